@@ -43,7 +43,7 @@ from fedping.protocol.pipeline import Clip, ClipByQuantile, Pipeline, Weighting
 from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, Study
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import Engine, run_round
+from fedping.server_jobs.round import Engine, RoundOptions, run_round
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.clipping import first_bound
 from fedping.server_jobs.round.engine import NumpyEngine
@@ -166,7 +166,9 @@ def whole_rounds(where: Path, repeats: int, seed: int, engine: Engine) -> Row:
             store = open_store(Path(folder), create=True)
             store.create_study(study, first_versions(study, created="", code_version=""))
             began = time.perf_counter()
-            result = run_round(store, landing, "benchmark", "main", engine, clock=lambda: WHEN, code_version="")
+            result = run_round(
+                store, landing, "benchmark", "main", engine, RoundOptions(clock=lambda: WHEN, code_version="")
+            )
             taken.append(time.perf_counter() - began)
             assert result.status == "published"
     return Row("whole round", ROUND_PINGS, M, statistics.median(taken[1:]), min(taken[1:]))
@@ -177,8 +179,8 @@ def _rules(m: int, weighting: Weighting = "client") -> Rules:
 
 
 def clipped_rules(bound: float | None) -> Rules:
-    rules = rules_for(study_of(M, clip=ClipByQuantile(units="step", multiple=0.1)), "main", 0, key=b"", bound=bound)
-    return replace(rules, sees=True, salt=bytes(16))
+    rules = rules_for(study_of(M, clip=ClipByQuantile(units="step", multiple=0.1)), "main", 0, key=b"")
+    return replace(rules, bound=bound, sees=True, salt=bytes(16))
 
 
 def measured(engine: Engine, files: list[str], pings: int) -> float:

@@ -151,7 +151,7 @@ def object_store(root: Path) -> Iterator[ObjectStore]:
 def work_in(landing: Place) -> Work:
     """List a landing folder as a round does, and return its work."""
     study = study_of(M)
-    manifest = list_landed(landing, study, "main", 0, 0)
+    manifest = list_landed(landing, study, "main", 0)
     return work_on(landing, manifest.inputs, rules_for(study, "main", 0, key=b""))
 
 

@@ -28,7 +28,7 @@ from fedping.protocol.enrolment import hash_assignment
 from fedping.protocol.landing import partition
 from fedping.protocol.study import Study, protected
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import Engine, run_round
+from fedping.server_jobs.round import Engine, RoundOptions, run_round
 from fedping.server_jobs.round.engine import ENGINES, engine_named
 
 FIRST_PINGS = 20_000
@@ -68,7 +68,9 @@ def timed_round(study: Study, landings: list[Path], engine: Engine, where: Path)
         store.create_study(study, first_versions(study, created="", code_version=""))
         for landing in landings:
             wall, cpu = time.perf_counter(), time.process_time()
-            result = run_round(store, landing, "benchmark", "main", engine, clock=lambda: WHEN, code_version="")
+            result = run_round(
+                store, landing, "benchmark", "main", engine, RoundOptions(clock=lambda: WHEN, code_version="")
+            )
             assert result.status == "published", result
         return time.perf_counter() - wall, time.process_time() - cpu
 

@@ -40,7 +40,7 @@ from fedping.protocol.pipeline import GradientDescent, Pipeline
 from fedping.protocol.study import Arm, Study
 from fedping.protocol.upload import sending
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import ENGINES, engine_named
 
 WHEN = "2026-01-01T00:00:00Z"
@@ -110,7 +110,9 @@ def measured(folder: Path, encoding: str, engine: str, m: int, pings: int, lande
     store = open_store(folder / "store")
     began, busy = time.perf_counter(), time.process_time()
     with engine_named(engine) as made:
-        result = run_round(store, folder / "landing", "benchmark", "main", made, clock=lambda: WHEN, code_version="b")
+        result = run_round(
+            store, folder / "landing", "benchmark", "main", made, RoundOptions(clock=lambda: WHEN, code_version="b")
+        )
     seconds, busy = time.perf_counter() - began, time.process_time() - busy
     assert result.status == "published", result.sentence
     children = resource.getrusage(resource.RUSAGE_CHILDREN)

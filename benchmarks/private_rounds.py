@@ -41,9 +41,10 @@ from fedping.protocol.privacy import Central, Privacy, frame_of, vectors_of
 from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, Study, protected
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import NumpyEngine, run_round
+from fedping.server_jobs.round import NumpyEngine, RoundOptions, run_round
+from fedping.server_jobs.round.context import open_line, run_stages
 from fedping.server_jobs.round.helper_client import Helper
-from fedping.server_jobs.round.private import PrivateRound
+from fedping.server_jobs.round.private import PrivateState, check_guarantee, delete_earlier_pings, read_budget
 
 M = 22
 WHEN = "2026-01-01T00:00:00Z"
@@ -171,11 +172,7 @@ def a_round(where: Path, landed: Path, study: Study, helper: Helper | None = Non
             study.name,
             "main",
             NumpyEngine(),
-            clock=lambda: WHEN,
-            code_version="",
-            privacy_key=KEY,
-            keep=True,
-            helper=helper,
+            RoundOptions(clock=lambda: WHEN, code_version="", privacy_key=KEY, keep=True, helper=helper),
         )
         seconds = time.process_time() - began
     assert result.status == "published", result.sentence
@@ -209,15 +206,15 @@ def check_before_a_round(where: Path, repeats: int) -> Row:
     study, landing = study_of(0.5), where / "empty"
     landing.mkdir()
     store = _store(where / "checked", study)
+    options = RoundOptions(clock=lambda: WHEN, code_version="", privacy_key=KEY)
     for _ in range(ROUNDS_BEFORE):
-        run_round(
-            store, landing, study.name, "main", NumpyEngine(), clock=lambda: WHEN, code_version="", privacy_key=KEY
-        )
-    head = store.head(study.name, "main")
+        run_round(store, landing, study.name, "main", NumpyEngine(), options)
+    context = open_line(store, landing, study.name, "main", NumpyEngine(), options)
+    checks = (read_budget, delete_earlier_pings, check_guarantee)
     taken = []
     for _ in range(repeats):
         began = time.process_time()
-        PrivateRound.of(store, landing, study, study.lines[0], head, KEY, keep=False)
+        run_stages(checks, context, PrivateState(result=context.nothing))
         taken.append(time.process_time() - began)
     return Row("check before a round", 0, statistics.median(taken), min(taken), None, None)
 

@@ -54,7 +54,7 @@ from fedping.protocol.sharing.keys import Seal
 from fedping.protocol.sharing.offer import Offer, terms_of
 from fedping.protocol.sharing.shares import Votes, bits_of, layout
 from fedping.protocol.study import Study, public_study
-from fedping.server_jobs.privacy.leader import leader_identity
+from fedping.server_jobs.privacy.keys import leader_identity
 from fedping.server_jobs.privacy.noise import SystemNoise
 
 SEALS: tuple[Seal, ...] = ("x25519", "mlkem768-x25519")

@@ -36,8 +36,8 @@ from fedping.protocol.study import Declared, Study, study_from_toml
 from fedping.protocol.training import OneGradient
 from fedping.protocol.weights import Step
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.privacy.sampling_key import make_key, read_key
-from fedping.server_jobs.round import Engine, RoundResult, engine_named, run_round
+from fedping.server_jobs.privacy.keys import make_key, read_key
+from fedping.server_jobs.round import Engine, RoundOptions, RoundResult, engine_named, run_round
 from fedping.server_jobs.schedule import Clock, run_schedule
 
 STUDY = Path(__file__).with_name("demo.toml")
@@ -280,11 +280,13 @@ def _round(running: DemoServers, study: str, line: str, progress: Progress, serv
         study,
         line,
         running.engine,
-        clock=utc_now,
-        code_version=__version__,
-        on_step=on_step,
-        privacy_key=servers.key if servers else None,
-        helper=servers.way if servers else None,
+        RoundOptions(
+            clock=utc_now,
+            code_version=__version__,
+            on_step=on_step,
+            privacy_key=servers.key if servers else None,
+            helper=servers.way if servers else None,
+        ),
     )
     if result.status != "published":
         raise FedpingError(f"the round did not publish: {result.sentence}; run the demo with more --clients")
@@ -370,7 +372,12 @@ class _Rounds:
         running = self._running
         try:
             result = run_round(
-                running.store, running.landing, study, line, running.engine, clock=utc_now, code_version=__version__
+                running.store,
+                running.landing,
+                study,
+                line,
+                running.engine,
+                RoundOptions(clock=utc_now, code_version=__version__),
             )
         except FedpingError as error:
             return f"no round of {study}/{line}: {error}"

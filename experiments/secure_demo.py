@@ -29,7 +29,7 @@ from fedping.protocol.sharing.shares import WORDS, Elements, as_bytes, info_of, 
 from fedping.protocol.sharing.terms import numbers_of
 from fedping.protocol.study import Line, Study, public_study
 from fedping.server_jobs.privacy.budget import with_noise
-from fedping.server_jobs.privacy.leader import leader_identity
+from fedping.server_jobs.privacy.keys import leader_identity
 from fedping.server_jobs.round import HttpHelper
 
 MIN_BATCH = 20

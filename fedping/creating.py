@@ -117,7 +117,8 @@ def _check_room(study: Study) -> None:
     """Raise :class:`InvalidSettings` if an aggregation that keeps updates has no room for one in each shard."""
     if study.shards == SHARDS:
         return
-    from fedping.server_jobs.round.accumulator import accumulator_for, partial_size
+    from fedping.server_jobs.round.accumulator import partial_size
+    from fedping.server_jobs.round.aggregations import accumulator_for
 
     for line in study.lines:
         partial_size(accumulator_for(line), line, study.shards)

@@ -1,31 +1,66 @@
-"""Removing landed pings for good: which of them, and which versions can no longer be computed again without them."""
+"""Deletes landed pings, and reports which versions can't be recomputed afterwards.
+
+*Pruning* removes the pings that no kept version and no round to come needs. A version is recomputed from the files of
+its manifest and, where late pings count, from those that earlier rounds have used. Rounds to come take the files of the
+newest version and of the versions before it that may still be late. All other files that landed before the first round
+of the kept versions may go, so analyses still have all pings of every arm from then on.
+
+*Erasure* removes the pings of one client from every landed file. Published versions stay as they are: they are means
+over many clients, from which nothing of one can be taken out. But their files have changed, so they can't be
+recomputed.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from uuid import UUID
 
-from fedping.protocol.errors import FedpingError, TemporaryFailure
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedping.model_store.store import ModelStore
+from fedping.model_store.version import Sources
+from fedping.protocol.errors import FedpingError, InvalidSettings, TemporaryFailure
 from fedping.protocol.folders import for_the_group
-from fedping.protocol.landing import check_landing
-from fedping.protocol.location import Place
+from fedping.protocol.landed_file import LandedFile, UnreadableFile, open_landed, printable
+from fedping.protocol.landed_pings import check_columns, closest_document
+from fedping.protocol.landing import (
+    all_landed,
+    check_landing,
+    files_by_iteration,
+    landed_at,
+    remove_landed,
+    rewrite,
+    shard_of,
+    shards_in,
+    size_of,
+    study_of,
+)
+from fedping.protocol.location import Place, key_in
+from fedping.protocol.study import Line, Study
+from fedping.server_jobs.ingest.segments import CLOSED, OPEN, segments
+from fedping.server_jobs.round.manifest import late_for
 
 LOCK = ".giving-up.lock"
 
 
 @contextmanager
 def deletion_lock(landing: Place, *, looks: bool = False) -> Iterator[None]:
-    """Be the only one that removes anything from a landing folder; the system lets go of the lock whoever dies.
+    """Hold the lock of a landing folder while pings are removed; the system releases it if the process dies.
 
-    Whoever only ``looks`` needs no lock, and may be somebody who cannot write there. In a bucket there are no locks:
-    removing twice is removing once there, and what somebody else has written meanwhile is not written over.
+    A caller that only ``looks`` needs no lock, nor permission to write. A bucket has no locks: there a second removal
+    has no effect, and files that another process has written in the meantime are not overwritten.
 
     Raises:
-        FedpingError: somebody else does so now, or there is no such folder, or it may not be written.
+        FedpingError: another process holds the lock, or the folder does not exist or can't be written.
     """
     check_landing(landing)
     if looks or not isinstance(landing, Path):
@@ -41,7 +76,7 @@ def deletion_lock(landing: Place, *, looks: bool = False) -> Iterator[None]:
         ) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise  # which is told of every command
+            raise  # reported in the same way by every command
         where = error.filename or landing / LOCK
         raise FedpingError(
             f"cannot write {os.fspath(where)}: {error.strerror}; run the command as the user of ingest, and run it "
@@ -49,7 +84,7 @@ def deletion_lock(landing: Place, *, looks: bool = False) -> Iterator[None]:
         ) from error
 
 
-def in_words(numbers: tuple[int, ...]) -> str:
+def describe_versions(numbers: tuple[int, ...]) -> str:
     """Return versions in words: "3", "3 to 9", "3 to 9, 12"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
@@ -58,3 +93,231 @@ def in_words(numbers: tuple[int, ...]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in runs)
+
+
+SETTLED_MS = 3_600_000
+"""Milliseconds for which landed files are kept in any case: ingest searches them for retries, and for pings of a killed
+compaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """The landed files of one study that a pruning removes.
+
+    Attributes:
+        study: the study's name.
+        files: the files to remove.
+        bytes: their size.
+        versions: by line, the versions that can be recomputed before but not after.
+        kept: by line, the oldest version that can still be recomputed.
+    """
+
+    study: str
+    files: tuple[Place, ...]
+    bytes: int
+    versions: Mapping[str, tuple[int, ...]]
+    kept: Mapping[str, int]
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The files, and the versions that can no longer be recomputed, a phrase each."""
+        gone = f"{len(self.files):,} landed files of {self.bytes:,} bytes"
+        lost = (
+            f"line {line}: versions {describe_versions(numbers)} can no longer be computed again, and those from "
+            f"{self.kept[line]:,} on can"
+            for line, numbers in self.versions.items()
+            if numbers
+        )
+        return (gone, *lost)
+
+
+def plan_pruning(store: ModelStore, landing: Place, name: str, keep: int, now_ms: int) -> Pruning:
+    """Return what of a study may go if the newest ``keep`` versions of each line are to be computed again.
+
+    Pings of arms without a line, which are in no version, are kept as far back as those of all lines are.
+
+    Raises:
+        InvalidSettings: the study is private, whose rounds delete their pings.
+        StoreError: there is no such study, or a version cannot be read.
+    """
+    study = store.study(name)
+    if study.is_private:
+        raise InvalidSettings(f"study '{name}' is private, and its rounds delete its pings: there is nothing to prune")
+    latest = now_ms - SETTLED_MS
+    parts = [_of_line(store, landing, study, line, keep, latest) for line in study.lines]
+    since = min((part.since for part in parts), default=0)
+    files = [file for part in parts for file in part.files]
+    files += _older(files_by_iteration(landing, study.name, None), min(since, latest))
+    return Pruning(
+        study=name,
+        files=tuple(files),
+        bytes=sum(map(_size, files)),
+        versions={part.line: part.versions for part in parts},
+        kept={part.line: part.oldest for part in parts},
+    )
+
+
+def _size(file: Place) -> int:
+    try:
+        return size_of(file)
+    except FileNotFoundError:  # another process has pruned it
+        return 0
+
+
+def remove_pruned(plan: Pruning) -> Iterator[int]:
+    """Remove the files one by one, and folders that become empty; yield the number removed so far."""
+    for number, file in enumerate(plan.files, 1):
+        remove_landed(file)
+        yield number
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The files to remove of a line; ``since`` is the landing time from which pings are kept, Unix ms, 0 for all."""
+
+    line: str
+    files: tuple[Place, ...]
+    versions: tuple[int, ...]
+    oldest: int
+    since: int
+
+
+def _of_line(store: ModelStore, landing: Place, study: Study, line: Line, keep: int, latest: int) -> _Part:
+    head = store.head(study.name, line.name)
+    numbers = store.iterations(study.name, line.name)
+    sources = {number: store.sources(study.name, line.name, number) for number in numbers}
+    kept = numbers[-keep:]
+    needed = {path for number in kept for path in _needed(store, study, line, sources[number])}
+    staleness = line.pipeline.staleness
+    # one version more, for a concurrent round on the version before, which is about to lose
+    floor = head.iteration - 1 - (0 if staleness is None else staleness.most)
+    parent = sources[kept[0]].parent
+    since = 0 if parent is None else sources[parent].lineage.window_end_ms
+    landed = files_by_iteration(landing, study.name, line.name)
+    older = _older(landed, min(latest, since), floor)
+    files = tuple(file for file in older if key_in(landing, file) not in needed)
+    going = {key_in(landing, file) for file in files}
+    keys = {key_in(landing, file) for file in chain.from_iterable(landed.values())}
+    # a version some of whose files are gone can't be recomputed already
+    there = [number for number in numbers[:-keep] if 0 < len(made := _inputs(sources[number])) == len(made & keys)]
+    given_up = tuple(number for number in there if going.intersection(_needed(store, study, line, sources[number])))
+    return _Part(line.name, files, given_up, kept[0], since)
+
+
+def _needed(store: ModelStore, study: Study, line: Line, version: Sources) -> Iterator[str]:
+    """Yield the paths of the files that a version is recomputed from."""
+    inputs = version.lineage.inputs
+    yield from (file.path for file in inputs)
+    if version.parent is not None and any(file.age for file in inputs):
+        late = late_for(store, study.name, line, version.parent)
+        yield from (file.path for file in (late.before(inputs, version.parent) if late else ()))
+
+
+def _inputs(version: Sources) -> set[str]:
+    return {file.path for file in version.lineage.inputs}
+
+
+def _older(landed: Mapping[int, list[Place]], upto_ms: int, floor: int | None = None) -> Iterator[Place]:
+    """Yield the files that landed by a time, of versions below ``floor``; files with foreign names stay."""
+    for number, files in landed.items():
+        if floor is None or number < floor:
+            yield from (file for file in files if (stamp := landed_at(file)) is not None and stamp <= upto_ms)
+
+
+_OVERLAP = 64
+_PIECE = 2**22
+
+
+@dataclass(frozen=True, slots=True)
+class ErasurePlan:
+    """A landed file with pings of a client, and their number."""
+
+    file: Place
+    pings: int
+
+    @property
+    def study(self) -> str:
+        """The study of the file."""
+        return study_of(self.file)
+
+
+def find_pings(landing: Place, client: UUID) -> Iterator[ErasurePlan | UnreadableFile | None]:
+    """Search every landed file; yield those with pings of a client, an error for unreadable ones, None for others."""
+    for file in all_landed(landing):
+        try:
+            found = _rows(open_landed(file), client)
+        except FileNotFoundError:  # deleted by a private line's round
+            continue
+        except UnreadableFile as error:
+            yield error
+            continue
+        yield ErasurePlan(file, found) if found else None
+
+
+def _rows(landed: LandedFile, client: UUID) -> int:
+    """Return the number of a client's pings in a file; of a file in shards, only the client's shard is read."""
+    groups = None
+    if (shards := shards_in(landed.footer.metadata, landed.footer.num_row_groups)) > 1:
+        groups = [int(shard_of(np.frombuffer(client.bytes, np.uint8).reshape(1, 16), shards)[0])]
+    check_columns(landed, closest_document(landed), ["client_id"])
+    return sum(pc.sum(_is_of(batch.column(0), client)).as_py() or 0 for batch in landed.batches(["client_id"], groups))
+
+
+def _is_of(column: pa.Array, client: UUID) -> pa.Array:
+    return pc.equal(column, pa.scalar(client.bytes, column.type))
+
+
+def erase(plan: ErasurePlan, client: UUID) -> None:
+    """Rewrite a file without the pings of a client; a file without other pings stays, empty.
+
+    A file that a private line's round has deleted in the meantime is skipped.
+
+    Raises:
+        UnreadableFile: the file is damaged.
+        ChangedMeanwhile: another process has replaced the file.
+        OSError: the file can't be written, and is unchanged.
+    """
+
+    def without(table: pa.Table) -> pa.Table:
+        return table.filter(pc.invert(_is_of(table.column("client_id").combine_chunks(), client)))
+
+    with suppress(FileNotFoundError):
+        rewrite(plan.file, without)
+
+
+def versions_of(store: ModelStore, study: str, landing: Place, files: list[Place]) -> Mapping[str, tuple[int, ...]]:
+    """Return by line the versions that some landed files went into."""
+    paths = {key_in(landing, file) for file in files}
+    return {
+        line.name: tuple(
+            number
+            for number in store.iterations(study, line.name)
+            if any(file.path in paths for file in store.sources(study, line.name, number).lineage.inputs)
+        )
+        for line in store.study(study).lines
+    }
+
+
+def pending_pings(journal: Path, client: UUID) -> list[str] | None:
+    """Return the journal's segments with pings of a client that have not landed; None if there is no journal."""
+    if not journal.is_dir():
+        return None
+    text = str(client).encode()
+    paths = [*segments(journal, OPEN), *segments(journal, CLOSED)]
+    return [printable(path.name) for path in paths if _contains(path, text)]
+
+
+def _contains(path: Path, text: bytes) -> bool:
+    """Return whether a segment, which may be rolled or landed in the meantime, contains some bytes."""
+    for there in (path, path.with_suffix(CLOSED)):
+        try:
+            with open(there, "rb") as source:
+                before = b""
+                while piece := source.read(_PIECE):
+                    if text in before + piece:
+                        return True
+                    before = piece[-_OVERLAP:]
+                return False
+        except FileNotFoundError:
+            continue
+    return False

@@ -1,26 +1,41 @@
-"""Taking weights over from a version of another line, in the same store or another one, for a new line's version 0."""
+"""Warm start: version 0 of a new line takes over weights, by name, from a version of another line.
+
+Only weights are taken over, never the optimizer's state. That is in the units of the old steps, and belongs to links by
+their settings; the new line's may be others. RProp finds its step sizes again within some rounds.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
 
 from fedping.model_store.store import ModelStore, StoreError
 from fedping.model_store.version import Ancestor, Version, WarmStart
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.model import out_of_range, validate_spec
+from fedping.protocol.spec import ModelSpec, published_array
 from fedping.protocol.study import Line, Study
-from fedping.server_jobs.optimize.warm_start import Beginning, beginning
-from fedping.server_jobs.privacy.ledger import spent_up_to
+from fedping.protocol.weights import Kind, WeightNames
+from fedping.server_jobs.optimize.pipeline import links_for
+from fedping.server_jobs.optimize.transformation import Vector, chain
+from fedping.server_jobs.privacy.budget import spent_up_to
 
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """What a line begins with, the version that it is taken from, and what the lineage of its version 0 says of that.
+    """The start of a line that takes over weights.
 
-    ``model`` is the model that clients of the old line evaluate, and ``before`` the old version's weights.
+    Attributes:
+        begun: the start weights and their origin, weight by weight.
+        before: the old version's weights.
+        model: the model that clients of the old line evaluate.
+        origin: the record for the lineage of version 0.
     """
 
     begun: Beginning
@@ -37,19 +52,19 @@ class Warm:
 def warm_from(
     store: ModelStore, line: Line, study: str, old: str, number: int | None, renamed: Mapping[str, str]
 ) -> Warm:
-    """Return what a new line begins with if it takes weights over from a version of another.
+    """Return the start of a new line that takes over weights from a version of another line.
 
     Args:
-        store: where the other line is.
-        line: the new one.
-        study: the other's study.
-        old: the other's name.
-        number: of its version; None for the newest.
-        renamed: by the new name of a weight or block its old one; "" has it start anew.
+        store: the store of the other line.
+        line: the new line.
+        study: the other line's study.
+        old: the other line's name.
+        number: its version; None for the newest.
+        renamed: old names by new names of weights or blocks; "" starts one from the spec.
 
     Raises:
-        StoreError: there is no such version, or it cannot be read.
-        InvalidSettings: the line cannot begin with its weights.
+        StoreError: the version does not exist or can't be read.
+        InvalidSettings: the line can't begin with its weights.
     """
     settings = _line_of(store, study, old)
     version = store.head(study, old) if number is None else store.version(study, old, number)
@@ -62,11 +77,11 @@ def warm_from(
 
 
 def recompute_warm_start(store: ModelStore, line: Line, origin: WarmStart) -> tuple[float, ...]:
-    """Return the weights that a line's version 0 took over, from the version in a store that they are of.
+    """Return the weights that a line's version 0 has taken over, from their version in a store.
 
     Raises:
-        StoreError: the store does not have that version any more, or another one in its place.
-        InvalidSettings: the line could not begin with its weights.
+        StoreError: the store no longer has that version, or has another one in its place.
+        InvalidSettings: the line can't begin with its weights.
     """
     taken = origin.taken
     settings = _line_of(store, taken.study, taken.line)
@@ -77,7 +92,7 @@ def recompute_warm_start(store: ModelStore, line: Line, origin: WarmStart) -> tu
 
 
 def start_version(store: ModelStore, study: Study) -> dict[str, WarmStart]:
-    """Return by line from where version 0 took weights over; nothing of lines that took none, or cannot be read."""
+    """Return the origin of version 0 by line, without lines that took over no weights, or can't be read."""
     found = {}
     for line in study.lines:
         with contextlib.suppress(FedpingError):
@@ -94,9 +109,152 @@ def _line_of(store: ModelStore, study: str, line: str) -> Line:
 
 
 def _ancestor(store: ModelStore, line: Line, version: Version) -> Ancestor:
-    """Return a version as a lineage names it, with what was promised to the clients that it was learned from."""
+    """Return a version as lineages name it, with the guarantee of the clients that it was learned from."""
     told = Ancestor(study=version.study, line=version.line, iteration=version.iteration, digest=version.digest)
     if line.privacy is None:
         return told
     spent = spent_up_to(store, line, version)
     return replace(told, private=True, epsilon=spent.epsilon, delta=spent.delta, local_epsilon=spent.ping_epsilon)
+
+
+MOST_NAMED = 20
+"""Maximum names in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A weight of the new line, or a block of them.
+
+    Attributes:
+        name: its name.
+        source: its name in the old line; None if it starts from the spec.
+        places: the places of its weights in the new line.
+        taken: their places in the old line; None if it starts from the spec.
+        note: a remark, such as why it starts from the spec; mostly empty.
+        shape: the shape of a block; None for a single weight.
+    """
+
+    name: str
+    source: str | None
+    places: range
+    taken: range | None
+    note: str = ""
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The start of a line: its parts, its weights, shape (m,), and the places of those that constraints have moved."""
+
+    parts: tuple[Part, ...]
+    weights: Vector
+    moved: tuple[int, ...]
+
+    @property
+    def taken(self) -> int:
+        """The number of weights that are taken over."""
+        return sum(len(part.places) for part in self.parts if part.taken is not None)
+
+
+def beginning(line: Line, old: ModelSpec, weights: Sequence[float], renamed: Mapping[str, str]) -> Beginning:
+    """Return the start of a line that takes over weights.
+
+    A weight is taken over by its name, a block by its name and shape. Constraints move the weights that they rule out,
+    as in the first round.
+
+    Args:
+        line: the new line.
+        old: the spec of the weights to take over.
+        weights: the optimizer's doubles of that version, shape (m of old,).
+        renamed: old names by new names of weights or blocks; "" starts one from the spec.
+
+    Raises:
+        InvalidSettings: a name is unknown, the two specs have no name in common, or the line can't have such weights.
+    """
+    spec = line.spec
+    parts = tuple(_parts(spec, old, renamed))
+    if all(part.taken is None for part in parts):
+        why = next((f" ('{part.name}': {part.note})" for part in parts if part.note), "")
+        raise InvalidSettings(
+            f"model spec '{spec.name}' has no weight or block that is in model spec '{old.name}' too{why}, so nothing "
+            f"could be taken over; the old one has {_listed([*_singles(old), *_blocks(old)])}: say which are the same "
+            "by --renamed NEW=OLD"
+        )
+    before, values = np.asarray(weights, dtype=np.float64), spec.start_array.copy()
+    for part in parts:
+        if part.taken is not None:
+            values[part.places.start : part.places.stop] = before[part.taken.start : part.taken.stop]
+    within = _within_constraints(line, values)
+    if trouble := out_of_range(within, spec) or validate_spec(tuple(published_array(spec, within).tolist()), spec):
+        raise InvalidSettings(f"line '{line.name}' cannot begin with the weights that were taken over: {trouble}")
+    return Beginning(parts, within, tuple(np.flatnonzero(within != values).tolist()))
+
+
+def _within_constraints(line: Line, weights: Vector) -> Vector:
+    """Return weights after the line's constraints, without a step."""
+    links = links_for(line.spec, line.pipeline)
+    constraints = chain(dict(islice(links.items(), 1, None)))  # the first is the optimizer
+    step, _ = constraints.update(np.zeros(len(weights)), constraints.init(line.spec), weights)
+    return np.where(step == 0, weights, weights + step)
+
+
+class _Named(NamedTuple):
+    """A weight or a block of a spec: its places, kind, and shape, which is None for a weight."""
+
+    places: range
+    kind: Kind
+    shape: tuple[int, ...] | None
+
+
+def _singles(spec: ModelSpec) -> dict[str, _Named]:
+    return {weight.name: _Named(range(at, at + 1), weight.kind, None) for at, weight in enumerate(spec.weights)}
+
+
+def _blocks(spec: ModelSpec) -> dict[str, _Named]:
+    names = WeightNames(tuple(weight.name for weight in spec.weights), spec.blocks)
+    return {b.name: _Named(names.block_places(at), b.kind, b.shape) for at, b in enumerate(spec.blocks)}
+
+
+def _parts(new: ModelSpec, old: ModelSpec, renamed: Mapping[str, str]) -> Iterator[Part]:
+    """Yield the parts of the new spec in its order."""
+    for whose, spec, names in (("new", new, renamed), ("old", old, filter(None, renamed.values()))):
+        has = {*_singles(spec), *_blocks(spec)}
+        if (unknown := next((name for name in names if name not in has), None)) is not None:
+            raise InvalidSettings(
+                f"--renamed names '{unknown}', which model spec '{spec.name}' of the {whose} line does not have; it "
+                f"has {_listed(sorted(has))}"
+            )
+    for named in (_singles, _blocks):
+        there = named(old)
+        for name, part in named(new).items():
+            yield _part(name, part, renamed.get(name), there)
+
+
+def _part(name: str, new: _Named, renamed: str | None, there: Mapping[str, _Named]) -> Part:
+    """Return the part for a weight or block, given those of the old line."""
+    source = name if renamed is None else renamed
+    found, why = there.get(source), ""
+    if renamed == "":
+        why = "as asked"
+    elif found is not None and found.shape != new.shape:
+        why = f"its shape was {in_words(found.shape)}"
+    if found is not None and not why:
+        note = f"its kind was {found.kind}, and is {new.kind}" if found.kind != new.kind else ""
+        return Part(name, source, new.places, found.places, note, new.shape)
+    if renamed:
+        what = "weight" if new.shape is None else "block"
+        why = why or f"the one is a {what}, and the other is not"
+        raise InvalidSettings(
+            f"--renamed {name}={renamed} can take nothing over, for {why}; leave it out, or correct it"
+        )
+    return Part(name, None, new.places, None, why, new.shape)
+
+
+def in_words(shape: tuple[int, ...] | None) -> str:
+    """Return the shape of a block in words."""
+    return " x ".join(f"{size:,}" for size in shape or ())
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

@@ -106,7 +106,7 @@ class ByAdam:
 class ByRProp:
     """See :class:`fedping.protocol.local_optimizers.LocalRProp`: step = -rate sign(g), the rate adapted by eq. 4.
 
-    As the server's (`fedping.server_jobs.optimize.rprop`), it takes the step after a change of sign too, with the
+    As the server's (`fedping.server_jobs.optimize.optimizers`), it takes the step after a change of sign too, with the
     smaller rate. It only compares, adds and multiplies, and so gives the same bits in any language.
     """
 

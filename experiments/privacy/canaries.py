@@ -28,9 +28,9 @@ from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.privacy import METRICS, Central, bounded_vectors, frame_of
 from fedping.protocol.study import Arm, Line, Study
+from fedping.server_jobs.privacy.keys import KEY_BYTES
 from fedping.server_jobs.privacy.noise import Noise
-from fedping.server_jobs.privacy.sampling_key import KEY_BYTES
-from fedping.server_jobs.round import Engine, Sums, exact_sums, list_landed, released, sigma_of
+from fedping.server_jobs.round import Engine, Sums, Window, exact_sums, list_landed, private_rules, released, sigma_of
 
 HUGE = 2**31 - 128
 """As large as a number of a vector can be, in float32 too."""
@@ -256,5 +256,5 @@ def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _sums(landing: Path, study: Study, line: Line, version: int, engine: Engine, key: bytes | None) -> Sums:
-    manifest = list_landed(landing, study, line.name, version, 0, None, now_ms=0)
-    return exact_sums(landing, study, line, version, _NO_DIGEST, manifest, engine, key)
+    manifest = list_landed(landing, study, line.name, version, Window(now_ms=0))
+    return exact_sums(landing, manifest, private_rules(study, line, version, _NO_DIGEST, key), engine)

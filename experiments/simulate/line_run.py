@@ -19,8 +19,17 @@ from fedping.protocol.errors import VersionHeld
 from fedping.protocol.notation import milliseconds_of, time_at
 from fedping.protocol.study import Study
 from fedping.server_jobs.privacy.budget import rounds_left, spent
-from fedping.server_jobs.privacy.sampling_key import KEY_BYTES
-from fedping.server_jobs.round import Engine, RoundResult, best_version, run_round, stop_if_over, validation_losses
+from fedping.server_jobs.privacy.keys import KEY_BYTES
+from fedping.server_jobs.round import (
+    Engine,
+    Provenance,
+    RoundOptions,
+    RoundResult,
+    best_version,
+    run_round,
+    stop_if_over,
+    validation_losses,
+)
 
 _COINS = 0xC014
 _NOISE = 0x4015
@@ -96,12 +105,14 @@ class LineRun:
             self._study.name,
             self.name,
             self._engine,
-            clock=lambda: self._moment(tick + 1),
-            code_version=__version__,
-            length=self._length,
-            early_stopping=self._stopping,
-            privacy_key=coins_key(self._experiment.seed) if self._study.is_private else None,
-            noise=self._noise if self._study.is_private else None,
+            RoundOptions(
+                clock=lambda: self._moment(tick + 1),
+                code_version=__version__,
+                length=self._length,
+                early_stopping=self._stopping,
+                privacy_key=coins_key(self._experiment.seed) if self._study.is_private else None,
+                noise=self._noise if self._study.is_private else None,
+            ),
         )
         if result.status == "held":
             self._decide(result, self._moment(tick + 1))
@@ -134,7 +145,8 @@ class LineRun:
         """Stop training where a round was killed that had just found it to be over."""
         if self._stopping and not self._frozen:
             head, moment = self._versions[-1], self._moment(self.next_tick)
-            stop_if_over(self._store, self._landing, head, self._stopping, created=moment, code_version=__version__)
+            provenance = Provenance(created=moment, code_version=__version__, settings=head.lineage.settings)
+            stop_if_over(self._store, self._landing, head, self._stopping, provenance)
             self._read()
 
     def _finish(self) -> None:

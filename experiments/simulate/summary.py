@@ -24,7 +24,7 @@ from fedping.model_store.store import ModelStore
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import all_landed, id_bytes, landed_at, study_of
 from fedping.protocol.study import Study
-from fedping.server_jobs.privacy.ledger import SIMULATED, LineSpent, spent_by
+from fedping.server_jobs.privacy.budget import SIMULATED, LineSpent, spent_by
 
 _COLUMNS = ["client_id", "study_variation", "model_version", "rank_selected", "num_chars_typed", "loss"]
 

@@ -191,7 +191,7 @@ def _show_private(store: ModelStore, study: Study, alpha: float, html: Path | No
 
     from fedping.analysis.private import in_words, private_result
     from fedping.analysis.statistics.looks import LEAST_LEVEL
-    from fedping.server_jobs.privacy.ledger import SIMULATED
+    from fedping.server_jobs.privacy.budget import SIMULATED
 
     context = click.get_current_context()
     about_pings = sorted(
@@ -226,8 +226,8 @@ def _private_report(store: ModelStore, study: Study, result: PrivateResult, path
     """Write the report of a private study."""
     from fedping.analysis.private import line_rounds
     from fedping.analysis.report import Promised, write_private_page
+    from fedping.server_jobs.privacy.budget import spent_by
     from fedping.server_jobs.privacy.card import card_of
-    from fedping.server_jobs.privacy.ledger import spent_by
 
     promised = {
         line.name: Promised(card.guarantee, spent_by(store, study, line).sentence)

@@ -85,13 +85,12 @@ def prune(
     Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed.
     """
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.deletion import deletion_lock
-    from fedping.server_jobs.pruning import pruning, remove
+    from fedping.server_jobs.deletion import deletion_lock, plan_pruning, remove_pruned
 
     store = open_store(store_path)
     names = studies or tuple(name for name in store.studies() if not store.study(name).is_private)
     with deletion_lock(landing, looks=dry_run):
-        found = [pruning(store, landing, name, keep, int(time.time() * 1000)) for name in names]
+        found = [plan_pruning(store, landing, name, keep, int(time.time() * 1000)) for name in names]
         for one in found:
             if one.files and not dry_run:
                 versions = {line: numbers for line, numbers in one.versions.items() if numbers}
@@ -99,7 +98,7 @@ def prune(
                     one.study, "pruned", one.told, at=utc_now(), by=current_user(), because=because, versions=versions
                 )
                 with status(f"{one.study}: removing landed files") as tell:
-                    for number in remove(one):
+                    for number in remove_pruned(one):
                         tell(f"{one.study}: removed {number:,} of {len(one.files):,} landed files")
             if as_json:
                 made = {
@@ -149,8 +148,15 @@ def forget(
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landed_file import UnreadableFile
-    from fedping.server_jobs.deletion import deletion_lock, in_words
-    from fedping.server_jobs.erasure import ErasurePlan, find_pings, pending_pings, remove, versions_of
+    from fedping.server_jobs.deletion import (
+        ErasurePlan,
+        deletion_lock,
+        describe_versions,
+        erase,
+        find_pings,
+        pending_pings,
+        versions_of,
+    )
 
     store = open_store(store_path)
     with deletion_lock(landing, looks=dry_run), status("looking into the landed files") as tell:
@@ -173,7 +179,8 @@ def forget(
             if not dry_run:
                 told = [f"pings of one client removed from {len(files):,} landed files"]
                 told += [
-                    f"line {line}: versions {in_words(numbers)} were made of these, and can no longer be computed again"
+                    f"line {line}: versions {describe_versions(numbers)} were made of these, and can no longer be "
+                    "computed again"
                     for line, numbers in made_of[name].items()
                 ]
                 store.note(
@@ -188,7 +195,7 @@ def forget(
                 )
         for number, one in enumerate([] if dry_run else found, 1):
             tell(f"wrote {number:,} of {len(found):,} landed files again")
-            remove(one, client_id)
+            erase(one, client_id)
     pings = sum(one.pings for one in found)
     if as_json:
         made = {"pings": pings, "files": len(found), "versions": made_of, "removed": bool(found) and not dry_run}
@@ -201,7 +208,7 @@ def forget(
         click.echo(f"{pings:,} pings in {len(found):,} landed files {what}")
         for name, versions in made_of.items():
             for line, numbers in versions.items():
-                click.echo(f"  they went into versions {in_words(numbers)} of {name}/{line}")
+                click.echo(f"  they went into versions {describe_versions(numbers)} of {name}/{line}")
     if waiting is None:
         click.echo(
             f"fedping: warning: there is no journal at {journal}, so pings of this client that have not landed "

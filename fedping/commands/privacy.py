@@ -92,7 +92,7 @@ def plan(
 def spent(study: str | None, store_path: Place, as_json: bool) -> None:
     """Show what private lines have SPENT, of a STUDY or of the whole store: epsilon so far, and rounds left."""
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.privacy.ledger import spent_by, together
+    from fedping.server_jobs.privacy.budget import spent_by, together
 
     store = open_store(store_path)
     studies = [store.study(name) for name in ([study] if study else store.studies())]
@@ -148,7 +148,7 @@ def key(file: Path) -> None:
     it outside of store and landing folder, and for yourself: a sample hides nobody from those who have the key. Where
     there is a second server, the helper, requests to it are signed with what follows from the key.
     """
-    from fedping.server_jobs.privacy.sampling_key import make_key
+    from fedping.server_jobs.privacy.keys import make_key
 
     make_key(file)
     click.echo(
@@ -160,7 +160,6 @@ def key(file: Path) -> None:
 @click.argument("file", type=LocalPath(dir_okay=False))
 def identity(file: Path) -> None:
     """Print the IDENTITY of whoever signs requests to helpers with the key in FILE, for the helper's operator."""
-    from fedping.server_jobs.privacy.leader import leader_identity
-    from fedping.server_jobs.privacy.sampling_key import read_key
+    from fedping.server_jobs.privacy.keys import leader_identity, read_key
 
     click.echo(leader_identity(read_key(file)))

@@ -233,21 +233,18 @@ def wait_for_clients(store: ModelStore, landing: Place, study: str, lines: Seque
     """Wait for clients, if that is asked for, and say so on a terminal; in the end, say who is missing."""
     if wait is None:
         return
-    from fedping.server_jobs.round.wait_for_clients import check_wait, wait_for_clients
+    from fedping.server_jobs.round.wait_for_clients import ArrivalCounter, Arrivals, check_wait, wait_for_clients
 
-    check_wait(store.study(study), lines)
+    settings = store.study(study)
+    check_wait(settings, lines)
     with status(f"{study}: waiting for clients") as tell:
-        came = wait_for_clients(
-            store,
-            landing,
-            study,
-            lines,
-            wait,
-            clock=time.monotonic,
-            sleep=time.sleep,
-            tell=lambda came: tell(f"{study}: waiting: {'; '.join(each.in_words for each in came)}"),
-        )
-    if missing := [each.in_words for each in came if each.clients < each.wanted]:
+
+        def show_change(arrivals: tuple[Arrivals, ...]) -> None:
+            tell(f"{study}: waiting: {'; '.join(each.in_words for each in arrivals)}")
+
+        counters = [ArrivalCounter(landing, settings, line, wait.clients) for line in lines]
+        arrivals = wait_for_clients(store, counters, wait.seconds, on_change=show_change)
+    if missing := [each.in_words for each in arrivals if each.clients < each.wanted]:
         log.tell(f"{study}: waited long enough: {'; '.join(missing)}", "info", study=study)
 
 
@@ -316,7 +313,7 @@ def private_settings(
     ways = ways_to_helpers(store.study(study), helpers, answer)
     if not store.study(study).is_private:
         return PrivateSettings()
-    from fedping.server_jobs.privacy.sampling_key import read_key
+    from fedping.server_jobs.privacy.keys import read_key
 
     if keep:
         log.tell(
@@ -448,7 +445,7 @@ def run_line(
 ) -> RoundResult:
     """Run one round, and show on a terminal what it is doing."""
     from fedping.commands.store import tell_oddities
-    from fedping.server_jobs.round import run_round
+    from fedping.server_jobs.round import RoundOptions, run_round
 
     tell_oddities(store, study, line)
     with noting_attempt(store, landing, study, line) as ended_with, _progress(f"{study}/{line}") as on_step:
@@ -458,12 +455,14 @@ def run_line(
             study,
             line,
             engine,
-            clock=utc_now,
-            code_version=__version__,
-            on_step=on_step,
-            privacy_key=given.key,
-            keep=given.keep,
-            helper=given.helper_of(line),
+            RoundOptions(
+                clock=utc_now,
+                code_version=__version__,
+                on_step=on_step,
+                privacy_key=given.key,
+                keep=given.keep,
+                helper=given.helper_of(line),
+            ),
         )
         ended_with(result)
     return result

@@ -125,8 +125,16 @@ def schedule(
     from fedping.model_store.store import open_store
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.round.wait_for_clients import check_wait
-    from fedping.server_jobs.schedule import Job, WallClock, full_utc, parse_every, parse_until, run_jobs
-    from fedping.server_jobs.schedule_plan import Planned, read_plan
+    from fedping.server_jobs.schedule import (
+        Job,
+        Planned,
+        WallClock,
+        full_utc,
+        parse_every,
+        parse_until,
+        read_plan,
+        run_jobs,
+    )
     from fedping.server_jobs.shutdown import ended_by_signals
 
     if (study is None) == (plan is None):

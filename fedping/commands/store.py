@@ -306,7 +306,7 @@ def recompute(
     weights over, from the version that they are of. If that one is gone, they are taken as they are, which is said.
     """
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.privacy.sampling_key import read_key
+    from fedping.server_jobs.privacy.keys import read_key
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.round import recompute as compute_again
 

@@ -200,8 +200,7 @@ def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path
         raise InvalidSettings(f"line '{line}' of study '{name}' has no helper, so no offer is for it")
     found = read_offer(offer, name, line)
     if privacy_key is not None:
-        from fedping.server_jobs.privacy.leader import leader_identity
-        from fedping.server_jobs.privacy.sampling_key import read_key
+        from fedping.server_jobs.privacy.keys import leader_identity, read_key
 
         ours, theirs = leader_identity(read_key(privacy_key)), agreed(found, store.study(name), of).leader
         if ours != theirs:

@@ -204,7 +204,7 @@ def summary_of(study: Study, name: str, warm: Warm) -> str:
 
 def _rows(warm: Warm) -> Iterator[str]:
     """Yield a row for each weight, as far as they are few, and one for each block."""
-    from fedping.server_jobs.optimize.warm_start import in_words
+    from fedping.server_jobs.warm_start import in_words
 
     begun, moved = warm.begun, warm.begun.moved
     for part in begun.parts[:MOST_ROWS]:

@@ -53,7 +53,7 @@ def shared_ends(link: SharedVector) -> Ends:
     """Return the ends of the link `shared`.
 
     The server reads no numbers: what it decodes are the bytes of the payloads, shape (k, size), which nothing but the
-    sums of shares takes (`fedping.server_jobs.round.shared_sums`). A client seals with what belongs to its ping, which
+    sums of shares takes (`fedping.server_jobs.round.private_sums`). A client seals with what belongs to its ping, which
     no function of an update alone knows (`fedping.client_sim.privacy.vectors`).
     """
 

@@ -40,8 +40,8 @@ from fedping.server_jobs.ingest.compactor_counts import newcomers, uploaded
 from fedping.server_jobs.ingest.counters import of_studies, recently, requests_of, totals
 from fedping.server_jobs.ingest.quarantine import failing_in_words
 from fedping.server_jobs.ingest.settings import INGEST_LOCK, IngestSettings
+from fedping.server_jobs.privacy.budget import spent_by
 from fedping.server_jobs.privacy.card import guarantee_in_words
-from fedping.server_jobs.privacy.ledger import spent_by
 from fedping.server_jobs.round_status import Failing, last_attempt
 
 LANDS_AFTER_MS = 60_000

@@ -1,7 +1,7 @@
 """How a round's aggregate moves the weights: a chain of small pure transformations.
 
-Each file makes one link. To add an optimizer or a constraint: its settings in `fedping.protocol.pipeline` or
-`fedping.protocol.spec`, a file here that makes its link, and one line in the tables of
+To add an optimizer or a constraint: its settings in `fedping.protocol.pipeline` or `fedping.protocol.spec`, a function
+in `optimizers` or `constraints` that makes its link, and one line in the tables of
 `fedping.server_jobs.optimize.pipeline`.
 """
 

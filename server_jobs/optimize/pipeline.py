@@ -13,11 +13,8 @@ from fedping.protocol.digest import digest_of
 from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, OwnOptimizer, Pipeline, RProp, Yogi
 from fedping.protocol.spec import ModelSpec, NonNegative, OrderedCutoffs
 from fedping.protocol.study import Line, Study
-from fedping.server_jobs.optimize.adaptive import adagrad, adam, yogi
 from fedping.server_jobs.optimize.constraints import non_negative, ordered_cutoffs
-from fedping.server_jobs.optimize.descent import gradient_descent, momentum
-from fedping.server_jobs.optimize.own import own
-from fedping.server_jobs.optimize.rprop import rprop
+from fedping.server_jobs.optimize.optimizers import adagrad, adam, gradient_descent, momentum, own, rprop, yogi
 from fedping.server_jobs.optimize.transformation import (
     Arrays,
     States,
@@ -96,7 +93,7 @@ def first_versions(
     """Return version 0 of each of a study's lines: the start weights, and the chain's first state.
 
     ``warm`` has, by line, the weights that are taken over in their place, and from where
-    (`fedping.server_jobs.optimize.warm_start`).
+    (`fedping.server_jobs.warm_start`).
     """
     made = []
     for line in study.lines:

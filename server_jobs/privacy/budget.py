@@ -1,17 +1,20 @@
-"""The budget of a private line: what its rounds have spent, as its lineages say, and what a study may spend at all.
+"""The budget of private lines: what a study may spend, and what the rounds of lines have spent, as lineages record it.
 
-There is no ledger beside the versions that could say something else. Every version that a round has published counts,
-also those that a rollback has left behind. Numbers that were skipped may have been published and lost: they count as if
-all of them had been.
+There is no ledger next to the versions that could disagree. Every version that a round has published counts, also those
+that a rollback has left behind. Numbers that were skipped may have been published and lost: all of them count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from fedping.model_store.store import ModelStore
+from fedping.model_store.version import Version
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.privacy import Central, Privacy
@@ -86,16 +89,21 @@ def beyond_promise(privacy: Privacy, releases: int) -> float | None:
     return found
 
 
+def needs_key(privacy: Privacy) -> bool:
+    """Return whether the rounds of a line need a key: to sample clients, or to sign requests to the helper."""
+    return privacy.shared is not None or (privacy.central is not None and privacy.central.sampling < 1)
+
+
 def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes | None) -> bytes | None:
     """Return the key of a round, by which coins are tossed or the helper is asked; None where neither is.
 
     Raises:
         InvalidSettings: there is none, or it is not that of the line's earlier rounds.
     """
-    from fedping.server_jobs.privacy.sampling_key import digest_of_key
+    from fedping.server_jobs.privacy.keys import digest_of_key
 
     central = privacy.central
-    if privacy.shared is None and (central is None or central.sampling == 1):
+    if not needs_key(privacy):
         return None
     if key is None and privacy.shared is not None:
         raise InvalidSettings(
@@ -198,3 +206,93 @@ def _least_noise(epsilon: float, delta: float, sampling: float, releases: int) -
     from fedping.server_jobs.privacy.accounting import noise_multiplier_for
 
     return noise_multiplier_for(epsilon, delta, sampling, releases)
+
+
+SIMULATED = (
+    "This is a simulation: the noise, the coins and the clients' secrets follow from its seed, so that it can be made "
+    "again to the bit. Noise that can be drawn again protects nobody."
+)
+"""To be told of a study that its store declares to be simulated."""
+
+
+class LineSpent(Struct, frozen=True, kw_only=True):
+    """What the central guarantee of a line has spent.
+
+    Attributes:
+        study, line: whose.
+        releases: how many rounds have released something.
+        epsilon, delta, most, rounds_left: so far, and at most; None without a central guarantee.
+        ping_epsilon: what each ping costs by the noise that a client adds itself; None where it adds none.
+    """
+
+    study: str
+    line: str
+    releases: int
+    rounds_left: int | None
+    epsilon: float | None
+    most: float | None
+    delta: float | None
+    ping_epsilon: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What is spent, and what is left."""
+        if self.most is None and self.ping_epsilon is None:
+            return "It has no epsilon to spend: no server can read what a client sends, and the sums are as they are."
+        if self.most is None or self.rounds_left is None:
+            return "Its clients add the noise themselves, and each contribution costs them what the study says."
+        told = f"Epsilon {self.epsilon:.3g} of {self.most:g} is spent, by {_rounds(self.releases)}"
+        if self.rounds_left == 0:
+            return f"{told}; its guarantee allows no further round."
+        return f"{told}, and {_rounds(self.rounds_left)} {'is' if self.rounds_left == 1 else 'are'} left."
+
+
+def _rounds(number: int) -> str:
+    return "1 round" if number == 1 else f"{number:,} rounds"
+
+
+class Together(Struct, frozen=True, kw_only=True):
+    """What the central guarantees of lines have spent together of one client."""
+
+    epsilon: float
+    delta: float
+
+
+def spent_by(store: ModelStore, study: Study, line: Line) -> LineSpent:
+    """Return what a private line has spent.
+
+    Raises:
+        FedpingError: a version cannot be read.
+    """
+    return spent_up_to(store, line, store.head(study.name, line.name))
+
+
+def spent_up_to(store: ModelStore, line: Line, version: Version) -> LineSpent:
+    """Return what a private line had spent with a version of it; raises as :func:`spent_by` does."""
+    assert line.privacy is not None
+    central = line.privacy.central
+    releases, last = spent(store, version)
+    if last is not None and last.releases == releases:
+        epsilon = last.epsilon  # as its round has counted it
+    else:
+        epsilon, _ = epsilon_after(line.privacy, releases) if releases else (0.0, "")
+    return LineSpent(
+        study=version.study,
+        line=line.name,
+        releases=releases,
+        rounds_left=rounds_left(line.privacy, releases),
+        epsilon=(epsilon or 0.0) if central else None,
+        most=central.epsilon if central else None,
+        delta=(central.delta if releases else 0.0) if central else None,
+        ping_epsilon=line.privacy.local.epsilon if line.privacy.local else None,
+    )
+
+
+def together(lines: Iterable[LineSpent]) -> Together:
+    """Return what lines have spent of a client that is in all of them (basic composition).
+
+    A client is in one arm, and so in one line, of a study, but for one that has left it and joined again, under an id
+    that may belong to another arm: such a client has given to both.
+    """
+    each = list(lines)
+    return Together(epsilon=sum(line.epsilon or 0.0 for line in each), delta=sum(line.delta or 0.0 for line in each))

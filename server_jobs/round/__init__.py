@@ -1,19 +1,22 @@
 """The round: from the landed pings of version n to version n + 1.
 
-`run` reads as the whole story. The arithmetic is pure and the same everywhere (`screening`, `shard`, `aggregate`,
-`step`); the line's `accumulator` says what the updates come to, and an `engine` only who computes which shards. What
-other rooms may use is named here.
+`run` has the lists of stages that tell the whole story. The arithmetic is pure and the same everywhere
+(`ping_filter`, `shard`, `aggregate`, `step`). The line's `accumulator` aggregates the updates; an
+`engine` only decides which process computes which shards. Other packages may use the names below.
 """
 
 from fedping.server_jobs.round.accumulator import Moments, merged, moments_of
+from fedping.server_jobs.round.context import RoundOptions, noting
 from fedping.server_jobs.round.engine import Engine, NumpyEngine, engine_named
 from fedping.server_jobs.round.helper_client import FileHelper, Helper, HttpHelper
-from fedping.server_jobs.round.manifest import list_landed
-from fedping.server_jobs.round.private import delete_pings, exact_sums
+from fedping.server_jobs.round.manifest import Window, list_landed
+from fedping.server_jobs.round.next_version import Provenance
+from fedping.server_jobs.round.private import delete_pings, exact_sums, private_rules
 from fedping.server_jobs.round.private_release import PrivateArrayRound, released, sigma_of
 from fedping.server_jobs.round.private_sums import Sums
 from fedping.server_jobs.round.recompute import Recomputed, recompute
-from fedping.server_jobs.round.run import RoundResult, noting, run_round, with_lineage
+from fedping.server_jobs.round.result import RoundResult, with_lineage
+from fedping.server_jobs.round.run import run_round
 from fedping.server_jobs.round.shard import batch_rows
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from fedping.server_jobs.round.step import ArrayRound, pieces_of
@@ -28,10 +31,13 @@ __all__ = [
     "Moments",
     "NumpyEngine",
     "PrivateArrayRound",
+    "Provenance",
     "Recomputed",
+    "RoundOptions",
     "RoundResult",
     "SparkEngine",
     "Sums",
+    "Window",
     "batch_rows",
     "best_version",
     "delete_pings",
@@ -42,6 +48,7 @@ __all__ = [
     "moments_of",
     "noting",
     "pieces_of",
+    "private_rules",
     "recompute",
     "released",
     "run_round",

@@ -15,31 +15,17 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeV
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.extensions import extension_of
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.link_ends import Sparse
 from fedping.protocol.pipeline import (
-    CenteredClip,
-    GeometricMedian,
-    Krum,
     Mean,
     MeanOfSigns,
-    Median,
-    OwnAggregation,
-    Pipeline,
-    Recluster,
-    TrimmedMean,
 )
 from fedping.protocol.study import Line
 from fedping.server_jobs.optimize.transformation import (
     Arrays,
-    BrokenLink,
     Vector,
-    as_vectors,
-    blame,
-    blamed,
-    broken_if_failed,
     link_name,
 )
 
@@ -79,7 +65,7 @@ class Accumulator(NamedTuple, Generic[A]):
             computed again: whatever is random has to follow from them.
         moments: returns what the lineage and the pages tell of the updates.
         room: how many updates of length m a shard may have, for one that keeps them all; None if it does not. Of more,
-            a round leaves some clients' out (`fedping.server_jobs.round.capacity`). That is one of :data:`SHARDS`
+            a round leaves some clients' out (`fedping.server_jobs.round.ping_filter`). That is one of :data:`SHARDS`
             shards; more have less room each (:func:`room_in`).
         asks: what ``add`` is given besides, by keyword: ``clients``, the ids of who has sent each update, shape (k, 2);
             ``shares``, 1 / n of each, shape (k,), where n counts its client's used pings in the round; ``norms``, the
@@ -384,137 +370,6 @@ def points_of(updates: NDArray[np.float32], votes: Vector, clients: NDArray[np.u
     shares = votes / np.repeat(sums, np.diff(starts, append=len(votes)))
     means = np.add.reduceat(updates * shares[:, None], starts, axis=0)
     return Kept(means.astype(np.float32), sums)
-
-
-def _robust(name: str) -> Callable[[Any], Accumulator[Any]]:
-    def make(settings: Any) -> Accumulator[Any]:
-        from fedping.server_jobs.round import robust  # which is made of what is here
-
-        made: Accumulator[Any] = getattr(robust, name)(settings)
-        return made
-
-    return make
-
-
-def _recluster(settings: Recluster) -> Accumulator[Any]:
-    from fedping.server_jobs.round.recluster import recluster  # which is made of what is here
-
-    return recluster(settings)
-
-
-def _own(settings: OwnAggregation) -> Accumulator[Any]:
-    """Return the accumulator of an extension: what its function returns, or its class's instance.
-
-    Without ``moments`` it gets those of the updates; its ``finish`` may return the direction alone.
-    """
-    extension = extension_of(settings)
-    with broken_if_failed():
-        made = extension.made(settings.settings)
-    if missing := [name for name in ("init", "add", "merge", "finish") if not hasattr(made, name)]:
-        raise BrokenLink(
-            f"{extension} returned a {type(made).__name__} without {' and '.join(missing)}; return what "
-            "fedping.of_all(finish) makes, or an object with all of these"
-        )
-
-    def finish(total: Any, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
-        found = made.finish(total, line, weights, state, key)
-        return found if isinstance(found, Finished) else Finished(found)
-
-    if isinstance(made, Accumulator):
-        return made._replace(finish=finish)
-    room = getattr(made, "room", lambda _: None)
-    if hasattr(made, "moments"):
-        return Accumulator(made.init, made.add, made.merge, finish, made.moments, room)
-    return with_moments(made.init, made.add, made.merge, finish, room)
-
-
-ACCUMULATORS: dict[type, Callable[[Any], Accumulator[Any]]] = {
-    Mean: mean,
-    MeanOfSigns: mean_of_signs,
-    Recluster: _recluster,
-    Median: _robust("median"),
-    TrimmedMean: _robust("trimmed_mean"),
-    GeometricMedian: _robust("geometric_median"),
-    Krum: _robust("krum"),
-    CenteredClip: _robust("centered_clip"),
-    OwnAggregation: _own,
-}
-"""What makes the accumulator of which settings (`fedping.protocol.pipeline.Combination`)."""
-
-
-def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
-    """Return a line's accumulator, whose functions turn whatever they raise into a sentence that names it.
-
-    Args:
-        line: says which, and whether updates are clipped before it.
-        bound: the norm that this round clips at, where the line does not say it but carries it on; needed by whoever
-            adds updates.
-
-    Raises:
-        FedpingError: there is none for the line's settings.
-    """
-    settings = line.pipeline.aggregate
-    name = f"the aggregation '{link_name(settings)}'"
-    if type(settings) not in ACCUMULATORS:
-        raise FedpingError(f"there is no accumulator for {name} of line '{line.name}'; register one, or set another")
-    if line.privacy is not None:
-        from fedping.server_jobs.round.private_sums import private_sums  # which is made of what is here
-        from fedping.server_jobs.round.shared_sums import shared_sums
-
-        return private_sums(line) if line.privacy.shared is None else shared_sums(line)
-    with blamed(name):
-        made = staged(line.pipeline, ACCUMULATORS[type(settings)](settings), bound)
-
-    def named(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*given: Any, **asked: Any) -> Any:
-            try:  # what `blamed` does, which takes longer than a small batch
-                return function(*given, **asked)
-            except (FedpingError, MemoryError):
-                raise
-            except (Exception, SystemExit) as error:
-                raise blame(name, error) from error
-
-        return run
-
-    def finish(total: Any, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
-        with blamed(name):
-            found = made.finish(total, line, weights, state, key)
-            found = Finished(np.asarray(found.direction, dtype=np.float64), as_vectors(found.state))
-        if found.direction.shape != weights.shape:
-            raise BrokenLink(f"{name} made a direction of shape {found.direction.shape}, not {weights.shape}")
-        odd = np.flatnonzero(~np.isfinite(found.direction))
-        if len(odd):
-            where = line.spec.names[odd[0]]
-            raise BrokenLink(f"{name} made a direction that is {found.direction[odd[0]]} at weight '{where}'")
-        return found
-
-    def moments(total: Any) -> Moments:
-        with blamed(name):
-            told = made.moments(total)
-            if {np.shape(told.mean), np.shape(told.m2)} != {(line.spec.m,)}:
-                raise ValueError(f"its moments have shapes {np.shape(told.mean)} and {np.shape(told.m2)}")
-            return Moments(float(told.weight), np.asarray(told.mean, np.float64), np.asarray(told.m2, np.float64))
-
-    return Accumulator(
-        named(made.init),
-        named(made.add),
-        named(made.merge),
-        finish,
-        moments,
-        named(made.room),
-        made.asks,
-        named(made.add_few) if made.add_few else None,
-    )
-
-
-def staged(pipeline: Pipeline, made: Accumulator[Any], bound: float | None) -> Accumulator[Any]:
-    """Return an accumulator with the stages of a pipeline before it."""
-    from fedping.server_jobs.round.clipping import clipped  # which is made of what is here
-    from fedping.server_jobs.round.robust import bucketed
-
-    if pipeline.bucketing is not None:
-        made = bucketed(made, pipeline.bucketing)
-    return clipped(made, pipeline.clip, bound) if pipeline.clips else made
 
 
 def subkey(round_key: bytes, what: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What the pings of a round come to: a small partial of every shard, and the driver's merge of them."""
+"""The aggregate of a round's pings: a small partial of each shard, and their merge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedping.model_store.version import Aggregate, ArmSummary, ClientSketch
 from fedping.server_jobs.optimize.transformation import Vector
-from fedping.server_jobs.round.accumulator import Moments, accumulator_for, merged, moments_of, no_moments
+from fedping.server_jobs.round.accumulator import Moments, merged, moments_of, no_moments
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.clipping import limit
 from fedping.server_jobs.round.influence import InfluenceSums, influence_of, merged_pulls
 from fedping.server_jobs.round.new_clients import Registers
@@ -34,11 +35,16 @@ from fedping.server_jobs.round.winsorising import ArmValues, arm_values, merged_
 
 @dataclass(frozen=True, slots=True)
 class ArmPartial:
-    """One arm's pings, their examples, and the moments, of length 1, of what came of those with an example.
+    """The pings of one arm in a shard.
 
-    Each example weighs 1, or each client, as the study's limits say. ``rank_selected`` is of nothing where pings have
-    no rank. ``values`` are its clients by what they say; None where the study does not winsorise. ``clients`` are those
-    with an example, counted where a stage asks for one side only; else 0. ``clipped`` are pings whose loss was clipped.
+    Attributes:
+        pings: their number.
+        examples: their examples.
+        loss, rank_selected: the moments, of length 1, of pings with an example, by examples or clients as the study's
+            limits say; no rank where pings have none.
+        values: the arm's clients by value; None if the study does not winsorise.
+        clients: the clients with an example, counted for one side of a stage only; else 0.
+        clipped: the number of pings whose loss was clipped.
     """
 
     pings: int
@@ -52,12 +58,19 @@ class ArmPartial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPartial:
-    """One shard's pings by what became of them, its clients with a used ping, its arms, and what its updates came to.
+    """The aggregate of one shard.
 
-    ``ages`` are the used by age, from 0 on; empty where older pings are not merged. ``pulls`` is what was seen of the
-    updates, and ``registers`` are those of the clients with a used ping; None where nobody looks. ``update_bytes`` is
-    the size of the used updates as encoded. ``capped`` counts the clients as
-    `fedping.server_jobs.round.ping_filter.capped_clients` does.
+    Attributes:
+        shard: its number.
+        counts: the pings by outcome.
+        ages: the used pings by age, from 0 on; empty if the line merges no late pings.
+        clients: the clients with a used ping.
+        arms: the arms, in the order of the rules.
+        total: the total of the line's accumulator.
+        pulls: the influence of the updates; None if it is not computed.
+        registers: the HyperLogLog registers of the clients with a used ping; None if they are not computed.
+        update_bytes: the encoded size of the used updates.
+        capped: the number of :func:`fedping.server_jobs.round.ping_filter.capped_clients`.
     """
 
     shard: int
@@ -73,36 +86,36 @@ class ShardPartial:
 
 
 FIXED_BYTES = 2**17
-"""What a partial has however few weights there are: counts of norms by bin, of losses, of clients."""
+"""Bytes of a partial without weights: counts of norms by bin, of losses, of clients."""
 
 WEIGHT_BYTES = 24
-"""What a partial has of each weight: its mean, its squared deviations, and its signs where somebody looks."""
+"""Bytes of a partial for each weight: its mean, its squared deviations, and its signs if influence is computed."""
 
 _AT_ONCE = 64
-"""Partials, without what grows with the weights, that wait until they are merged."""
+"""Partials, without the parts that grow with the weights, that are merged at a time."""
 
 
 def partial_bytes(m: int) -> int:
-    """Return about how large a partial of m weights is, where no updates are kept."""
+    """Return the approximate size of a partial of m weights in bytes, if no updates are kept."""
     return FIXED_BYTES + WEIGHT_BYTES * m
 
 
 def counted(found: NDArray[np.int8]) -> tuple[int, ...]:
-    """Return how many pings have each of the :data:`REASONS`, in their order."""
+    """Return the number of pings with each of the :data:`REASONS`, in their order."""
     return tuple(np.bincount(found[found != DONE], minlength=len(REASONS)).tolist())
 
 
 def aged(rows: Rows, found: NDArray[np.int8], rules: Rules) -> tuple[int, ...]:
-    """Return how many used pings have each age."""
+    """Return the number of used pings of each age."""
     if rules.line.pipeline.staleness is None:
         return ()
     return tuple(np.bincount(rows.age[found == USED], minlength=rules.line.pipeline.staleness.most + 1).tolist())
 
 
 def arm_partials(rows: Rows, clients: Clients, found: NDArray[np.int8], rules: Rules) -> tuple[ArmPartial, ...]:
-    """Return each arm's outcome, in the order of the rules' arms: all arms, whether they submit updates or not.
+    """Return the partials of all arms, in the order of the rules, whether they submit updates or not.
 
-    It is the outcome of the round's own version: what came late of older ones is left out.
+    They are of the round's own version; late pings of older versions are left out.
     """
     valid = (rows.age == 0) & ~np.isin(found, UNTOLD)
     return tuple(_arm_partial(rows, clients, valid & (rows.arm == arm), rules) for arm in range(len(rules.arms)))
@@ -136,12 +149,17 @@ def _moments_of_column(values: NDArray[np.generic], weights: Vector) -> Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundAggregate:
-    """All the pings of a round: by what became of them, by arm, and the mean update of those that were used.
+    """The aggregate of all pings of a round.
 
-    ``ages`` are the used by age, as in `fedping.model_store.version.Lineage`; ``total`` is what the line's accumulator
-    came to, of which ``updates`` tells. ``registers`` are those of the clients with a used ping, and ``known`` are they
-    and those of the rounds before; None where nobody looks. ``update_bytes`` is the size of the used updates as
-    encoded.
+    Attributes:
+        counts: the pings by outcome.
+        ages: the used pings by age, as in `fedping.model_store.version.Lineage`.
+        arms: the figures of each arm.
+        updates: the figures of the updates, for the lineage.
+        total: the total of the line's accumulator.
+        registers: the HyperLogLog registers of the clients with a used ping; None if they are not computed.
+        known: the sketch of these clients and those of earlier rounds; None if it is not computed.
+        update_bytes: the encoded size of the used updates.
     """
 
     counts: dict[str, int]
@@ -158,7 +176,7 @@ NOTHING_TOLD = Aggregate(pings=0, clients=0, weight=0.0, mean=(), m2=())
 
 
 def in_order(partials: Iterable[ShardPartial], shards: int) -> Iterator[ShardPartial]:
-    """Yield the partials of so many shards in their order, each of which has to be there once, and keep none longer."""
+    """Yield partials, one for each of a number of shards and in any order, in the order of the shards."""
     waiting: dict[int, ShardPartial] = {}
     following = 0
     for partial in partials:
@@ -172,10 +190,10 @@ def in_order(partials: Iterable[ShardPartial], shards: int) -> Iterator[ShardPar
 
 
 def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
-    """Return the aggregate of all shards, each of which has to be there once, in any order.
+    """Return the aggregate of partials, one for each shard and in any order.
 
-    They are merged as they come, and kept only of those shards that come before their turn, and of a few others what
-    does not grow with the weights.
+    Partials are merged as they arrive. Only those that arrive before their turn are kept, and of a few others the parts
+    that do not grow with the weights.
     """
     accumulator = accumulator_for(rules.line, rules.bound)
     total = accumulator.init(rules.line)
@@ -190,7 +208,7 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
             yield replace(partial, total=None, pulls=None)
 
     whole = joined(others())
-    if rules.line.privacy is not None:  # of which nothing exact is told, but the sums to whoever adds the noise
+    if rules.line.privacy is not None:  # nothing exact is reported; the stage that adds the noise gets the sums
         return RoundAggregate(counts={}, arms={}, updates=NOTHING_TOLD, total=total)
     moments = accumulator.moments(total)
     return RoundAggregate(
@@ -213,9 +231,9 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
 
 
 def joined(ordered: Iterable[ShardPartial]) -> ShardPartial:
-    """Return what partials, in the order of their shards, come to in all that does not grow with the weights.
+    """Merge the parts of partials that do not grow with the weights, in the order of their shards.
 
-    It is exact, but for the means of arms, whose last bits depend on the order.
+    The result is exact, except for the means of arms, whose last bits depend on the order.
     """
     waiting: list[ShardPartial] = []
     for partial in ordered:
@@ -254,12 +272,12 @@ def _of_arm(parts: Sequence[ArmPartial]) -> ArmPartial:
 
 
 def arms_of(whole: ShardPartial, rules: Rules) -> dict[str, ArmSummary]:
-    """Return how each of the rules' arms fared, from what all shards came to (:func:`joined`)."""
+    """Return the figures of each of the rules' arms, from the merge of all shards (:func:`joined`)."""
     return {arm: _summary(each, rules) for arm, each in zip(rules.arms, whole.arms, strict=True)}
 
 
 def _by_reason(counts: tuple[int, ...]) -> dict[str, int]:
-    """Return counts by reason, the rare ones only if any."""
+    """Return counts by outcome, the rare ones only if there are any."""
     return {reason: n for reason, n in zip(REASONS, counts, strict=True) if n or reason not in RARE}
 
 

@@ -13,9 +13,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedping.model_store.version import Aggregate, ArmSummary, GuardState, Level, Version
-from fedping.protocol.guard import FIGURES, Guard
-from fedping.protocol.study import Study
+from fedping.model_store.held_versions import describe_missing
+from fedping.model_store.version import Aggregate, ArmSummary, GuardState, Heard, Level, StageState, Version
+from fedping.protocol.guard import FIGURES, Guard, Stage
+from fedping.protocol.study import Line, Study
 from fedping.server_jobs.optimize.transformation import Vector
 from fedping.server_jobs.round.new_clients import REGISTERS, estimated
 
@@ -47,6 +48,9 @@ _FALSE_FALLS = 1e-3
 
 _SURELY = 3.0
 """Standard errors by which the loss has to be above 0 where that of the control is 0, of which there is no factor."""
+
+STAGE_ERRORS = 2.33
+"""Standard errors by which a staged version has to be worse to be withdrawn: by chance once in 100."""
 
 _CHANCE = 10
 """How many new clients, and how many changed registers, are counted besides, since so many may come by chance."""
@@ -262,3 +266,43 @@ def _length(vector: Vector) -> float:
     """Return the Euclidean length, without an overflow in the squares."""
     largest = float(np.abs(vector).max(initial=0.0))
     return largest * float(np.sqrt(np.square(vector / largest).sum())) if largest > 0 else 0.0
+
+
+def stage_of(line: Line) -> Stage | None:
+    """Return the settings of a line's stage; None if its versions are published to all clients at once."""
+    return line.guard.stage if line.guard is not None and line.guard.enabled else None
+
+
+class Verdict(NamedTuple):
+    """The decision about a staged version, and its reason as part of a sentence."""
+
+    decision: Literal["promoted", "withdrawn"]
+    why: str
+
+
+def verdict(stage: Stage, seen: StageState) -> Verdict | None:
+    """Return the decision about a staged version; None while too few clients have sent a ping."""
+    if describe_missing(stage, seen):
+        return None
+    tried, stayed = loss_of(seen.tried), loss_of(seen.stayed)
+    if tried is None or stayed is None:
+        return None
+    bound = stayed.value + (stage.most - 1) * abs(stayed.value)
+    bound += STAGE_ERRORS * math.hypot(tried.error or 0.0, stage.most * (stayed.error or 0.0))
+    if tried.value <= bound:
+        return Verdict("promoted", describe_trial(seen))
+    return Verdict("withdrawn", f"{describe_trial(seen)}, and it may be {bound:.4g} at most")
+
+
+def describe_trial(seen: StageState) -> str:
+    """Return the mean losses of both sides of a stage, as part of a sentence."""
+    return " and ".join(
+        f"{side.clients:,} clients {who} had a mean loss of {loss.value:.4g}"
+        for side, who in ((seen.tried, "that tried it"), (seen.stayed, "that stayed"))
+        if side is not None and (loss := loss_of(side)) is not None
+    )
+
+
+def loss_of(side: Heard | None) -> Level | None:
+    """Return the mean loss of one side of a stage, which decides; None without any."""
+    return None if side is None else mean_of_arms(list(side.arms.values()), "loss")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,27 +86,27 @@ def signs_of_few(updates: Sparse, counts: Vector, m: int) -> tuple[Vector, float
     return signs, float(np.abs(pushes).sum())
 
 
-def influence_sums(
-    pipeline: Pipeline,
-    bound: float | None,
-    *,
-    norms: Vector,
-    counts: Vector,
-    votes: Vector,
-    of: NDArray[np.int64],
-    signs: tuple[Vector, float],
-) -> InfluenceSums:
-    """Return what is seen of the updates of a shard.
+class UpdateFigures(NamedTuple):
+    """The figures of a shard's k used updates.
 
-    Args:
-        pipeline: the line's.
-        bound: the norm at which they are clipped; None if they are not.
-        norms: theirs, shape (k,).
-        counts: how much each counts (:func:`units`), shape (k,).
-        votes: how much each weighs, shape (k,).
-        of: which client each is of, whole numbers from 0, shape (k,).
-        signs: theirs (:func:`signs_of`).
+    Attributes:
+        norms: their norms, shape (k,).
+        counts: the weight of each in counts of clients (:func:`units`), shape (k,).
+        votes: the vote of each, shape (k,).
+        of: the client of each, whole numbers from 0, shape (k,).
+        signs: the sums of their signs (:func:`signs_of`).
     """
+
+    norms: Vector
+    counts: Vector
+    votes: Vector
+    of: NDArray[np.int64]
+    signs: tuple[Vector, float]
+
+
+def influence_sums(pipeline: Pipeline, bound: float | None, figures: UpdateFigures) -> InfluenceSums:
+    """Return the influence of a shard's updates; ``bound`` is the norm at which they are clipped, None if not."""
+    norms, counts, votes, of, signs = figures
     if isinstance(pipeline.aggregate, MeanOfSigns):
         lengths = np.sign(norms)
     else:

@@ -1,4 +1,4 @@
-"""Which files a round reads: listed once, with their rows, and kept in the version's lineage."""
+"""The files that a round reads: listed once, with their rows, and recorded in the version's lineage."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,12 +21,12 @@ from fedping.server_jobs.round.ping_file import open_ping_file
 from fedping.server_jobs.round.plan import LateFile, Rules, Work
 
 AHEAD_MS = 86_400_000
-"""How far the clocks of those who land files may be ahead of the round's: a day."""
+"""Milliseconds that the clocks of ingest hosts may be ahead of the round's: a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Asynchronous merging: which pings of older versions a round takes in, each ping at most once over all rounds.
+    """The pings of older versions that a round merges, each ping in at most one round.
 
     ``first`` is the oldest version whose pings still count; ``used`` are the files, by version, that rounds used.
     """
@@ -39,9 +40,9 @@ class Late:
         return frozenset(file.path for file in chain.from_iterable(self.used.values()))
 
     def before(self, inputs: Sequence[InputFile], iteration: int) -> tuple[InputFile, ...]:
-        """Return the used files of the older versions that the inputs of a round on ``iteration`` are of.
+        """Return the files that earlier rounds used, of the older versions among a round's inputs.
 
-        A ping that was landed again after its round is in both: the round has to know it.
+        A ping that was landed again after its round is in both, and the round has to recognise it.
         """
         ages = sorted({file.age for file in inputs if file.age})
         return tuple(
@@ -52,10 +53,10 @@ class Late:
 
 
 def late_for(store: ModelStore, study: str, line: Line, iteration: int) -> Late | None:
-    """Return what counts late in a round on version ``iteration``, None if nothing does.
+    """Return the late pings that count in a round on version ``iteration``; None if the line merges none.
 
-    What was used is read from the lineages of the newest versions, as many as the oldest age, so it is the same
-    whenever the round is run. A rollback ends it: what was learned from the versions that were taken back is left out.
+    The used files are read from the lineages of the newest versions, as many as the oldest age, so they are the same
+    whenever the round is run. Counting ends at a rollback: pings of the versions before it are left out.
     """
     if line.pipeline.staleness is None:
         return None
@@ -67,7 +68,7 @@ def late_for(store: ModelStore, study: str, line: Line, iteration: int) -> Late 
         if lineage.restored is not None:
             return Late(number, used)
         for file in lineage.inputs:
-            # without a client's pings it is another file, which serves as well to know the others again
+            # after an erasure it is another file, in which the remaining pings are still recognised
             known = replace(file, digest="") if file.path in rewritten else file
             used[number - 1 - file.age].append(known)
     return Late(first, used)
@@ -75,12 +76,13 @@ def late_for(store: ModelStore, study: str, line: Line, iteration: int) -> Late 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What lay in a line's landing folders when the round began.
+    """The files in a line's landing folders at the beginning of a round.
 
-    ``inputs`` are the files of the current version in the order of their names, then those of older versions that
-    count too; ``before`` are the files of these older versions that earlier rounds have used. ``stale`` and ``future``
-    count the other pings of older and newer versions that landed after the previous round had looked,
-    ``window_end_ms`` (milliseconds since 1970) is the latest landing that this one has seen and believes.
+    Attributes:
+        inputs: the files of the current version in the order of their names, then those of older versions that count.
+        before: the files of these older versions that earlier rounds have used.
+        stale, future: the number of other pings, of older and newer versions, that landed since the round before.
+        window_end_ms: the latest plausible landing, Unix ms.
     """
 
     inputs: tuple[InputFile, ...]
@@ -91,40 +93,47 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """The pings that the round is of, duplicates and unusable ones included."""
+        """The number of pings, including duplicates and unusable ones."""
         return sum(file.rows for file in self.inputs)
 
 
+class Window(NamedTuple):
+    """The landing times in which a round counts the pings of other versions than its own.
+
+    Attributes:
+        since_ms: the latest landing that earlier rounds have counted, Unix ms.
+        now_ms: the time of the round, Unix ms; None for this machine's clock. A landing time in a file's name is
+            ignored if it is more than :data:`AHEAD_MS` later: the window would end there for all later rounds.
+    """
+
+    since_ms: int = 0
+    now_ms: int | None = None
+
+
+ALL_LANDED = Window()
+
+
 def list_landed(
-    landing: Place,
-    study: Study,
-    line: str,
-    iteration: int,
-    since_ms: int,
-    late: Late | None = None,
-    *,
-    now_ms: int | None = None,
+    landing: Place, study: Study, line: str, iteration: int, window: Window = ALL_LANDED, late: Late | None = None
 ) -> Manifest:
-    """List what a round on version ``iteration`` has to do with; reads footers only.
+    """Return the files that a round on version ``iteration`` reads; only their footers are read here.
 
     Args:
         landing: the landing folder.
         study: the study.
         line: the line's name.
         iteration: the version.
-        since_ms: up to which landing earlier rounds have counted the pings of other versions.
-        late: which older versions count too; none of them if None.
-        now_ms: the time of the round, that of this machine's clock if None. What a file's name says of the time is not
-            believed if it is more than :data:`AHEAD_MS` later: the window would end there for good.
+        window: the landing times in which pings of other versions are counted.
+        late: the older versions whose pings count too; None for none.
 
     Raises:
-        FedpingError: there is no landing folder.
-        UnreadableFile: a file is not whole, or not of the study's pings.
+        FedpingError: the landing folder does not exist.
+        UnreadableFile: a file is damaged, or not of the study's pings.
     """
     check_landing(landing)
-    now_ms = round(time.time() * 1000) if now_ms is None else now_ms
+    now_ms = round(time.time() * 1000) if window.now_ms is None else window.now_ms
     latest = now_ms + AHEAD_MS
-    since_ms = since_ms if since_ms <= latest else now_ms
+    since_ms = window.since_ms if window.since_ms <= latest else now_ms
     files = files_by_iteration(landing, study.name, line)
     first, used = (late.first, late.used_paths) if late else (iteration, frozenset())
     counting = [number for number in sorted(files, reverse=True) if first <= number <= iteration]
@@ -142,7 +151,7 @@ def list_landed(
 
 
 def work_on(landing: Place, inputs: Sequence[InputFile], rules: Rules, before: Sequence[InputFile] = ()) -> Work:
-    """Return what an engine has to do: the input files, in the order of their names, and what it has to know again."""
+    """Return the work of an engine: the input files in the order of their names, and files of earlier rounds."""
     ordered = sorted(inputs, key=lambda file: file.path)
     older = [(file, True) for file in before] + [(file, False) for file in ordered if file.age]
     return Work(

@@ -1,12 +1,28 @@
-"""Which pings count, and how much: decided for one shard, which holds all the pings of its clients."""
+"""Which pings of a round count, and how much: decided for one shard, which holds all the pings of its clients.
+
+What a round keeps of a shard is bounded, because anyone can post any number of pings, of one client or of many. If
+there are more, it continues with a part that depends on the clients' ids and the order of rows alone, not on engine,
+partitioning or batches (:func:`thinned`). *Levels* say which part. Level 0 keeps all rows; then the first 1,024 of each
+client, the first 512, and so on down to one; then the clients of one half by lot, of a quarter, ... Each level keeps a
+part of what the one before keeps; the first level at which the rows fit is taken. An honest client has few pings, and
+loses none while others have many.
+
+Lots are drawn by a keyed hash of the client id, because an attacker chooses ids, and must not be able to choose lots.
+
+Neither the levels nor the lots may change: versions that left pings out are recomputed by them.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.model_store.version import InputFile
 from fedping.protocol.enrolment import Assignment
 from fedping.protocol.pipeline import Pipeline, Staleness
 from fedping.server_jobs.optimize.transformation import Vector
@@ -28,26 +44,26 @@ REASONS = (
     "not_first",
     "not_sampled",
 )
-"""What can become of a ping. New ones stand at the end: shards count by place."""
+"""The outcomes of a ping. New ones go at the end, because shards count by place."""
 
 RARE = frozenset(REASONS[8:])
-"""Those that are only told if there was such a ping: older versions do not know them."""
+"""Outcomes that are only reported if there was such a ping; older versions do not have them."""
 
 USED, DUPLICATE, WRONG_VERSION, BAD_LOSS, OTHER_ARM, NO_EXAMPLE, NO_UPDATE, BAD_UPDATE, *_RARE = range(len(REASONS))
 OVER_CAPACITY, NOT_ENROLLED, BEYOND_LIMITS, NOT_FIRST, NOT_SAMPLED = _RARE
 
 UNTOLD = (DUPLICATE, WRONG_VERSION, BAD_LOSS, NOT_ENROLLED, BEYOND_LIMITS)
-"""Of pings that tell nothing of how their arm fares."""
+"""Outcomes of pings that do not count in the figures of their arm."""
 
 _ID = np.dtype("V16")
 """A document id as one value."""
 
 DONE = -1
-"""Of a ping that an earlier round has counted."""
+"""The outcome of a ping that an earlier round has counted."""
 
 
 class Clients(NamedTuple):
-    """Who has sent k rows: which client each is of, numbers from 0, shape (k,), and a row of each client."""
+    """The clients of k rows: the client of each row, numbers from 0, shape (k,), and a row of each client."""
 
     of: NDArray[np.int64]
     row: NDArray[np.intp]
@@ -62,22 +78,27 @@ def clients_of(ids: NDArray[np.uint64]) -> Clients:
 
 
 def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
-    """Return what becomes of each ping, as an index into :data:`REASONS` or DONE, shape (k,).
+    """Return the outcome of each ping, as an index into :data:`REASONS` or DONE, shape (k,).
 
-    A ping has the first reason that applies, in the order of what follows.
-    ``duplicate``: an earlier row has the same document id. ``wrong_version``: the row names another version than its
-    folder. ``not_enrolled``: the client's id does not belong to the arm, or not to the side of a stage that is asked
-    for. ``bad_loss``: not a finite number. ``beyond_limits``: a loss or a rank that the study does not believe.
-    ``other_arm``: the arm does not train this line. ``no_example``: the interaction ended without a choice, or the
-    client had no data; its zeros would dilute the mean and the loss.
-    ``no_update``: none was sent.
-    ``bad_update``: an encoding that is not known here; payloads are judged when they are read. ``over_capacity`` is
-    decided elsewhere, of rows that there is no room for (`fedping.server_jobs.round.capacity`). ``not_sampled``: the
-    client has not drawn the version. Private lines have reasons of their own.
+    A ping has the first outcome that applies, in this order:
+
+    - ``duplicate``: an earlier row has the same document id.
+    - ``wrong_version``: the row names another version than its folder.
+    - ``not_enrolled``: the client's id does not belong to the arm, or to the side of the stage.
+    - ``bad_loss``: not a finite number.
+    - ``beyond_limits``: a loss or a rank outside the study's limits.
+    - ``other_arm``: the arm does not train this line.
+    - ``no_example``: the interaction ended without a choice, or the client had no data; its zeros would dilute the mean
+      and the loss.
+    - ``no_update``: none was sent.
+    - ``bad_update``: another encoding than the line's; payloads are checked when they are read.
+    - ``not_sampled``: the client does not participate in the version.
+
+    ``over_capacity`` is decided later, for rows that do not fit (:func:`thinned`). Private lines have their own rules.
     """
     if rules.line.privacy is not None:
         return _private_reasons(rows, clients, rules)
-    # arm is an index into submits, or UNKNOWN, -1, which finds the False at the end
+    # arm is an index into submits, or UNKNOWN, -1, which selects the False at the end
     submits = np.array([*rules.submits, False])
     found = np.full(len(rows.counted), USED, dtype=np.int8)
     found[rows.codec == UNKNOWN] = BAD_UPDATE
@@ -91,7 +112,7 @@ def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
         found[_strangers(rows, clients, rules.arms, rules.dealt)] = NOT_ENROLLED
     if rules.side is not None:
         found[_elsewhere(rows, clients, rules.side)] = NOT_ENROLLED
-    # in 64 bits: a version has 31, an age 15, and neither the other nor their sum fits into those
+    # in 64 bits: a version has 31 bits and an age 15; neither type has room for their sum
     found[rows.version + rows.age.astype(np.int64) != rules.iteration] = WRONG_VERSION
     found[_repeated(rows.document)] = DUPLICATE
     found[rows.done] = DONE
@@ -103,12 +124,12 @@ def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
 
 
 def _private_reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
-    """Return what becomes of each ping of a private line, as :func:`reasons` does.
+    """Return the outcome of each ping of a private line, as :func:`reasons` does.
 
-    A client's pings decide about its own alone, or adding a client would change more than the guarantee is for. So it
-    is the one with the least document id that counts, be it usable or not, in whatever files and order they landed: the
-    others are ``not_first``, and no ping is a duplicate of another client's. ``not_sampled``: the coin has left the
-    client out, or others alone are asked for. Arms that do not submit tell how they fare.
+    A client's pings affect its own outcome alone; otherwise adding a client would change more than the guarantee
+    covers. So the ping with the least document id counts, usable or not, whatever the files and their order. The others
+    are ``not_first``, and no ping is a duplicate of another client's. ``not_sampled``: the client is not in the sample,
+    or not among the documents of the rules. Arms that do not submit still report their figures.
     """
     found = np.full(len(rows.client), USED, dtype=np.int8)
     found[rows.codec == UNKNOWN] = BAD_UPDATE
@@ -138,10 +159,7 @@ def _not_first(documents: NDArray[np.uint64], clients: Clients) -> NDArray[np.bo
 
 
 def _strangers(rows: Rows, clients: Clients, arms: tuple[str, ...], dealt: Assignment) -> NDArray[np.bool_]:
-    """Return which rows name an arm of the line that their client's id does not belong to.
-
-    Each client is hashed once, which is what takes time here.
-    """
+    """Return which rows name an arm of the line that their client's id does not belong to; one hash a client."""
     named = np.array([*(dealt.arms.index(arm) for arm in arms), -1], np.int16)
     strange: NDArray[np.bool_] = named[rows.arm] != dealt.places(_ids(rows, clients))[clients.of]
     return strange & (rows.arm >= 0) & ~rows.done
@@ -161,9 +179,9 @@ def _ids(rows: Rows, clients: Clients) -> NDArray[np.uint8]:
 def vote_weights(
     rows: Rows, clients: Clients, found: NDArray[np.int8], rules: Rules
 ) -> tuple[Vector, NDArray[np.int64], NDArray[np.int64]]:
-    """Return of each ping its weight, and how many its client has in use, both 0 where it is not used, shape (k,).
+    """Return each ping's weight, the number of its client's used pings, and the number for each client.
 
-    Then how many each client has in use.
+    The first two have shape (k,), and are 0 where the ping is not used.
     """
     used = np.flatnonzero(found == USED)
     pings, counts = pings_a_client(clients, used)
@@ -176,19 +194,19 @@ def vote_weights(
 
 
 def examples_of(counted: NDArray[np.int32], rules: Rules) -> NDArray[np.integer]:
-    """Return as how many examples pings count, shape (k,): what they say, up to the study's limit."""
+    """Return the examples that pings count for, shape (k,): their claim, up to the study's limit."""
     said: NDArray[np.integer] = rules.document.examples(counted)
     return said if rules.limits is None or rules.limits.examples is None else np.minimum(said, rules.limits.examples)
 
 
 def most_examples(rules: Rules) -> int | None:
-    """Return as how many votes a ping counts at most where votes are examples; None where nothing bounds them so."""
+    """Return the largest vote of a ping where votes are examples; None without a limit."""
     votes = rules.line.pipeline.weighting == "examples" and rules.limits is not None
     return rules.limits.examples if votes and rules.limits is not None else None
 
 
 def capped_clients(rows: Rows, clients: Clients, found: NDArray[np.int8], rules: Rules) -> int:
-    """Return how many clients have a used ping that claims more examples than it counts for."""
+    """Return the number of clients with a used ping that claims more examples than it counts for."""
     most = most_examples(rules)
     if most is None:
         return 0
@@ -197,7 +215,7 @@ def capped_clients(rows: Rows, clients: Clients, found: NDArray[np.int8], rules:
 
 
 def pings_a_client(clients: Clients, some: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many of some rows have the client of each of them, and how many each client has."""
+    """Return for each of some rows the number of rows of its client, and the number for each client."""
     of = clients.of[some]
     counts = np.bincount(of, minlength=len(clients.row))
     return counts[of], counts
@@ -209,8 +227,8 @@ def votes_of(
     """Return the weight of each used ping, shape (k,).
 
     With one vote a ping the weight is 1; with one vote a client it is 1 / n, where n counts the client's used pings;
-    with one vote an example it is the ping's number of examples. All votes of a client come to ``most_votes`` at most.
-    A vote of an older version weighs less by its age, where it is votes that are weighted so.
+    with one vote an example it is the ping's number of examples. A client has ``most_votes`` in all at most. A vote of
+    an older version weighs less by its age if staleness is set to weight votes.
 
     Args:
         pipeline: says which.
@@ -243,7 +261,7 @@ def step_weights(pipeline: Pipeline, ages: NDArray[np.integer]) -> Vector | None
 
 
 def age_weights(staleness: Staleness) -> Vector:
-    """Return how much a vote or a step of age 0, 1, ... weighs, shape (most + 1,)."""
+    """Return the weights of votes or steps of age 0, 1, ..., shape (most + 1,)."""
     ages = np.arange(staleness.most + 1, dtype=np.float64)
     match staleness.weight:
         case "1/sqrt(1+a)":
@@ -257,8 +275,8 @@ def age_weights(staleness: Staleness) -> Vector:
 def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return which rows have an id that an earlier row has.
 
-    Nearly all ids occur once, and sorting numbers is quicker than finding the order that sorts them. So the words that
-    occur twice are found first, and only rows that may have one of them, by some of its bits, are grouped.
+    Nearly all ids occur once, and sorting numbers is faster than an argsort. So the words that occur twice are found
+    first, and only rows that may have one of them, by some of its bits, are grouped.
     """
     key = ids[:, 0] ^ ids[:, 1]
     ordered = np.sort(key)
@@ -297,3 +315,84 @@ def _as_before(values: NDArray[np.uint64]) -> NDArray[np.bool_]:
     same = np.zeros(len(values), dtype=bool)
     np.equal(values[1:], values[:-1], out=same[1:])
     return same
+
+
+FIRST = 1024
+"""Rows of a client that are kept at level 1."""
+
+ONE = FIRST.bit_length()
+"""The level at which one row of a client is kept; from the next one on only some clients are."""
+
+LAST = ONE + 64 + 1
+"""The level after all bits of a lot: the smallest lots are kept, as many as fit."""
+
+_AT_ONCE = 2**16
+"""Ids that are Python objects at a time."""
+
+
+def key_of_lots(parent_digest: str, inputs: Iterable[InputFile]) -> bytes:
+    """Return the key of a round's lots, 32 bytes that no client can know before its pings have landed.
+
+    A recomputation gets the same key, because all of it is in the lineage. The digest of the parent version stands for
+    its weights, state and lineage, which clients do not get. It is not enough: that of version 0 follows from the study
+    and the time. Files get random names when they land, and their digests stand for what all others have sent.
+
+    Args:
+        parent_digest: that of the version that the round is on.
+        inputs: the files that the round reads, in the order of the lineage.
+    """
+    every = [parent_digest, *([file.path, file.digest] for file in inputs)]
+    return hashlib.sha256(msgspec.json.encode(every)).digest()
+
+
+def thinned(clients: NDArray[np.uint64], most: int, key: bytes, level: int = 0) -> tuple[int, NDArray[np.bool_]]:
+    """Return the first level, from ``level`` on, at which at most ``most`` rows are kept, and which are, shape (k,).
+
+    Args:
+        clients: the client of each row, shape (k, 2), in order; may be rows that a lower level kept, and later ones.
+        most: at least 1.
+        key: decides the lots (:func:`key_of_lots`).
+        level: to begin with.
+    """
+    ranks = _ranks(clients)
+    for at in range(level, ONE + 1):
+        kept = np.asarray(ranks < (FIRST >> (at - 1) if at else len(clients)))
+        if int(kept.sum()) <= most:
+            return at, kept
+    firsts = np.flatnonzero(ranks == 0)
+    lots = _lots(clients[firsts], key)
+    for at in range(max(level, ONE + 1), LAST):
+        drawn = lots >> np.uint64(64 - (at - ONE)) == 0
+        if int(drawn.sum()) <= most:
+            return at, _mask(firsts[drawn], len(clients))
+    order = np.lexsort((clients[firsts, 1], clients[firsts, 0], lots))
+    return LAST, _mask(firsts[order[:most]], len(clients))
+
+
+def _mask(where: NDArray[np.intp], k: int) -> NDArray[np.bool_]:
+    mask = np.zeros(k, np.bool_)
+    mask[where] = True
+    return mask
+
+
+def _ranks(clients: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return for each row the number of earlier rows of the same client."""
+    order, starts = client_groups(clients)
+    counts = np.diff(starts, append=len(order))
+    number = np.empty(len(order), np.int64)
+    number[order] = np.repeat(np.arange(len(starts)), counts)
+    order = np.argsort(number, kind="stable")
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order)) - np.repeat(starts, counts)
+    return ranks
+
+
+def _lots(clients: NDArray[np.uint64], key: bytes) -> NDArray[np.uint64]:
+    """Return a number for each client, which does not follow from its id without the key."""
+    ids = np.ascontiguousarray(clients, "<u8").view("V16").ravel()
+    lots = np.empty(len(ids), np.uint64)
+    for low in range(0, len(ids), _AT_ONCE):
+        some = ids[low : low + _AT_ONCE].tolist()
+        drawn = b"".join(hashlib.blake2b(client, digest_size=8, key=key).digest() for client in some)
+        lots[low : low + len(some)] = np.frombuffer(drawn, "<u8")
+    return lots

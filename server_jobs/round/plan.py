@@ -1,4 +1,4 @@
-"""What a round has to do, as plain values that travel to every task: which files, and by which rules."""
+"""The work of a round as plain values that travel to every task: the files, and the rules for their pings."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fedping.protocol.limits import Limits
 from fedping.protocol.ping import DOCUMENT_TYPES, DocumentName, DocumentType
 from fedping.protocol.study import Line, Study
 from fedping.protocol.upload import Receiving, receiving
-from fedping.server_jobs.privacy.sampling_key import Coins
+from fedping.server_jobs.privacy.keys import Coins
 
 ROWS_PER_TASK = 4_000_000
-"""A task keeps about 100 bytes of each of its rows, all but the update: this many take 400 MB.
+"""Rows of a task. It keeps about 100 bytes of each, without the update: 400 MB in all.
 
-That is where clients are spread evenly. What bounds a task where they are not: `fedping.server_jobs.round.shard`.
+This holds if clients are spread evenly; `fedping.server_jobs.round.shard` bounds a task if they are not.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSide:
-    """One side of the stage of a version: who got it first if ``inside``, else who did not.
+    """One side of a version's stage: the clients that get it first if ``inside``, else the others.
 
     ``share`` and ``iteration`` are those of `fedping.protocol.enrolment.staged_for`.
     """
@@ -40,40 +40,48 @@ class StageSide:
         """Return which clients are on this side, shape (k,); ids are bytes, shape (k, 16)."""
         texts = (text.decode() for text in uuid_texts(ids))
         staged = [staged_for(self.study, self.line, self.iteration, self.share, text) for text in texts]
-        found: NDArray[np.bool_] = np.array(staged, np.bool_) == self.inside
-        return found
+        mask: NDArray[np.bool_] = np.array(staged, np.bool_) == self.inside
+        return mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participation:
-    """Which clients have drawn a version to send updates of, by `fedping.protocol.enrolment.is_selected`."""
+    """The clients that participate in a version, by `fedping.protocol.enrolment.is_selected`."""
 
     study: str
     line: str
     share: float
 
     def of(self, ids: NDArray[np.uint8], versions: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Return which of k clients have drawn the version that each has sent of; ids are bytes, shape (k, 16)."""
+        """Return which of k clients participate in the version that each has sent; ids are bytes, shape (k, 16)."""
         pairs = zip(uuid_texts(ids), versions.tolist(), strict=True)
-        drawn = [is_selected(self.study, self.line, version, self.share, text.decode()) for text, version in pairs]
-        return np.array(drawn, np.bool_)
+        selected = [is_selected(self.study, self.line, version, self.share, text.decode()) for text, version in pairs]
+        return np.array(selected, np.bool_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How the pings of one version are judged.
+    """How the pings of one version count.
 
-    ``line`` is the line that they train, ``iteration`` the version that they were made with, ``pings`` their type.
-    ``arms`` are the arms that follow the line, and ``submits`` says of each whether its updates train it. ``bounded``
-    says whether pings are left out where they are too many, and ``key`` is the round's secret: from it follow the lots
-    that say whose (`fedping.server_jobs.round.capacity`). ``bound`` is the norm at which updates are clipped, where the
-    line has carried it on; if it ``measures``, the round has to find it first, and does nothing else. ``dealt`` is by
-    what arms are dealt; None where pings are believed. ``limits`` are the study's; None without any.
-    ``sees`` tells whether it is looked at who moves the model, and ``salt``, 16 bytes, by what clients are known again;
-    empty if they are not. ``side`` is which clients of a stage count; all of the line's where None. ``coins`` say which
-    clients of a private line count; None if all do. ``among`` are the document ids, 16 bytes each, of the only pings of
-    such a line that count; None if all may. ``shards`` is into how many the clients are divided, a power of two.
-    ``turns`` say whose updates count where clients draw who takes part.
+    Attributes:
+        line: the line that they train.
+        iteration: the version that they were made with.
+        arms: the arms that follow the line.
+        submits: of each arm, whether its updates train the line.
+        pings: their type.
+        bounded: whether pings are left out where they are too many.
+        key: the round's secret, which decides whose are left out (`fedping.server_jobs.round.ping_filter.thinned`).
+        bound: the norm at which updates are clipped, if an earlier round has left it.
+        measures: whether this pass only measures updates, to find the bound.
+        sees: whether the influence of clients on the model is computed.
+        salt: 16 bytes by which clients are recognised in later rounds; empty if they are not.
+        dealt: the assignment of clients to arms; None if pings are believed.
+        limits: the study's; None without any.
+        side: the side of a stage whose clients count; None if all clients of the line count.
+        coins: the sample of a private line's clients; None if all of them count.
+        among: the document ids, 16 bytes each, of the only pings of a private line that count; None if all may.
+        shards: the number of shards of the clients, a power of two.
+        turns: the clients whose updates count, where only some participate in a version.
     """
 
     line: Line
@@ -111,18 +119,8 @@ class Rules:
         return receiving(self.line)
 
 
-def rules_for(
-    study: Study,
-    line: str,
-    iteration: int,
-    *,
-    key: bytes,
-    bounded: bool = True,
-    bound: float | None = None,
-    coins: Coins | None = None,
-    among: bytes | None = None,
-) -> Rules:
-    """Return the rules of one version of a line; the others as in :class:`Rules`."""
+def rules_for(study: Study, line: str, iteration: int, *, key: bytes) -> Rules:
+    """Return the rules of one version of a line by its settings; ``key`` as in :class:`Rules`."""
     following = [arm for arm in study.arms if arm.line == line]
     return Rules(
         line=study.line(line),
@@ -130,13 +128,9 @@ def rules_for(
         arms=tuple(arm.name for arm in following),
         submits=tuple(arm.submits for arm in following),
         pings=study.pings,
-        bounded=bounded,
         key=key,
-        bound=bound,
         dealt=hash_assignment(study),
         limits=study.limits,
-        coins=coins,
-        among=among,
         shards=study.shards,
         turns=_turns(study, line),
     )
@@ -151,7 +145,7 @@ def _turns(study: Study, line: str) -> Participation | None:
 class LateFile:
     """A landed file of a version that is ``age`` versions older than the round's own.
 
-    If it is ``done``, an earlier round has used it: it is read only to know its pings again in files that came later.
+    If it is ``done``, an earlier round has used it; it is read only to find its pings again in later files.
     """
 
     path: str
@@ -161,10 +155,14 @@ class LateFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The pings of one version: the landed files in the order of their names, their rows in all, how to judge them.
+    """The pings of one version, and the rules for them.
 
-    ``late`` are files of older versions whose pings count too, in the order in which they are read. ``digests`` are
-    those of the files that were listed, by path: another file in the place of one is not read.
+    Attributes:
+        paths: the landed files of the version, in the order of their names.
+        rows: the number of pings in all files.
+        rules: how the pings count.
+        late: files of older versions whose pings count too, in the order in which they are read.
+        digests: those of the listed files, by path; a file that has taken the place of one is not read.
     """
 
     paths: tuple[str, ...]
@@ -175,9 +173,9 @@ class Work:
 
 
 def tasks_for(work: Work, workers: int) -> list[tuple[int, ...]]:
-    """Return the shards of each task: as many tasks as workers, more if a task would be too large, at most one a shard.
+    """Return the shards of each task: one task a worker, more if a task would be too large, at most one a shard.
 
-    Not more than that, because every task reads the files that are not laid out in shards.
+    Every task reads the files that are not laid out in shards, so there are no more tasks than needed.
     """
     shards, wanted = work.rules.shards, max(workers, -(-work.rows // ROWS_PER_TASK))
     return [tuple(part.tolist()) for part in np.array_split(np.arange(shards), min(wanted, shards))]

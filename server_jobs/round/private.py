@@ -1,21 +1,21 @@
-"""A round of a private line: what it does otherwise than the rest (`fedping.server_jobs.round.run`).
+"""The stages of a private line's round (`fedping.server_jobs.round.run`).
 
-It cannot look away. Whatever has landed, be it nothing, what comes to be published has noise and is charged: a round
-that was made or not by what clients have sent would tell of them.
+A private round always publishes, whatever has landed, with noise, and is charged. If it depended on the pings whether
+there is a version, that would leak information about them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from fedping.model_store.store import ModelStore
-from fedping.model_store.version import Version
+from fedping.model_store.helper_requests import HelperRequest
+from fedping.model_store.store import VersionConflict
+from fedping.model_store.version import Answered, PrivacyEvent, Version
 from fedping.protocol.digest import digest_of
-from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import (
     files_by_iteration,
     is_landing,
@@ -25,19 +25,17 @@ from fedping.protocol.landing import (
     remove_landed,
 )
 from fedping.protocol.location import Place
-from fedping.protocol.notation import milliseconds_of
+from fedping.protocol.notation import milliseconds_of, time_at
 from fedping.protocol.privacy import Privacy, frame_of
-from fedping.protocol.sharing.terms import agreed
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.privacy.budget import Spent, beyond_promise, check_key, epsilon_after, rounds_left, spent
-from fedping.server_jobs.privacy.leader import leader_identity
-from fedping.server_jobs.privacy.noise import Noise, SystemNoise, has_its_size
-from fedping.server_jobs.privacy.sampling_key import Coins
+from fedping.server_jobs.privacy.keys import Coins
+from fedping.server_jobs.privacy.noise import SystemNoise, has_its_size
 from fedping.server_jobs.round.aggregate import combined
+from fedping.server_jobs.round.context import RoundContext, RoundState, Stage, run_stages
 from fedping.server_jobs.round.engine import Engine
-from fedping.server_jobs.round.helper_client import Helper
 from fedping.server_jobs.round.manifest import Manifest, list_landed, work_on
-from fedping.server_jobs.round.plan import rules_for
+from fedping.server_jobs.round.plan import Rules, rules_for
 from fedping.server_jobs.round.private_release import (
     check_release,
     event_of,
@@ -48,289 +46,289 @@ from fedping.server_jobs.round.private_release import (
     sigma_of,
 )
 from fedping.server_jobs.round.private_sums import Sums
-from fedping.server_jobs.round.run import PrivacySpent, RoundResult
-from fedping.server_jobs.round.shared import SharedSums, Together
-from fedping.server_jobs.round.shared_sums import summing
+from fedping.server_jobs.round.result import PrivacySpent, RoundResult
+
+NOTHING_SPENT = Spent(0, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateRound:
-    """One round of a private line, on its newest version."""
+class PrivateState(RoundState):
+    """The state of a private round.
 
-    landing: Place
-    study: Study
-    line: Line
-    head: Version
-    before: Spent
-    keep: bool
-    key: bytes | None = field(repr=False, compare=False)
-    shared: SharedSums | None = None
-    noise: Noise = field(default_factory=SystemNoise)
+    Attributes:
+        before: what the line's earlier rounds have spent.
+        counted: epsilon after this round, and the accountant's name (`epsilon_after`).
+        request, answer: of a two-server line, the request to the helper, and what came back.
+        sums: the exact sums by arm; dropped once they have noise, and shown in no representation.
+        answered: of a two-server line, the lineage's entry about the helper's answer.
+        event: what the round releases.
+    """
 
-    @classmethod
-    def of(
-        cls,
-        store: ModelStore,
-        landing: Place,
-        study: Study,
-        line: Line,
-        head: Version,
-        key: bytes | None,
-        keep: bool,
-        noise: Noise | None = None,
-        helper: Helper | None = None,
-    ) -> PrivateRound:
-        """Return the round, having deleted what an earlier one was killed before it could.
-
-        Raises:
-            FedpingError: the key is missing or another one, the line has no noise or too little, its settings are not
-                those that it began with, rounds of another copy of the store have released more, or noise is to be
-                drawn otherwise than by the system in a study that is not simulated; nothing was read.
-        """
-        assert line.privacy is not None
-        if noise is not None:
-            _refuse_for_real_clients(store, study.name)
-        before = spent(store, head)
-        sigma_of(line)
-        key = check_key(line.privacy, line.name, before.last, key)
-        made = cls(
-            landing=landing,
-            study=study,
-            line=line,
-            head=head,
-            before=before,
-            keep=keep,
-            key=key,
-            shared=_shared(store, landing, study, line, head, key, helper),
-            noise=noise or SystemNoise(),
-        )
-        if made.shared is not None:
-            made.shared.forget(head.iteration)
-        if made.exhausted:
-            made.delete(upto=None)
-        else:
-            made.delete(upto=head.iteration if head.lineage.stopped else head.iteration - 1)
-            _refuse_other_settings(study, line, head)
-            _refuse_too_little_noise(study, line, before.releases)
-            _refuse_another_copy(landing, study, line, head)
-        return made
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether the line has spent what it may."""
-        return rounds_left(self._privacy, self.before.releases) == 0
-
-    @property
-    def spent(self) -> PrivacySpent:
-        """What the rounds before have spent."""
-        epsilon, _ = epsilon_after(self._privacy, self.before.releases)
-        return self._told(self.before.releases, epsilon)
-
-    @property
-    def _privacy(self) -> Privacy:
-        assert self.line.privacy is not None
-        return self.line.privacy
-
-    def made(
-        self,
-        result: RoundResult,
-        listed: Callable[[], Manifest],
-        engine: Engine,
-        created: str,
-        code_version: str,
-        on_step: Callable[[str], None],
-    ) -> tuple[RoundResult, Version | None]:
-        """Return what the round comes to, and the version to publish; None if there is none to be.
-
-        Where clients alone add noise, nothing is to be hidden of how many have come, and without enough of them there
-        is no version. Neither is there one of a line of shares before its helper has answered; then there always is,
-        for of that version it answers nothing else.
-        """
-        check_release(self.line, self.head)
-        counted = epsilon_after(self._privacy, self.before.releases + 1)  # first: what it needs may not be installed
-        shared = None
-        if self.shared is not None:
-            found = self.shared.sums(result, listed, engine, created, on_step)
-            if not isinstance(found, Together):
-                return found, None
-            sums, shared = found.sums, found.told
-        else:
-            manifest = listed()
-            if self._privacy.central is None and manifest.rows == 0:
-                return result, None
-            of = (self.head.iteration, self.head.digest)
-            sums = exact_sums(self.landing, self.study, self.line, *of, manifest, engine, self.key)
-        on_step("aggregated")
-        noisy = released(self.study, self.line, sums, self.noise)
-        del sums  # the exact ones go no further
-        event = event_of(self.line, noisy, self.before.releases + 1, self.key, counted, shared)
-        on_step("drawn")
-        version = next_private(self.study, self.line, self.head, event, created=created, code_version=code_version)
-        on_step("stepped")
-        lineage = version.lineage
-        assert lineage.privacy is not None
-        submitting = [arm.name for arm in self.study.arms if arm.line == self.line.name and arm.submits]
-        result = replace(
-            result,
-            clients=sum(lineage.arms[name].pings for name in submitting),
-            counts=lineage.counts,
-            arms=lineage.arms,
-        )
-        if self._privacy.central is None and shared is None and not lineage.privacy.stepped:
-            return replace(result, status="waiting"), None
-        told = self._told(event.releases, event.epsilon)
-        noise, refused = noise_in_clients(event, self.line), shared.refused if shared is not None else 0
-        return replace(
-            result, privacy=replace(told, noise=noise, stepped=lineage.privacy.stepped, refused=refused)
-        ), version
-
-    def _told(self, releases: int, epsilon: float | None) -> PrivacySpent:
-        central = self._privacy.central
-        return PrivacySpent(
-            releases=releases,
-            rounds_left=rounds_left(self._privacy, releases),
-            epsilon=epsilon,
-            delta=central.delta if central else None,
-            most=central.epsilon if central else None,
-            local=self._privacy.local is not None,
-        )
-
-    def note(self, version: Version) -> None:
-        """Note beside the pings what has been released, for rounds of whichever copy of the store."""
-        record_published(self.landing, str(self.landing), self.study.name, self.line.name, version.iteration)
-
-    def delete(self, upto: int | None) -> None:
-        """Delete the landed pings of all versions up to ``upto``, of every one if None; unless they are to be kept."""
-        if not self.keep:
-            delete_pings(self.landing, self.study.name, self.line.name, upto)
-
-    def forget(self) -> None:
-        """Delete what the helper was asked, once the version that its answer led to is published."""
-        if self.shared is not None:
-            self.shared.forget(self.head.iteration + 1)
+    before: Spent = NOTHING_SPENT
+    counted: tuple[float | None, str] = (None, "")
+    request: HelperRequest | None = field(default=None, repr=False)
+    answer: bytes = field(default=b"", repr=False)
+    sums: Sums | None = field(default=None, repr=False)
+    answered: Answered | None = None
+    event: PrivacyEvent | None = None
 
 
-def _shared(
-    store: ModelStore, landing: Place, study: Study, line: Line, head: Version, key: bytes | None, helper: Helper | None
-) -> SharedSums | None:
-    """Return where the sums of a line of shares come from; None of another line.
+def read_budget(context: RoundContext, state: PrivateState) -> PrivateState:
+    """Stage: read what the line has spent, and check the caller's noise and key.
 
     Raises:
-        FedpingError: its clients prove what they send, or the key is not that which its helper knows.
+        FedpingError: the line's noise was never derived, the key is missing or wrong, or other noise is given in a
+            study that is not declared to be simulated; no ping was read.
     """
-    assert line.privacy is not None
-    if line.privacy.shared is None:
-        return None
-    assert key is not None
-    summing(line)
-    offer = store.offer(study.name, line.name)
-    if offer is not None and (leader := agreed(offer, study, line).leader) != leader_identity(key):
-        raise InvalidSettings(
-            f"the privacy key is not that of the leader {leader[:16]}…, with whom the helper of line '{line.name}' has "
-            "agreed; give that one, or, as long as the helper has answered nothing, have its operator repeat 'fedping "
-            "helper join' with the identity that 'fedping privacy identity FILE' prints, and publish the offer that it "
-            "then makes; nothing was read"
+    if context.options.noise is not None and not context.store.declared(context.study.name).simulated:
+        raise FedpingError(
+            f"study '{context.study.name}' is not declared to be simulated, and its clients are protected by noise of "
+            "the system alone: run the round without noise of your own; nothing was read"
         )
-    asked = store.asked(study.name, line.name)
-    return SharedSums(
-        asked=asked,
-        landing=landing,
-        study=study,
-        line=line,
-        head=head,
-        key=key,
-        helper=helper,
-        offered=offer is not None,
+    before = spent(context.store, context.head)
+    sigma_of(context.line)
+    check_key(_privacy(context), context.line.name, before.last, context.options.privacy_key)
+    return replace(state, before=before)
+
+
+def delete_earlier_pings(context: RoundContext, state: PrivateState) -> PrivateState:
+    """Stage: delete the pings that an earlier round was killed before it could delete."""
+    head = context.head
+    newest_used = head.iteration if head.lineage.stopped else head.iteration - 1
+    _delete(context, upto=None if _is_exhausted(context, state) else newest_used)
+    return state
+
+
+def check_guarantee(context: RoundContext, state: PrivateState) -> PrivateState:
+    """Stage: raise if this round would break the line's guarantee.
+
+    Raises:
+        FedpingError: the settings are not those that the line began with, the noise is too small, or rounds of another
+            copy of the store have released more; no ping was read.
+    """
+    if not _is_exhausted(context, state):
+        _check_settings(context)
+        _check_noise(context, state.before.releases)
+        _check_copy(context)
+    return state
+
+
+def end_if_exhausted(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
+    """Stage: end the round of a line that has spent its budget."""
+    if not _is_exhausted(context, state):
+        return state
+    epsilon, _ = epsilon_after(_privacy(context), state.before.releases)
+    return replace(state.result, status="exhausted", privacy=_spent(context, state.before.releases, epsilon))
+
+
+def unless_overtaken(*stages: Stage[PrivateState]) -> Stage[PrivateState]:
+    """Return stages as one that ends the round as ``lost`` if it fails because another round has published first.
+
+    That round has also deleted the pings.
+    """
+
+    def run(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
+        try:
+            return run_stages(stages, context, state)
+        except FedpingError:
+            if context.store.newest(context.study.name, context.line.name) != context.head.iteration:
+                return _lost(context)
+            raise
+
+    return run
+
+
+def count_epsilon(context: RoundContext, state: PrivateState) -> PrivateState:
+    """Stage: check that a step is possible, and compute the epsilon after this round, before any ping is read.
+
+    Raises:
+        FedpingError: a link fails, or a package that the accountant needs is not installed.
+    """
+    check_release(context.line, context.head)
+    return replace(state, counted=epsilon_after(_privacy(context), state.before.releases + 1))
+
+
+def sum_vectors(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
+    """Stage: sum the clients' vectors by arm, exactly.
+
+    Where clients alone add noise, their number is no secret, and without any ping there is no version.
+    """
+    assert state.manifest is not None
+    if _privacy(context).central is None and state.manifest.rows == 0:
+        return state.result
+    rules = private_rules(context.study, context.line, context.head.iteration, context.head.digest, context.key)
+    sums = exact_sums(context.landing, state.manifest, rules, context.engine)
+    context.options.on_step("aggregated")
+    return replace(state, sums=sums)
+
+
+def add_noise(context: RoundContext, state: PrivateState) -> PrivateState:
+    """Stage: add the noise, which is drawn here alone. The exact sums end here."""
+    assert state.sums is not None
+    noisy = released(context.study, context.line, state.sums, context.options.noise or SystemNoise())
+    releases = state.before.releases + 1
+    event = event_of(context.line, noisy, releases, context.key, state.counted, state.answered)
+    context.options.on_step("drawn")
+    return replace(state, sums=None, event=event)
+
+
+def compute_release(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
+    """Stage: compute the next version from the noisy sums.
+
+    Where clients alone add noise, a step without enough of them is not published, except after a helper's answer: the
+    helper gives no other answer for this version.
+    """
+    assert state.event is not None
+    event, study, line = state.event, context.study, context.line
+    created, code_version = time_at(context.now_ms), context.options.code_version
+    version = next_private(study, line, context.head, event, created=created, code_version=code_version)
+    context.options.on_step("stepped")
+    lineage = version.lineage
+    assert lineage.privacy is not None
+    stepped = lineage.privacy.stepped
+    submitting = [arm.name for arm in study.arms if arm.line == line.name and arm.submits]
+    clients = sum(lineage.arms[name].pings for name in submitting)
+    result = replace(state.result, clients=clients, counts=lineage.counts, arms=lineage.arms)
+    if _privacy(context).central is None and state.answered is None and not stepped:
+        return replace(result, status="waiting")
+    privacy = replace(
+        _spent(context, event.releases, event.epsilon),
+        noise=noise_in_clients(event, line),
+        stepped=stepped,
+        refused=state.answered.refused if state.answered is not None else 0,
     )
+    return replace(state, result=replace(result, privacy=privacy), version=version)
+
+
+def publish_release(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
+    """Stage: publish the version. If another round was first, its noise counts, and this round's is shown nowhere."""
+    assert state.version is not None
+    try:
+        context.store.publish(state.version)
+    except VersionConflict:
+        return _lost(context)
+    context.record(state.version.iteration)
+    # For rounds of any copy of the store.
+    landing = context.landing
+    record_published(landing, str(landing), context.study.name, context.line.name, state.version.iteration)
+    context.options.on_step("published")
+    return replace(state, result=replace(state.result, status="published"))
+
+
+def delete_used_pings(context: RoundContext, state: PrivateState) -> PrivateState:
+    """Stage: delete the pings of the version that the round was on, and of all before."""
+    _delete(context, upto=context.head.iteration)
+    context.options.on_step("deleted")
+    return state
 
 
 def delete_pings(landing: Place, study: str, line: str, upto: int | None) -> None:
-    """Delete a line's landed pings of all versions up to ``upto``; of all that there are, if it is None."""
+    """Delete a line's landed pings of all versions up to ``upto``; of all versions if it is None."""
     for number, files in files_by_iteration(landing, study, line).items():
         if upto is None or number <= upto:
             for file in files:
                 remove_landed(file)
 
 
-def _refuse_for_real_clients(store: ModelStore, study: str) -> None:
-    """Raise :class:`FedpingError` if noise that can be drawn again is meant for clients who were promised privacy."""
-    if not store.declared(study).simulated:
-        raise FedpingError(
-            f"study '{study}' is not declared to be simulated, and its clients are protected by noise of the system "
-            "alone: run the round without noise of your own; nothing was read"
-        )
+def _delete(context: RoundContext, upto: int | None) -> None:
+    if not context.options.keep:
+        delete_pings(context.landing, context.study.name, context.line.name, upto)
 
 
-def _refuse_other_settings(study: Study, line: Line, head: Version) -> None:
+def _privacy(context: RoundContext) -> Privacy:
+    assert context.line.privacy is not None
+    return context.line.privacy
+
+
+def _is_exhausted(context: RoundContext, state: PrivateState) -> bool:
+    return rounds_left(_privacy(context), state.before.releases) == 0
+
+
+def _lost(context: RoundContext) -> RoundResult:
+    return replace(context.nothing, status="lost")
+
+
+def _spent(context: RoundContext, releases: int, epsilon: float | None) -> PrivacySpent:
+    privacy = _privacy(context)
+    central = privacy.central
+    return PrivacySpent(
+        releases=releases,
+        rounds_left=rounds_left(privacy, releases),
+        epsilon=epsilon,
+        delta=central.delta if central else None,
+        most=central.epsilon if central else None,
+        local=privacy.local is not None,
+    )
+
+
+def _check_settings(context: RoundContext) -> None:
     """Raise :class:`FedpingError` if a line's settings are not those of its versions.
 
-    What rounds cost is counted by one noise, one share and one bound for all of them, and their number was checked
-    against the guarantee when the study was made.
+    The guarantee was derived for one noise, one sampling share and one bound in all rounds.
     """
-    if head.lineage.config_digest != digest_of(line):
+    if context.head.lineage.config_digest != digest_of(context.line):
         raise FedpingError(
-            f"the settings of the private line '{line.name}' are not those that study '{study.name}' was created with, "
-            "for which its guarantee was worked out: put its study.json back from a copy, or create a study of another "
-            "name; nothing was read"
+            f"the settings of the private line '{context.line.name}' are not those that study '{context.study.name}' "
+            "was created with, for which its guarantee was derived: put its study.json back from a copy, or create a "
+            "study of another name; nothing was read"
         )
 
 
-def _refuse_too_little_noise(study: Study, line: Line, before: int) -> None:
-    """Raise :class:`FedpingError` if a line's noise breaks its promise: whoever stored the study may not have asked.
+def _check_noise(context: RoundContext, before: int) -> None:
+    """Raise :class:`FedpingError` if a line's noise breaks its guarantee, as 'fedping study create' would have.
 
-    The first round looks at all that are to come, for their settings are its own; a later one at itself, which takes no
-    time that it would not spend anyway.
+    The first round checks all rounds to come. A later one checks itself, which it has to compute anyway.
     """
-    assert line.privacy is not None
-    central = line.privacy.central
+    privacy = _privacy(context)
+    central = privacy.central
     if central is None:
         return
-    releases = before + 1 if before else line.privacy.releases or central.rounds
-    found = beyond_promise(line.privacy, releases)
-    if found is not None:
+    releases = before + 1 if before else privacy.releases or central.rounds
+    excess = beyond_promise(privacy, releases)
+    if excess is not None:
         raise FedpingError(
-            f"the private line '{line.name}' of study '{study.name}' has too little noise: {releases:,} releases with "
-            f"noise_multiplier = {central.noise_multiplier:g} spend epsilon = {found:.4g}, and it promises "
-            f"{central.epsilon:g}; create a study of another name by 'fedping study create', which derives the noise; "
-            "nothing was read"
+            f"the private line '{context.line.name}' of study '{context.study.name}' has too little noise: "
+            f"{releases:,} releases with noise_multiplier = {central.noise_multiplier:g} spend epsilon = {excess:.4g}, "
+            f"and it promises {central.epsilon:g}; create a study of another name by 'fedping study create', which "
+            "derives the noise; nothing was read"
         )
 
 
-def _refuse_another_copy(landing: Place, study: Study, line: Line, head: Version) -> None:
-    """Raise :class:`FedpingError` if a round has released more of the same clients than this store knows of.
+def _check_copy(context: RoundContext) -> None:
+    """Raise :class:`FedpingError` if rounds of another copy of the store have released more of the same clients.
 
-    It may be a copy that is tried out: clients would be charged in one of the two, and released in both.
+    Clients would be charged in one of the two stores, and released in both.
     """
-    released = read_published(landing, str(landing), study.name, line.name)
-    if released > head.iteration:
+    study, line, head = context.study.name, context.line.name, context.head
+    newest = read_published(context.landing, str(context.landing), study, line)
+    if newest > head.iteration:
         raise FedpingError(
-            f"the private line '{line.name}' of study '{study.name}' is at version {head.iteration} here, but with "
-            f"these pings a round has released version {released}, in another copy of the store: go on with that one, "
-            f"or let this one go on beyond it with 'fedping store continue {study.name} {line.name} --from "
-            f"{released + 1}', which counts the rounds in between as spent; nothing was read"
+            f"the private line '{line}' of study '{study}' is at version {head.iteration} here, but with "
+            f"these pings a round has released version {newest}, in another copy of the store: go on with that one, "
+            f"or let this one go on beyond it with 'fedping store continue {study} {line} --from {newest + 1}', which "
+            "counts the rounds in between as spent; nothing was read"
         )
 
 
-def exact_sums(
-    landing: Place,
-    study: Study,
-    line: Line,
-    iteration: int,
-    digest: str,
-    manifest: Manifest,
-    engine: Engine,
-    key: bytes | None,
-) -> Sums:
-    """Return the sums of a version's vectors by arm, before there is noise: not to be written or told.
+def private_rules(study: Study, line: Line, iteration: int, digest: str, key: bytes | None) -> Rules:
+    """Return the rules of a version of a private line.
 
-    ``digest`` is the version's, and ``key`` that of its coins; without a key everybody counts.
+    Args:
+        study: the study.
+        line: the private line.
+        iteration: the version.
+        digest: the version's, in hexadecimal.
+        key: the privacy key, which samples the clients; None to count all of them.
     """
     assert line.privacy is not None
-    central = line.privacy.central
-    coins = None
+    central, coins = line.privacy.central, None
     if key is not None and central is not None:
         coins = Coins(study.name, line.name, iteration, digest, central.sampling, key)
-    rules = rules_for(study, line.name, iteration, key=b"private", coins=coins)
+    return replace(rules_for(study, line.name, iteration, key=b"private"), coins=coins)
+
+
+def exact_sums(landing: Place, manifest: Manifest, rules: Rules, engine: Engine) -> Sums:
+    """Return the sums of a version's vectors by arm, without noise: never to be written or shown."""
     partials = engine.partials(work_on(landing, manifest.inputs, rules))
     total: Sums = combined(partials, rules).total
     assert all(each.dtype == np.int64 for each in total.values())
@@ -340,35 +338,35 @@ def exact_sums(
 def noise_has_its_size(
     landing: Place, study: Study, line: Line, version: Version, engine: Engine, key: bytes | None
 ) -> bool | None:
-    """Return whether a version's noise has the declared size, by the pings that had landed when its round was made.
+    """Return whether a version's noise has the declared size, by the pings that had landed before its round.
 
-    None if there is none, if the key that it takes is not given, or if the pings have been deleted, as they should be.
+    None if there is no noise, if the key that is needed is not given, or if the pings were deleted, as they should be.
 
     Raises:
-        InvalidSettings: it is another key.
+        InvalidSettings: the key is another one.
     """
     event = version.lineage.privacy
     assert line.privacy is not None
-    if line.privacy.shared is not None:  # of which nobody knows the exact sums
+    if line.privacy.shared is not None:  # neither server knows the exact sums
         return None
     if event is None or not event.sigma or (key is None and event.key_digest):
         return None
     if version.parent is None or version.parent_digest is None:
         return None
     key = check_key(line.privacy, line.name, event, key)
-    every = list_landed(landing, study, line.name, version.parent, 0) if is_landing(landing) else None
-    if every is None or not every.inputs:
+    landed = list_landed(landing, study, line.name, version.parent) if is_landing(landing) else None
+    if landed is None or not landed.inputs:
         return None
-    made = milliseconds_of(version.created)
-    inputs = tuple(file for file in every.inputs if (landed_at(Path(file.path)) or 0) <= made)
-    of = (version.parent, version.parent_digest)
-    sums = exact_sums(landing, study, line, *of, replace(every, inputs=inputs), engine, key)
+    created = milliseconds_of(version.created)
+    inputs = tuple(file for file in landed.inputs if (landed_at(Path(file.path)) or 0) <= created)
+    rules = private_rules(study, line, version.parent, version.parent_digest, key)
+    sums = exact_sums(landing, replace(landed, inputs=inputs), rules, engine)
     frame = frame_of(line.privacy, line.spec)
     arms = [arm for arm in study.arms if arm.line == line.name]
-    drawn = np.concatenate(
+    noise = np.concatenate(
         [
             (np.array(event.released[arm.name], np.int64) - sums.get(number, 0))[released_places(frame, arm)]
             for number, arm in enumerate(arms)
         ]
     )
-    return has_its_size(drawn, event.sigma)
+    return has_its_size(noise, event.sigma)

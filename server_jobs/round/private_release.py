@@ -1,7 +1,7 @@
-"""What a round of a private line releases: its sums with noise, drawn once; and the version that follows from them.
+"""The release of a private round: its sums with noise, drawn once, and the version that follows from them.
 
-Nothing exact goes further than :func:`released`. All that comes after is made of what it returns, which anybody may
-know: the step, the figures of the arms, whether there were clients enough.
+Exact sums end at :func:`released`. All that follows is computed from its result, which may be public: the step, the
+figures of the arms, and whether there were enough clients.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fedping.protocol.spec import published
 from fedping.protocol.study import Arm, Line, Study
 from fedping.server_jobs.optimize import BrokenLink, state_to_document
 from fedping.server_jobs.optimize.transformation import States, Vector
+from fedping.server_jobs.privacy.keys import digest_of_key
 from fedping.server_jobs.privacy.noise import Noise
-from fedping.server_jobs.privacy.sampling_key import digest_of_key
 from fedping.server_jobs.round.private_sums import Released, Sums, private_sums
 from fedping.server_jobs.round.step import apply_step, state_of
 
 
 def total_sigma_of(line: Line) -> float:
-    """Return the standard deviation of the noise on what a line releases; 0 if its clients alone add noise.
+    """Return the standard deviation of all noise on a line's release; 0 if its clients alone add noise.
 
-    It is that of the round's own noise, and of a line of shares of the helper's too, which is as large.
+    On a two-server line the helper adds noise of the same size as the round's own.
 
     Raises:
         FedpingError: it was never derived.
@@ -58,9 +58,9 @@ def sigma_of(line: Line) -> float:
 
 
 def released(study: Study, line: Line, sums: Sums, noise: Noise) -> dict[str, tuple[int, ...]]:
-    """Return a line's sums by arm, noise included; the operator's noise is drawn here, and nowhere else.
+    """Return a line's sums by arm with noise. The operator's noise is drawn here alone.
 
-    Of arms that do not submit, and of weights that no client can move, nothing is released: these are 0.
+    Arms that do not submit, and weights that no client can move, are released as 0.
     """
     _, frame = _of(line)
     arms, sigma = _following(study, line), sigma_of(line)
@@ -84,9 +84,15 @@ def event_of(
     counted: tuple[float | None, str],
     shared: Answered | None = None,
 ) -> PrivacyEvent:
-    """Return what a lineage says of a release, the line's ``releases``-th.
+    """Return the lineage's record of a release.
 
-    ``key`` is the privacy key; ``counted`` are ε and the accountant (`budget.epsilon_after`); ``shared`` is as there.
+    Args:
+        line: the private line.
+        made: the released sums by arm.
+        releases: the number of this release.
+        key: the privacy key; None if the line needs none.
+        counted: epsilon and the accountant's name (`fedping.server_jobs.privacy.budget.epsilon_after`).
+        shared: the record of the helper's answer on a two-server line.
     """
     privacy, frame = _of(line)
     central = privacy.central
@@ -107,9 +113,9 @@ def event_of(
 
 
 def replay_event(line: Line, event: PrivacyEvent, releases: int) -> PrivacyEvent:
-    """Return what a lineage says of a release, computed again.
+    """Return the lineage's record of a release, recomputed.
 
-    What was drawn, and by which key, cannot be; and the last digits of ε are those of the accountant's version.
+    The noise and the key are copied, and so is ε, whose last digits depend on the accountant's version.
     """
     counted = (event.epsilon, event.accountant)
     again = event_of(line, event.released, releases, None, counted, event.shared)
@@ -119,10 +125,10 @@ def replay_event(line: Line, event: PrivacyEvent, releases: int) -> PrivacyEvent
 def next_private(
     study: Study, line: Line, parent: Version, event: PrivacyEvent, *, created: str, code_version: str
 ) -> Version:
-    """Return the version that follows from what was released; pure, and the weights follow from nothing else.
+    """Return the version that follows from a release; its weights follow from nothing else.
 
-    If too few clients were seen, by the noisy count, or the step fails, or no client could read the weights that it
-    leads to, the version has the weights and the state of the one before.
+    If the noisy count shows too few clients, or the step fails or leads to weights that no client could read, the
+    version has the weights and the state of the one before.
     """
     by_arm = released_means(study, line, event)
     submitting = [arm.name for arm in _following(study, line) if arm.submits]
@@ -155,7 +161,7 @@ def next_private(
 
 
 def released_means(study: Study, line: Line, event: PrivacyEvent) -> dict[str, ReleasedMeans]:
-    """Return what the metrics of a release say of each arm, noise included; clients that add noise tell no loss."""
+    """Return each arm's noisy metrics in a release; clients that add noise report no loss."""
     privacy, frame = _of(line)
     found = {}
     for arm in _following(study, line):
@@ -170,14 +176,14 @@ def noise_in_clients(event: PrivacyEvent, line: Line) -> float:
 
 
 def total_of(study: Study, line: Line, made: Mapping[str, Sequence[int]], sigma: float, clients: float) -> Released:
-    """Return what a step is made of.
+    """Return the public input of a step.
 
     Args:
         study: the line's.
         line: a private one.
         made: by arm, its released sum, shape (m + 3,).
         sigma: the standard deviation of the noise on each.
-        clients: how many clients submitted, where that is not to be hidden; otherwise a constant takes its place.
+        clients: the number of clients that submitted, used only if it is no secret; else a constant takes its place.
     """
     assert line.privacy is not None
     central = line.privacy.central
@@ -189,7 +195,7 @@ def total_of(study: Study, line: Line, made: Mapping[str, Sequence[int]], sigma:
 
 
 class PrivateArrayRound:
-    """A round in memory of the only arm of a private line: it sums, releases and steps as a round over files does.
+    """A round in memory of the only arm of a private line, which sums, releases and steps as a round over files does.
 
     Args:
         study: the line's.
@@ -202,12 +208,12 @@ class PrivateArrayRound:
         self._sums = self._accumulator.init(line)
 
     def add(self, vectors: NDArray[np.int64]) -> None:
-        """Take in what k clients send, shape (k, m + 3)."""
+        """Add the vectors of k clients, shape (k, m + 3)."""
         k = len(vectors)
         self._sums = self._accumulator.add(self._sums, vectors, np.ones(k), np.zeros(k, np.int16))
 
     def stepped(self, weights: Vector, state: States, key: bytes, noise: Noise) -> tuple[Vector, States] | None:
-        """Return what follows from a release, with noise drawn now; None if it says of too few clients."""
+        """Return the weights and the state after a release, with noise drawn now; None with too few clients."""
         privacy, frame = _of(self._line)
         made = released(self._study, self._line, self._sums, noise)
         [arm] = _following(self._study, self._line)
@@ -223,8 +229,8 @@ def _moved(
 ) -> tuple[tuple[float, ...], object] | None:
     """Return the weights and the state after a step; None if it leads to no weights that a client could read.
 
-    A link that fails on what was released is no exception: the round would be repeated, uncharged, with other noise on
-    the same sums, and its failing would tell of them each time.
+    A link that fails on a release does not fail the round. Otherwise the round would be repeated, uncharged, with other
+    noise on the same sums, and each failure would leak information about them.
     """
     total = total_of(study, line, event.released, event.sigma, clients)
     try:
@@ -241,11 +247,11 @@ def _moved(
 
 
 def check_release(line: Line, parent: Version) -> None:
-    """Raise what keeps a line from any step at all, by taking one of zeros: before anything is read.
+    """Raise what keeps a line from any step, by taking a step of zeros, before anything is read.
 
     Raises:
         BrokenLink: a link fails, or returns what cannot be used.
-        FedpingError: an extension is not here, or the state is that of other links.
+        FedpingError: an extension is not installed, or the state is that of other links.
     """
     _stepped(line, parent, Released(np.zeros(line.spec.m, np.int64), total_sigma_of(line), 1.0))
 

@@ -1,37 +1,55 @@
-"""What the vectors of a private line come to: exact sums by arm, before there is noise; and a step from released ones.
+"""Accumulators of private lines: exact sums of vectors by arm, and of two-server lines the shares.
 
-Whole numbers have the same sum in any order, so every engine and partitioning comes to the same bits.
+Vectors and shares are whole numbers, whose sum is the same in any order; the helper's shares are put in the order of
+the document ids. So every engine and partitioning gives the same bytes. A step is made of released sums alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.protocol.privacy import bounded_vectors, frame_of
+from fedping.protocol.encodings.private import layout_of
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.links import SharedVector
+from fedping.protocol.privacy import METRICS, bounded_vectors, frame_of
+from fedping.protocol.sharing.exchange import DOCUMENT_BYTES, MOST_CLIENTS, AskedArm
+from fedping.protocol.sharing.offer import OFFER_ID_BYTES
+from fedping.protocol.sharing.shares import (
+    PRIME,
+    WORDS,
+    Elements,
+    Layout,
+    Ring,
+    Votes,
+    bit_shares,
+    numbers_from,
+    split_public,
+    words_of,
+)
 from fedping.protocol.study import Line
 from fedping.server_jobs.optimize.transformation import Arrays, Vector
 from fedping.server_jobs.round.accumulator import Accumulator, Finished, Updates, no_moments
 
 Sums: TypeAlias = Mapping[int, NDArray[np.int64]]
-"""By arm, its number among those that follow the line, the sum of its clients' vectors, shape (m + 3,).
+"""The sum of the clients' vectors, shape (m + 3,), by the arm's number among those that follow the line.
 
-Exact, so they are neither written nor told. An arm without a client has none.
+Exact, so never written or shown. An arm without a client has none.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What a step of a private line is made of: what anybody may know.
+    """The public input of a private line's step.
 
     Attributes:
         weights: the released sum of the arms that submit, without the metrics, shape (m,).
         sigma: the standard deviation of its noise, in the same whole numbers; 0 without noise.
-        clients: by how many it is divided: a constant where it has noise.
+        clients: the divisor; a constant if the sum has noise.
     """
 
     weights: NDArray[np.int64]
@@ -40,9 +58,9 @@ class Released:
 
 
 def private_sums(line: Line) -> Accumulator[Sums]:
-    """Return the accumulator of a private line; it ends with :class:`Released`, and never with sums themselves.
+    """Return the accumulator of a private line; it finishes :class:`Released`, and never the sums themselves.
 
-    ``add`` takes vectors of shape (k, m + 3), which it takes within their bound, each once: votes mean nothing here.
+    ``add`` takes vectors of shape (k, m + 3), limited to their bound, each once: votes are ignored.
     """
     assert line.privacy is not None
     privacy, frame = line.privacy, frame_of(line.privacy, line.spec)
@@ -73,3 +91,213 @@ def private_sums(line: Line) -> Accumulator[Sums]:
 
 def _refuse(line: Line) -> NoReturn:
     raise TypeError(f"a step of the private line '{line.name}' is made of released sums, not of exact ones")
+
+
+Bytes: TypeAlias = NDArray[np.uint8]
+
+MOST_BYTES = 2**29
+"""Maximum bytes of sealed shares in a request, which the store and the helper handle as one document."""
+
+
+class Summing(NamedTuple):
+    """How the leader's shares are added up.
+
+    Attributes:
+        ring: the ring of the sums.
+        size: the length of a sum.
+        numbers: returns k shares, shape (k, bytes), as numbers, shape (k, size).
+        vector: returns the leader's part of the sum of the vectors, shape (m + 3,), from a sum and its clients' number.
+    """
+
+    ring: Ring
+    size: int
+    numbers: Callable[[Bytes], Elements]
+    vector: Callable[[Elements, int], Elements]
+
+
+def summing(line: Line) -> Summing:
+    """Return how a line's leader shares are added up."""
+    votes = votes_of(line)
+    if votes is None:
+        return Summing(WORDS, line.spec.m + len(METRICS), words_of, lambda total, clients: total)
+    return Summing(
+        PRIME,
+        votes.bits,
+        lambda rows: bit_shares(votes, rows),
+        lambda total, clients: numbers_from(votes, total, clients),
+    )
+
+
+def votes_of(line: Line) -> Votes | None:
+    """Return the layout in bits of the vectors that clients prove; None if they send no proofs."""
+    link = link_of(line)
+    return Votes(line.spec.m + len(METRICS), link.metric) if link.proofs else None
+
+
+def link_of(line: Line) -> SharedVector:
+    """Return the upload link of a two-server line."""
+    [link] = line.upload
+    assert isinstance(link, SharedVector)
+    return link
+
+
+class ArmShares(NamedTuple):
+    """The shares of an arm's clients.
+
+    Attributes:
+        total: the sum of the leader's shares.
+        clients: the number of clients.
+        rows: a row a client, in blocks: document id, offer id, sealed share; with proofs also the leader's share.
+    """
+
+    total: Elements
+    clients: int
+    rows: tuple[Bytes, ...]
+
+    @property
+    def ordered(self) -> Bytes:
+        """The rows in the order of the document ids, shape (clients, bytes)."""
+        rows = np.concatenate(self.rows)
+        high, low = np.ascontiguousarray(rows[:, :DOCUMENT_BYTES]).view(">u8").T
+        found: Bytes = rows[np.lexsort((low, high))]
+        return found
+
+
+Shares: TypeAlias = Mapping[int, ArmShares]
+"""Shares by the arm's number among those that follow the line; an arm without a client has none."""
+
+
+def shared_sums(line: Line) -> Accumulator[Shares]:
+    """Return the accumulator of a two-server line, which steps as any private line does.
+
+    ``add`` takes payloads as rows of bytes, shape (k, size), each once: votes are ignored. It also gets their document
+    ids.
+
+    Raises:
+        FedpingError: there are more clients than a request may have.
+    """
+    proven = link_of(line).proofs
+    of, parts = summing(line), layout_of(link_of(line), line.spec.m)
+    most = most_clients(parts, proven)
+
+    def add(shares: Shares, payloads: Bytes, votes: Vector, arms: NDArray[np.int16], documents: Bytes) -> Shares:
+        offers, leaders, sealed = parts.parts(payloads)
+        kept = [documents, offers, sealed, leaders] if proven else [documents, offers, sealed]
+        numbers, rows = of.numbers(leaders), np.concatenate(kept, axis=1)
+        each = ((int(arm), arms == arm) for arm in np.unique(arms))
+        found = {arm: ArmShares(of.ring.total(numbers[at]), int(at.sum()), (rows[at],)) for arm, at in each}
+        return merge(shares, found)
+
+    def merge(a: Shares, b: Shares) -> Shares:
+        both = {**a, **{arm: _both(of.ring, a[arm], each) if arm in a else each for arm, each in b.items()}}
+        if sum(each.clients for each in both.values()) > most:
+            raise FedpingError(
+                f"there are pings of more than {most:,} clients of line '{line.name}', which is more than the helper "
+                "may be asked of at once; let fewer clients take part, or run rounds more often; nothing was asked"
+            )
+        return both
+
+    plain: Accumulator[Any] = private_sums(line)
+    return plain._replace(init=lambda line: {}, add=add, merge=merge, asks=("arms", "documents"))
+
+
+def most_clients(parts: Layout, proven: bool) -> int:
+    """Return the maximum number of clients in a request to the helper."""
+    return min(MOST_CLIENTS, MOST_BYTES // (parts.size if proven else parts.sealed))
+
+
+def _both(ring: Ring, a: ArmShares, b: ArmShares) -> ArmShares:
+    return ArmShares(ring.plus(a.total, b.total), a.clients + b.clients, a.rows + b.rows)
+
+
+def repeated_documents(shares: Shares) -> Bytes:
+    """Return the document ids that several clients have sent, shape (n, 16).
+
+    None of them counts, because an attacker that repeats a client's id must not decide which of the two does.
+    """
+    every = [rows[:, :DOCUMENT_BYTES] for each in shares.values() for rows in each.rows]
+    if not every:
+        return np.zeros((0, DOCUMENT_BYTES), np.uint8)
+    ids, counts = np.unique(as_ids(np.concatenate(every)), return_counts=True)
+    return np.ascontiguousarray(ids[counts > 1]).view(np.uint8).reshape(-1, DOCUMENT_BYTES)
+
+
+def without(line: Line, shares: Shares, others: Shares) -> Shares:
+    """Return shares without those of some of their clients."""
+    ring, found = summing(line).ring, {}
+    for arm, each in shares.items():
+        if arm not in others:
+            found[arm] = each
+        elif each.clients > others[arm].clients:
+            out = as_ids(np.concatenate(others[arm].rows)[:, :DOCUMENT_BYTES])
+            rows = tuple(some[~np.isin(as_ids(some[:, :DOCUMENT_BYTES]), out)] for some in each.rows)
+            left = each.clients - others[arm].clients
+            assert sum(map(len, rows)) == left
+            found[arm] = ArmShares(ring.minus(each.total, others[arm].total), left, rows)
+    return found
+
+
+class Proofs(NamedTuple):
+    """The leader's inputs for checking proofs.
+
+    Attributes:
+        verify_key: 32 bytes that no client knows, the same for all requests on a version, because one proof checked
+            with two keys would leak.
+        contexts: the context of the proofs by arm (`fedping.protocol.sharing.shares.context_of`).
+    """
+
+    verify_key: bytes
+    contexts: Mapping[str, bytes]
+
+
+def asked_arms(
+    line: Line, arms: Sequence[str], shares: Shares, proofs: Proofs | None
+) -> tuple[tuple[AskedArm, ...], dict[str, Elements]]:
+    """Return the arms of a request to the helper, and by arm the sum of the leader's shares of the same clients.
+
+    If clients send proofs, those with a malformed share are left out. Whether the other proofs are valid is known only
+    where the parts of both servers meet, at the helper.
+    """
+    asked, sums, of, votes = [], {}, summing(line), votes_of(line)
+    sealed_bytes = layout_of(link_of(line), line.spec.m).sealed
+    for number, arm in enumerate(arms):
+        rows, total = shares[number].ordered, shares[number].total
+        public = prepared = rows[:, :0]
+        if proofs is not None and votes is not None:
+            public, prepared, fine = _prepared(votes, proofs, arm, rows)
+            total = of.ring.minus(total, of.ring.total(of.numbers(_leaders(votes, rows[~fine]))))
+            rows, public, prepared = rows[fine], public[fine], prepared[fine]
+        start, end = DOCUMENT_BYTES + OFFER_ID_BYTES, DOCUMENT_BYTES + OFFER_ID_BYTES + sealed_bytes
+        parts = {
+            "documents": rows[:, :DOCUMENT_BYTES],
+            "offers": rows[:, DOCUMENT_BYTES:start],
+            "sealed": rows[:, start:end],
+            "public": public,
+            "prepared": prepared,
+        }
+        asked.append(AskedArm(arm=arm, **{name: part.tobytes() for name, part in parts.items()}))
+        sums[arm] = total
+    return tuple(asked), sums
+
+
+def _prepared(votes: Votes, proofs: Proofs, arm: str, rows: Bytes) -> tuple[Bytes, Bytes, NDArray[np.bool_]]:
+    """Return the public shares of an arm's clients, the leader's prepared shares, and which are well-formed."""
+    from fedping.protocol.proofs.prio3 import Side, prepare
+
+    own, public = split_public(votes, _leaders(votes, rows))
+    documents, context = np.ascontiguousarray(rows[:, :DOCUMENT_BYTES]), proofs.contexts[arm]
+    made = prepare(votes.circuit, Side.LEADER, proofs.verify_key, documents, public, own, context)
+    return public, made.shown, made.ok
+
+
+def _leaders(votes: Votes, rows: Bytes) -> Bytes:
+    """Return the leader's share of each client, from the end of the kept rows."""
+    from fedping.protocol.proofs.prio3 import sizes
+
+    size = sizes(votes.circuit)
+    return rows[:, -(size.leader + size.public) :]
+
+
+def as_ids(documents: Bytes) -> NDArray[np.void]:
+    """Return document ids, shape (k, 16), as k values that compare like their bytes."""
+    return np.ascontiguousarray(documents).view(f"V{DOCUMENT_BYTES}").ravel()

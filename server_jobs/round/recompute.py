@@ -1,4 +1,4 @@
-"""Computing a published version again from its lineage, to see that it is what it says it is."""
+"""Recomputes a published version from its lineage, and compares the two."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ from fedping.protocol.study import Line, Study
 from fedping.server_jobs.optimize import first_state, first_versions, in_order
 from fedping.server_jobs.privacy.budget import spent
 from fedping.server_jobs.round.engine import Engine
+from fedping.server_jobs.round.guard import stage_of, verdict
 from fedping.server_jobs.round.manifest import Late, Manifest, late_for
+from fedping.server_jobs.round.next_version import Provenance, aggregate_pings, next_version
 from fedping.server_jobs.round.ping_file import open_ping_file
 from fedping.server_jobs.round.private import noise_has_its_size
 from fedping.server_jobs.round.private_release import next_private, replay_event
-from fedping.server_jobs.round.run import aggregate_of, next_version
-from fedping.server_jobs.round.staging import stage_of, verdict
 from fedping.server_jobs.round.stopping import version_to_keep
 from fedping.server_jobs.warm_start import recompute_warm_start
 
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """Whether a version came out the same to the last bit, and if not, a phrase for each thing that differs.
+    """The result of a recomputation.
 
-    ``noise`` tells of a private line whether its noise has the declared size; None where nobody can see that any more.
-    ``given`` says of a version 0 why the weights that it took over were taken as they are; empty if they were looked up
-    where they are from, or there are none.
+    Attributes:
+        identical: whether the version has the same bits.
+        differences: a phrase for each difference.
+        noise: whether a private line's noise has the declared size; None if that can no longer be checked.
+        given: why the weights that a version 0 has taken over were not recomputed; empty if they were, or there are
+            none.
     """
 
     identical: bool
@@ -54,24 +57,32 @@ def recompute(
     privacy_key: bytes | None = None,
     taken_from: ModelStore | None = None,
 ) -> Recomputed:
-    """Compute a version again and compare the whole document bit for bit: weights, state, aggregate, counts.
+    """Recompute a version, and compare the whole document bit for bit: weights, state, aggregate, counts.
 
-    A round's version comes from its parent and the pings of its manifest; version 0 from the study; a rollback, or a
-    version at which the line was continued, from the version that it repeats; one that early stopping published, from
-    the losses, which say again whether training was over and which version was the best. What cannot be computed is
-    taken over: when it was published, by which code, how many stale and future pings had landed by then, and what was
-    decided of a version that was held, and what was heard of a stage, from which the decision is made again.
+    A round's version follows from its parent and the pings of its manifest; version 0 from the study; a rollback or a
+    continuation from the version that it repeats; a version of early stopping from the losses, which decide again
+    whether training was over and which version was the best. Facts that cannot be computed are copied: the time, the
+    code version, the number of stale and future pings, the decision about a held version, and the figures of a stage,
+    from which its decision is computed again.
 
-    The settings are those that held then, as the study's history has them: others since then change nothing.
+    The settings are those of that time, from the study's history.
 
-    A version of a private line comes from what was released. Where its pings were kept, it is also looked whether the
-    noise has the size that it should have; that takes the line's key, if coins were tossed with one.
+    A version of a private line follows from what was released. If its pings were kept, the size of the noise is checked
+    too, which needs the line's key if clients were sampled.
 
-    A version 0 that took weights over takes them again from the version that they are of, in the store ``taken_from``
-    or else the same one. Where that version is gone, they are taken as they are.
+    Args:
+        store: the model store.
+        landing: the landing folder.
+        study: the study's name.
+        line: the line's name.
+        iteration: the version.
+        engine: computes the partials.
+        privacy_key: the key of a private line.
+        taken_from: the store of the version whose weights a version 0 has taken over; None for ``store``. If that
+            version no longer exists, the weights are copied.
 
     Raises:
-        FedpingError: the version does not exist, or a file of its manifest is gone, damaged, or no longer the same.
+        FedpingError: the version does not exist, or a file of its manifest is gone, damaged, or has changed.
         InvalidSettings: ``privacy_key`` is not the key of the round.
         OtherCode: an extension that it was computed with has other code here.
     """
@@ -94,14 +105,14 @@ def recompute(
 
 
 def _in_the_format_of(version: Version, again: Version, line: Line) -> Version:
-    """Return what was computed again as the program wrote it that published the version."""
+    """Return a recomputed version in the format of the published one."""
     if version.format > 1:
         return again
     return msgspec.structs.replace(again, format=1, state=in_order(again.state, first_state(line)))
 
 
 def _judged_again(line: Line, again: Version) -> Version:
-    """Return a version with what its stage leads to, by what was heard of it."""
+    """Return a version with the decision about its stage, from the recorded figures."""
     guard, stage = again.lineage.guard, stage_of(line)
     if guard is None or guard.stage is None or stage is None or guard.decision not in ("promoted", "withdrawn"):
         return again
@@ -112,7 +123,7 @@ def _judged_again(line: Line, again: Version) -> Version:
 
 
 def _first_again(store: ModelStore, study: Study, version: Version) -> tuple[Version, str]:
-    """Return version 0 computed again, and why the weights that it took over were taken as they are, if they were."""
+    """Return version 0 recomputed, and why the weights that it took over were copied, if they were."""
     origin, given, weights = version.lineage.warm_start, "", version.weights
     if origin is not None:
         try:
@@ -134,7 +145,7 @@ def _again(store: ModelStore, landing: Place, study: Study, line: Line, version:
             best = version_to_keep(store, study.name, line.name, parent.iteration, line.early_stopping)
             restored, stopped = (restored, False) if best is None else (best, True)
         target = store.version(study.name, line.name, restored)
-        entry = version.lineage.settings  # which decided: they may be newer than those of the parent
+        entry = version.lineage.settings  # those of the decision, which may be newer than those of the parent
         if version.lineage.origin == "continued":
             return repeated(
                 target,
@@ -159,14 +170,13 @@ def _again(store: ModelStore, landing: Place, study: Study, line: Line, version:
                 f"again: {why}"
             ) from error
         raise
-    bounded = "over_capacity" in version.lineage.counts  # else nothing was left out, by whatever bounds there were
-    aggregate = aggregate_of(landing, study, parent, manifest, engine, bounded=bounded, published=version.lineage)
-    entry = version.lineage.settings
-    return next_version(study, line, parent, aggregate, manifest, created=created, code_version=code, entry=entry)
+    aggregate = aggregate_pings(landing, study, parent, manifest, engine, version.lineage)
+    provenance = Provenance(created=created, code_version=code, settings=version.lineage.settings)
+    return next_version(study, parent, aggregate, manifest, provenance)
 
 
 def _given_up(store: ModelStore, version: Version) -> str:
-    """Return when and why landed pings of a version were given up; empty if they were not."""
+    """Return when and why landed pings of a version were deleted; empty if they were not."""
     for entry in store.history(version.study):
         if version.iteration in entry.versions.get(version.line, ()):
             who = f" by {entry.by}" if entry.by else ""
@@ -179,7 +189,7 @@ def _given_up(store: ModelStore, version: Version) -> str:
 
 
 def _kept_manifest(landing: Place, study: Study, version: Version, late: Late | None) -> Manifest:
-    """Return the manifest that a version was made from, having looked that its files are as they were."""
+    """Return the manifest of a version, after checking that its files have not changed."""
     lineage = version.lineage
     for file in lineage.inputs:
         place = child(landing, file.path)

@@ -26,21 +26,30 @@ from fedping.protocol.link_ends import Decoded, Sparse
 from fedping.protocol.study import Line
 from fedping.protocol.upload import Receiving
 from fedping.server_jobs.optimize.transformation import broken_if_failed
-from fedping.server_jobs.round.accumulator import Updates, accumulator_for, partial_size
+from fedping.server_jobs.round.accumulator import Updates, partial_size
 from fedping.server_jobs.round.aggregate import ShardPartial, aged, arm_partials, counted, partial_bytes
-from fedping.server_jobs.round.capacity import ONE, thinned
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.clipping import limit, measuring, norms_of, units_of
-from fedping.server_jobs.round.influence import InfluenceSums, influence_sums, signs_of, signs_of_few, units
+from fedping.server_jobs.round.influence import (
+    InfluenceSums,
+    UpdateFigures,
+    influence_sums,
+    signs_of,
+    signs_of_few,
+    units,
+)
 from fedping.server_jobs.round.new_clients import registers_of
 from fedping.server_jobs.round.ping_file import PingFile, Rows, joined, open_ping_file
 from fedping.server_jobs.round.ping_filter import (
     BAD_UPDATE,
+    ONE,
     OVER_CAPACITY,
     USED,
     capped_clients,
     clients_of,
     reasons,
     step_weights,
+    thinned,
     vote_weights,
 )
 from fedping.server_jobs.round.plan import ROWS_PER_TASK, LateFile, Rules
@@ -64,7 +73,7 @@ Versions are recomputed with it, so it may not change.
 """
 
 MOST_ROWS = ROWS_PER_TASK
-"""Rows of a shard that are kept at most; of more, some clients' are left out (`fedping.server_jobs.round.capacity`).
+"""Rows of a shard that are kept at most; of more, some clients' are left out (`fedping.server_jobs.round.ping_filter`).
 
 Versions that left pings out are recomputed with it, so it may not change, nor may `accumulator.MOST_KEPT_BYTES`.
 """
@@ -293,11 +302,7 @@ class _Shard:
         return influence_sums(
             self._rules.line.pipeline,
             limit(self._rules.line.pipeline.clip, self._rules.bound),
-            norms=self._norms[used],
-            counts=self._counts_as[used],
-            votes=self.weights[used],
-            of=self._of,
-            signs=self._signs,
+            UpdateFigures(self._norms[used], self._counts_as[used], self.weights[used], self._of, self._signs),
         )
 
 

@@ -1,38 +1,34 @@
-"""Whether a staged version is for everybody: what was heard of those who got it first, beside those who did not.
+"""The stages of a round of a line with a held or staged version.
 
-A stage is read from the landed pings alone, and as a whole at every look, so that a round may be killed and run again.
-What the decision was made of stands in the lineage (`fedping.model_store.version.StageState`), and the decision follows
-from it.
+A stage is read from the landed pings alone, and as a whole each time, so a round can be killed and repeated. The
+lineage records the figures of the decision (`fedping.model_store.version.StageState`), from which it follows.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
 
-from fedping.model_store.held_versions import describe_missing
-from fedping.model_store.version import Heard, InputFile, Level, StageState, Version
+from fedping.model_store.held_versions import describe_missing, promote, withdrawal
+from fedping.model_store.version import GuardState, Heard, InputFile, StageState, Version
 from fedping.protocol.guard import Stage
-from fedping.protocol.location import Place
-from fedping.protocol.study import Line, Study
 from fedping.server_jobs.round.aggregate import arms_of, in_order, joined
-from fedping.server_jobs.round.capacity import key_of_lots
-from fedping.server_jobs.round.engine import Engine
-from fedping.server_jobs.round.guard import mean_of_arms
-from fedping.server_jobs.round.manifest import list_landed, work_on
+from fedping.server_jobs.round.context import RoundContext, RoundState
+from fedping.server_jobs.round.guard import stage_of, verdict
+from fedping.server_jobs.round.manifest import Window, list_landed, work_on
+from fedping.server_jobs.round.ping_filter import key_of_lots
 from fedping.server_jobs.round.plan import StageSide, rules_for
-
-SURELY = 2.33
-"""Standard errors by which those who try a version have to be worse, where they are known: chance alone once in 100."""
+from fedping.server_jobs.round.result import RoundResult, with_lineage
+from fedping.server_jobs.round.stopping import minutes_since, time_after
 
 
 @dataclass(frozen=True, slots=True)
 class StageReading:
-    """What a round finds of a stage.
+    """The pings of both sides of a stage.
 
-    ``stale`` counts pings of versions before the newest that have landed since the staged one was made, and
-    ``until_ms`` is the latest landing that was seen.
+    Attributes:
+        seen: the figures of both sides.
+        stale: pings of versions before the newest that have landed since the staged one was made.
+        until_ms: the latest landing that was read, Unix ms.
     """
 
     seen: StageState
@@ -40,89 +36,128 @@ class StageReading:
     until_ms: int
 
 
-def read_stage(
-    landing: Place, study: Study, head: Version, staged: Version, share: float, engine: Engine, *, now_ms: int
-) -> StageReading:
-    """Return what has landed of the stage of a version that may follow ``head``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldState(RoundState):
+    """The state of a round of a line with a held version.
 
-    Those who stayed are heard from pings that have landed since the staged version was made: at the same time as those
-    who try it.
+    Attributes:
+        held: the version.
+        reading: the pings of both sides of its stage; None before, or if it is already to be withdrawn.
+    """
+
+    held: Version
+    reading: StageReading | None = None
+
+
+def report_held(context: RoundContext, state: HeldState) -> RoundResult:
+    """Stage: report the version that is held until a person decides."""
+    return with_lineage(state.held, replace(state.result, status="held"))
+
+
+def read_trial(context: RoundContext, state: HeldState) -> HeldState:
+    """Stage: read the pings of both sides, unless it was decided before to withdraw the version."""
+    lineage = state.held.lineage
+    clients = lineage.aggregate.clients if lineage.aggregate else 0
+    result = replace(state.result, clients=clients, counts=lineage.counts, arms=lineage.arms)
+    decided = context.store.intended(context.study.name, context.line.name)
+    if decided is not None:
+        return replace(state, result=result, version=decided)
+    reading = read_stage(context, state.held)
+    context.options.on_step("listed")
+    context.store.note_heard(state.held, reading.seen)
+    return replace(state, result=replace(result, stage=reading.seen), reading=reading)
+
+
+def decide_trial(context: RoundContext, state: HeldState) -> HeldState | RoundResult:
+    """Stage: wait until both sides have shown enough; if the version did worse, record that it is withdrawn."""
+    if state.reading is None:
+        return state
+    stage, seen, held = _stage(context), state.reading.seen, state.held
+    minutes = minutes_since(held, context.now_ms)
+    decision = verdict(stage, seen)
+    if decision is None or minutes < stage.minutes:
+        missing, until = describe_missing(stage, seen), time_after(held, stage.minutes)
+        return replace(state.result, status="staged", missing=missing, until=until)
+    context.options.on_step("judged")
+    if decision.decision == "promoted":
+        return state
+    version = withdrawal(
+        context.head,
+        held,
+        GuardState(alarms=(decision.why,), decision="withdrawn", stage=seen),
+        created=context.options.clock(),
+        code_version=context.options.code_version,
+        until=state.reading.until_ms,
+    )
+    version = context.store.intend(version)
+    context.options.on_step("intended")
+    return replace(state, version=version)
+
+
+def publish_trial(context: RoundContext, state: HeldState) -> HeldState:
+    """Stage: publish the staged version to all clients, or the newest version again in its place."""
+    if state.version is not None:
+        context.store.publish(state.version)
+        guard = state.version.lineage.guard or GuardState()
+        alarms = guard.alarms or ("a person has decided so",)
+        restored = context.head.iteration
+        result = replace(state.result, status="withdrawn", restored=restored, alarms=alarms, stage=guard.stage)
+    else:
+        assert state.reading is not None
+        reading, created = state.reading, context.options.clock()
+        promote(
+            context.store, state.held, reading.seen, created=created, stale=reading.stale, until_ms=reading.until_ms
+        )
+        result = replace(state.result, status="published")
+    context.record(context.store.head(context.study.name, context.line.name).iteration)
+    context.options.on_step("published")
+    return replace(state, result=result)
+
+
+def _stage(context: RoundContext) -> Stage:
+    stage = stage_of(context.line)
+    assert stage is not None
+    return stage
+
+
+def read_stage(context: RoundContext, staged: Version) -> StageReading:
+    """Return what has landed of the stage of a version that may follow the head.
+
+    Clients that stayed count by pings that have landed since the staged version was made: in the same time as those
+    that try it.
 
     Raises:
-        UnreadableFile: a landed file is not whole, or not of the study's pings.
+        UnreadableFile: a landed file is damaged, or not of the study's pings.
     """
+    landing, study, head = context.landing, context.study, context.head
     used = {file.path for file in staged.lineage.inputs}
-    window = staged.lineage.window_end_ms
-    before = list_landed(landing, study, head.line, head.iteration, window, now_ms=now_ms)
-    since = list_landed(landing, study, head.line, staged.iteration, window, now_ms=now_ms)
+    window = Window(staged.lineage.window_end_ms, context.now_ms)
+    before = list_landed(landing, study, head.line, head.iteration, window)
+    since = list_landed(landing, study, head.line, staged.iteration, window)
     stayed = tuple(file for file in before.inputs if file.path not in used)
+    share = _stage(context).share
     side = StageSide(study=study.name, line=head.line, iteration=staged.iteration, share=share, inside=True)
     seen = StageState(
         share=share,
-        tried=_heard(landing, study, staged.iteration, since.inputs, side, staged.digest, engine),
-        stayed=_heard(landing, study, head.iteration, stayed, replace(side, inside=False), staged.digest, engine),
+        tried=_heard(context, staged, staged.iteration, since.inputs, side),
+        stayed=_heard(context, staged, head.iteration, stayed, replace(side, inside=False)),
     )
     return StageReading(seen=seen, stale=before.stale, until_ms=max(before.window_end_ms, since.window_end_ms))
 
 
 def _heard(
-    landing: Place,
-    study: Study,
-    iteration: int,
-    inputs: tuple[InputFile, ...],
-    side: StageSide,
-    digest: str,
-    engine: Engine,
+    context: RoundContext, staged: Version, iteration: int, inputs: tuple[InputFile, ...], side: StageSide
 ) -> Heard:
-    """Return what the clients on one side have said of a version; no update is read."""
+    """Return the figures of the clients on one side, who evaluated a version; no update is read."""
     if not inputs:
         return Heard()
-    rules = rules_for(study, side.line, iteration, key=key_of_lots(digest, inputs))
-    applying = {arm.name for arm in study.arms if arm.applies and not arm.personal}  # others' losses are of their own
+    study = context.study
+    rules = rules_for(study, side.line, iteration, key=key_of_lots(staged.digest, inputs))
+    applying = {arm.name for arm in study.arms if arm.applies and not arm.personal}  # personal models have other losses
     rules = replace(rules, submits=(False,) * len(rules.arms), measures=True, side=side)
-    whole = joined(in_order(engine.partials(work_on(landing, inputs, rules)), rules.shards))
+    whole = joined(in_order(context.engine.partials(work_on(context.landing, inputs, rules)), rules.shards))
     places = [place for place, arm in enumerate(rules.arms) if arm in applying]
     return Heard(
         clients=sum(whole.arms[place].clients for place in places),
-        arms={name: told for name, told in arms_of(whole, rules).items() if name in applying},
+        arms={name: arm for name, arm in arms_of(whole, rules).items() if name in applying},
     )
-
-
-def stage_of(line: Line) -> Stage | None:
-    """Return how the versions of a line are staged; None if they are not."""
-    return line.guard.stage if line.guard is not None and line.guard.enabled else None
-
-
-class Verdict(NamedTuple):
-    """What a stage comes to, and why."""
-
-    decision: Literal["promoted", "withdrawn"]
-    why: str
-
-
-def verdict(stage: Stage, seen: StageState) -> Verdict | None:
-    """Return what becomes of a staged version; None as long as too few have been heard."""
-    if describe_missing(stage, seen):
-        return None
-    tried, stayed = loss_of(seen.tried), loss_of(seen.stayed)
-    if tried is None or stayed is None:
-        return None
-    bound = stayed.value + (stage.most - 1) * abs(stayed.value)
-    bound += SURELY * math.hypot(tried.error or 0.0, stage.most * (stayed.error or 0.0))
-    if tried.value <= bound:
-        return Verdict("promoted", describe_trial(seen))
-    return Verdict("withdrawn", f"{describe_trial(seen)}, and it may be {bound:.4g} at most")
-
-
-def describe_trial(seen: StageState) -> str:
-    """Return what was heard of both sides, as a part of a sentence."""
-    return " and ".join(
-        f"{side.clients:,} clients {who} had a mean loss of {loss.value:.4g}"
-        for side, who in ((seen.tried, "that tried it"), (seen.stayed, "that stayed"))
-        if side is not None and (loss := loss_of(side)) is not None
-    )
-
-
-def loss_of(side: Heard | None) -> Level | None:
-    """Return the mean loss of one side, which the decision is about; None without any."""
-    return None if side is None else mean_of_arms(list(side.arms.values()), "loss")

@@ -1,6 +1,6 @@
-"""One step of a line on arrays: from what the updates of a round came to, to the next weights and state.
+"""One optimizer step: aggregated update in, new weights and state out.
 
-Rounds over files do it with what an engine has accumulated. :class:`ArrayRound` accumulates updates that are arrays.
+Rounds over files step with the aggregate of an engine. :class:`ArrayRound` aggregates updates that are arrays.
 """
 
 from __future__ import annotations
@@ -19,46 +19,42 @@ from fedping.protocol.study import Line
 from fedping.protocol.upload import receiving
 from fedping.server_jobs.optimize import first_state, state_from_document, step_arrays
 from fedping.server_jobs.optimize.transformation import States, Vector, broken_if_failed, link_name
-from fedping.server_jobs.round.accumulator import (
-    Accumulator,
-    Updates,
-    accumulator_for,
-    partial_size,
-    subkey,
-    without_variance,
-)
+from fedping.server_jobs.round.accumulator import Accumulator, Updates, partial_size, subkey, without_variance
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.clipping import bound_of, first_bound, has_to_measure, measuring, norms_of, units_of
 from fedping.server_jobs.round.ping_filter import step_weights, votes_of
 from fedping.server_jobs.round.shard import batch_rows
 
 
 def apply_step(line: Line, weights: Vector, state: States, total: Any, key: bytes) -> tuple[Vector, States]:
-    """Return the weights and the state that follow from a round; pure, and the whole of it.
+    """Return the weights and the state after a round.
+
+    This is the pure core of a round: everything else is input and output.
 
     Args:
-        line: says how.
+        line: the line.
         weights: the optimizer's doubles, shape (m,).
-        state: as :func:`fedping.server_jobs.optimize.first_state`, :func:`state_of` or an earlier step returned it.
-        total: what the line's accumulator came to.
-        key: the round's own, at least one byte; whatever is random follows from it.
+        state: from :func:`fedping.server_jobs.optimize.first_state`, :func:`state_of` or an earlier step.
+        total: the total of the line's accumulator.
+        key: the round's key, at least one byte; all randomness follows from it.
 
     Raises:
         BrokenLink: a link raised an error, or returned what cannot be used.
     """
     own = _name_of_state(line)
-    found = accumulator_for(line).finish(total, line, weights, state.get(own, {}), subkey(key, "accumulator"))
+    finished = accumulator_for(line).finish(total, line, weights, state.get(own, {}), subkey(key, "accumulator"))
     with broken_if_failed():
         links = receiving(line)
-        direction = links.undo_sum(line.spec, found.direction)
-    there, after = step_arrays(line, weights, state, direction)
-    return there, {**after, own: found.state}
+        direction = links.undo_sum(line.spec, finished.direction)
+    stepped, after = step_arrays(line, weights, state, direction)
+    return stepped, {**after, own: finished.state}
 
 
 def state_of(line: Line, version: Version) -> States:
-    """Return the state that a version keeps, for :func:`stepped`: that of the chain and that of the accumulator.
+    """Return the state of a version for :func:`apply_step`: that of the chain and that of the accumulator.
 
     Raises:
-        FedpingError: it is that of other links.
+        FedpingError: it is the state of other links.
     """
     first, own = first_state(line), _name_of_state(line)
     kept = version.state.get(own, {}) if isinstance(version.state, dict) else {}
@@ -66,21 +62,21 @@ def state_of(line: Line, version: Version) -> States:
 
 
 def next_clip_bound(line: Line, state: States) -> float | None:
-    """Return the norm that a line's state has for this round to clip at; None if there is none, or no need for one."""
+    """Return the norm at which this round clips, from a line's state; None if it has none, or needs none."""
     return bound_of(state.get(_name_of_state(line), {}))
 
 
 def _name_of_state(line: Line) -> str:
-    """Return under which name the accumulator's state is kept, which no other link can have."""
+    """Return the name of the accumulator's state, which no other link can have."""
     return f"aggregation {link_name(line.pipeline.aggregate)}"
 
 
 MOST_HELD_BYTES = 2**30
-"""Updates that a round in memory holds at most where it has to look at them twice."""
+"""Maximum bytes of updates that a round in memory holds if it has to read them twice."""
 
 
 class _Batch(NamedTuple):
-    """Some updates of one shard, their votes, and what an accumulator may ask for besides."""
+    """Some updates of one shard, their votes, and further columns that the accumulator asks for."""
 
     shard: int
     updates: Updates
@@ -89,15 +85,15 @@ class _Batch(NamedTuple):
 
 
 class ArrayRound:
-    """A round in memory: it merges updates as a round over files does, without a file.
+    """A round in memory, which merges updates as a round over files does.
 
-    That is by client shard, in bounded batches, the shards in order. If every block of updates is what a landed file
+    It merges by client shard, in bounded batches, the shards in order. If each block of updates is what a landed file
     would hold, and the blocks come in the order of the files, the bits are the same.
 
     Args:
-        line: says how.
-        state: what the rounds before have left, as :func:`stepped` returned it.
-        shards: into how many the clients are divided (`fedping.protocol.landing`).
+        line: the line.
+        state: the state that the rounds before have left (:meth:`stepped`).
+        shards: the number of shards of the clients (`fedping.protocol.landing`).
     """
 
     def __init__(self, line: Line, state: States | None = None, shards: int = SHARDS) -> None:
@@ -111,7 +107,7 @@ class ArrayRound:
 
     def _begin(self, accumulator: Accumulator[Any]) -> None:
         self._accumulator = accumulator
-        self._shards: list[Any] = [None] * self._count  # of which nothing has come
+        self._shards: list[Any] = [None] * self._count  # None: nothing has arrived
         self._sizes = np.zeros(self._count, np.int64)
 
     def add(
@@ -124,15 +120,15 @@ class ArrayRound:
         clients: NDArray[np.uint8] | None = None,
         age: int = 0,
     ) -> None:
-        """Take in a block of updates.
+        """Add a block of updates.
 
         Args:
-            shards: of the client of each, shape (k,).
+            shards: the shard of each one's client, shape (k,).
             updates: shape (k, m).
-            examples: from how many each was computed, shape (k,); one of none does not count.
-            pings: how many with examples its client sends in this round, shape (k,).
-            clients: the id of the client of each, shape (k, 16); needed where a client is one point.
-            age: how many versions old the weights were that they were computed at; too old ones do not count.
+            examples: the examples of each, shape (k,); an update without any does not count.
+            pings: the number of pings with examples of each one's client in this round, shape (k,).
+            clients: the client id of each, shape (k, 16); needed by aggregations with one point a client.
+            age: the age in versions of the weights of all; too old ones do not count.
 
         Raises:
             FedpingError: the line needs all updates at once, and these are too many.
@@ -148,7 +144,7 @@ class ArrayRound:
         weighted = updates if steps is None else updates * steps[:, None]
         besides: dict[str, NDArray[Any]] = {}
         if "clients" in self._asks:
-            assert clients is not None, "this aggregation has to know whose the updates are"
+            assert clients is not None, "this aggregation needs the clients of the updates"
             besides["clients"] = np.ascontiguousarray(clients[order]).view("<u8")
         if "shares" in self._asks:
             besides["shares"] = 1.0 / np.maximum(pings, 1)
@@ -163,7 +159,7 @@ class ArrayRound:
             self._take(batch)
 
     def stepped(self, weights: Vector, state: States, key: bytes) -> tuple[Vector, States]:
-        """Return what follows from all that was added; see :func:`stepped`."""
+        """Return the weights and the state after a step with all that was added; see :func:`apply_step`."""
         if self._measures:
             bound = first_bound(self._line, self._came())
             self._begin(accumulator_for(self._line, bound))
@@ -207,8 +203,8 @@ def pieces_of(
 ) -> tuple[NDArray[np.intp], list[tuple[int, int, int]]]:
     """Return the used rows of a block by shard, and their batches: the shard, the first and one past the last of them.
 
-    They are as in a landed file of the block, of ``count`` shards. A small file is one row group, in whose batches all
-    shards are; of a larger one each shard is a row group, or some of them are one.
+    They are as in a landed file of the block, with ``count`` shards. A small file is one row group, whose batches have
+    all shards; in a larger one each shard is a row group, or some shards share one.
     """
     order = np.argsort(shards, kind="stable")
     of = shards[order]

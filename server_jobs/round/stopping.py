@@ -1,6 +1,6 @@
-"""When an iteration has lasted long enough, and when training is over: what a round asks before it makes a version.
+"""The end of an iteration and the end of training, by a line's settings.
 
-`fedping round`, `fedping schedule` and the simulation of a study all ask here.
+`fedping round`, `fedping schedule` and the simulation of a study share these rules.
 """
 
 from __future__ import annotations
@@ -12,32 +12,28 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedping.model_store.dates import date_trouble
 from fedping.model_store.rollback import repeated
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Aggregate, Version
+from fedping.protocol.errors import TemporaryFailure
 from fedping.protocol.landing import record_published
 from fedping.protocol.location import Place
+from fedping.protocol.notation import milliseconds_of, time_at
 from fedping.protocol.smoothing import smoothed
 from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationLength
+from fedping.server_jobs.round.next_version import Provenance
+
+MINUTE_MS = 60_000
 
 
-class Loss(NamedTuple):
-    """The validation loss of a version."""
-
-    version: int
-    value: float
-
-
-# --- the length of an iteration ---
-
-
-def iteration_ended(length: IterationLength, minutes: float, seen: Aggregate) -> bool:
-    """Return whether an iteration ends that is so old, and whose pings have come to this."""
+def iteration_ended(length: IterationLength, minutes: float, aggregate: Aggregate) -> bool:
+    """Return whether an iteration ends, by its age in minutes and the aggregate of its pings."""
     if minutes < length.least or minutes >= length.most:
         return minutes >= length.most
     if isinstance(length, IterationByClients):
-        return seen.clients >= length.clients
-    return isinstance(length, IterationBySigns) and stable_signs(seen, length) >= length.share
+        return aggregate.clients >= length.clients
+    return isinstance(length, IterationBySigns) and stable_signs(aggregate, length) >= length.share
 
 
 def stable_signs(aggregate: Aggregate, rule: IterationBySigns) -> float:
@@ -52,24 +48,51 @@ def stable_signs(aggregate: Aggregate, rule: IterationBySigns) -> float:
     return float(np.mean((np.abs(mean) >= rule.z * error) | ((mean == 0) & (m2 == 0))))
 
 
-def clients_missing(length: IterationLength, seen: Aggregate) -> str:
-    """Return in words what an iteration has of what it waits for; nothing if that is time alone."""
+def clients_missing(length: IterationLength, aggregate: Aggregate) -> str:
+    """Return what an iteration waits for besides time, as part of a sentence; empty if it waits for time alone."""
     if isinstance(length, IterationByClients):
-        return f"{seen.clients:,} of {length.clients:,} clients have sent a usable update"
+        return f"{aggregate.clients:,} of {length.clients:,} clients have sent a usable update"
     if isinstance(length, IterationBySigns):
-        stable = math.floor(100 * stable_signs(seen, length))
+        stable = math.floor(100 * stable_signs(aggregate, length))
         return f"the signs of {stable} % of the weights are stable, and {100 * length.share:g} % have to be"
     return ""
 
 
-# --- the end of training ---
+def minutes_since(version: Version, now_ms: int) -> float:
+    """Return the age of a version in minutes, at a time in Unix ms.
+
+    Raises:
+        TemporaryFailure: the version is dated in the future, so nothing would end before that date.
+    """
+    if (trouble := date_trouble(version.created, None, now_ms)) is not None:
+        number, where = version.iteration, f"{version.study} {version.line}"
+        ends = f"'fedping store continue {where} --from {number + 1}' publishes it again, and leaves its pings behind"
+        if version.lineage.guard is not None and version.lineage.guard.stage is not None:
+            ends = f"'fedping round {where} --release' or --discard decides about it now"
+        raise TemporaryFailure(
+            f"version {number} of line '{version.line}' of study '{version.study}' {trouble}, so its age is unknown; "
+            f"nothing was published. Set the clocks of all machines by NTP. If that date is far off, {ends}."
+        )
+    return (now_ms - milliseconds_of(version.created)) / MINUTE_MS
+
+
+def time_after(version: Version, minutes: float) -> str:
+    """Return the time at which a version reaches an age in minutes, ISO 8601 in UTC."""
+    return time_at(milliseconds_of(version.created) + minutes * MINUTE_MS)
+
+
+class Loss(NamedTuple):
+    """The validation loss of a version."""
+
+    version: int
+    value: float
 
 
 def best_version(losses: Sequence[Loss], rule: EarlyStop) -> int | None:
     """Return the version with the lowest smoothed loss, the earliest of equals; None if no loss is known.
 
-    Of more than ``patience`` versions the older ones are left out: had one of them been the best, training would have
-    been over by now.
+    Of more than ``patience`` versions only the newest count: had an older one been the best, training would already be
+    over.
 
     Args:
         losses: those that count, by version, ascending.
@@ -91,26 +114,25 @@ def should_stop(losses: Sequence[Loss], rule: EarlyStop) -> bool:
 
 def _recent(losses: Sequence[Loss], rule: EarlyStop) -> tuple[Sequence[Loss], list[float]]:
     """Return the last ``patience + 1`` losses, one of which is the best one's, and their smoothed values."""
-    tail = losses[-_asked(rule) :]
+    tail = losses[-_losses_needed(rule) :]
     first = max(0, len(tail) - rule.patience - 1)
     return tail[first:], smoothed([loss.value for loss in tail], rule.smooth)[first:]
 
 
-def _asked(rule: EarlyStop) -> int:
-    """Return how many losses decide."""
+def _losses_needed(rule: EarlyStop) -> int:
     return rule.patience + rule.smooth
 
 
 def validation_losses(store: ModelStore, study: str, line: str, head: int, rule: EarlyStop) -> list[Loss]:
     """Return the losses that decide whether training goes on after version ``head``, ascending.
 
-    A version's loss is told by the one that a round made of it. The count begins at version 0, and anew at a version
-    that was published by a rollback, or that the line was continued from.
+    The loss of a version is recorded in the version that a round made from it. Counting begins at version 0, or at the
+    latest version that a rollback or a continuation published.
     """
-    return list(islice(_backwards(store, study, line, head, rule), _asked(rule)))[::-1]
+    return list(islice(_losses_backwards(store, study, line, head, rule), _losses_needed(rule)))[::-1]
 
 
-def _backwards(store: ModelStore, study: str, line: str, head: int, rule: EarlyStop) -> Iterator[Loss]:
+def _losses_backwards(store: ModelStore, study: str, line: str, head: int, rule: EarlyStop) -> Iterator[Loss]:
     for number in range(head, 0, -1):
         lineage = store.outcome(study, line, number).lineage
         if lineage.origin != "round":
@@ -122,24 +144,15 @@ def _backwards(store: ModelStore, study: str, line: str, head: int, rule: EarlyS
 
 
 def version_to_keep(store: ModelStore, study: str, line: str, head: int, rule: EarlyStop) -> int | None:
-    """Return the best version of a line whose training is over at version ``head``; None if it goes on."""
+    """Return the best version of a line whose training is over at version ``head``; None if training goes on."""
     losses = validation_losses(store, study, line, head, rule)
     return best_version(losses, rule) if should_stop(losses, rule) else None
 
 
 def stop_if_over(
-    store: ModelStore,
-    landing: Place,
-    head: Version,
-    rule: EarlyStop,
-    *,
-    created: str,
-    code_version: str,
-    settings: int | None = None,
+    store: ModelStore, landing: Place, head: Version, rule: EarlyStop, provenance: Provenance
 ) -> int | None:
-    """Publish the best version again, after ``head``, if training is over, and return its number; None if it goes on.
-
-    ``settings`` is the entry of the study's history that the rule is of; that of the head if None.
+    """Publish the best version again after ``head`` if training is over, and return its number; None if it goes on.
 
     Raises:
         StoreError: a version cannot be read.
@@ -147,8 +160,14 @@ def stop_if_over(
     """
     best = version_to_keep(store, head.study, head.line, head.iteration, rule)
     if best is not None:
-        target = store.version(head.study, head.line, best)
-        again = repeated(target, head, stopped=True, created=created, code_version=code_version, settings=settings)
+        again = repeated(
+            store.version(head.study, head.line, best),
+            head,
+            stopped=True,
+            created=provenance.created,
+            code_version=provenance.code_version,
+            settings=provenance.settings,
+        )
         store.publish(again)
         record_published(landing, store.where, head.study, head.line, head.iteration + 1)
     return best

@@ -1,11 +1,12 @@
-"""Waiting for clients before a round is made: until so many have sent an update, or for so long.
+"""Waits for a number of clients, or a timeout, before a round.
 
-A round of a few institutions is made when all of them have sent, rather than at a time. What is waited for is only
-looked at: the round that follows decides by the line's own settings what counts, and whether that is enough.
+A round of a few institutions can begin when all of them have sent, rather than at a fixed time. Waiting only counts:
+the round that follows decides by the line's own settings which pings count, and whether they are enough.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
@@ -21,18 +22,28 @@ from fedping.protocol.location import Place
 from fedping.protocol.study import Study
 
 LOOK_EVERY = 2.0
-"""Seconds between two looks at what has landed."""
+"""Seconds between two counts of what has landed."""
 
 
 class Wait(NamedTuple):
-    """For how many clients to wait, for ``min_clients`` of each line if None; and at most for how many seconds."""
+    """The number of clients to wait for, each line's ``min_clients`` if None, and the longest wait in seconds."""
 
     clients: int | None
     seconds: float
 
 
+class Timer(NamedTuple):
+    """A monotonic clock, and a way to sleep, both in seconds."""
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+WALL_TIMER = Timer()
+
+
 class Arrivals(NamedTuple):
-    """How many clients of a line have sent an update to its newest version, and how many are waited for."""
+    """The number of a line's clients with an update to its newest version, and the number that is waited for."""
 
     line: str
     clients: int
@@ -40,12 +51,12 @@ class Arrivals(NamedTuple):
 
     @property
     def in_words(self) -> str:
-        """It as a phrase."""
+        """The numbers as a phrase."""
         return f"line '{self.line}' has {self.clients:,} of {self.wanted:,} clients"
 
 
 def check_wait(study: Study, lines: Sequence[str]) -> None:
-    """Raise :class:`InvalidSettings` if a line is private: when its round is made may not depend on who has sent."""
+    """Raise :class:`InvalidSettings` if a line is private: its rounds may not depend on which clients have sent."""
     for name in lines:
         if study.line(name).privacy is not None:
             raise InvalidSettings(
@@ -56,82 +67,80 @@ def check_wait(study: Study, lines: Sequence[str]) -> None:
 
 def wait_for_clients(
     store: ModelStore,
-    landing: Place,
-    study: str,
-    lines: Sequence[str],
-    wait: Wait,
-    *,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-    tell: Callable[[tuple[Arrivals, ...]], None] = lambda came: None,
+    counters: Sequence[ArrivalCounter],
+    seconds: float,
+    timer: Timer = WALL_TIMER,
+    on_change: Callable[[tuple[Arrivals, ...]], None] = lambda arrivals: None,
 ) -> tuple[Arrivals, ...]:
-    """Wait until enough clients of every line have sent, or time is over; return how many then had.
+    """Wait until enough clients of every line have sent, or time is over; return the numbers at the end.
 
     Args:
-        store: where the versions are.
-        landing: the landing folder.
-        study: the study's name.
-        lines: which lines.
-        wait: for what.
-        clock: returns seconds that only ever grow.
-        sleep: waits for so many seconds.
-        tell: told each time that the numbers have changed.
+        store: the model store.
+        counters: one for each line.
+        seconds: the longest wait.
+        timer: the clock.
+        on_change: called each time that the numbers have changed.
     """
-    of = store.study(study)
-    looks = [_Looking(landing, of, name, wait.clients) for name in lines]
-    until, before = clock() + wait.seconds, None
+    until, before = timer.clock() + seconds, None
     while True:
-        came = tuple(look.came(store.newest(study, look.line)) for look in looks)
-        if came != before:
-            tell(came)
-        if all(each.clients >= each.wanted for each in came) or clock() >= until:
-            return came
-        before = came
-        sleep(min(LOOK_EVERY, max(0.0, until - clock())))
+        arrivals = tuple(each.count(store.newest(each.study.name, each.line)) for each in counters)
+        if arrivals != before:
+            on_change(arrivals)
+        if all(each.clients >= each.wanted for each in arrivals) or timer.clock() >= until:
+            return arrivals
+        before = arrivals
+        timer.sleep(min(LOOK_EVERY, max(0.0, until - timer.clock())))
 
 
-class _Looking:
-    """Counts the clients that have sent updates to a version; a landed file is read once."""
+class ArrivalCounter:
+    """Counts the clients of a line that have sent updates to a version; each landed file is read once.
+
+    Args:
+        landing: the landing folder.
+        study: the study.
+        line: the line's name.
+        wanted: the number of clients to wait for; None for the line's ``min_clients``.
+    """
 
     def __init__(self, landing: Place, study: Study, line: str, wanted: int | None) -> None:
-        self.line = line
-        self._landing, self._study = landing, study
+        self.line, self.study = line, study
+        self._landing = landing
         self._wanted = study.line(line).pipeline.min_clients if wanted is None else wanted
         self._submits = {arm.name for arm in study.arms if arm.line == line and arm.submits}
         self._dealt, self._share = hash_assignment(study), study.line(line).participation
         self._version = -1
         self._of: dict[Place, frozenset[bytes]] = {}
 
-    def came(self, version: int) -> Arrivals:
-        """Return how many have; more than are waited for are not counted."""
+    def count(self, version: int) -> Arrivals:
+        """Return the number of clients of a version; counting ends at the number that is waited for."""
         if version != self._version:
             self._version, self._of = version, {}
-        found: set[bytes] = set()
-        for file in landed_files(partition(self._landing, self._study.name, self.line, version)):
+        clients: set[bytes] = set()
+        for file in landed_files(partition(self._landing, self.study.name, self.line, version)):
             if file not in self._of:
                 self._of[file] = self._clients_in(file)
-            found |= self._of[file]
-            if len(found) >= self._wanted:
+            clients |= self._of[file]
+            if len(clients) >= self._wanted:
                 break
-        return Arrivals(self.line, min(len(found), self._wanted), self._wanted)
+        return Arrivals(self.line, min(len(clients), self._wanted), self._wanted)
 
     def _clients_in(self, file: Place) -> frozenset[bytes]:
-        found: set[bytes] = set()
+        clients: set[bytes] = set()
         try:
             landed = open_landed(file)
         except FileNotFoundError:  # compacted or pruned since it was listed
             return frozenset()
         columns = ("client_id", "study_variation", UPDATE_ENCODING)
-        check_columns(landed, self._study.document, columns)
+        check_columns(landed, self.study.document, columns)
         for batch in landed.batches(columns):
             for client, arm, encoding in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
-                if arm not in self._submits or encoding is None or client in found:
+                if arm not in self._submits or encoding is None or client in clients:
                     continue
                 if self._counts(UUID(bytes=client), arm):
-                    found.add(client)
-        return frozenset(found)
+                    clients.add(client)
+        return frozenset(clients)
 
     def _counts(self, client: UUID, arm: str) -> bool:
         if self._dealt is not None and self._dealt.arm_of(client) != arm:
             return False
-        return self._share >= 1 or is_selected(self._study.name, self.line, self._version, self._share, str(client))
+        return self._share >= 1 or is_selected(self.study.name, self.line, self._version, self._share, str(client))

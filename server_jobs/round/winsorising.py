@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedping.model_store.version import Winsorised
 from fedping.server_jobs.optimize.transformation import Vector
-from fedping.server_jobs.round.sketch import bins_of
+from fedping.server_jobs.round.robust import bins_of
 
 BITS = 4
 """Bits of the mantissa that a bin goes by."""

@@ -31,7 +31,7 @@ from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import engine_named, run_round
+from fedping.server_jobs.round import RoundOptions, engine_named, run_round
 from tests.support.dashboard import dashboard_client
 from tests.support.landed import random_ids
 from tests.support.model_updates import STUDY, model_study
@@ -56,7 +56,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
     land(folder / "landing", version=0, seed=1)
     with engine_named("numpy") as engine:
-        done = run_round(store, folder / "landing", STUDY, "main", engine, clock=lambda: WHEN, code_version="test")
+        done = run_round(
+            store, folder / "landing", STUDY, "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test")
+        )
     assert done.status == "published"
     land(folder / "landing", version=1, seed=2)
     return folder

@@ -9,7 +9,7 @@ import pytest
 from fedping.analysis.private import ArmResult, Sums, arm_result, difference, line_rounds, private_result
 from fedping.main import main
 from fedping.protocol.privacy import Central, OneSign, Privacy
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.dashboard import dashboard_client
 from tests.support.private import private_study
@@ -74,7 +74,9 @@ def test_terminal_json_and_page_tell_the_same(tmp_path: Path, capsys: pytest.Cap
         crowd = [*private_crowd(study, 200, seed=n, version=n)]
         crowd += private_crowd(study, 200, seed=10 + n, version=n, arm="control")
         land_private(landing, study, crowd, iteration=n)
-        run_round(store, landing, "private", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+        run_round(
+            store, landing, "private", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+        )
     result = private_result(store, study)
     [line] = result.lines
     assert (line.rounds, [arm.arm for arm in line.arms]) == (2, ["treatment", "control"])
@@ -115,7 +117,9 @@ def test_a_round_by_itself_tells_of_the_version_that_its_clients_held(tmp_path: 
     store, landing = store_with(tmp_path / "store", study), tmp_path / "landing"
     for n, clients in enumerate((300, 1)):
         land_private(landing, study, private_crowd(study, clients, seed=n, version=n), iteration=n)
-        run_round(store, landing, "private", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+        run_round(
+            store, landing, "private", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+        )
     rounds = line_rounds(store, study, study.lines[0])
     assert rounds.iterations == (0, 1)
     first, second = rounds.arms["treatment"]

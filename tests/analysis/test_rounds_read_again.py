@@ -34,7 +34,7 @@ from fedping.protocol.landing import landed_files, partition, write_landed
 from fedping.protocol.ping import MODEL_UPDATE
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.study import Study
-from fedping.server_jobs.round import engine_named, run_round
+from fedping.server_jobs.round import RoundOptions, engine_named, run_round
 from tests.support.landed import ids_column, landed_table, random_ids
 from tests.support.model_updates import STUDY, model_study
 from tests.support.rounds import WHEN, Ping, land, store_with
@@ -133,7 +133,7 @@ def model_table(k: int) -> pa.Table:
 
 def run_one_round(store: ModelStore, landing: Path, study: str = "study") -> None:
     with engine_named("numpy") as engine:
-        result = run_round(store, landing, study, "main", engine, clock=lambda: WHEN, code_version="test")
+        result = run_round(store, landing, study, "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test"))
     assert result.status == "published"
 
 

@@ -21,7 +21,7 @@ from fedping.protocol.links import Float32, Levels, Mask, Signs, Steps, Upload
 from fedping.protocol.study import Arm, Study
 from fedping.protocol.upload import receiving
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import engine_named, run_round
+from fedping.server_jobs.round import RoundOptions, engine_named, run_round
 from tests.browser.tools import BROWSER, landed_rows, node
 from tests.conformance.vectors import study_of_pings
 from tests.support.faulty_server import ANSWER_LOST, CUT_SHORT, DROPPED, LANDED, Answer, faulty_server, refusal
@@ -122,7 +122,9 @@ def test_every_encoding_goes_through_ingest_into_a_round(tmp_path: Path) -> None
     assert all(max(sizes) > 0 for sizes in far.values())
     with engine_named("numpy") as engine:
         for tag in LINKS:
-            came = run_round(store, landing, study.name, tag, engine, clock=lambda: WHEN, code_version="test")
+            came = run_round(
+                store, landing, study.name, tag, engine, RoundOptions(clock=lambda: WHEN, code_version="test")
+            )
             assert (came.status, came.counts.get("bad_update", 0)) == ("published", 0), tag
             assert store.head(study.name, tag).iteration == 1
 

@@ -22,7 +22,7 @@ from fedping.protocol.sharing.terms import terms_for
 from fedping.protocol.study import Arm, Line, Study, public_json, public_study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.noise import SystemNoise
-from fedping.server_jobs.round.shared_sums import Proofs, Shares, asked_arms, shared_sums, summing, votes_of
+from fedping.server_jobs.round.private_sums import Proofs, Shares, asked_arms, shared_sums, summing, votes_of
 from tests.browser.pages import Web, serving
 from tests.browser.test_browser_ingest import drive
 from tests.browser.tools import landed_rows

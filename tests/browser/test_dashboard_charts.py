@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from fedping.model_store.rollback import rollback
 from fedping.protocol.guard import Guard
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import NumpyEngine, run_round
+from fedping.server_jobs.round import NumpyEngine, RoundOptions, run_round
 from tests.browser.dashboards import RUN, Dashboard, compared, dashboard_over, drawn, rows_of, walked
 from tests.browser.harness.accessible import axe_violations
 from tests.browser.harness.chromium import Pages
@@ -52,7 +52,7 @@ def _rounds(dashboard: Dashboard) -> None:
         pings = [*crowd(20 + n, seed=n, version=n), Ping(900, 900, (1e6, 1e6), version=n)]
         land(landing, pings, study="moved", iteration=n, at_ms=FIRST_MS + n)
         when = partial(created_at, n + 1)
-        run_round(store, landing, "moved", "main", NumpyEngine(), clock=when, code_version="test")
+        run_round(store, landing, "moved", "main", NumpyEngine(), RoundOptions(clock=when, code_version="test"))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from fedping.protocol.privacy import Central, Privacy
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.browser.dashboards import Dashboard, dashboard_over, drawn
 from tests.browser.harness.accessible import axe_violations
@@ -30,7 +30,14 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
         crowd += private_crowd(study, 150, seed=100 + n, version=n, arm="control")
         land_private(landing, study, crowd, iteration=n)
         when = str(np.datetime64("2026-01-01T00:00:00.000") + np.timedelta64(n, "h")) + "+00:00"
-        run_round(store, landing, "private", "main", NumpyEngine(), clock=lambda when=when: when, code_version="test")
+        run_round(
+            store,
+            landing,
+            "private",
+            "main",
+            NumpyEngine(),
+            RoundOptions(clock=lambda when=when: when, code_version="test"),
+        )
     with dashboard_over(folder) as running:
         yield running
 

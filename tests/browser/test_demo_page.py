@@ -16,7 +16,7 @@ from fedping.experiments.demo import PERSONALIZED, PLAYGROUND, STUDY, playground
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.study import study_from_toml
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import engine_named, run_round
+from fedping.server_jobs.round import RoundOptions, engine_named, run_round
 from tests.browser.harness.accessible import axe_violations
 from tests.browser.harness.chromium import PATIENCE, Pages
 from tests.browser.harness.firefox import Firefox
@@ -114,7 +114,9 @@ def test_a_choice_is_followed_to_the_version_that_comes_back(
     server.flush()
     expect(page.locator("#waiting")).to_contain_text("51 pings of version 0 have landed")
     with engine_named("numpy") as engine:
-        result = run_round(store, server.landing, PLAYGROUND, "main", engine, clock=lambda: WHEN, code_version="test")
+        result = run_round(
+            store, server.landing, PLAYGROUND, "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test")
+        )
     assert (result.status, sum(result.counts.values())) == ("published", 51)
     expect(page.locator("#version")).to_have_text("version 1")
     expect(page.locator("#said")).to_have_text("Version 1 of the model has come.")

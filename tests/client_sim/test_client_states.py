@@ -41,7 +41,7 @@ from fedping.protocol.pipeline import GradientDescent
 from fedping.protocol.spec import Block
 from fedping.protocol.study import Study
 from fedping.protocol.training import LocalSteps, OneGradient, Training
-from fedping.server_jobs.round import engine_named, run_round
+from fedping.server_jobs.round import RoundOptions, engine_named, run_round
 from tests.client_sim.test_fleet_learning import STUDY, WHEN, created, spec_of, study_of
 from tests.support.effort import few_or_all
 from tests.support.fleets import PlannedTransport, fleet_study
@@ -353,7 +353,9 @@ def _trained(folder: Path, study: Study, iterations: int, stop_after: int | None
                 assert fleet.next_iteration == iteration
             runner.run(fleet.run_iteration())
             server.flush()
-            done = run_round(store, folder / "landing", STUDY, "main", engine, clock=lambda: WHEN, code_version="test")
+            done = run_round(
+                store, folder / "landing", STUDY, "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test")
+            )
             assert done.status == "published"
         runner.run(fleet.close())
         file.close()

@@ -32,7 +32,7 @@ from fedping.protocol.study import Arm, Line, Study
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 from fedping.protocol.upload import sending
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import engine_named, run_round
+from fedping.server_jobs.round import RoundOptions, engine_named, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from tests.support.fleets import PlannedTransport, fleet_study, seen
@@ -94,7 +94,9 @@ def trained(
         fleet = runner.run(join_study(HttpTransport(server.url), STUDY, settings, states_of=states_of))
         found = [runner.run(fleet.run_iteration())]
         server.flush()
-        done = run_round(store, folder / "landing", STUDY, "main", engine, clock=lambda: WHEN, code_version="test")
+        done = run_round(
+            store, folder / "landing", STUDY, "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test")
+        )
         assert done.status == "published"
         found.append(runner.run(fleet.run_iteration()))
         runner.run(fleet.close())
@@ -200,7 +202,9 @@ def test_signs_sent_over_http_are_counted_by_spark_as_by_numpy(
     assert set(sent["update"].map(len)) == {1 if zero == "up" else 2}  # 5 weights
     copy = open_store(Path(shutil.copytree(tmp_path / "store", tmp_path / "copy")))
     for at, engine in ((store, SparkEngine(lambda: nullcontext(spark))), (copy, NumpyEngine())):
-        done = run_round(at, tmp_path / "landing", STUDY, "main", engine, clock=lambda: WHEN, code_version="test")
+        done = run_round(
+            at, tmp_path / "landing", STUDY, "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test")
+        )
         assert (done.status, done.counts["used"], done.counts["bad_update"]) == ("published", len(sent), 0)
     by_spark, by_numpy = (at.version(STUDY, "main", 1) for at in (store, copy))
     assert by_spark == by_numpy

@@ -26,7 +26,7 @@ from fedping.protocol.pipeline import GradientDescent, Pipeline
 from fedping.protocol.study import Arm, Line, Study, public_study
 from fedping.protocol.training import OneGradient
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import engine_named, run_round
+from fedping.server_jobs.round import RoundOptions, engine_named, run_round
 from tests.support.ingest_server import IngestServer, running_ingest
 
 STUDY, WHEN = "own", "2026-01-01T00:00:00.000+00:00"
@@ -77,7 +77,14 @@ def play(
             assert summary.pings.rejected_by_reason == {}
             server.flush()
             done.append(
-                run_round(store, folder / "landing", STUDY, "main", engine, clock=lambda: WHEN, code_version="test")
+                run_round(
+                    store,
+                    folder / "landing",
+                    STUDY,
+                    "main",
+                    engine,
+                    RoundOptions(clock=lambda: WHEN, code_version="test"),
+                )
             )
         runner.run(fleet.close())
     return done

@@ -23,7 +23,7 @@ from fedping.protocol.model import Staged
 from fedping.protocol.pipeline import GradientDescent, Pipeline
 from fedping.protocol.study import Arm, Line, Study
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import NumpyEngine, RoundResult, recompute, run_round
+from fedping.server_jobs.round import NumpyEngine, RoundOptions, RoundResult, recompute, run_round
 from tests.support.fleets import STUDY as PLANNED
 from tests.support.fleets import PlannedTransport, document, fleet_study
 from tests.support.ingest_server import running_ingest
@@ -52,7 +52,9 @@ def staging() -> Study:
 
 def stepped(store: ModelStore, folder: Path) -> RoundResult:
     landing = folder / "landing"
-    return run_round(store, landing, STUDY, "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    return run_round(
+        store, landing, STUDY, "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
 
 
 def held_by(fleet: Fleet) -> dict[str, set[int]]:

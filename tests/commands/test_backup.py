@@ -17,7 +17,7 @@ import pytest
 
 from fedping.main import main
 from fedping.model_store import open_store
-from fedping.server_jobs.round import engine_named, recompute, run_round
+from fedping.server_jobs.round import RoundOptions, engine_named, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import landed_ids
 from tests.support.ingest_server import IngestServer, running_ingest
@@ -109,7 +109,9 @@ class Machine:
             head = store.head(STUDY, "main").iteration
             pings = crowd(4, seed=seed + n, version=head, first_document=10 * head)
             land(self.landing, pings, study=STUDY, iteration=head, at_ms=FIRST_MS + head)
-            run_round(store, self.landing, STUDY, "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+            run_round(
+                store, self.landing, STUDY, "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t")
+            )
 
     def sent(self, number: int) -> list[str]:
         """Send so many pings about the newest version, and return their documents once they are answered 200."""

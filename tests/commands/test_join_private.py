@@ -30,7 +30,7 @@ from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.pipeline import GradientDescent, Pipeline
 from fedping.protocol.privacy import Central, ClippedFlat, LocalGaussian, OneSign, Privacy, Shared
 from fedping.protocol.study import Arm, Study, public_study
-from fedping.server_jobs.privacy.leader import leader_identity
+from fedping.server_jobs.privacy.keys import leader_identity
 from tests.support.effort import few_or_all
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.helper_server import helper_server

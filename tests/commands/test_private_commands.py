@@ -1,5 +1,6 @@
 """What an operator of a private study types: the key, the study, its rounds; and that nothing exact is to be read."""
 
+import dataclasses
 import json
 import os
 import re
@@ -17,10 +18,10 @@ from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.privacy import Central, ClippedFlat, OneSign, Privacy, frame_of
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions
+from fedping.server_jobs.privacy.keys import Coins, read_key
 from fedping.server_jobs.privacy.noise import SystemNoise
-from fedping.server_jobs.privacy.sampling_key import Coins, read_key
+from fedping.server_jobs.round import RoundOptions
 from fedping.server_jobs.round.plan import rules_for
-from fedping.server_jobs.round.private import PrivateRound
 from tests.support.private import STUDY_FILE as STUDY
 from tests.support.private import private_study
 from tests.support.private_rounds import PrivatePing, client, land_private, private_crowd
@@ -203,18 +204,9 @@ def test_what_clients_cost_by_their_own_noise_is_told_by_the_ping(
 def test_the_key_is_in_no_representation() -> None:
     study, key = study_of(sampling=0.5), bytes(range(65, 97))
     coins = Coins("private", "main", 0, "0" * 64, 0.5, key)
-    rules = rules_for(study, "main", 0, key=b"k", coins=coins)
-    head = msgspec.UNSET
-    round_ = PrivateRound(
-        landing=Path(),
-        study=study,
-        line=study.lines[0],
-        head=head,
-        before=head,
-        keep=False,
-        key=key,  # type: ignore[arg-type]
-    )
-    for shown in map(repr, (coins, rules, round_)):
+    rules = dataclasses.replace(rules_for(study, "main", 0, key=b"k"), coins=coins)
+    options = RoundOptions(clock=lambda: WHEN, code_version="test", privacy_key=key)
+    for shown in map(repr, (coins, rules, options)):
         assert repr(key)[2:-1] not in shown
         assert key.hex() not in shown
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fedping.main import main
-from fedping.server_jobs.privacy.leader import leader_identity
+from fedping.server_jobs.privacy.keys import leader_identity
 from tests.support.helper_server import helper_server
 from tests.support.private_rounds import land_private
 from tests.support.rounds import store_with

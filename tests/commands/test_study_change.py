@@ -26,7 +26,7 @@ from fedping.protocol.study import Arm, Declared, Piece, PublicStudy, Study, pub
 from fedping.protocol.study_changes import reassign_clients
 from fedping.server_jobs.health.checks import check_line
 from fedping.server_jobs.health.facts import CheckInput, Ingest, LineSnapshot
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import ingest_app
 from tests.support.ingest_server import running_ingest
@@ -108,7 +108,9 @@ def store_of(file: Path) -> ModelStore:
 
 def play(file: Path) -> str:
     store, landing = store_of(file), file.parent / "landing"
-    return run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test").status
+    return run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    ).status
 
 
 def is_the_same_again(file: Path, number: int) -> bool:

@@ -22,12 +22,11 @@ from fedping.protocol.spec import ModelSpec, NonNegative, Normal, OrderedCutoffs
 from fedping.protocol.study import Line, Study
 from fedping.protocol.weights import Block, Weight
 from fedping.server_jobs.optimize import first_state, first_versions, state_to_document
-from fedping.server_jobs.optimize.warm_start import beginning
 from fedping.server_jobs.privacy.card import card_of
-from fedping.server_jobs.privacy.sampling_key import make_key, read_key
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.privacy.keys import make_key, read_key
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.warm_start import start_version, warm_from
+from fedping.server_jobs.warm_start import beginning, start_version, warm_from
 from tests.support.dashboard import dashboard_client
 from tests.support.object_server import bucket_of, object_server
 from tests.support.private import private_study
@@ -79,7 +78,9 @@ def store(tmp_path: Path) -> ModelStore:
     for n in range(3):
         pings = crowd(4, seed=n, version=n, m=4, first_document=10 * n)
         land(tmp_path / "landing", pings, study="old", iteration=n, at_ms=FIRST_MS + n)
-        run_round(made, tmp_path / "landing", "old", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+        run_round(
+            made, tmp_path / "landing", "old", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t")
+        )
     (tmp_path / "new.toml").write_text(NEW)
     return made
 
@@ -127,7 +128,9 @@ def test_a_study_that_began_with_another_ones_weights_goes_on_and_comes_out_the_
     assert typed(tmp_path, "create", "--from", "main=old/main") == 0
     assert store.version("new", "main", 0).weights[2] == store.head("old", "main").weights[2]
     land(tmp_path / "landing", crowd(4, m=4), study="new", iteration=0)
-    run_round(store, tmp_path / "landing", "new", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+    run_round(
+        store, tmp_path / "landing", "new", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t")
+    )
     assert (store.head("new", "main").iteration, store.head("new", "main").format) == (1, FORMAT)
     assert store.trouble("new", "main") is None
     for number in (0, 1):
@@ -368,9 +371,7 @@ def private_store(folder: Path, study: Study) -> ModelStore:
         land_private(folder / "landing", study, private_crowd(study, 40, seed=n, version=n), iteration=n)
         run_round(
             *(store, folder / "landing", study.name, "main", NumpyEngine()),
-            clock=lambda: WHEN,
-            code_version="t",
-            privacy_key=read_key(key),
+            RoundOptions(clock=lambda: WHEN, code_version="t", privacy_key=read_key(key)),
         )
     return store
 

@@ -46,7 +46,7 @@ from pathlib import Path
 import msgspec
 
 from fedping.protocol.pipeline import Lion, Pipeline
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.dashboard import dashboard_client
 from tests.support.rounds import WHEN, crowd, land, store_with
@@ -56,9 +56,10 @@ folder = Path(sys.argv[1])
 study = small_study()
 line = msgspec.structs.replace(study.lines[0], pipeline=Pipeline(optimizer=Lion(), min_clients=1))
 store = store_with(folder / "store", msgspec.structs.replace(study, lines=(line,)))
+options = RoundOptions(clock=lambda: WHEN, code_version="test")
 for version in range(2):
     land(folder / "landing", crowd(4, seed=version, version=version, first_document=9 * version), iteration=version)
-    run_round(store, folder / "landing", "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    run_round(store, folder / "landing", "study", "main", NumpyEngine(), options)
 again = recompute(store, folder / "landing", "study", "main", 2, NumpyEngine())
 client = dashboard_client(folder)
 answers = {path: client.get(f"/live/study/main/{path}") for path in ("", "history.json", "history.csv")}
@@ -82,8 +83,8 @@ def said_with(tmp_path: Path, shown: str) -> dict:
     text = table.read_text().replace("    RProp: rprop,\n", "    RProp: rprop,\n    Lion: lion,\n")
     text = text.replace("from fedping.protocol.pipeline import ", "from fedping.protocol.pipeline import Lion, ")
     text = text.replace(
-        "from fedping.server_jobs.optimize.rprop",
-        "from fedping.server_jobs.optimize.lion import lion\nfrom fedping.server_jobs.optimize.rprop",
+        "from fedping.server_jobs.optimize.optimizers",
+        "from fedping.server_jobs.optimize.lion import lion\nfrom fedping.server_jobs.optimize.optimizers",
     )
     table.write_text(text)
     done = subprocess.run(

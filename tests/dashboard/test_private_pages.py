@@ -12,7 +12,7 @@ from fedping.protocol.privacy import Central, Privacy
 from fedping.protocol.study import Study
 from fedping.server_jobs.privacy.budget import with_noise
 from fedping.server_jobs.privacy.noise import SystemNoise
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.dashboard import dashboard_client
 from tests.support.ingest_app import IngestApp, ingest_app
@@ -84,7 +84,7 @@ def test_no_page_metric_log_or_file_tells_what_was_planted(
     ingest.land()
     waiting = told_by(tmp_path, ingest)
     where = ingest.services.store, tmp_path / "landing", "private", "main", NumpyEngine()
-    run_round(*where, clock=lambda: WHEN, code_version="t")
+    run_round(*where, RoundOptions(clock=lambda: WHEN, code_version="t"))
     after = told_by(tmp_path, ingest)
     for moment in (before, waiting, after):
         for address, text in moment.items():
@@ -111,7 +111,7 @@ def test_the_budget_is_told_until_it_is_exhausted(tmp_path: Path, ingest: Ingest
 
     def round_() -> None:
         where = ingest.services.store, tmp_path / "landing", "private", "main", NumpyEngine()
-        run_round(*where, clock=lambda: WHEN, code_version="t")
+        run_round(*where, RoundOptions(clock=lambda: WHEN, code_version="t"))
 
     assert (metric("fedping_study_privacy_epsilon"), metric("fedping_study_privacy_rounds_left")) == (0, 2)
     round_()

@@ -16,7 +16,7 @@ from fedping.protocol.location import Bucket, place_of
 from fedping.protocol.object_store import PATIENCE
 from fedping.server_jobs.ingest import supervisor
 from fedping.server_jobs.ingest.heartbeat import NEARLY_FULL_BYTES
-from fedping.server_jobs.privacy.sampling_key import read_key
+from fedping.server_jobs.privacy.keys import read_key
 from fedping.server_jobs.shutdown import FORCED_AFTER
 from tests.support.command_lines import refused, value_of
 from tests.support.images import ROOT, image

@@ -13,7 +13,7 @@ from fedping.experiments.privacy.membership import auc_of
 from fedping.main import main
 from fedping.protocol.privacy import Central, ClippedFlat, Privacy
 from fedping.protocol.study import Study
-from fedping.server_jobs.privacy import sampling_key
+from fedping.server_jobs.privacy import keys
 from fedping.server_jobs.round import ping_filter, private_sums
 from tests.support.private import private_study
 
@@ -73,13 +73,13 @@ def test_a_coin_that_is_tossed_once_for_all_versions_is_found(monkeypatch: pytes
     fair = audited(study_with(sampling=0.4), runs=500).release
     assert fair is not None
     assert fair.holds
-    once = sampling_key.Coins.counting
+    once = keys.Coins.counting
 
-    def counting(self: sampling_key.Coins, clients: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        first = sampling_key.Coins(self.study, self.line, 0, self.digest, self.share, self.key)
+    def counting(self: keys.Coins, clients: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        first = keys.Coins(self.study, self.line, 0, self.digest, self.share, self.key)
         return once(first, np.zeros_like(clients))
 
-    monkeypatch.setattr(sampling_key.Coins, "counting", counting)
+    monkeypatch.setattr(keys.Coins, "counting", counting)
     uneven = audited(study_with(sampling=0.4), runs=500).release
     assert uneven is not None
     assert uneven.coins is not None

@@ -8,7 +8,7 @@ from fedping.client_sim.learning.local_optimizers import stepper_for
 from fedping.protocol.local_optimizers import LocalRProp
 from fedping.protocol.pipeline import RProp
 from fedping.protocol.spec import ModelSpec, Step, Weight
-from fedping.server_jobs.optimize.rprop import rprop
+from fedping.server_jobs.optimize.optimizers import rprop
 
 _UPHILL = st.sampled_from([-2.5, -1e-300, -0.0, 0.0, 1e-300, 0.3, 7.0])
 

@@ -15,7 +15,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.stopping_settings import EarlyStop
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import NumpyEngine, run_round
+from fedping.server_jobs.round import NumpyEngine, Provenance, RoundOptions, run_round
 from fedping.server_jobs.round.stopping import best_version, should_stop, validation_losses
 from tests.support.small_experiment import contents, experiment_file
 
@@ -185,7 +185,12 @@ def test_rules_of_the_line_are_those_of_the_experiment_and_of_real_rounds(tmp_pa
             (landing / part.path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(tmp_path / "two" / "landing" / part.path, landing / part.path)
         done = run_round(
-            store, landing, "small", "main", NumpyEngine(), clock=partial(str, version.created), code_version="t"
+            store,
+            landing,
+            "small",
+            "main",
+            NumpyEngine(),
+            RoundOptions(clock=partial(str, version.created), code_version="t"),
         )
     assert (done.status, done.restored) == ("stopped", here[-1].lineage.restored)
     assert [store.version("small", "main", n).model for n in range(len(here))] == [one.model for one in here]
@@ -215,7 +220,7 @@ def test_a_run_killed_when_training_has_just_ended_goes_on_to_the_same_bits(
 
     class Killed(Exception): ...
 
-    def killed(store: ModelStore, _: Path, head: Version, rule: EarlyStop, **more: str) -> None:
+    def killed(store: ModelStore, _: Path, head: Version, rule: EarlyStop, provenance: Provenance) -> None:
         if should_stop(validation_losses(store, head.study, head.line, head.iteration, rule), rule):
             raise Killed
 

@@ -27,8 +27,8 @@ from fedping.protocol.enrolment import enrol
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.privacy import frame_of
 from fedping.protocol.study import public_study
-from fedping.server_jobs.privacy.sampling_key import digest_of_key
-from fedping.server_jobs.round import NumpyEngine, recompute, run_round
+from fedping.server_jobs.privacy.keys import digest_of_key
+from fedping.server_jobs.round import NumpyEngine, RoundOptions, recompute, run_round
 from tests.support.private import private_study
 from tests.support.rounds import WHEN, store_with
 from tests.support.small_experiment import contents, private_experiment_file
@@ -328,9 +328,7 @@ def test_no_round_takes_seeded_noise_of_a_study_that_is_not_simulated(tmp_path: 
             "private",
             "main",
             NumpyEngine(),
-            clock=lambda: WHEN,
-            code_version="test",
-            noise=SeededNoise(1),
+            RoundOptions(clock=lambda: WHEN, code_version="test", noise=SeededNoise(1)),
         )
     assert store.head("private", "main").iteration == 0
 

@@ -18,7 +18,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import read_published, record_published
 from fedping.protocol.model import UnfitModel
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.rounds import FIRST_MS, crowd, land, store_with
 from tests.support.versions import WHEN, after, small_study, version_0
@@ -340,7 +340,7 @@ def test_rounds_notice_an_older_copy_by_the_landing_folder(tmp_path: Path, capsy
         if n == 2:
             shutil.copytree(root, tmp_path / "copy")
         land(landing, crowd(5, seed=n, version=n), iteration=n, at_ms=FIRST_MS + n)
-        run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+        run_round(store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t"))
     assert read_published(landing, str(root), "study", "main") == 4
     shutil.rmtree(root)
     shutil.copytree(tmp_path / "copy", root)

@@ -250,7 +250,7 @@ def test_a_file_in_place_of_the_public_folder_is_told_in_a_sentence(store: Model
 def test_rounds_go_on_where_the_landing_folder_can_only_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedping.server_jobs.round import run_round
+    from fedping.server_jobs.round import RoundOptions, run_round
     from fedping.server_jobs.round.engine import NumpyEngine
     from tests.support.rounds import crowd, land, store_with
 
@@ -260,7 +260,9 @@ def test_rounds_go_on_where_the_landing_folder_can_only_be_read(
     monkeypatch.setattr("fedping.protocol.storage.make_folder", _read_only)
     for method in ("rename", "write_text", "unlink"):
         monkeypatch.setattr(Path, method, _kept_out_of(landing, getattr(Path, method)))
-    result = run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+    result = run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t")
+    )
     assert (result.status, store.head("study", "main").iteration) == ("published", 1)
     assert not (landing / ".published").exists()
 

@@ -24,7 +24,7 @@ from fedping.experiments.laboratory.settings import experiment_from_toml as labo
 from fedping.experiments.simulate import experiment_from_toml as simulation_file
 from fedping.experiments.simulate import simulate
 from fedping.model_store import ModelStore, open_store
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.rounds import FIRST_MS, WHEN, crowd, land
 from tests.support.small_experiment import contents
@@ -68,7 +68,9 @@ def test_an_older_version_has_its_digest_and_is_computed_again_to_the_bit(kept: 
 
 def test_an_older_store_goes_on(store: ModelStore, folder: Path) -> None:
     land(folder / "landing", crowd(6, seed=9, version=5), iteration=5, at_ms=FIRST_MS + 90)
-    result = run_round(store, folder / "landing", "study", "main", ENGINE, clock=lambda: WHEN, code_version="new")
+    result = run_round(
+        store, folder / "landing", "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="new")
+    )
     assert result.status == "published"
     assert store.head("study", "main").parent_digest == DIGESTS["written_by_1"]["study/main/5"]
     assert recompute(store, folder / "landing", "study", "main", 6, ENGINE).identical

@@ -33,7 +33,7 @@ DIGESTED: dict[str, tuple[type[Struct], ...]] = {
     "client_sim/fleet/fleet.py": (Line,),  # a training is, too
     "model_store/version.py": (Version,),
     "model_store/store.py": (Study,),
-    "server_jobs/round/run.py": (Line,),
+    "server_jobs/round/next_version.py": (Line,),
     "server_jobs/round/private.py": (Line,),
     "server_jobs/round/private_release.py": (Line,),
     "server_jobs/optimize/pipeline.py": (Line,),

@@ -99,8 +99,8 @@ def test_experiments_use_of_the_round_what_it_says_is_for_others() -> None:
 KNOWN_CIRCLES = """
 protocol/object_storage.py protocol/storage.py
 server_jobs/round/accumulator.py server_jobs/round/clipping.py server_jobs/round/private_sums.py \
-    server_jobs/round/recluster.py server_jobs/round/robust.py server_jobs/round/shared_sums.py \
-    server_jobs/round/sketch.py
+    server_jobs/round/recluster.py server_jobs/round/robust.py server_jobs/round/private_sums.py \
+    server_jobs/round/robust.py
 server_jobs/round/private.py server_jobs/round/run.py server_jobs/round/shared.py
 tests/conformance/proofs.py tests/conformance/shares.py tests/conformance/vectors.py
 """

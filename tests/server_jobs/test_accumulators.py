@@ -26,8 +26,8 @@ from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient
 from fedping.server_jobs.optimize import BrokenLink
 from fedping.server_jobs.optimize.pipeline import CONSTRAINTS, OPTIMIZERS
-from fedping.server_jobs.round import Engine, NumpyEngine, recompute, run_round
-from fedping.server_jobs.round.accumulator import ACCUMULATORS
+from fedping.server_jobs.round import Engine, NumpyEngine, RoundOptions, recompute, run_round
+from fedping.server_jobs.round.aggregations import ACCUMULATORS
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from tests.support.laboratory_rounds import file_rounds, memory_rounds
 from tests.support.own_links import (
@@ -265,7 +265,9 @@ def test_an_optimizer_and_a_constraint_that_fail_are_named(
         update = lambda step, state, weights: (made(step, weights), state)  # noqa: E731
         patch.setitem(table, kind, lambda *given: maker(*given)._replace(update=update))
         with pytest.raises(BrokenLink, match=f"version 1 of line 'main' of study 'study' .*{place} {told}"):
-            run_round(store, tmp_path, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+            run_round(
+                store, tmp_path, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t")
+            )
     assert store.head("study", "main").iteration == 0
-    run_round(store, tmp_path, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+    run_round(store, tmp_path, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t"))
     assert store.head("study", "main").iteration == 1

@@ -24,12 +24,11 @@ from fedping.protocol.landed_file import UnreadableFile
 from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import SHARDS, landed_files, write_landed
 from fedping.protocol.limits import Limits
-from fedping.server_jobs.round import capacity
+from fedping.server_jobs.round import ping_filter
 from fedping.server_jobs.round.accumulator import merged, moments_of, no_moments
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
-from fedping.server_jobs.round.capacity import key_of_lots, thinned
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
-from fedping.server_jobs.round.ping_filter import RARE, REASONS, client_groups
+from fedping.server_jobs.round.ping_filter import RARE, REASONS, client_groups, key_of_lots, thinned
 from fedping.server_jobs.round.plan import Rules, tasks_for
 from fedping.server_jobs.round.shard import shard_partials
 from fedping.server_jobs.round.spark_engine import SparkEngine
@@ -410,9 +409,9 @@ def test_a_part_of_the_rows_is_the_same_however_it_is_arrived_at(
 ) -> None:
     """Also where lots have so few bits that most are equal."""
     clients = np.array([(i * 977, i * 31 + 5) for i in rows], np.uint64).reshape(-1, 2)
-    drawn = capacity._lots
+    drawn = ping_filter._lots
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capacity, "_lots", lambda ids, key: drawn(ids, key) & np.uint64(2**bits - 1))
+        patch.setattr(ping_filter, "_lots", lambda ids, key: drawn(ids, key) & np.uint64(2**bits - 1))
         level, kept = thinned(clients, most, key)
         first, before = thinned(clients[:cut], most, key)
         then = np.concatenate([clients[:cut][before], clients[cut:]])
@@ -452,7 +451,7 @@ def test_nobody_can_craft_ids_that_are_heard_instead_of_others() -> None:
     for n in range(20):
         key = key_of_lots(f"{n}", [])
         level, kept = thinned(ids, 1000, key)
-        assert level in (capacity.ONE + 2, capacity.ONE + 3)
+        assert level in (ping_filter.ONE + 2, ping_filter.ONE + 3)
         places = int(kept.sum())
         assert abs(int(kept[2000:].sum()) - places / 2) <= 5 * math.sqrt(places) / 2
         heard += int(kept[2000:].any())
@@ -466,10 +465,10 @@ def test_there_is_an_end_whatever_the_ids(most: int, monkeypatch: pytest.MonkeyP
     assert kept.sum() <= most
     _, kept = thinned(np.ones((500, 2), np.uint64), most, KEY)
     assert 0 < kept.sum() <= most
-    monkeypatch.setattr(capacity, "_lots", lambda ids, key: np.zeros(len(ids), np.uint64))
+    monkeypatch.setattr(ping_filter, "_lots", lambda ids, key: np.zeros(len(ids), np.uint64))
     ids = np.random.default_rng(3).integers(0, 2**64, (500, 2), np.uint64)
     level, kept = thinned(ids, most, KEY)
-    assert level == capacity.LAST
+    assert level == ping_filter.LAST
     smallest = sorted(map(tuple, ids.tolist()))[:most]
     assert sorted(map(tuple, ids[kept].tolist())) == smallest
     _, kept = thinned(ids[::-1], most, KEY)

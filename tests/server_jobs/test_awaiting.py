@@ -13,7 +13,7 @@ from fedping.main import main
 from fedping.model_store import ModelStore
 from fedping.model_store.store import open_store
 from fedping.protocol.study import Study
-from fedping.server_jobs.round.wait_for_clients import Arrivals, Wait, wait_for_clients
+from fedping.server_jobs.round.wait_for_clients import ArrivalCounter, Arrivals, Timer, Wait, wait_for_clients
 from tests.support.institutions import ARMS, ROOT, STUDY, tumours
 from tests.support.model_pings import Said, land
 from tests.support.private import private_study
@@ -47,10 +47,9 @@ class Waiting:
             self.plan.pop(0)()
 
     def until(self, store: ModelStore, landing: Path, wait: Wait) -> tuple[Arrivals, ...]:
-        clock = lambda: self.now  # noqa: E731
-        return wait_for_clients(
-            store, landing, STUDY, ["main"], wait, clock=clock, sleep=self.sleep, tell=self.told.append
-        )
+        counters = [ArrivalCounter(landing, store.study(STUDY), "main", wait.clients)]
+        timer = Timer(lambda: self.now, self.sleep)
+        return wait_for_clients(store, counters, wait.seconds, timer, self.told.append)
 
 
 def test_it_ends_once_so_many_clients_have_sent(store: ModelStore, study: Study, tmp_path: Path) -> None:

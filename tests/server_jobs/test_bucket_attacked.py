@@ -37,7 +37,7 @@ from fedping.server_jobs.ingest.counters import Counters
 from fedping.server_jobs.ingest.duplicates import recently_landed
 from fedping.server_jobs.ingest.quarantine import FailureNote, failing
 from fedping.server_jobs.ingest.segments import CLOSED, segments
-from fedping.server_jobs.round import run_round, shard
+from fedping.server_jobs.round import RoundOptions, run_round, shard
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.plan import rules_for
 from tests.server_jobs.test_ingest_compaction import at_version_1, fill
@@ -72,7 +72,9 @@ def key_of(folder: Place) -> str:
 def a_round(store: ModelStore, landing: Place, on_step: Callable[[str], None] = lambda _: None) -> str:
     """Run a round and return how it ended."""
     when, engine = (lambda: WHEN), NumpyEngine()
-    made = run_round(store, landing, "study", "main", engine, clock=when, code_version="test", on_step=on_step)
+    made = run_round(
+        store, landing, "study", "main", engine, RoundOptions(clock=when, code_version="test", on_step=on_step)
+    )
     return made.status
 
 
@@ -324,5 +326,7 @@ def test_two_hosts_with_one_landing_folder_in_a_bucket_have_a_ping_twice_and_a_r
             assert host.flush()["landed"] == len(documents)
     assert len({landed_at(file) for file in all_landed(landing)}) >= 1
     store = open_store(tmp_path / "store")
-    made = run_round(store, landing, STUDY, "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    made = run_round(
+        store, landing, STUDY, "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
     assert (made.counts["used"], made.counts["duplicate"]) == (len(documents), len(documents))

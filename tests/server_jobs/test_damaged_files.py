@@ -26,7 +26,7 @@ from fedping.model_store.version import InputFile
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import MAGIC, SEALED_KEY, UnreadableFile, open_landed
 from fedping.protocol.landing import partition, write_landed
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
 from fedping.server_jobs.round.ping_file import open_ping_file
@@ -146,7 +146,7 @@ def test_spark_tells_of_flipped_bits_too(tmp_path: Path, shards: bool, spark: "S
 def test_a_flipped_bit_is_told_by_recompute_or_changes_nothing(tmp_path: Path) -> None:
     store = store_with(tmp_path / "store", small_study())
     path = land(tmp_path, crowd(40))
-    run_round(store, tmp_path, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+    run_round(store, tmp_path, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t"))
     data, outcomes = path.read_bytes(), {"same": 0, "told": 0}
     again = functools.partial(recompute, store, tmp_path, "study", "main", 1, NumpyEngine())
     for bit in bits(len(data), few_or_all(60, 2000), seed=9):
@@ -185,7 +185,7 @@ def test_versions_made_before_there_were_digests_are_recomputed(tmp_path: Path) 
     """Neither the file nor the document knows of digests; the document's own digest is what it was."""
     store = store_with(tmp_path / "store", small_study())
     unsealed(land(tmp_path, crowd(40)))
-    run_round(store, tmp_path, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+    run_round(store, tmp_path, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t"))
     where = tmp_path / "store/study/main/versions/1.json"
     document = json.loads(where.read_bytes())
     (file,) = document["lineage"]["inputs"]
@@ -249,14 +249,16 @@ def test_what_is_no_file_is_named_and_nobody_waits_for_it(
     path = folder / "9999999999999-ab.parquet"
     make(path)
     with pytest.raises(UnreadableFile, match=rf"{path.name} {sentence}.*move it out of the way by `mv /.* /.*`"):
-        run_round(store, tmp_path, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+        run_round(store, tmp_path, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t"))
     assert landed_segments(folder, 0) == {}
     assert recently_landed(tmp_path) is not None
     assert LandedCounts(tmp_path).of(FRECENCY_UPDATE, "study", "main", 0)["pings"] == 20
     assert LandedPings(tmp_path, "study", "main").of(0, 0).unreadable == (path.name,)
     assert rows(path, Window()) == rows(path, Window(since=5)) == 0
     shutil.move(path, folder / f".{path.name}")  # what the sentence says
-    result = run_round(store, tmp_path, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+    result = run_round(
+        store, tmp_path, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t")
+    )
     assert result.status == "published"
 
 

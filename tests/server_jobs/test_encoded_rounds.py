@@ -28,7 +28,7 @@ from fedping.protocol.spec import Block, Step
 from fedping.protocol.study import Study
 from fedping.protocol.update import DENSE
 from fedping.protocol.upload import receiving, sending
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.accumulator import moments_of, moments_of_few
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
@@ -281,7 +281,14 @@ def test_a_rotation_is_undone(aggregate: MeanOfSigns | None, tmp_path: Path) -> 
         study = study_with(upload, **settings)
         store = store_with(tmp_path / name / "store", study)
         land(tmp_path / name, table_with(*payloads_of(study, updates_of(60))))
-        run_round(store, tmp_path / name, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+        run_round(
+            store,
+            tmp_path / name,
+            "study",
+            "main",
+            NumpyEngine(),
+            RoundOptions(clock=lambda: WHEN, code_version="test"),
+        )
         weights.append(store.head("study", "main").weights)
         assert recompute(store, tmp_path / name, "study", "main", 1, NumpyEngine()).identical
     near = 1e-5 if aggregate is None else 0.1  # of a zero that was rotated and back, the sign is anyone's guess
@@ -300,7 +307,9 @@ def test_what_is_in_another_encoding_or_cannot_be_read_is_left_out_and_the_versi
     land(tmp_path, table_with("unheard-of", payloads[:9], seed=2), at=2)
     torn = pa.array([each.as_py()[:-1] for each in payloads[:7]], pa.binary())
     land(tmp_path, table_with(tag, pa.concat_arrays([torn, payloads.cast(pa.binary())]), seed=3), at=3)
-    told = run_round(store, tmp_path, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    told = run_round(
+        store, tmp_path, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
     counts = store.head("study", "main").lineage.counts
     assert (counts["used"], counts["bad_update"]) == (40, 15 + 9 + 7)
     assert told.update_bytes == sum(len(each.as_py()) for each in payloads)
@@ -318,7 +327,9 @@ def test_late_pings_of_an_encoding_count_once_and_recompute(upload: Upload, tmp_
         if version:
             late = table_with(*payloads_of(study, updates_of(5, 50 + version)), seed=50 + version, version=version - 1)
             land(tmp_path, late, version - 1, at=2 * version + 1)
-        run_round(store, tmp_path, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+        run_round(
+            store, tmp_path, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+        )
     assert store.head("study", "main").lineage.ages == (20, 5, 0)
     for version in (1, 2, 3):
         assert recompute(store, tmp_path, "study", "main", version, NumpyEngine()).identical
@@ -361,7 +372,14 @@ def test_a_killed_round_over_encoded_updates_is_repeated_to_the_same_version(mom
     for name in ("store", "calm"):
         store_with(tmp_path / name, study)
     calm = store_with(tmp_path / "aside", study)
-    run_round(calm, tmp_path / "landing", "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    run_round(
+        calm,
+        tmp_path / "landing",
+        "study",
+        "main",
+        NumpyEngine(),
+        RoundOptions(clock=lambda: WHEN, code_version="test"),
+    )
     assert finish(start(moment, tmp_path))[0] == KILLED
     assert finish(start("never", tmp_path))[0] == 0
     assert finish(start("never", tmp_path, "calm"))[0] == 0

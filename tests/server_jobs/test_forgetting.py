@@ -16,7 +16,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import SHARDS, SHARDS_KEY, landed_files, partition, write_landed
 from fedping.protocol.pipeline import Staleness
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import ingest_app
 from tests.support.killed_command import killed_at
@@ -44,7 +44,9 @@ def played(folder: Path, staleness: Staleness | None = None) -> None:
 
 def play(folder: Path) -> str:
     store, landing = open_store(folder / "store"), folder / "landing"
-    return run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test").status
+    return run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    ).status
 
 
 def forget(folder: Path, *words: str, client: str = CLIENT) -> int:

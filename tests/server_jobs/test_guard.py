@@ -24,7 +24,7 @@ from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient
 from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.settings import IngestSettings
-from fedping.server_jobs.round import RoundResult, recompute, run_round
+from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.guard import FIGURES, fallen, figures, watched
 from fedping.server_jobs.round.new_clients import estimated, no_clients, registers_of, with_more
@@ -41,7 +41,9 @@ def guarded(**settings: object) -> Study:
 
 
 def play(store: ModelStore, landing: Path) -> RoundResult:
-    return run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    return run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
 
 
 def land_round(landing: Path, n: int, *hostile: Ping, clients: int = HONEST) -> None:

@@ -17,7 +17,7 @@ from fedping.server_jobs.health.facts import CheckInput, Ingest, Landed, LineSna
 from fedping.server_jobs.health.snapshot import StudyMonitor
 from fedping.server_jobs.ingest.counters import FIELDS, Came, Recently
 from fedping.server_jobs.ingest.settings import IngestSettings
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from tests.support.private_rounds import land_private
 from tests.support.rounds import WHEN, store_with
 from tests.support.shared_rounds import KEY, Refusing, shared_line
@@ -181,10 +181,7 @@ def test_what_a_round_waits_for_is_read_from_the_store_and_gone_with_the_answer(
             "private",
             "main",
             NumpyEngine(),
-            clock=lambda: WHEN,
-            code_version="test",
-            privacy_key=KEY,
-            helper=helper,
+            RoundOptions(clock=lambda: WHEN, code_version="test", privacy_key=KEY, helper=helper),
         )
 
     assert waits() is None

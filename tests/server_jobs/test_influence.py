@@ -29,12 +29,13 @@ from fedping.protocol.links import OwnLink
 from fedping.protocol.pipeline import ClipByNorm, ClipByQuantile, MeanOfSigns, Pipeline
 from fedping.protocol.settings_file import converted
 from fedping.protocol.study import Study
-from fedping.server_jobs.round import RoundResult, recompute, run_round
+from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.clipping import norms_of
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.influence import (
     InfluenceSums,
+    UpdateFigures,
     in_words,
     influence_of,
     influence_sums,
@@ -62,15 +63,8 @@ def seen_of(
     _, of = np.unique(clients, return_inverse=True)
     pings = np.bincount(of)[of]
     counts = units(pings)
-    return influence_sums(
-        pipeline or Pipeline(),
-        bound,
-        norms=norms_of(updates),
-        counts=counts,
-        votes=1 / pings,
-        of=of,
-        signs=signs_of(updates, counts),
-    )
+    figures = UpdateFigures(norms_of(updates), counts, 1 / pings, of, signs_of(updates, counts))
+    return influence_sums(pipeline or Pipeline(), bound, figures)
 
 
 def arrays_of(pings: list[tuple[int, list[float]]]) -> tuple[np.ndarray, np.ndarray]:
@@ -174,7 +168,9 @@ def study_of(**settings: Any) -> Study:
 
 def play(store: ModelStore, landing: Path, at: int, pings: Sequence[Ping] = ()) -> RoundResult:
     land(landing, [*crowd(40, seed=at, version=at), *pings], iteration=at, at_ms=FIRST_MS + at)
-    return run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    return run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
 
 
 def seen_in(version: Version) -> Influence:
@@ -202,8 +198,8 @@ def test_a_version_of_before_that_does_not_tell_it_is_computed_again_without_it(
 ) -> None:
     store = store_with(tmp_path / "store", study_of(clip=ClipByNorm(norm=2.0), guard=Guard()))
     with monkeypatch.context() as patch:
-        patch.setattr("fedping.server_jobs.round.run.needs_influence", lambda line: False)
-        patch.setattr("fedping.server_jobs.round.run.looks_at_new_clients", lambda guard: False)
+        patch.setattr("fedping.server_jobs.round.next_version.needs_influence", lambda line: False)
+        patch.setattr("fedping.server_jobs.round.next_version.looks_at_new_clients", lambda guard: False)
         play(store, tmp_path, 0)
     play(store, tmp_path, 1)
     first = store.version("study", "main", 1)

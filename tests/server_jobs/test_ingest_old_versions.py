@@ -93,7 +93,7 @@ def test_a_round_counts_the_pings_of_old_versions_as_stale(tmp_path: Path) -> No
     post(ingest, [300] * 4 + [299] * 2 + [7, 8, 9] + [-1])
     ingest.land()
     study: Study = ingest_study(2)
-    manifest = list_landed(ingest.settings.landing, study, "main", 300, 0)
+    manifest = list_landed(ingest.settings.landing, study, "main", 300)
     assert (manifest.rows, manifest.stale, manifest.future) == (4, 6, 0)
 
 

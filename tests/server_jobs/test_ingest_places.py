@@ -17,8 +17,8 @@ from fedping.server_jobs.ingest.compactor import clear_unfinished
 from fedping.server_jobs.ingest.duplicates import recently_landed
 from fedping.server_jobs.ingest.segments import OPEN, segments
 from fedping.server_jobs.ingest.settings import IngestSettings
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.run import run_round
 from tests.support.ingest_app import PATH, ingest_app, ingest_study, landed_ids, make_store
 from tests.support.ingest_server import IngestServer
 from tests.support.pings import ping_json
@@ -108,7 +108,9 @@ def test_two_hosts_with_a_journal_each_share_a_landing_folder(tmp_path: Path) ->
     assert landed_ids(landing) == sorted([*both, *both, *alone, again])
     assert len(list((landing / ".rejected").glob("*.jsonl"))) >= 1
     store = store_with(tmp_path / "other", ingest_study())
-    done = run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    done = run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
     assert done.status == "published"
     counts = store.head("study", "main").lineage.counts
     assert (counts["duplicate"], counts["used"]) == (30, 51)

@@ -17,7 +17,7 @@ from fedping.model_store import StoreError, open_store
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import IngestApp, ingest_app
 from tests.support.ingest_server import running_ingest
@@ -82,7 +82,7 @@ def test_pings_of_both_studies_go_through_real_ingest_to_parquet_and_into_a_roun
     assert np.frombuffer(first["update"], "<f4").tolist() == FIRST["update"]
 
     opened = open_store(store)
-    run_round(opened, landing, study.name, "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    run_round(opened, landing, study.name, "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test"))
     lineage = opened.version(study.name, "main", 1).lineage
     assert lineage.aggregate is not None
     assert {reason: n for reason, n in lineage.counts.items() if n} == {"used": 2, "other_arm": 2}

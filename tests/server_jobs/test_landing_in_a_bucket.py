@@ -45,7 +45,7 @@ from fedping.protocol.location import Place, base_name, child, key_in, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway
 from fedping.protocol.storage import ChangedMeanwhile, storage_of
 from fedping.server_jobs.ingest.segments import CLOSED, segments
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.server_jobs.test_ingest_compaction import at_version_1, fill
 from tests.server_jobs.test_store_in_a_bucket import CLIENTS, ROUNDS, digests, post, small_study
@@ -101,7 +101,7 @@ def copied(landing: Place, to: Place) -> Place:
 
 def rounds(store: ModelStore, landing: Place, engine: Any, many: int = ROUNDS) -> None:
     for _ in range(many):
-        run_round(store, landing, "study", "main", engine, clock=lambda: WHEN, code_version="test")
+        run_round(store, landing, "study", "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test"))
 
 
 def as_text(tally: StudyTally) -> str:

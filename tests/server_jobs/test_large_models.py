@@ -15,7 +15,7 @@ from fedping.protocol.study import Study
 from fedping.server_jobs.ingest.pages import Documents
 from fedping.server_jobs.ingest.settings import Limits
 from fedping.server_jobs.optimize import first_state, initial_state, state_to_document, step_arrays
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import IngestApp, ingest_app
 from tests.support.model_updates import PATH, STUDY, model_study
@@ -87,7 +87,7 @@ def test_from_pings_to_the_next_version_and_back_to_clients(tmp_path: Path) -> N
     ingest.land()
     store, landing = ingest.services.store, ingest.settings.landing
     engine = NumpyEngine()
-    result = run_round(store, landing, STUDY, "main", engine, clock=lambda: WHEN, code_version="test")
+    result = run_round(store, landing, STUDY, "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test"))
     assert result.status == "published"
     spec = large_study().lines[0].spec
     assert sent.updates is not None

@@ -23,10 +23,10 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import SHARDS, landed_files, partition
 from fedping.protocol.pipeline import GradientDescent, MeanOfSigns, Pipeline, Staleness
 from fedping.protocol.study import Study
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.manifest import late_for, list_landed, work_on
+from fedping.server_jobs.round.manifest import Window, late_for, list_landed, work_on
 from fedping.server_jobs.round.ping_filter import age_weights
 from fedping.server_jobs.round.plan import rules_for, tasks_for
 from fedping.server_jobs.round.shard import shard_partials
@@ -50,7 +50,9 @@ def async_study(staleness: Staleness | None = None, **more: Any) -> Study:
 
 
 def play(store: ModelStore, landing: Path, **more: Any) -> Version:
-    result = run_round(store, landing, "study", "main", ENGINE, clock=lambda: WHEN, code_version="t", **more)
+    result = run_round(
+        store, landing, "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="t", **more)
+    )
     assert result.status == "published", result.sentence
     return store.head("study", "main")
 
@@ -312,7 +314,7 @@ def work_of_head(store: ModelStore, landing: Path) -> Any:
     study = store.study("study")
     head = store.head("study", "main")
     late = late_for(store, "study", study.line("main"), head.iteration)
-    manifest = list_landed(landing, study, "main", head.iteration, head.lineage.window_end_ms, late)
+    manifest = list_landed(landing, study, "main", head.iteration, Window(head.lineage.window_end_ms), late)
     assert len(landed_files(partition(landing, "study", "main", 0))) == 3
     return work_on(landing, manifest.inputs, rules_for(study, "main", head.iteration, key=b""), manifest.before)
 

@@ -19,7 +19,7 @@ from fedping.protocol.links import Rotation
 from fedping.protocol.ping import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.study import Arm, Study, protected
 from fedping.protocol.upload import receiving
-from fedping.server_jobs.round import NumpyEngine, recompute, run_round
+from fedping.server_jobs.round import NumpyEngine, RoundOptions, recompute, run_round
 from tests.support.ingest_app import ingest_app, ingest_study
 from tests.support.landed import random_ids
 from tests.support.pings import ping_json
@@ -86,7 +86,12 @@ def test_a_round_leaves_out_what_is_beyond_the_limits(tmp_path: Path) -> None:
     store = store_with(tmp_path / "store", study)
     land(tmp_path / "landing", pings)
     result = run_round(
-        store, tmp_path / "landing", "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test"
+        store,
+        tmp_path / "landing",
+        "study",
+        "main",
+        NumpyEngine(),
+        RoundOptions(clock=lambda: WHEN, code_version="test"),
     )
     assert (result.counts["used"], result.counts["beyond_limits"], result.counts["bad_update"]) == (36, 2, 2)
     aggregate = store.head("study", "main").lineage.aggregate
@@ -117,7 +122,9 @@ def aggregated(folder: Path, limits: Limits | None) -> tuple[np.ndarray, float, 
     pings = ModelPings(ids[:21], ids[21:], "all", 0, updates.astype(np.float32), losses, examples)
     store = store_with(folder / "store", model_study(limits))
     write_landed(partition(folder / "landing", "study", "main", 0), landed_model_updates(pings, 0), FIRST_MS)
-    run_round(store, folder / "landing", "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    run_round(
+        store, folder / "landing", "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
     lineage = store.head("study", "main").lineage
     assert recompute(store, folder / "landing", "study", "main", 1, NumpyEngine()).identical
     assert lineage.aggregate is not None
@@ -157,7 +164,9 @@ def test_a_round_tells_how_many_clients_count_for_fewer_examples_than_they_claim
     pings = ModelPings(ids[:4], ids[[4, 5, 5, 6]], "all", 0, updates, np.ones(4), examples)
     store, landing = store_with(tmp_path / "store", study), tmp_path / "landing"
     write_landed(partition(landing, "study", "main", 0), landed_model_updates(pings, 0), FIRST_MS)
-    result = run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    result = run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
     head = store.head("study", "main")
     assert head.lineage.aggregate is not None
     assert (result.capped, head.lineage.aggregate.capped) == (capped, capped)
@@ -186,7 +195,12 @@ def test_a_client_with_many_pings_has_one_vote_in_its_arms_loss(tmp_path: Path) 
         store = store_with(tmp_path / votes / "store", study)
         land(tmp_path / votes / "landing", pings)
         result = run_round(
-            store, tmp_path / votes / "landing", "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t"
+            store,
+            tmp_path / votes / "landing",
+            "study",
+            "main",
+            NumpyEngine(),
+            RoundOptions(clock=lambda: WHEN, code_version="t"),
         )
         losses[votes] = result.arms["treatment"]
     mine = sum(p.loss for p in honest)
@@ -225,7 +239,9 @@ def test_ingest_takes_a_loss_that_a_round_clips_and_the_lineage_says_how_many(tm
     assert ingest.post(f"/submit/new/frecency-update/1/{uuid.uuid4()}", beyond).status_code == 400
     ingest.land()
     store, landing = ingest.services.store, ingest.settings.landing
-    result = run_round(store, landing, "new", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    result = run_round(
+        store, landing, "new", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
     arm = store.head("new", "main").lineage.arms["treatment"]
     assert "beyond_limits" not in result.counts
     assert (arm.pings, arm.clipped) == (50, 3)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedping.protocol.pipeline import MeanOfSigns, Pipeline
 from fedping.protocol.study import Study
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.plan import rules_for
@@ -68,7 +68,14 @@ def test_three_small_steps_outvote_one_giant(tmp_path: Path) -> None:
     ends = []
     for name, study in (("mean", small_study()), ("majority", majority_study())):
         store = store_with(tmp_path / name, study)
-        run_round(store, tmp_path / "landing", "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+        run_round(
+            store,
+            tmp_path / "landing",
+            "study",
+            "main",
+            NumpyEngine(),
+            RoundOptions(clock=lambda: WHEN, code_version="t"),
+        )
         head = store.head("study", "main")
         assert recompute(store, tmp_path / "landing", "study", "main", 1, NumpyEngine()).identical
         ends.append((head.weights, head.lineage.aggregate.mean))

@@ -19,7 +19,7 @@ from fedping.protocol.training import LocalSteps, OneGradient, Training
 from fedping.server_jobs.ingest.admission import LineHead, study_rules
 from fedping.server_jobs.ingest.answers import Rejection
 from fedping.server_jobs.ingest.segments import CLOSED, segments
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import PATH as FRECENCY_PATH
 from tests.support.ingest_app import IngestApp, ingest_app, landed_ids
@@ -238,8 +238,7 @@ def test_a_round_weighs_pings_by_their_examples_and_tells_the_loss_of_the_exampl
         STUDY,
         "main",
         NumpyEngine(),
-        clock=lambda: WHEN,
-        code_version="test",
+        RoundOptions(clock=lambda: WHEN, code_version="test"),
     )
     assert result.status == "published", result.sentence
     assert {name: count for name, count in result.counts.items() if count} == {
@@ -268,6 +267,5 @@ def test_a_round_names_a_file_of_the_other_type(ingest: IngestApp) -> None:
             STUDY,
             "main",
             NumpyEngine(),
-            clock=lambda: WHEN,
-            code_version="test",
+            RoundOptions(clock=lambda: WHEN, code_version="test"),
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedping.model_store.store import open_store
-from fedping.server_jobs.privacy.sampling_key import read_key
+from fedping.server_jobs.privacy.keys import read_key
 from tests.server_jobs.commands import EVENT_SECONDS, Hold, Place, Running, numpy_weights, script
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster, Machines, machines, write_settings
 from tests.support.environments import environment

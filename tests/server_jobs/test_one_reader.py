@@ -21,9 +21,9 @@ from fedping.protocol.landed_file import SEALED_KEY, UnreadableFile, open_landed
 from fedping.protocol.landed_pings import check_columns, open_pings
 from fedping.protocol.landing import all_landed, partition, write_landed
 from fedping.protocol.ping import FRECENCY_UPDATE
-from fedping.server_jobs.erasure import find_pings
+from fedping.server_jobs.deletion import find_pings
 from fedping.server_jobs.health.snapshot import LandedPings
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from fedping.stored import read_pings
@@ -33,6 +33,7 @@ from tests.support.versions import small_study
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 M = small_study().lines[0].spec.m
 ARMS = ("treatment", "control")
@@ -58,7 +59,7 @@ def beside(landing: Path) -> None:
 def rounds_read(landing: Path, store: Path, engine: Engine) -> int:
     """Play a round, and return how many pings it read."""
     opened = store_with(store, STUDY)
-    run_round(opened, landing, "study", "main", engine, clock=lambda: WHEN, code_version="test")
+    run_round(opened, landing, "study", "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test"))
     return sum(file.rows for file in opened.head("study", "main").lineage.inputs)
 
 

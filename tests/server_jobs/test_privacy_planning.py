@@ -10,9 +10,8 @@ from fedping.main import main
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import Central, ClippedFlat, LocalGaussian, OneSign, Privacy
 from fedping.server_jobs.privacy.accounting import Schedule, epsilon
-from fedping.server_jobs.privacy.budget import epsilon_after, with_noise
+from fedping.server_jobs.privacy.budget import LineSpent, epsilon_after, together, with_noise
 from fedping.server_jobs.privacy.card import card_of
-from fedping.server_jobs.privacy.ledger import LineSpent, together
 from fedping.server_jobs.privacy.planning import planned, refuse_lost, usual_delta
 from tests.support.private import private_study
 

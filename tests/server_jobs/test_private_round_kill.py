@@ -27,6 +27,10 @@ def run(moment: str, folder: Path) -> int:
     return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=240).returncode
 
 
+def landed(folder: Path) -> list[Path]:
+    return sorted(path.relative_to(folder) for path in (folder / "landing").rglob("*.parquet"))
+
+
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store at version 0, and pings of it."""
@@ -49,6 +53,7 @@ def test_a_private_round_killed_anywhere_releases_a_version_once(begun: Path, tm
     assert run(moment, tmp_path) == KILLED
     store = open_store(tmp_path / "store")
     seen = int(moment in ("linked", "replace", "replaced", "published"))
+    assert landed(tmp_path) == landed(begun), "pings stay until their version is published, and a moment longer"
     assert spent(store, store.head("private", "main")).releases == seen
     first = (tmp_path / "store/private/main/versions/1.json").read_bytes() if seen else None
     assert run("never", tmp_path) == 0

@@ -21,9 +21,9 @@ from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import Arrays, BrokenLink, Transformation, Vector, first_versions
 from fedping.server_jobs.optimize.pipeline import OPTIMIZERS
 from fedping.server_jobs.privacy.budget import epsilon_after, spent, with_noise
+from fedping.server_jobs.privacy.keys import digest_of_key
 from fedping.server_jobs.privacy.noise import SystemNoise
-from fedping.server_jobs.privacy.sampling_key import digest_of_key
-from fedping.server_jobs.round import RoundResult, recompute, run_round
+from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.aggregate import ShardPartial
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.plan import Work
@@ -44,7 +44,9 @@ def study_of(central: Central = CENTRAL, *, pipeline: Pipeline | None = None, **
 
 
 def round_of(store: ModelStore, landing: Path, **more: Any) -> RoundResult:
-    return run_round(store, landing, "private", "main", ENGINE, clock=lambda: WHEN, code_version="test", **more)
+    return run_round(
+        store, landing, "private", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="test", **more)
+    )
 
 
 def landed(landing: Path) -> list[Path]:
@@ -107,7 +109,7 @@ def test_the_round_after_the_last_reads_nothing(tmp_path: Path, monkeypatch: pyt
         (folder / name).write_bytes(b"no Parquet: reading it would fail")
     ahead = land_private(tmp_path / "landing", study, private_crowd(study, 3, version=9), iteration=9)
     opened: list[str] = []
-    monkeypatch.setattr("fedping.server_jobs.round.run.list_landed", lambda *a, **k: opened.append("listed"))
+    monkeypatch.setattr("fedping.server_jobs.round.context.list_landed", lambda *a, **k: opened.append("listed"))
     result = round_of(store, tmp_path / "landing")
     assert (result.status, opened, len(drawn.calls)) == ("exhausted", [], 5)
     assert result.privacy is not None
@@ -538,7 +540,9 @@ def test_noise_is_drawn_once_however_often_tasks_are_done(tmp_path: Path, monkey
     study = study_of()
     store = store_with(tmp_path / "store", study)
     land_private(tmp_path / "landing", study, private_crowd(study, 40))
-    run_round(store, tmp_path / "landing", "private", "main", Retried(), clock=lambda: WHEN, code_version="test")
+    run_round(
+        store, tmp_path / "landing", "private", "main", Retried(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
     assert len(drawn.calls) == 1
 
 
@@ -547,7 +551,9 @@ def test_a_round_whose_pings_another_one_has_deleted_says_that_it_was_second(tmp
     store = store_with(tmp_path / "store", study)
     land_private(tmp_path / "landing", study, private_crowd(study, 40))
     gone = Gone(lambda: round_of(store, tmp_path / "landing"))
-    result = run_round(store, tmp_path / "landing", "private", "main", gone, clock=lambda: WHEN, code_version="test")
+    result = run_round(
+        store, tmp_path / "landing", "private", "main", gone, RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
     assert (result.status, store.iterations("private", "main")) == ("lost", [0, 1])
 
 

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from fedping.protocol.privacy import METRICS, Central, ClippedByKind, ClippedFlat, Privacy, Signs, frame_of
 from fedping.protocol.study import Study
-from fedping.server_jobs.privacy.sampling_key import Coins
+from fedping.server_jobs.privacy.keys import Coins
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.manifest import list_landed
-from fedping.server_jobs.round.private import exact_sums
+from fedping.server_jobs.round.private import exact_sums, private_rules
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from tests.support.private import CENTRAL, private_study
 from tests.support.private_rounds import PrivatePing, client, land_private, private_crowd
@@ -32,8 +32,10 @@ CONTRIBUTIONS = [Signs(), ClippedFlat(norm=2.0), ClippedByKind(norms={"coefficie
 
 
 def sums_of(landing: Path, study: Study, engine: object = None, key: bytes | None = None) -> dict[int, np.ndarray]:
-    manifest = list_landed(landing, study, "main", 0, 0)
-    return dict(exact_sums(landing, study, study.lines[0], 0, DIGEST, manifest, engine or NumpyEngine(), key))  # type: ignore[arg-type]
+    manifest = list_landed(landing, study, "main", 0)
+    return dict(
+        exact_sums(landing, manifest, private_rules(study, study.lines[0], 0, DIGEST, key), engine or NumpyEngine())
+    )  # type: ignore[arg-type]
 
 
 def hostile(study: Study, arms: tuple[str, str] = ("treatment", "control")) -> dict[str, list[PrivatePing]]:

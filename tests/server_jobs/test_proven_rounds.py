@@ -15,7 +15,7 @@ from fedping.protocol.sharing.exchange import Request, read_signed, signed
 from fedping.protocol.sharing.keys import sealer
 from fedping.protocol.sharing.offer import terms_of
 from fedping.protocol.sharing.shares import Votes, bits_of, context_of, info_of, layout
-from fedping.server_jobs.privacy.leader import leader_key
+from fedping.server_jobs.privacy.keys import leader_key
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.server_jobs.test_shared_rounds import begun, messy, plain_sums, round_of
 from tests.support.private_rounds import PrivatePing, land_private

@@ -17,8 +17,8 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import landed_files, partition, write_landed
 from fedping.protocol.pipeline import Staleness
 from fedping.protocol.study import Arm, Study
-from fedping.server_jobs.deletion import deletion_lock, in_words
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.deletion import deletion_lock, describe_versions
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.killed_command import killed_at
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, id_of, land, store_with, table_of
@@ -38,7 +38,9 @@ def study_of(staleness: Staleness | None = None) -> Study:
 
 def play(folder: Path) -> str:
     store, landing = open_store(folder / "store"), folder / "landing"
-    return run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test").status
+    return run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    ).status
 
 
 def played(folder: Path, staleness: Staleness | None = None) -> ModelStore:
@@ -194,4 +196,4 @@ def test_nothing_is_removed_that_the_history_cannot_tell(tmp_path: Path, capsys:
 
 
 def test_versions_are_told_in_runs() -> None:
-    assert in_words((1, 2, 3, 5, 8, 9)) == "1 to 3, 5, 8 to 9"
+    assert describe_versions((1, 2, 3, 5, 8, 9)) == "1 to 3, 5, 8 to 9"

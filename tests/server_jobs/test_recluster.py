@@ -19,9 +19,9 @@ from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.pipeline import GradientDescent, Pipeline, Recluster, Staleness
 from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, Study
-from fedping.server_jobs.round import recompute, run_round
-from fedping.server_jobs.round.accumulator import accumulator_for
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.aggregate import combined
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.ping_filter import OVER_CAPACITY
 from fedping.server_jobs.round.plan import rules_for
@@ -174,7 +174,7 @@ def test_rounds_find_the_places_and_can_be_computed_again(tmp_path: Path) -> Non
     for n in range(3):
         fetched = np.array(store.head("study", "main").weights)[: K * D].reshape(K, D)
         land(tmp_path, clustered_pings(200, n, fetched, seed=n), iteration=n)
-        run_round(store, tmp_path, "study", "main", ENGINE, clock=lambda: WHEN, code_version="t")
+        run_round(store, tmp_path, "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="t"))
     head = store.head("study", "main")
     assert head.iteration == 3
     found = np.array(head.weights)[: K * D].reshape(K, D)
@@ -235,7 +235,7 @@ def test_one_client_with_very_many_pings_takes_room_from_nobody(tmp_path: Path, 
     honest = clustered_pings(40, 0, np.zeros((K, D)))
     loud = [dataclasses.replace(honest[0], document=50_000 + i) for i in range(3000)]
     land(tmp_path, [*loud[:2500], *honest, *loud[2500:]])
-    result = run_round(store, tmp_path, "study", "main", ENGINE, clock=lambda: WHEN, code_version="t")
+    result = run_round(store, tmp_path, "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="t"))
     assert (result.status, result.clients) == ("published", 40)
     assert result.counts["used"] + result.counts["over_capacity"] == 3040
     assert 40 <= result.counts["used"] <= 40 + 9
@@ -256,7 +256,7 @@ def test_of_too_many_clients_some_are_left_out_by_lot(tmp_path: Path, little_roo
     pings = clustered_pings(900, 0, np.zeros((K, D)))
     land(tmp_path, pings[:300])
     land(tmp_path, pings[300:], at_ms=FIRST_MS + 1)
-    result = run_round(store, tmp_path, "study", "main", ENGINE, clock=lambda: WHEN, code_version="t")
+    result = run_round(store, tmp_path, "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="t"))
     assert result.status == "published"
     assert result.counts["over_capacity"] == 900 - result.counts["used"]
     assert 60 <= result.counts["used"] <= 160
@@ -277,7 +277,7 @@ def test_crafted_client_ids_neither_hang_a_round_nor_push_all_others_out(
         ping.client: crafted.tobytes() for ping, crafted in zip(pings[:300], crafted_ids(300, 0, seed=2), strict=True)
     }
     land(tmp_path, pings)
-    result = run_round(store, tmp_path, "study", "main", ENGINE, clock=lambda: WHEN, code_version="t")
+    result = run_round(store, tmp_path, "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="t"))
     assert result.status == "published"
     assert result.counts["over_capacity"] == 600 - result.counts["used"]
     assert 50 <= result.counts["used"] <= 160

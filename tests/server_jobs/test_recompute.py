@@ -11,7 +11,7 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import landed_files, partition
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, store_with
 from tests.support.versions import small_study
@@ -30,7 +30,7 @@ def trained(tmp_path: Path) -> ModelStore:
         land(tmp_path, crowd(40, seed=n, version=n), iteration=n, at_ms=FIRST_MS + 2 * n)
         again = [*crowd(9, seed=n, version=n), Ping(700, 3, None, version=n), Ping(701, 4, payload=b"?", version=n)]
         land(tmp_path, again, iteration=n, at_ms=FIRST_MS + 2 * n + 1)
-        run_round(store, tmp_path, "study", "main", ENGINE, clock=lambda: WHEN, code_version="test")
+        run_round(store, tmp_path, "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="test"))
     return store
 
 

@@ -29,7 +29,8 @@ from fedping.protocol.pipeline import (
 )
 from fedping.server_jobs.optimize import first_state
 from fedping.server_jobs.round import ArrayRound, NumpyEngine, recompute
-from fedping.server_jobs.round.accumulator import accumulator_for, points_of
+from fedping.server_jobs.round.accumulator import points_of
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.robust import (
     buckets_of,
     centered_clip_of,

@@ -22,10 +22,10 @@ from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import partition
 from fedping.protocol.study import Arm, Line, Study
-from fedping.server_jobs.round import RoundResult, recompute, run_round
+from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.aggregate import ShardPartial
 from fedping.server_jobs.round.engine import NumpyEngine
-from fedping.server_jobs.round.manifest import list_landed
+from fedping.server_jobs.round.manifest import Window, list_landed
 from fedping.server_jobs.round.plan import Work
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, store_with
 from tests.support.versions import small_study
@@ -42,7 +42,9 @@ class NoEngine:
 
 def play(store: ModelStore, landing: Path, engine: object = None, line: str = "main", **more: object) -> RoundResult:
     engine = engine or NumpyEngine()
-    return run_round(store, landing, "study", line, engine, clock=lambda: WHEN, code_version="test", **more)
+    return run_round(
+        store, landing, "study", line, engine, RoundOptions(clock=lambda: WHEN, code_version="test", **more)
+    )
 
 
 @pytest.fixture
@@ -151,7 +153,7 @@ def test_a_window_that_ended_in_the_far_future_ends_at_the_clock_of_the_round(tm
     """An earlier version of fedping believed what a file was named."""
     land(tmp_path, crowd(5))
     land(tmp_path, crowd(3, version=1), iteration=1, at_ms=FIRST_MS + 20)
-    manifest = list_landed(tmp_path, small_study(), "main", 1, 9_999_999_999_999, now_ms=FIRST_MS + 10)
+    manifest = list_landed(tmp_path, small_study(), "main", 1, Window(9_999_999_999_999, FIRST_MS + 10))
     assert manifest.window_end_ms == FIRST_MS + 20
 
 

@@ -17,7 +17,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.notation import time_at
 from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationByTime
 from fedping.protocol.study import Arm, Study
-from fedping.server_jobs.round import NumpyEngine, RoundResult, recompute, run_round
+from fedping.server_jobs.round import NumpyEngine, RoundOptions, RoundResult, recompute, run_round
 from tests.support.rounds import FIRST_MS, WHEN, Ping, land, store_with
 from tests.support.versions import small_study
 
@@ -34,7 +34,7 @@ def ending_study(**rules: Any) -> Study:
 
 def play(store: ModelStore, landing: Path, minutes: float = 0, **more: Any) -> RoundResult:
     now = time_at(FIRST_MS + minutes * MINUTE)
-    return run_round(store, landing, "study", "main", ENGINE, clock=lambda: now, code_version="t", **more)
+    return run_round(store, landing, "study", "main", ENGINE, RoundOptions(clock=lambda: now, code_version="t", **more))
 
 
 def land_loss(landing: Path, version: int, loss: float, clients: int = 3) -> None:
@@ -187,7 +187,7 @@ def test_a_round_comes_too_early_for_an_iteration_by_time(tmp_path: Path) -> Non
     land_loss(landing, 0, 1.0)
 
     def at(when: str) -> RoundResult:
-        return run_round(store, landing, "study", "main", ENGINE, clock=lambda: when, code_version="t")
+        return run_round(store, landing, "study", "main", ENGINE, RoundOptions(clock=lambda: when, code_version="t"))
 
     early = at("2026-01-01T00:44:59.999+00:00")
     assert (early.status, early.until) == ("early", "2026-01-01T00:45:00.000+00:00")
@@ -203,7 +203,7 @@ def test_an_iteration_of_a_version_from_the_future_does_not_last_until_then_with
     land_loss(landing, 0, 1.0)
 
     def at(when: str) -> RoundResult:
-        return run_round(store, landing, "study", "main", ENGINE, clock=lambda: when, code_version="t")
+        return run_round(store, landing, "study", "main", ENGINE, RoundOptions(clock=lambda: when, code_version="t"))
 
     assert at("2025-12-31T23:59:30.000+00:00").status == "early", "clocks may be some seconds apart"
     assert at("2099-01-01T00:00:00.000+00:00").status == "published"  # by a machine whose clock is wrong
@@ -224,7 +224,7 @@ def test_history_names_versions_whose_date_cannot_be_right(tmp_path: Path, capsy
     for number, year in enumerate((2099, 2026, 2026)):
         land_loss(landing, number, 1.0)
         when = f"{year}-02-0{number + 1}T00:00:00.000+00:00"
-        run_round(store, landing, "study", "main", ENGINE, clock=lambda when=when: when, code_version="t")
+        run_round(store, landing, "study", "main", ENGINE, RoundOptions(clock=lambda when=when: when, code_version="t"))
     for last, named in ((20, (1, 2)), (2, (2,)), (1, ())):
         code, out, err = run(capsys, "store", "history", "study", "main", "--last", last, "--store", tmp_path / "store")
         assert (code, len(out.splitlines())) == (0, 1 + min(last, 4))
@@ -252,7 +252,9 @@ def test_an_iteration_ends_with_enough_of_what_it_waits_for_or_at_its_most(
 
     def at(name: str, minute: int) -> RoundResult:
         when = f"2026-01-01T0{minute // 60}:{minute % 60:02}:00.000+00:00"
-        return run_round(stores[name], landing, "study", "main", ENGINE, clock=lambda: when, code_version="t")
+        return run_round(
+            stores[name], landing, "study", "main", ENGINE, RoundOptions(clock=lambda: when, code_version="t")
+        )
 
     assert at("soon", 9).sentence == "study/main: version 0 stays until 2026-01-01 00:10:00 UTC"
     told = at("soon", 10)

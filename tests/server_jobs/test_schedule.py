@@ -27,13 +27,13 @@ from fedping.server_jobs.schedule import (
     WallClock,
     parse_every,
     parse_offset,
+    read_plan,
     run_jobs,
     run_schedule,
     slot_after,
     slots_between,
     time_of_day_after,
 )
-from fedping.server_jobs.schedule_plan import read_plan
 from tests.support.rounds import FIRST_MS, Ping, crowd, land, store_with
 from tests.support.versions import small_study
 

@@ -13,7 +13,7 @@ import pytest
 
 from fedping.model_store import open_store
 from fedping.protocol.location import Place, child, place_of
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import PATH, STUDY, ingest_study, landed_ids
 from tests.support.ingest_server import IngestServer
@@ -110,7 +110,9 @@ def test_rolling_restarts_and_a_kill_behind_a_balancer_lose_nothing_and_count_no
     assert not senders.refused
     landed = landed_ids(landing)
     assert set(senders.answered) <= set(landed)
-    made = run_round(open_store(store), landing, STUDY, "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    made = run_round(
+        open_store(store), landing, STUDY, "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
     counts = made.counts
     assert counts["used"] == len(set(landed))
     assert sum(counts.values()) == len(landed)

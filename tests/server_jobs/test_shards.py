@@ -38,12 +38,13 @@ from fedping.protocol.landing import (
 from fedping.protocol.limits import Limits
 from fedping.protocol.pipeline import Krum, Median
 from fedping.protocol.study import Study, study_from_toml
-from fedping.server_jobs.erasure import find_pings, remove
+from fedping.server_jobs.deletion import erase, find_pings
 from fedping.server_jobs.ingest.partitions import Layouts
+from fedping.server_jobs.round import RoundOptions, recompute, run_round, shard, spark_engine
 from fedping.server_jobs.round import aggregate as aggregates
-from fedping.server_jobs.round import recompute, run_round, shard, spark_engine
-from fedping.server_jobs.round.accumulator import accumulator_for, merged, moments_of, no_moments, partial_size
+from fedping.server_jobs.round.accumulator import merged, moments_of, no_moments, partial_size
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
+from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
 from fedping.server_jobs.round.ping_file import PingReader, open_ping_file
 from fedping.server_jobs.round.plan import Rules, Work, tasks_for
@@ -61,6 +62,7 @@ from tests.support.versions import small_study
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 RULES = Rules(
     line=line_of(2), iteration=0, arms=("treatment", "control"), submits=(True, False), pings="frecency-update"
@@ -382,7 +384,7 @@ def test_a_median_of_many_shards_keeps_no_more_than_of_sixteen(tmp_path: Path, m
     rules = dataclasses.replace(rules_of(256), line=line_of(2, aggregate=Median()))
     exact = aggregate([path], rules).total.own
     assert exact.rows == 1200
-    monkeypatch.setattr("fedping.server_jobs.round.sketch.room_for_all", lambda m: 2**15 if m == 4 else 50)
+    monkeypatch.setattr("fedping.server_jobs.round.robust.room_for_all", lambda m: 2**15 if m == 4 else 50)
     assert aggregate([path], dataclasses.replace(rules, shards=16)).total.own.counts is not None
     counted = aggregate([path], rules).total.own
     assert counted.counts is not None
@@ -403,7 +405,7 @@ def test_versions_keep_the_number_that_they_were_made_with(tmp_path: Path) -> No
                 changed(made, shards), (f"shards: {shards}",), at=WHEN, by="", because="", after=store.entries("study")
             )
         land(tmp_path, crowd(300, seed=n, version=n), iteration=n, at_ms=FIRST_MS + n)
-        run_round(store, tmp_path, "study", "main", ENGINE, clock=lambda: WHEN, code_version="test")
+        run_round(store, tmp_path, "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="test"))
     versions = [store.version("study", "main", n) for n in range(5)]
     assert [each.lineage.shards for each in versions] == [16, 16, 64, 256, 32]
     for n in range(5):
@@ -514,7 +516,7 @@ def test_a_client_is_forgotten_in_files_of_any_layout(tmp_path: Path) -> None:
         client = UUID(bytes=id_of("client", 77))
         [found] = [each for each in find_pings(tmp_path, client) if each is not None]
         assert not isinstance(found, UnreadableFile)
-        remove(found, client)
+        erase(found, client)
     [file] = landed_files(folder)
     left = open_ping_file(file, RULES.document)
     assert (left.rows, left.shards) == (4999, 64)

@@ -90,6 +90,22 @@ def test_a_round_of_shares_killed_anywhere_makes_one_version(
     expect_one_version(tmp_path, server, vectors)
 
 
+def test_a_round_killed_before_its_request_was_sent_makes_no_second_one(
+    line: SharedLine, tmp_path: Path, server: HelperServer
+) -> None:
+    """Not even where the store would keep the first: what has landed since is not read, so it cannot be in the way."""
+    killed = run("linked", tmp_path, "--helper", server.url)
+    assert killed.returncode == KILLED, killed.stderr
+    request = (tmp_path / "store/private/main/asked/0.msgpack").read_bytes()
+    land_private(tmp_path / "landing", line.study, line.crowd(3, seed=5), at_ms=FIRST_MS + 1).write_bytes(b"torn")
+    told = run("never", tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert (tmp_path / "store/private/main/asked/0.msgpack").read_bytes() == request
+    again = run("never", tmp_path, "--helper", server.url)
+    assert again.returncode == 0, again.stderr
+    expect_one_version(tmp_path, server, line.vectors(30))
+
+
 @pytest.mark.parametrize(
     ("asking", "moment"),
     [

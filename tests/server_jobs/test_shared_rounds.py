@@ -25,13 +25,13 @@ from fedping.protocol.sharing.exchange import (
     signed,
 )
 from fedping.server_jobs.privacy.budget import spent
-from fedping.server_jobs.privacy.leader import leader_identity
+from fedping.server_jobs.privacy.keys import leader_identity
 from fedping.server_jobs.privacy.noise import has_its_size
-from fedping.server_jobs.round import RoundResult, recompute, run_round
+from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.helper_client import FileHelper, HelperUnavailable
 from fedping.server_jobs.round.manifest import list_landed
-from fedping.server_jobs.round.private import exact_sums
+from fedping.server_jobs.round.private import exact_sums, private_rules
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from tests.support.private_rounds import PrivatePing, client, land_private
 from tests.support.rounds import FIRST_MS, WHEN, id_of, store_with
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def round_of(store: ModelStore, landing: Path, helper: Any = None, **more: Any) -> RoundResult:
     given = {"privacy_key": KEY, "helper": helper, "clock": lambda: WHEN, **more}
     engine = given.pop("engine", NumpyEngine())
-    return run_round(store, landing, "private", "main", engine, code_version="test", **given)
+    return run_round(store, landing, "private", "main", engine, RoundOptions(code_version="test", **given))
 
 
 def begun(folder: Path, **settings: Any) -> tuple[SharedLine, ModelStore, Path]:
@@ -103,8 +103,8 @@ def messy(line: SharedLine) -> tuple[list[PrivatePing], list[PrivatePing]]:
 def plain_sums(folder: Path, line: SharedLine, pings: list[PrivatePing]) -> dict[str, list[int]]:
     study = plain(line)
     land_private(folder, study, pings)
-    manifest = list_landed(folder, study, "main", 0, 0)
-    sums = exact_sums(folder, study, study.lines[0], 0, "", manifest, NumpyEngine(), None)
+    manifest = list_landed(folder, study, "main", 0)
+    sums = exact_sums(folder, manifest, private_rules(study, study.lines[0], 0, "", None), NumpyEngine())
     return {arm.name: sums[number].tolist() for number, arm in enumerate(study.arms)}
 
 
@@ -217,10 +217,8 @@ def test_other_lines_go_on_meanwhile(tmp_path: Path) -> None:
     store.create_study(other.study, first_versions(other.study, created=WHEN, code_version="test"))
     land_private(landing, other.study, [*other.crowd(6), *other.crowd(6, arm="control")])
     assert round_of(store, landing, Refusing("storage")).status == "asked"
-    made = run_round(
-        store, landing, "other", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test", privacy_key=KEY,
-        helper=other.way,
-    )  # fmt: skip
+    options = RoundOptions(clock=lambda: WHEN, code_version="test", privacy_key=KEY, helper=other.way)
+    made = run_round(store, landing, "other", "main", NumpyEngine(), options)
     assert made.status == "published"
     assert round_of(store, landing, line.way).status == "published"
 
@@ -571,7 +569,7 @@ def test_more_clients_than_a_helper_takes_are_said_to_be_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, store, landing = begun(tmp_path)
-    monkeypatch.setattr("fedping.server_jobs.round.shared_sums.MOST_CLIENTS", 49)
+    monkeypatch.setattr("fedping.server_jobs.round.private_sums.MOST_CLIENTS", 49)
     with pytest.raises(FedpingError, match=r"pings of more than 49 clients of line 'main'.*; nothing was asked"):
         round_of(store, landing, line.way)
     assert asked_files(tmp_path) == set()

@@ -14,9 +14,18 @@ from fedping.model_store.store import open_store
 from fedping.protocol.pipeline import Median, TrimmedMean
 from fedping.server_jobs.round import NumpyEngine, recompute
 from fedping.server_jobs.round import accumulator as accumulators
-from fedping.server_jobs.round.accumulator import MOST_KEPT_BYTES, Sent, accumulator_for
-from fedping.server_jobs.round.robust import median_of, trimmed_mean_of
-from fedping.server_jobs.round.sketch import Sketch, bins_of, bits_for, columns_of_bins, folded, middles
+from fedping.server_jobs.round.accumulator import MOST_KEPT_BYTES, Sent
+from fedping.server_jobs.round.aggregations import accumulator_for
+from fedping.server_jobs.round.robust import (
+    Sketch,
+    bins_of,
+    bits_for,
+    columns_of_bins,
+    folded,
+    median_of,
+    middles,
+    trimmed_mean_of,
+)
 from tests.support.hostile_rounds import EXTREME, by_clients, float32s, ids, play, study_with, through_files
 from tests.support.laboratory_rounds import memory_rounds
 from tests.support.rounds import line_of
@@ -89,7 +98,7 @@ def test_of_more_than_fits_come_the_same_bits_however_it_is_divided(
     study, spoil = study_with(aggregate=aggregate), by_clients(0.1, 1e30)
     exact = play(memory_rounds(study.lines[0], ids()), 3, spoil, pings=600)
     monkeypatch.setattr(accumulators, "MOST_KEPT_BYTES", 16 * 8 * 5 * 2**13)  # a sketch fits
-    monkeypatch.setattr("fedping.server_jobs.round.sketch.room_for_all", lambda m: 8 if m == 5 else 2**13)
+    monkeypatch.setattr("fedping.server_jobs.round.robust.room_for_all", lambda m: 8 if m == 5 else 2**13)
     in_bins = play(memory_rounds(study.lines[0], ids()), 3, spoil, pings=600)
     assert in_bins != exact
     np.testing.assert_allclose(np.frombuffer(in_bins[0]), np.frombuffer(exact[0]), atol=0.1)

@@ -30,10 +30,10 @@ from fedping.server_jobs.health.findings import Health
 from fedping.server_jobs.health.monitor import dedup_key, payload
 from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.settings import IngestSettings
-from fedping.server_jobs.round import RoundResult, recompute, run_round
+from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
+from fedping.server_jobs.round.guard import verdict
 from fedping.server_jobs.round.plan import StageSide
-from fedping.server_jobs.round.staging import verdict
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, id_of, land, store_with
 from tests.support.versions import after, small_study
 
@@ -49,7 +49,9 @@ def staging(stage: Stage = STAGE, **guard: object) -> Study:
 
 
 def play(store: ModelStore, landing: Path, now: str = WHEN) -> RoundResult:
-    return run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: now, code_version="test")
+    return run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: now, code_version="test")
+    )
 
 
 def gets_it_first(client: int, iteration: int, share: float = SHARE) -> bool:
@@ -482,6 +484,6 @@ def test_a_person_who_discards_is_followed_where_the_command_was_killed(staged: 
     land_stage(tmp_path, 0, 1, 5, tried=1.0, stayed=1.0)
     result = play(staged, tmp_path)
     assert (result.status, staged.head("study", "main").iteration) == ("withdrawn", 2)
-    assert "somebody has decided so" in result.sentence
+    assert "a person has decided so" in result.sentence
     with pytest.raises(InvalidSettings, match=r"no version .* is held"):
         discard(staged, "study", "main", created=WHEN, code_version="test")

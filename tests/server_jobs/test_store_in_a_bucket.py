@@ -28,7 +28,7 @@ from fedping.protocol.landing import all_landed, partition, write_landed
 from fedping.protocol.location import place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, connection
 from fedping.protocol.study import Arm, Study
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
 from tests.support.dashboard import dashboard_client
 from tests.support.effort import few_or_all
@@ -77,7 +77,7 @@ def landed(folder: Path) -> Path:
 
 def rounds(store: ModelStore, landing: Path, engine: Engine, many: int = ROUNDS) -> None:
     for _ in range(many):
-        run_round(store, landing, "study", "main", engine, clock=lambda: WHEN, code_version="test")
+        run_round(store, landing, "study", "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test"))
 
 
 def digests(store: ModelStore) -> list[str]:
@@ -249,13 +249,14 @@ import sys
 from pathlib import Path
 from fedping.model_store import open_store
 from fedping.protocol.location import place_of
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.killed_puts import die_at_put
 
 store = open_store(place_of(sys.argv[1]))
 die_at_put(int(sys.argv[3]), sys.argv[4])
-run_round(store, Path(sys.argv[2]), "study", "main", NumpyEngine(), clock=lambda: "%s", code_version="test")
+options = RoundOptions(clock=lambda: "%s", code_version="test")
+run_round(store, Path(sys.argv[2]), "study", "main", NumpyEngine(), options)
 """
 
 

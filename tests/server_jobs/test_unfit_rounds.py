@@ -17,7 +17,7 @@ from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, 
 from fedping.protocol.spec import NonNegative, OrderedCutoffs
 from fedping.protocol.study import Study
 from fedping.protocol.training import OneGradient
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.laboratory_rounds import file_rounds, memory_rounds
 from tests.support.rounds import FIRST_MS, WHEN, Ping, crowd, land, store_with
@@ -107,7 +107,7 @@ def test_whatever_the_pings_what_is_published_can_be_read(
             landing, [Ping(9 * n + i, i, (value, -value), version=n) for i in range(3)], iteration=n, at_ms=FIRST_MS + n
         )
         try:
-            run_round(store, landing, "study", "main", ENGINE, clock=lambda: WHEN, code_version="t")
+            run_round(store, landing, "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="t"))
         except UnfitModel:
             break
     looked = open_store(tmp_path / "store")

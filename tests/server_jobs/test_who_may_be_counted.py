@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fedping.protocol.enrolment import enrol
 from fedping.protocol.study import Study
-from fedping.server_jobs.round import NumpyEngine, recompute, run_round
+from fedping.server_jobs.round import NumpyEngine, RoundOptions, recompute, run_round
 from tests.support.ingest_app import IngestApp, ingest_app, ingest_study
 from tests.support.pings import ping_json
 from tests.support.rounds import WHEN, crowd, id_of, land, store_with
@@ -77,7 +77,12 @@ def test_a_round_leaves_strangers_out_and_says_so(tmp_path: Path) -> None:
     belongs = [enrol(study, str(uuid.UUID(bytes=id_of("client", p.client)))) == study.arms[0] for p in pings]
     land(tmp_path / "landing", pings)
     result = run_round(
-        store, tmp_path / "landing", "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test"
+        store,
+        tmp_path / "landing",
+        "study",
+        "main",
+        NumpyEngine(),
+        RoundOptions(clock=lambda: WHEN, code_version="test"),
     )
     assert 50 < sum(belongs) < 190
     assert (result.counts["used"], result.counts["not_enrolled"]) == (sum(belongs), 200 - sum(belongs))

@@ -24,7 +24,7 @@ from fedping.protocol.stopping_settings import EarlyStop
 from fedping.protocol.study import Study, protected
 from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.settings import IngestSettings
-from fedping.server_jobs.round import RoundResult, recompute, run_round
+from fedping.server_jobs.round import RoundOptions, RoundResult, recompute, run_round
 from fedping.server_jobs.round.aggregate import combined
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.guard import by_chance, fallen, watched
@@ -135,7 +135,9 @@ def study_with(limits: Limits | None, **line: Any) -> Study:
 
 
 def play(store: ModelStore, landing: Path) -> RoundResult:
-    return run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    return run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")
+    )
 
 
 def land_losses(landing: Path, n: int, treated: float, control: float, *claims: Ping) -> None:

@@ -19,7 +19,7 @@ import pytest
 from fedping.model_store import open_store
 from fedping.protocol.landed_file import open_landed
 from fedping.protocol.landing import all_landed
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import landed_ids
 from tests.support.ingest_server import running_ingest
@@ -64,7 +64,7 @@ def test_a_journal_of_an_older_ingest_lands_and_each_of_its_pings_counts_once(ke
     assert set(landed_ids(landing)) == set(answered)
 
     store = open_store(folder / "store")
-    made = run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
+    made = run_round(store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t"))
     assert (made.status, made.counts["used"]) == ("published", len(answered))
     assert made.counts["duplicate"] == len(landed_ids(landing)) - len(answered)
     for number in (0, 1):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedping.model_store.store import open_store
-from fedping.server_jobs.round import run_round
+from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.rounds import WHEN
 
@@ -38,4 +38,4 @@ def disturb(write: int) -> None:
 if __name__ == "__main__":
     store, landing = open_store(Path(sys.argv[2]) / "store"), Path(sys.argv[2]) / "landing"
     disturb(int(sys.argv[1]))
-    run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+    run_round(store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test"))

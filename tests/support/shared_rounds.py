@@ -22,7 +22,7 @@ from fedping.protocol.sharing.exchange import Request as Request
 from fedping.protocol.sharing.keys import Seal
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.study import Study, public_study
-from fedping.server_jobs.privacy.leader import leader_identity
+from fedping.server_jobs.privacy.keys import leader_identity
 from tests.support.private import private_study
 from tests.support.private_rounds import PrivatePing, client
 from tests.support.rounds import WHEN, id_of

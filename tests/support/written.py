@@ -34,7 +34,7 @@ from fedping.protocol.json_schema import write_schemas
 from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.study import study_from_toml
 from fedping.protocol.training import OwnTraining
-from fedping.server_jobs.round import engine_named, recompute, run_round
+from fedping.server_jobs.round import RoundOptions, engine_named, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.laboratory import small_file
 from tests.support.rounds import FIRST_MS, WHEN, Ping, store_with, table_of
@@ -68,7 +68,7 @@ def write_store(folder: Path) -> ModelStore:
             _change(store)
         pings = table_of(exact_pings(n))
         write_landed(partition(landing, "study", "main", n), pings, FIRST_MS + n, token=f"{n:012x}")
-        run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="test")
+        run_round(store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test"))
     return store
 
 

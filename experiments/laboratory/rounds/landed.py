@@ -36,7 +36,7 @@ from fedping.protocol.ping import MODEL_UPDATE, NO_VERSION
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import Engine, run_round
+from fedping.server_jobs.round import Engine, RoundOptions, run_round
 
 START_MS = 1_529_452_800_000
 """The start of round 0: 2018-06-20."""
@@ -82,8 +82,7 @@ class LandedLine:
                 STUDY,
                 LINE,
                 self.engine,
-                clock=lambda: _iso(now_ms),
-                code_version=__version__,
+                RoundOptions(clock=lambda: _iso(now_ms), code_version=__version__),
             )
         except UnfitModel as error:
             raise diverged(error.reason) from error

@@ -8,7 +8,7 @@ from typing import Any
 from fedping.model_store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import all_landed
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.golden.reading.common import LATER
 from tests.golden.reading.stores import goes_on
@@ -62,7 +62,9 @@ def lands(folder: Path) -> dict[str, Any]:
     found["quarantined"] = len(list((journal / "quarantine").glob("*")))
     found["refused"] = refused(folder)
     store = open_store(folder / "store")
-    result = run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: LATER, code_version="golden")
+    result = run_round(
+        store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: LATER, code_version="golden")
+    )
     head = store.head("study", "main")
     found["round"] = {
         "status": result.status,

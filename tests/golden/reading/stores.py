@@ -6,7 +6,7 @@ from typing import Any
 
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
-from fedping.server_jobs.round import recompute, run_round
+from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.golden.reading.common import LATER, digest
 
@@ -66,7 +66,7 @@ def versions(store: ModelStore, landing: Path, study: str, line: str, **more: An
 def goes_on(folder: Path, study: str, line: str, **more: Any) -> dict[str, Any]:
     """Run a line's next round, and return what it came to and what clients fetch then."""
     store, settings = open_store(folder / "store"), {"clock": lambda: LATER, "code_version": "golden", **more}
-    result = run_round(store, folder / "landing", study, line, ENGINE, **settings)
+    result = run_round(store, folder / "landing", study, line, ENGINE, RoundOptions(**settings))
     latest = folder / "store" / study / line / "public" / "latest.json"
     return {
         "status": result.status,

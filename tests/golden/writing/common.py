@@ -20,7 +20,7 @@ from fedping.protocol.study import Arm, Line, Study
 from fedping.protocol.update import Payloads
 from fedping.protocol.upload import sending
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import RoundResult, run_round
+from fedping.server_jobs.round import RoundOptions, RoundResult, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 
 WHEN = "2026-01-01T00:00:00.000+00:00"
@@ -134,7 +134,9 @@ def land(
 def play(folder: Path, of: str, name: str, status: str = "published", when: str = WHEN, **more: Any) -> RoundResult:
     """Run a round at a fixed time, and look that it came to what is meant to be frozen."""
     settings = {"clock": lambda: when, "code_version": "golden", **more}
-    result = run_round(open_store(folder / "store"), folder / "landing", of, name, NumpyEngine(), **settings)
+    result = run_round(
+        open_store(folder / "store"), folder / "landing", of, name, NumpyEngine(), RoundOptions(**settings)
+    )
     assert result.status == status, result.sentence
     return result
 

@@ -1,9 +1,8 @@
-"""The server's coin: which clients count in a round of a private line, by a secret key of the operator's.
+"""The operator's secret key: it samples the clients of private rounds, and signs the leader's requests to helpers.
 
-A sample hides its clients only from those who cannot tell who is in it. So the coin follows from a key that is neither
-in the store nor beside the pings; with it, it is the same for every ping of a client, on every engine and in every
-repetition of a round, and another one in the next version or in another store. Of the key, a lineage holds the SHA-256
-alone.
+A sample hides its clients only from readers who cannot tell who is in it. So it follows from a key that is neither in
+the store nor beside the pings. With the key it is the same for every ping of a client, on every engine and in every
+repetition of a round, and another one in the next version or in another store. A lineage holds the key's SHA-256 alone.
 """
 
 from __future__ import annotations
@@ -15,12 +14,18 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.secret_file import others_may_use, write_secret
+from fedping.protocol.sharing.keys import Identity, identity_of, signing_key
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 
 KEY_BYTES = 32
 
@@ -119,3 +124,21 @@ def read_key(path: Path, *, apart_from: tuple[Path, ...] = ()) -> bytes:
             "one"
         )
     return key
+
+
+PURPOSE = "fedping leader v1"
+
+
+def leader_key(secret: bytes) -> Ed25519PrivateKey:
+    """Return the key that requests are signed with, of the secret in a file of 'fedping privacy key'."""
+    return signing_key(secret, PURPOSE)
+
+
+def leader_identity(secret: bytes) -> Identity:
+    """Return the identity by which helpers know who asks."""
+    return identity_of(leader_key(secret))
+
+
+def verify_key(secret: bytes, study: str, line: str, version: int) -> bytes:
+    """Return the key that both servers look at the proofs of a version with, 32 bytes, which no client knows."""
+    return hmac.digest(secret, f"fedping verify v1|{study}|{line}|{version}".encode(), "sha256")

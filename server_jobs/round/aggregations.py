@@ -1,0 +1,154 @@
+"""The accumulator of each aggregation: the built-in ones, and those of users' packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.extensions import extension_of
+from fedping.protocol.pipeline import (
+    CenteredClip,
+    GeometricMedian,
+    Krum,
+    Mean,
+    MeanOfSigns,
+    Median,
+    OwnAggregation,
+    Pipeline,
+    Recluster,
+    TrimmedMean,
+)
+from fedping.protocol.study import Line
+from fedping.server_jobs.optimize.transformation import (
+    Arrays,
+    BrokenLink,
+    Vector,
+    as_vectors,
+    blame,
+    blamed,
+    broken_if_failed,
+    link_name,
+)
+from fedping.server_jobs.round.accumulator import Accumulator, Finished, Moments, mean, mean_of_signs, with_moments
+from fedping.server_jobs.round.clipping import clipped
+from fedping.server_jobs.round.private_sums import private_sums, shared_sums
+from fedping.server_jobs.round.recluster import recluster
+from fedping.server_jobs.round.robust import (
+    bucketed,
+    centered_clip,
+    geometric_median,
+    krum,
+    median,
+    trimmed_mean,
+)
+
+
+def _own(settings: OwnAggregation) -> Accumulator[Any]:
+    """Return the accumulator of an extension: what its function returns, or its class's instance.
+
+    Without ``moments`` it gets those of the updates; its ``finish`` may return the direction alone.
+    """
+    extension = extension_of(settings)
+    with broken_if_failed():
+        made = extension.made(settings.settings)
+    if missing := [name for name in ("init", "add", "merge", "finish") if not hasattr(made, name)]:
+        raise BrokenLink(
+            f"{extension} returned a {type(made).__name__} without {' and '.join(missing)}; return what "
+            "fedping.of_all(finish) makes, or an object with all of these"
+        )
+
+    def finish(total: Any, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
+        found = made.finish(total, line, weights, state, key)
+        return found if isinstance(found, Finished) else Finished(found)
+
+    if isinstance(made, Accumulator):
+        return made._replace(finish=finish)
+    room = getattr(made, "room", lambda _: None)
+    if hasattr(made, "moments"):
+        return Accumulator(made.init, made.add, made.merge, finish, made.moments, room)
+    return with_moments(made.init, made.add, made.merge, finish, room)
+
+
+ACCUMULATORS: dict[type, Callable[[Any], Accumulator[Any]]] = {
+    Mean: mean,
+    MeanOfSigns: mean_of_signs,
+    Recluster: recluster,
+    Median: median,
+    TrimmedMean: trimmed_mean,
+    GeometricMedian: geometric_median,
+    Krum: krum,
+    CenteredClip: centered_clip,
+    OwnAggregation: _own,
+}
+"""The function that makes an accumulator, by the type of its settings (`fedping.protocol.pipeline.Combination`)."""
+
+
+def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
+    """Return a line's accumulator, whose functions raise :class:`BrokenLink` with its name for any error.
+
+    Args:
+        line: the line, which also says whether updates are clipped.
+        bound: the norm at which this round clips, if an earlier round has left it; needed to add updates.
+
+    Raises:
+        FedpingError: no accumulator is registered for the line's settings.
+    """
+    settings = line.pipeline.aggregate
+    name = f"the aggregation '{link_name(settings)}'"
+    if type(settings) not in ACCUMULATORS:
+        raise FedpingError(f"there is no accumulator for {name} of line '{line.name}'; register one, or set another")
+    if line.privacy is not None:
+        return private_sums(line) if line.privacy.shared is None else shared_sums(line)
+    with blamed(name):
+        made = staged(line.pipeline, ACCUMULATORS[type(settings)](settings), bound)
+
+    def named(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **asked: Any) -> Any:
+            try:  # what `blamed` does, which takes longer than a small batch
+                return function(*given, **asked)
+            except (FedpingError, MemoryError):
+                raise
+            except (Exception, SystemExit) as error:
+                raise blame(name, error) from error
+
+        return run
+
+    def finish(total: Any, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
+        with blamed(name):
+            found = made.finish(total, line, weights, state, key)
+            found = Finished(np.asarray(found.direction, dtype=np.float64), as_vectors(found.state))
+        if found.direction.shape != weights.shape:
+            raise BrokenLink(f"{name} made a direction of shape {found.direction.shape}, not {weights.shape}")
+        odd = np.flatnonzero(~np.isfinite(found.direction))
+        if len(odd):
+            where = line.spec.names[odd[0]]
+            raise BrokenLink(f"{name} made a direction that is {found.direction[odd[0]]} at weight '{where}'")
+        return found
+
+    def moments(total: Any) -> Moments:
+        with blamed(name):
+            told = made.moments(total)
+            if {np.shape(told.mean), np.shape(told.m2)} != {(line.spec.m,)}:
+                raise ValueError(f"its moments have shapes {np.shape(told.mean)} and {np.shape(told.m2)}")
+            return Moments(float(told.weight), np.asarray(told.mean, np.float64), np.asarray(told.m2, np.float64))
+
+    return Accumulator(
+        named(made.init),
+        named(made.add),
+        named(made.merge),
+        finish,
+        moments,
+        named(made.room),
+        made.asks,
+        named(made.add_few) if made.add_few else None,
+    )
+
+
+def staged(pipeline: Pipeline, made: Accumulator[Any], bound: float | None) -> Accumulator[Any]:
+    """Return an accumulator after the bucketing and the clip of a pipeline."""
+    if pipeline.bucketing is not None:
+        made = bucketed(made, pipeline.bucketing)
+    return clipped(made, pipeline.clip, bound) if pipeline.clips else made

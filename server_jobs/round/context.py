@@ -1,0 +1,214 @@
+"""The context of a round, and the stages that run in it.
+
+A round is a list of stages (`fedping.server_jobs.round.run`). Each gets the context, which never changes, and the state
+that the stages before have left. It returns the next state, or the result, which ends the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar
+
+from fedping.model_store.store import ModelStore, StoreError, VersionConflict, lost
+from fedping.model_store.version import Version
+from fedping.protocol.landing import is_landing, partition, read_published, record_published
+from fedping.protocol.location import Place
+from fedping.protocol.notation import milliseconds_of
+from fedping.protocol.stopping_settings import EarlyStop, IterationLength
+from fedping.protocol.study import Line, Study
+from fedping.protocol.upload import receiving
+from fedping.server_jobs.privacy.budget import needs_key
+from fedping.server_jobs.privacy.noise import Noise
+from fedping.server_jobs.round.engine import Engine
+from fedping.server_jobs.round.helper_client import Helper
+from fedping.server_jobs.round.manifest import Manifest, Window, late_for, list_landed
+from fedping.server_jobs.round.result import RoundResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundOptions:
+    """The caller's settings for a round.
+
+    Attributes:
+        clock: returns the current time, ISO 8601 in UTC, for the version's ``created``.
+        code_version: recorded in the lineage.
+        length: length of an iteration, if the line does not set it.
+        early_stopping: end of training, if the line does not set it.
+        on_step: called after each step with its name: ``repaired``, ``listed``, ``aggregated``, ``stepped``,
+            ``published`` or ``held``; ``staged`` when the clients of the stage can fetch the version; ``judged`` and
+            ``intended`` when a stage is decided; of a private line also ``drawn`` and ``deleted``; of a two-server
+            line also ``summed``, ``asked``, ``answered`` and ``forgotten``.
+        privacy_key: the key that samples the clients of a private line (`fedping.server_jobs.privacy.keys`)
+            and signs requests to helpers (`fedping.server_jobs.privacy.keys`); None if the line needs neither.
+        keep: keeps the pings of a private line after its round, which breaks its guarantee.
+        noise: draws the noise of a private line; None for the operating system. Other noise protects no client and is
+            accepted only if the study is declared to be simulated.
+        helper: the connection to the helper of a two-server line; None if its answers arrive as files.
+    """
+
+    clock: Callable[[], str]
+    code_version: str
+    length: IterationLength | None = None
+    early_stopping: EarlyStop | None = None
+    on_step: Callable[[str], None] = lambda step: None
+    privacy_key: bytes | None = field(default=None, repr=False, compare=False)
+    keep: bool = False
+    noise: Noise | None = None
+    helper: Helper | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundContext:
+    """A line with its newest version, and everything that a round on it may use.
+
+    Attributes:
+        store: the model store.
+        landing: the landing folder.
+        study, line: the settings that apply.
+        settings: the number of their entry in the study's history.
+        head: the line's newest version, on which the round is.
+        engine: computes the aggregates.
+        options: the caller's.
+        now_ms: the beginning of the round, Unix ms.
+    """
+
+    store: ModelStore
+    landing: Place
+    study: Study
+    line: Line
+    settings: int
+    head: Version
+    engine: Engine
+    options: RoundOptions
+    now_ms: int
+
+    @property
+    def folder(self) -> Place:
+        """The folder of the landed pings of the newest version."""
+        return partition(self.landing, self.study.name, self.line.name, self.head.iteration)
+
+    @property
+    def key(self) -> bytes | None:
+        """The privacy key; None if the line does not need one."""
+        privacy = self.line.privacy
+        return self.options.privacy_key if privacy is not None and needs_key(privacy) else None
+
+    @property
+    def nothing(self) -> RoundResult:
+        """The result of a round that has not done anything."""
+        return RoundResult(
+            status="nothing",
+            study=self.study.name,
+            line=self.line.name,
+            iteration=self.head.iteration,
+            min_clients=self.line.pipeline.min_clients,
+        )
+
+    def record(self, iteration: int) -> None:
+        """Record the number of a published version beside the pings."""
+        record_published(self.landing, self.store.where, self.study.name, self.line.name, iteration)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundState:
+    """What the stages of a round have reached: the result so far, the listed files, and the version to publish."""
+
+    result: RoundResult
+    manifest: Manifest | None = None
+    version: Version | None = None
+
+
+S = TypeVar("S", bound=RoundState)
+
+Stage: TypeAlias = Callable[[RoundContext, S], S | RoundResult]
+"""A stage of a round: returns the next state, or the result that ends the round."""
+
+
+def run_stages(stages: Sequence[Stage[S]], context: RoundContext, state: S) -> S | RoundResult:
+    """Run stages in order until one returns a result.
+
+    A version that another round publishes first makes the result ``lost``.
+    """
+    try:
+        for stage in stages:
+            outcome = stage(context, state)
+            if isinstance(outcome, RoundResult):
+                return outcome
+            state = outcome
+    except VersionConflict:
+        return replace(state.result, status="lost")
+    return state
+
+
+def open_line(
+    store: ModelStore, landing: Place, study: str, line: str, engine: Engine, options: RoundOptions
+) -> RoundContext:
+    """Return the context of a round, after completing the public files of an earlier round that was killed.
+
+    Raises:
+        StoreError: the line does not exist or cannot be read, or an older copy of the store was restored.
+        FedpingError: an upload link is not installed.
+    """
+    entry, settings = store.settings(study)
+    recorded = read_published(landing, store.where, study, line)  # before the head: another round may publish meanwhile
+    head = store.head(study, line, recorded)
+    receiving(settings.line(line))  # a link that is not installed could not read any ping
+    _check_newest(landing, store.where, head, recorded)
+    store.refresh_public(study, line)
+    options.on_step("repaired")
+    return RoundContext(
+        store=store,
+        landing=landing,
+        study=settings,
+        line=settings.line(line),
+        settings=entry,
+        head=head,
+        engine=engine,
+        options=options,
+        now_ms=milliseconds_of(options.clock()),
+    )
+
+
+def list_pings(context: RoundContext, state: S) -> S:
+    """Stage: list the landed files that the round reads."""
+    study, line, head = context.study, context.line, context.head
+    late = late_for(context.store, study.name, line, head.iteration)
+    window = Window(head.lineage.window_end_ms, context.now_ms)
+    manifest = list_landed(context.landing, study, line.name, head.iteration, window, late)
+    context.options.on_step("listed")
+    return replace(state, manifest=manifest)
+
+
+def end_if_over(context: RoundContext, state: S) -> S | RoundResult:
+    """Stage: end a round on a line whose training is over."""
+    lineage = context.head.lineage
+    return replace(state.result, status="over", restored=lineage.restored) if lineage.stopped else state
+
+
+@contextmanager
+def noting(store: ModelStore, landing: Place, study: str, line: str) -> Iterator[None]:
+    """Let a person publish a version as safely as a round: into the newest copy of the store, and recorded.
+
+    Raises:
+        StoreError: the study does not exist, or rounds have published later versions; nothing was done.
+    """
+    store.study(study).line(line)  # checks the name, which would lead anywhere as a path
+    recorded = read_published(landing, store.where, study, line)
+    _check_newest(landing, store.where, store.head(study, line), recorded)
+    yield
+    if is_landing(landing):
+        record_published(landing, store.where, study, line, store.head(study, line).iteration)
+
+
+def _check_newest(landing: Place, store: str, head: Version, recorded: int) -> None:
+    """Raise if rounds have published versions after the head; record the head if it is not recorded yet.
+
+    Raises:
+        StoreError: an older copy of the store was restored.
+    """
+    if recorded > head.iteration:
+        raise StoreError(lost(head.study, head.line, head.iteration, recorded, str(landing)))
+    if recorded < head.iteration and is_landing(landing):
+        record_published(landing, store, head.study, head.line, head.iteration)

@@ -1,0 +1,242 @@
+"""The result of a round, as a sentence for people and as values for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from fedping.model_store.held_versions import describe_staged
+from fedping.model_store.version import ArmSummary, Influence, StageState, Version
+from fedping.server_jobs.round.guard import describe_trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacySpent:
+    """The budget of a private line after its last round.
+
+    Attributes:
+        releases: the number of rounds that have released something.
+        rounds_left: the number of rounds left; None without a bound.
+        epsilon, delta: the guarantee so far; None if the operator gives none.
+        most: the epsilon that the line may spend.
+        noise: the standard deviation of the noise on an arm's number of clients; 0 if clients add it.
+        stepped: whether the last round moved the weights.
+        local: whether clients add noise themselves.
+        refused: the number of clients that the last round left out because the helper could not use their shares.
+    """
+
+    releases: int
+    rounds_left: int | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    most: float | None = None
+    noise: float = 0.0
+    stepped: bool = True
+    local: bool = False
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """The result of a round of one line on version ``iteration``.
+
+    Attributes:
+        status: one of these.
+
+            - ``published``: version ``iteration + 1``.
+            - ``held``: it is held back, now or since an earlier round.
+            - ``discarded``: a person has discarded the held version; ``restored`` was published again in its place.
+            - ``staged``: it is offered to a share of the clients, now or since an earlier round.
+            - ``withdrawn``: it was withdrawn from these; version ``iteration + 2`` repeats ``restored``.
+            - ``rolled_back``: the guard has rolled the line back to version ``restored``.
+            - ``waiting``: too few clients; nothing kept.
+            - ``early``: the iteration lasts on; nothing kept.
+            - ``nothing``: no ping has landed.
+            - ``lost``: another round has published that version first.
+            - ``stopped``: training is over, and version ``restored`` was published again, after ``iteration + 1`` if
+              the round published that.
+            - ``over``: training was over before; nothing done.
+            - ``exhausted``: a private line has spent its budget; nothing read.
+            - ``asked``: a two-server line waits for its helper; the request is kept.
+            - ``paused``, ``ended``: the study is, so no round began.
+        study, line, iteration: the line, and its newest version at the beginning.
+        clients: the number of clients with a usable update.
+        min_clients: the number that a step needs.
+        counts, arms: as in :class:`fedping.model_store.version.Lineage`.
+        alarms: the reasons why the version was held or withdrawn, or the line rolled back.
+        restored: the version that was published again, if any.
+        stage: the figures of a staged version.
+        until: the latest end of an iteration that lasts on; without ``missing``, the earliest.
+        missing: what would end it sooner; of a two-server line, what it waits for.
+        since: the time at which a two-server line asked its helper, or the study was paused, ISO 8601 in UTC.
+        influence: as in :class:`fedping.model_store.version.Aggregate`.
+        update_bytes: the encoded size of the used updates; 0 for a private line, or if nothing was read.
+        privacy: the budget of a private line, whose numbers of clients have noise.
+        capped: the number of clients that count for fewer examples than they claim.
+    """
+
+    status: Literal[
+        "published",
+        "held",
+        "discarded",
+        "staged",
+        "withdrawn",
+        "rolled_back",
+        "waiting",
+        "early",
+        "nothing",
+        "lost",
+        "stopped",
+        "over",
+        "exhausted",
+        "asked",
+        "paused",
+        "ended",
+    ]
+    study: str
+    line: str
+    iteration: int
+    clients: int = 0
+    min_clients: int
+    counts: dict[str, int] = field(default_factory=dict)
+    arms: dict[str, ArmSummary] = field(default_factory=dict)
+    alarms: tuple[str, ...] = ()
+    restored: int | None = None
+    until: str | None = None
+    missing: str = ""
+    since: str | None = None
+    influence: Influence | None = None
+    stage: StageState | None = None
+    privacy: PrivacySpent | None = None
+    update_bytes: int = 0
+    capped: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence."""
+        where = f"{self.study}/{self.line}"
+        match self.status:
+            case "published":
+                return f"{where}: {self._published}"
+            case "stopped":
+                version = f"{self._published}; " if self.counts else ""
+                return (
+                    f"{where}: {version}training is over, and version {self.restored}, which had the lowest loss, is "
+                    f"published again as version {self.iteration + (2 if self.counts else 1)}"
+                )
+            case "rolled_back":
+                return (
+                    f"{where}: rolled back to version {self.restored}, which version {self.iteration + 1} repeats: "
+                    f"{'; '.join(self.alarms)}"
+                )
+            case "discarded":
+                return (
+                    f"{where}: published version {self.iteration + 1}, which repeats version {self.restored}; the "
+                    "pings of the held version count nowhere"
+                )
+            case "held":
+                return (
+                    f"{where}: version {self.iteration + 1} is held back and version {self.iteration} stays: "
+                    f"{'; '.join(self.alarms)}. {decide_by(self.study, self.line)}"
+                )
+            case "staged":
+                waits = self.missing or f"it is tried until {(self.until or '')[:19].replace('T', ' ')} UTC at least"
+                share = self.stage.share if self.stage else 0.0
+                return f"{where}: {describe_staged(self.iteration + 1, share)}; {waits}"
+            case "withdrawn":
+                return (
+                    f"{where}: version {self.iteration + 1} is withdrawn, and version {self.restored} published again "
+                    f"as version {self.iteration + 2}: {'; '.join(self.alarms)}"
+                )
+            case "over":
+                return (
+                    f"{where}: training is over, and version {self.iteration} is version {self.restored} again, which "
+                    f"had the lowest loss; 'fedping store rollback {self.study} {self.line} --to {self.restored}' lets "
+                    "it begin anew"
+                )
+            case "early":
+                until = f"until {(self.until or '')[:19].replace('T', ' ')} UTC"
+                lasts = f"; {self.missing}, and its iteration lasts {until} at most" if self.missing else f" {until}"
+                return f"{where}: version {self.iteration} stays{lasts}"
+            case "asked":
+                since = (self.since or "")[:19].replace("T", " ")
+                return (
+                    f"{where}: version {self.iteration} stays; the helper was asked for the sums of {self.clients:,} "
+                    f"clients at {since} UTC, and its answer is not there: {self.missing}"
+                )
+            case "waiting" if self.missing:
+                return f"{where}: version {self.iteration} stays; {self.missing}"
+            case "waiting":
+                return (
+                    f"{where}: version {self.iteration} stays; {self.clients:,} of at least {self.min_clients:,} "
+                    "clients have sent a usable update"
+                )
+            case "paused" | "ended":
+                return f"{where}: no round, for the study {'is paused' if self.status == 'paused' else 'has ended'}"
+            case "nothing":
+                return f"{where}: nothing to do; no ping of version {self.iteration} has landed"
+            case "lost":
+                return (
+                    f"{where}: another round published version {self.iteration + 1} first; this one published nothing, "
+                    "and nothing is lost"
+                )
+            case "exhausted":
+                assert self.privacy is not None
+                return (
+                    f"{where}: version {self.iteration} stays, and nothing was read; the line has been released "
+                    f"{self.privacy.releases:,} times, which is all that its guarantee allows"
+                )
+
+    @property
+    def _published(self) -> str:
+        if self.privacy is not None:
+            return self._released(self.privacy)
+        used, others = self.counts["used"], sum(self.counts.values()) - self.counts["used"]
+        tried = f": {describe_trial(self.stage)}" if self.stage is not None else ""
+        return (
+            f"published version {self.iteration + 1} from {used:,} pings of {self.clients:,} clients ({others:,} other "
+            f"pings not used){tried}"
+        )
+
+    def _released(self, spent: PrivacySpent) -> str:
+        about = (
+            f"about {self.clients:,} clients (noise of ± {spent.noise:,.0f})"
+            if spent.noise
+            else (f"{self.clients:,} clients" + (", each with noise of its own" if spent.local else ""))
+        )
+        sentence = f"published version {self.iteration + 1} from {about}"
+        if not spent.stepped:
+            why = f"too few for a step, which takes {self.min_clients:,}"
+            if self.clients >= self.min_clients:
+                why = "its step failed, or led to weights that no client could read"
+            sentence += f", which repeats version {self.iteration}: {why}"
+        if spent.refused:
+            of = "a client's share" if spent.refused == 1 else f"the shares of {spent.refused:,} clients"
+            sentence += f"; {of} the helper could not use, and left out"
+        if spent.epsilon is None or spent.rounds_left is None:
+            return sentence
+        one = "no round is" if spent.rounds_left == 0 else "1 round is"
+        left = f"{one if spent.rounds_left < 2 else f'{spent.rounds_left:,} rounds are'} left"
+        return f"{sentence}; epsilon {spent.epsilon:.3g} of {spent.most:g} so far, and {left}"
+
+
+def decide_by(study: str, line: str) -> str:
+    """Return how to decide about a held version."""
+    return (
+        f"Look at it ('fedping store held {study} {line}'), then publish it with 'fedping round {study} {line} "
+        "--release', or leave it and its pings behind with --discard."
+    )
+
+
+def with_lineage(version: Version, result: RoundResult) -> RoundResult:
+    """Return the result of a round with the figures in the lineage of the version that it has published or held."""
+    aggregate, guard = version.lineage.aggregate, version.lineage.guard
+    return replace(
+        result,
+        clients=aggregate.clients if aggregate else 0,
+        influence=aggregate.influence if aggregate else None,
+        counts=version.lineage.counts,
+        arms=version.lineage.arms,
+        alarms=guard.alarms if guard else (),
+        restored=version.lineage.restored,
+    )
