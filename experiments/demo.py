@@ -162,7 +162,7 @@ def running_demo(
         settings.out / "ingest.log",
     )
     store = open_store(store_path, create=True)
-    if settings.bucket and (store.studies() or is_landing(landing)):
+    if settings.bucket and (store.studies.names() or is_landing(landing)):
         raise InvalidSettings(f"there is something at {settings.bucket}; give --bucket another folder")
     settings.out.mkdir(parents=True, exist_ok=True)
     try:
@@ -214,8 +214,8 @@ def running_demo(
 
 def _end(store: ModelStore) -> None:
     """Declare that the studies have ended: no round comes any more, which would else look like a failure."""
-    for name in store.studies():
-        store.declare(name, Declared(state="ended", since=utc_now()))
+    for name in store.studies.names():
+        store.studies.declare(name, Declared(state="ended", since=utc_now()))
 
 
 def _joined(runner: asyncio.Runner, ingest: RunningIngest, study: Study, settings: DemoSettings) -> Fleet:

@@ -93,8 +93,8 @@ class _Rounds:
         except FedpingError as error:
             self._tell_once("", "", str(error))
             return
-        for study in self._store.studies():
-            if self._store.declared(study).state != "running":
+        for study in self._store.studies.names():
+            if self._store.studies.declared(study).state != "running":
                 continue
             for line in self._store.study(study).lines:
                 self._tell_once(study, line.name, self._round(study, line.name))

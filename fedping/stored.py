@@ -16,8 +16,7 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.store import open_store as open_model_store
 from fedping.model_store.version import Version
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landed_file import BATCH_ROWS, open_landed
-from fedping.protocol.landed_pings import check_columns, closest_document, schema_of
+from fedping.protocol.landed_file import BATCH_ROWS, check_columns, closest_document, open_landed, schema_of
 from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed
 from fedping.protocol.location import Place, place_of
 from fedping.protocol.study import Study
@@ -66,7 +65,7 @@ class Store:
 
     def studies(self) -> list[str]:
         """Return the names of the studies, sorted."""
-        return self._store.studies()
+        return self._store.studies.names()
 
     def study(self, name: str) -> Study:
         """Return a study's settings: arms, lines, and what its lines do."""

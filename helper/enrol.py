@@ -14,7 +14,7 @@ from fedping.helper.records import Offered, Pinned, Records
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.formats import without_format
-from fedping.protocol.secret_file import write_secret
+from fedping.protocol.local_files import write_secret
 from fedping.protocol.sharing.offer import Offer, Seal, Terms, signed_offer, terms_of
 from fedping.protocol.sharing.sealing import new_private_key, public_key
 from fedping.protocol.sharing.signing import Identity

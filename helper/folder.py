@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from fedping.helper.records import Records, make_records, open_records
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.folders import make_folder
-from fedping.protocol.secret_file import others_may_use, write_secret
+from fedping.protocol.local_files import make_folder, others_may_use, write_secret
 from fedping.protocol.sharing.signing import Identity, identity_of, signing_key
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from fedping.helper.folder import HelperFolder
 from fedping.helper.records import LAST_VERSION, Answered, Pinned, Records, Unavailable
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.folders import sync_folder
+from fedping.protocol.local_files import sync_folder
 from fedping.protocol.sharing.exchange import (
     MOST_CLIENTS,
     SIGNED,

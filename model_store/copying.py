@@ -19,12 +19,11 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from fedping.model_store.blobs import Blobs
-from fedping.model_store.chain import Chain, number_in
-from fedping.model_store.checksum import is_whole
+from fedping.model_store.documents import Documents, is_whole
 from fedping.model_store.helper_requests import is_whole_request
 from fedping.model_store.store import MissingVersion, ModelStore, StoreError
 from fedping.model_store.version import PublicPart
+from fedping.model_store.versions import Chain, number_in
 from fedping.protocol.errors import FedpingError
 
 _ORDER = ("fences", "held", "versions", "public", "asked")
@@ -70,15 +69,15 @@ def copy_study(
                 f"{source.where}: nothing was copied; copy the other way, or to another place"
             )
     target.check_publishing()  # or what is there would be replaced where it is to be created
-    looked = {line: _LookedAt(source, study, line, source.chain(study, line)) for line in lines}
+    looked = {line: _LookedAt(source, study, line, source.versions.chain(study, line)) for line in lines}
     files = new = size = 0
-    for key in _keys(source.blobs, study, lines):
-        data = source.blobs.read(key)
+    for key in _keys(source.documents, study, lines):
+        data = source.documents.read(key)
         if data is None:  # gone meanwhile, as what a helper was asked for goes
             continue
         within = key.partition("/")[2]
         if (_SEALED.match(within) and not is_whole(data)) or (_REQUEST.match(within) and not is_whole_request(data)):
-            raise StoreError(source.damaged(key))
+            raise StoreError(source.documents.damaged(key))
         if (line := within.partition("/")[0]) in looked:
             looked[line].check(key, data)
         files += 1
@@ -115,7 +114,7 @@ class _LookedAt:
         folder, name = key.split("/")[-2:]
         number = number_in(name)
         if folder == "versions" and number is not None and number in self.chain.numbers:
-            self.digests[number] = _digest(self.store.shown(key, data, self.study, self.line, number))
+            self.digests[number] = _digest(self.store.public.derived(key, data, (self.study, self.line, number)))
         elif folder == "public" and not self._is_as_its_version_says(key, name, data):
             raise StoreError(
                 f"{self.store.where}/{key} is not what its version says; it was damaged: restore it from a copy, or "
@@ -146,7 +145,7 @@ class _LookedAt:
         try:
             found = msgspec.json.decode(data, type=PublicPart)
             alone = msgspec.json.encode(replace(found, staged=UNSET))
-            staged = self.store.staged_after(self.study, self.line, found.iteration)
+            staged = self.store.held.staged_after(self.study, self.line, found.iteration)
             return (
                 msgspec.json.encode(found) == data
                 and (found.staged in (UNSET, staged) or (staged is None and _is_next(found)))
@@ -157,15 +156,15 @@ class _LookedAt:
 
     def _is_staged(self, name: str, data: bytes) -> bool:
         """Return whether a document is that of the staged version; nobody is told of others any more."""
-        staged = self.store.staged_after(self.study, self.line, self.chain.numbers[-1])
+        staged = self.store.held.staged_after(self.study, self.line, self.chain.numbers[-1])
         if staged is None or name != f"staged-{staged.iteration}.json":
             return True
-        return data == self.store.staged_document(self.study, self.line, staged)
+        return data == self.store.public.staged_document(self.study, self.line, staged)
 
     def _digest_of(self, number: int) -> bytes:
         """Return the digest of what clients fetch of a version; one that was published meanwhile is read for it."""
         known = self.digests.get(number)
-        return known or _digest(self.store.public_document(self.study, self.line, number))
+        return known or _digest(self.store.public.document(self.study, self.line, number))
 
     def _is_fenced_over(self, number: int) -> bool:
         """Return whether a version was lost with an older copy of the store, and the line has gone on beyond it."""
@@ -180,17 +179,16 @@ def _digest(document: bytes) -> bytes:
     return sha256(document).digest()
 
 
-def _keys(blobs: Blobs, study: str, lines: list[str]) -> Iterator[str]:
+def _keys(documents: Documents, study: str, lines: list[str]) -> Iterator[str]:
     """Yield the keys of a study's files: what tells that something is there after what it needs."""
-    for name in sorted(blobs.names(f"{study}/history"), key=_by_number):
+    for name in sorted(documents.names(f"{study}/history"), key=_by_number):
         yield f"{study}/history/{name}"
-    last = [name for name in blobs.names(study) if "." in name]
+    last = [name for name in documents.names(study) if "." in name]
     for line in lines:
-        inside = sorted(blobs.names(f"{study}/{line}"))
-        for folder in (name for name in _ORDER if name in inside):
-            for name in sorted(blobs.names(f"{study}/{line}/{folder}"), key=_by_number):
+        for folder in _ORDER:
+            for name in sorted(documents.names(f"{study}/{line}/{folder}"), key=_by_number):
                 yield f"{study}/{line}/{folder}/{name}"
-        yield from (f"{study}/{line}/{name}" for name in inside if "." in name)
+        yield from (f"{study}/{line}/{name}" for name in sorted(documents.names(f"{study}/{line}")) if "." in name)
     yield from (f"{study}/{name}" for name in sorted(last, key="study.json".__eq__))
 
 
@@ -204,11 +202,11 @@ def _put(source: ModelStore, target: ModelStore, key: str, data: bytes, lasting:
 
     Looked at first: most of what is copied again is there, and a put would carry it once more to be told so.
     """
-    there = target.blobs.read(key)
+    there = target.documents.read(key)
     if there is None:
-        if target.blobs.create(key, data):
+        if target.documents.create(key, data):
             return True
-        there = target.blobs.read(key)  # another copy was faster
+        there = target.documents.read(key)  # another copy was faster
     if there == data:
         return False
     if lasting:
@@ -216,5 +214,5 @@ def _put(source: ModelStore, target: ModelStore, key: str, data: bytes, lasting:
             f"{target.where}/{key} differs from {source.where}/{key}: it is of another study of this name, or damaged; "
             "copy to another place, or restore it"
         )
-    target.blobs.replace(key, data)
+    target.documents.replace(key, data)
     return True

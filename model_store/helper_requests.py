@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from fedping.model_store.blobs import Blobs
+from fedping.model_store.documents import Documents
 from fedping.model_store.version import InputFile, Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.sharing.exchange import Request, digest_of_signed, read_signed
@@ -71,10 +71,9 @@ class PendingRequest(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """What the helper of one line is asked for; ``where`` names the store in messages."""
+    """The requests to the helper of one line, as stored."""
 
-    blobs: Blobs
-    where: str
+    documents: Documents
     study: str
     line: str
 
@@ -97,61 +96,61 @@ class StoredRequest:
     def keep(self, asked: HelperRequest, head: Version) -> HelperRequest:
         """Keep a request before anybody is asked; the first stays. Return the one that does."""
         key, data = self._key(asked.version, "msgpack"), _sealed(asked)
-        if not self.blobs.create(key, data):
+        if not self.documents.create(key, data):
             if (first := self._read(key, head)) is not None:
                 return first
-            self.blobs.replace(key, data)  # one of another version of this number, which can never be published
+            self.documents.replace(key, data)  # one of another version of this number, which can never be published
         return asked
 
     def sign_again(self, asked: HelperRequest, request: bytes) -> HelperRequest:
         """Keep the same request as another key has signed it, and return it."""
         again = msgspec.structs.replace(asked, request=request)
-        self.blobs.replace(self._key(asked.version, "msgpack"), _sealed(again))
+        self.documents.replace(self._key(asked.version, "msgpack"), _sealed(again))
         return again
 
     def file_of(self, asked: HelperRequest) -> str:
         """Return where the request lies as a file for the helper, having put it there."""
         key = self._key(asked.version, "request")
-        if self.blobs.read(key) != asked.request:
-            self.blobs.replace(key, asked.request)
-        return f"{self.where}/{key}"
+        if self.documents.read(key) != asked.request:
+            self.documents.replace(key, asked.request)
+        return f"{self.documents.where}/{key}"
 
     def put_aside(self, asked: HelperRequest) -> None:
         """Put a request aside, so that the next round makes another."""
-        self.blobs.replace(self._key(asked.version, "aside.msgpack"), _sealed(asked))
+        self.documents.replace(self._key(asked.version, "aside.msgpack"), _sealed(asked))
         for ending in ("request", "msgpack"):
-            self.blobs.delete(self._key(asked.version, ending))
+            self.documents.delete(self._key(asked.version, ending))
 
     def tell(self, version: int, waiting: PendingRequest | None) -> None:
         """Keep what a round waits for, for those who ask; None if it does not wait for the helper."""
         if waiting is None:
-            self.blobs.delete(self._key(version, "json"))
+            self.documents.delete(self._key(version, "json"))
             return
-        self.blobs.replace(self._key(version, "json"), msgspec.json.encode(waiting))
+        self.documents.replace(self._key(version, "json"), msgspec.json.encode(waiting))
 
     def told(self, version: int) -> PendingRequest | None:
         """Return what the last round on a version waits for; None if it does not, or that cannot be read."""
         try:
-            data = self.blobs.read(self._key(version, "json"))
+            data = self.documents.read(self._key(version, "json"))
             return None if data is None else msgspec.json.decode(data, type=PendingRequest)
         except (FedpingError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
     def keep_answer(self, version: int, data: bytes) -> None:
         """Keep the answer of a version for good, as it came."""
-        if self.blobs.read(key := self._key(version, "answer")) != data:
-            self.blobs.replace(key, data)
+        if self.documents.read(key := self._key(version, "answer")) != data:
+            self.documents.replace(key, data)
 
     def answer(self, version: int) -> bytes | None:
         """Return the answer of a version; None if it was not kept."""
-        return self.blobs.read(self._key(version, "answer"))
+        return self.documents.read(self._key(version, "answer"))
 
     def forget(self, before: int) -> None:
         """Delete what is left of the requests of all versions before one."""
-        for name in self.blobs.names(self._folder):
+        for name in self.documents.names(self._folder):
             number, _, ending = name.partition(".")
             if number.isdecimal() and int(number) < before and ending != "answer":
-                self.blobs.delete(f"{self._folder}/{name}")
+                self.documents.delete(f"{self._folder}/{name}")
 
     @property
     def _folder(self) -> str:
@@ -162,15 +161,15 @@ class StoredRequest:
 
     def _read(self, key: str, head: Version) -> HelperRequest | None:
         """Return what is kept if it is on this very version, None if there is none."""
-        if (data := self.blobs.read(key)) is None:
+        if (data := self.documents.read(key)) is None:
             return None
         try:
             found = _unsealed(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
             raise FedpingError(
-                f"{self.where}/{key}, the open request to the helper, cannot be read ({error}); it was damaged: "
-                "restore it from a copy, or move it away, and the next round asks anew, which the helper refuses if it "
-                "has answered this one"
+                f"{self.documents.where}/{key}, the open request to the helper, cannot be read ({error}); it was "
+                "damaged: restore it from a copy, or move it away, and the next round sends another, which the helper "
+                "refuses if it has answered this one"
             ) from error
         here = (found.study, found.line, found.version, found.of)
         return found if here == (self.study, self.line, head.iteration, head.digest) else None

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedping.protocol.documents import FRECENCY_UPDATE, DocumentType
-from fedping.protocol.landed_file import FORMAT_KEY
+from fedping.protocol.formats import FORMAT_KEY
 from fedping.protocol.ping import LandedPing, UpdatePayload
 
 UPDATE_ENCODING = "update_encoding"

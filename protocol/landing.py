@@ -34,14 +34,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.formats import format_of, refuse_newer
+from fedping.protocol.formats import FORMAT_KEY, format_of, refuse_newer
 from fedping.protocol.location import P, Place, base_name, child, parent
-from fedping.protocol.storage import Bytes, Opened, ShortFile, storage_of
+from fedping.protocol.object_store import StorageAway
+from fedping.protocol.storage import Bytes, Opened, ShortFile, open_storage, storage_and_key
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+
+    from fedping.protocol.landed_file import LandedFile
 
 SHARDS = 16
 """The shards of a study that does not say how many; a constant of what is published, since the bits depend on it."""
@@ -81,9 +84,9 @@ ever count (`fedping.protocol.pipeline.Staleness`)."""
 
 def is_landing(landing: Place) -> bool:
     """Return whether there is a landing folder: whether ingest has been started with it, or anything has landed."""
-    storage = storage_of(landing)
+    storage = open_storage(landing)
     # a look at the mark is one request, and at the folder two
-    return (storage.far and storage.exists(child(landing, MARK))) or storage.exists(landing)
+    return (storage.far and storage.exists(MARK)) or storage.exists("")
 
 
 def check_landing(landing: Place) -> None:
@@ -100,7 +103,7 @@ def mark_landing(landing: Place) -> None:
     Raises:
         StorageAway: nothing can be written there.
     """
-    storage_of(landing).write(child(landing, MARK), [b""])
+    open_storage(landing).write(MARK, [b""])
 
 
 def partition(landing: P, study: str, line: str | None, iteration: int) -> P:
@@ -125,7 +128,7 @@ def lines_landed(landing: Place, study: str) -> list[str]:
 
 def _values(folder: Place, of: str) -> list[str]:
     """Return what the names of the folders below one say of a column that landed files are partitioned by, in order."""
-    names = storage_of(folder).folders(folder)
+    names = open_storage(folder).folders("")
     return sorted(value for column, _, value in (name.partition("=") for name in names) if column == of)
 
 
@@ -134,7 +137,7 @@ def iterations(landing: Place, study: str, line: str | None) -> list[int]:
 
     OLDER is among them: whoever asks for versions one by one has to look there for all that are not new.
     """
-    names = storage_of(landing).folders(line_folder(landing, study, line))
+    names = open_storage(line_folder(landing, study, line)).folders("")
     return sorted(number for name in names if (number := _iteration(name)) is not None)
 
 
@@ -147,13 +150,13 @@ def _iteration(folder: str) -> int | None:
 
 def landed_files(folder: P) -> list[P]:
     """Return the Parquet files of a partition in the order of their names; none if there is no such folder."""
-    return _landed(folder, storage_of(folder).files(folder))
+    return _landed(folder, open_storage(folder).files(""))
 
 
 def files_by_iteration(landing: P, study: str, line: str | None) -> dict[int, list[P]]:
     """Return the files of a line by iteration, in order; of a bucket in few requests."""
     folder = line_folder(landing, study, line)
-    found = storage_of(landing).tree(folder)
+    found = open_storage(folder).tree("")
     named = [(number, way) for way in found if (number := _iteration(way)) is not None]
     by_iteration = {number: _landed(child(folder, way), found[way]) for number, way in sorted(named)}
     return {number: files for number, files in by_iteration.items() if files}
@@ -161,7 +164,7 @@ def files_by_iteration(landing: P, study: str, line: str | None) -> dict[int, li
 
 def all_landed(landing: P, since_ms: int = 0) -> list[P]:
     """Return the files of all studies, lines and iterations, in order; those that landed at ``since_ms`` or later."""
-    found = storage_of(landing).tree(landing, since_ms)
+    found = open_storage(landing).tree("", since_ms)
     ways = sorted(filter(_is_partition, found), key=lambda way: way.split("/"))
     files = [file for way in ways for file in _landed(child(landing, way), found[way])]
     return files if not since_ms else [file for file in files if (landed_at(file) or 0) >= since_ms]
@@ -169,13 +172,13 @@ def all_landed(landing: P, since_ms: int = 0) -> list[P]:
 
 def unfinished_files(landing: Path) -> list[Path]:
     """Return the hidden files that are being written, or were by a writer that died; a bucket has none."""
-    found = storage_of(landing).tree(landing)
+    found = open_storage(landing).tree("")
     return [
         landing / way / name
         for way, names in found.items()
         if _is_partition(way)
         for name in names
-        if name.startswith(".") and name.endswith(".parquet.tmp")
+        if name.startswith(".") and name.endswith(".tmp") and ".parquet." in name
     ]
 
 
@@ -194,7 +197,7 @@ def changed(folder: Place, now_ns: int | None = None) -> int | None:
 
     ``now_ns`` is the present moment in nanoseconds since 1970, the clock's if None.
     """
-    return storage_of(folder).token(folder, now_ns)
+    return open_storage(folder).token("", now_ns)
 
 
 def study_of(file: Place) -> str:
@@ -204,7 +207,11 @@ def study_of(file: Place) -> str:
 
 def size_of(file: Place) -> int:
     """Return a landed file's bytes; raises :class:`FileNotFoundError` if it is gone."""
-    return storage_of(file).size(file)
+    storage, key = storage_and_key(file)
+    stamp = storage.stamp(key)
+    if stamp is None:
+        raise FileNotFoundError(f"there is no {file}")
+    return stamp[-1]
 
 
 def copy_landed(file: Place, to: Place) -> bool:
@@ -222,20 +229,22 @@ def copy_landed(file: Place, to: Place) -> bool:
         there = open_landed(to)
         if (there.digest, there.size) == (mine.digest, mine.size):
             there.verify(columns)
-            if mine.entries is not None or _are_equal(file, to, mine.size):
+            if mine.entries is not None or _are_equal(mine, there):
                 return False
     mine.verify(columns)
-    with storage_of(file).opened(file) as opened:
+    target, key = storage_and_key(to)
+    with mine.storage.opened(mine.key) as opened:
         try:
-            storage_of(to).write(to, map(memoryview, _pieces(opened, mine.size)))
+            target.write(key, map(memoryview, _pieces(opened, mine.size)))
         except ShortFile as error:
             raise UnreadableFile(file, "was changed while it was copied") from error
     return True
 
 
-def _are_equal(one: Place, other: Place, size: int) -> bool:
-    with storage_of(one).opened(one) as mine, storage_of(other).opened(other) as theirs:
-        return all(bytes(a) == bytes(b) for a, b in zip(_pieces(mine, size), _pieces(theirs, size), strict=True))
+def _are_equal(one: LandedFile, other: LandedFile) -> bool:
+    with one.storage.opened(one.key) as mine, other.storage.opened(other.key) as theirs:
+        pairs = zip(_pieces(mine, one.size), _pieces(theirs, other.size), strict=True)
+        return all(bytes(a) == bytes(b) for a, b in pairs)
 
 
 def _pieces(opened: Opened, size: int) -> Iterator[Bytes]:
@@ -245,7 +254,8 @@ def _pieces(opened: Opened, size: int) -> Iterator[Bytes]:
 
 def remove_landed(file: Place) -> None:
     """Remove a landed file, if it is there, and its folder if it was the last one."""
-    storage_of(file).remove(file)
+    storage, key = storage_and_key(file)
+    storage.remove(key)
 
 
 def landed_at(file: Place) -> int | None:
@@ -316,7 +326,8 @@ def write_landed(
         StorageAway: the bucket does not answer; the file may be there, or come to be.
     """
     file = child(folder, f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet")
-    storage_of(file).write(file, _sealed(table, metadata, shards))
+    storage, key = storage_and_key(file)
+    storage.write(key, _sealed(table, metadata, shards))
     return file
 
 
@@ -332,7 +343,8 @@ def rewrite(file: Place, change: Callable[[pa.Table], pa.Table]) -> None:
         UnreadableFile: it is damaged.
         ChangedMeanwhile: somebody else has written it since it was read; it is as they left it.
     """
-    storage_of(file).write_again(file, _changed(file, change))
+    storage, key = storage_and_key(file)
+    storage.rewrite(key, _changed(file, change))
 
 
 def _changed(file: Place, change: Callable[[pa.Table], pa.Table]) -> Iterator[memoryview | bytes]:
@@ -355,7 +367,7 @@ def _sealed(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from fedping.protocol.landed_file import FORMAT_KEY, SEALED_KEY, sealed
+    from fedping.protocol.landed_file import SEALED_KEY, sealed
 
     groups = list(_row_groups(table, groups_for(table.num_rows, shards)))
     notes = {**(table.schema.metadata or {}), **(metadata or {})}
@@ -406,7 +418,7 @@ def read_published(landing: Place, store: str, study: str, line: str) -> int:
         StorageAway: the bucket does not answer.
     """
     note = _note(landing, store, study, line)
-    text = storage_of(note).read_note(note, _MOST_NOTED)
+    text = _read_note(note, _MOST_NOTED)
     if text is None:
         return -1
     refuse_newer(format_of(text), f"the note {note}")  # of format 1 it is the number alone
@@ -421,20 +433,20 @@ def record_published(landing: Place, store: str, study: str, line: str, iteratio
     rounds may run as a user who can only read the landing folder, and then the store's static files alone tell.
     """
     note = _note(landing, store, study, line)
-    storage_of(note).write_note(note, str(iteration).encode())
+    _write_note(note, str(iteration).encode())
 
 
 def read_status(landing: Place, store: str, study: str, line: str) -> bytes | None:
     """Return what was noted of the last round of a line; None if nothing was, or it cannot be read."""
     note = _note(landing, store, study, line, ".attempts")
-    return storage_of(note).read_note(note, _MOST_ATTEMPT)
+    return _read_note(note, _MOST_ATTEMPT)
 
 
 def record_status(landing: Place, store: str, study: str, line: str, data: bytes) -> None:
     """Note how the last round of a line ended, as :func:`note_newest` does; where nothing ever landed, nowhere."""
     if is_landing(landing):
         note = _note(landing, store, study, line, ".attempts")
-        storage_of(note).write_note(note, data)
+        _write_note(note, data)
 
 
 def _note(landing: P, store: str, study: str, line: str, folder: str = ".published") -> P:
@@ -444,3 +456,19 @@ def _note(landing: P, store: str, study: str, line: str, folder: str = ".publish
         way = os.path.relpath(Path(store).resolve(), landing.resolve())
     place = hashlib.sha256(os.fsencode(way)).hexdigest()[:16]
     return child(landing, f"{folder}/{study}/{line}/{place}")
+
+
+def _read_note(note: Place, most: int) -> bytes | None:
+    """Return the bytes of a small file; None if it doesn't exist, has more than ``most``, or the system refuses."""
+    storage, key = storage_and_key(note)
+    try:
+        return storage.read(key, most)
+    except OSError:
+        return None
+
+
+def _write_note(note: Place, data: bytes) -> None:
+    """Write a small file if possible; it needn't survive a power loss."""
+    storage, key = storage_and_key(note)
+    with suppress(OSError, StorageAway):
+        storage.write(key, [data], durable=False)

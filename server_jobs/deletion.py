@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedping.protocol.errors import FedpingError, TemporaryFailure
-from fedping.protocol.folders import for_the_group
 from fedping.protocol.landing import check_landing
+from fedping.protocol.local_files import for_the_group
 from fedping.protocol.location import Place
 
 LOCK = ".giving-up.lock"

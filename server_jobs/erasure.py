@@ -17,8 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedping.model_store.store import ModelStore
-from fedping.protocol.landed_file import LandedFile, UnreadableFile, open_landed, printable
-from fedping.protocol.landed_pings import check_columns, closest_document
+from fedping.protocol.landed_file import (
+    LandedFile,
+    UnreadableFile,
+    check_columns,
+    closest_document,
+    open_landed,
+    printable,
+)
 from fedping.protocol.landing import all_landed, rewrite, shard_of, shards_in, study_of
 from fedping.protocol.location import Place, key_in
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
@@ -91,7 +97,7 @@ def versions_of(store: ModelStore, study: str, landing: Place, files: list[Place
         line.name: tuple(
             number
             for number in store.iterations(study, line.name)
-            if any(file.path in paths for file in store.sources(study, line.name, number).lineage.inputs)
+            if any(file.path in paths for file in store.versions.sources(study, line.name, number).lineage.inputs)
         )
         for line in store.study(study).lines
     }

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from fedping.protocol.documents import MODEL_UPDATE
 from fedping.protocol.enrolment import hash_assignment
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import LandedFile, open_landed
-from fedping.protocol.landed_pings import check_columns
+from fedping.protocol.landed_file import LandedFile, check_columns, open_landed
 from fedping.protocol.landing import iterations, landed_files, partition
 from fedping.protocol.location import Place
 from fedping.protocol.study import Study

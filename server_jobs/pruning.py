@@ -111,7 +111,7 @@ class _Part:
 def _of_line(store: ModelStore, landing: Place, study: Study, line: Line, keep: int, latest: int) -> _Part:
     head = store.head(study.name, line.name)
     numbers = store.iterations(study.name, line.name)
-    sources = {number: store.sources(study.name, line.name, number) for number in numbers}
+    sources = {number: store.versions.sources(study.name, line.name, number) for number in numbers}
     kept = numbers[-keep:]
     needed = {path for number in kept for path in _needed(store, study, line, sources[number])}
     staleness = line.pipeline.staleness

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedping.model_store import ModelStore, Version, open_store, store_at
-from fedping.model_store.blobs import Sight
 from fedping.protocol.location import Place
+from fedping.protocol.storage import Stamp
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,6 @@ class LineFiles:
         """Return a version; raises :class:`StoreError` if there is none or it cannot be read."""
         return store_at(self.place).version(self.study, self.line, number)  # not opened, which lists a bucket
 
-    def sight(self, number: int) -> Sight | None:
+    def sight(self, number: int) -> Stamp | None:
         """Return what a version's file looks like from outside."""
-        return store_at(self.place).sight(self.study, self.line, number)
+        return store_at(self.place).versions.stamp(self.study, self.line, number)

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from fedping.dashboard.live.history import seen_as
 from fedping.dashboard.live.lineage import changes_between
 from fedping.model_store import ModelStore, Version, VersionConflict
-from fedping.model_store.held_versions import discard, release
+from fedping.model_store.decisions import discard, release
 from fedping.protocol.errors import InvalidSettings
 
 Choice: TypeAlias = Literal["release", "discard"]
@@ -67,7 +67,7 @@ def decide(
 
 
 def _held(store: ModelStore, study: str, line: str) -> Version:
-    held = store.held(study, line)
+    held = store.held.held_version(study, line)
     if held is None:
         raise InvalidSettings(
             f"no version of line '{line}' of study '{study}' is held any more; there is nothing to decide"

@@ -7,7 +7,7 @@ from typing import Any
 from fedping.dashboard.live.history import seen_as
 from fedping.dashboard.live.lineage import changes_between
 from fedping.model_store import ModelStore, Version, VersionConflict
-from fedping.model_store.rollback import repeated
+from fedping.model_store.decisions import repeated
 from fedping.protocol.errors import InvalidSettings
 
 
@@ -44,7 +44,7 @@ def roll_back(
 ) -> Version:
     """Publish what :func:`plan` showed, if the newest version is still the one that it showed.
 
-    It builds on the very version that was seen, while `fedping.model_store.rollback.rollback` would follow a version
+    It builds on the very version that was seen, while `fedping.model_store.decisions.rollback` would follow a version
     that a round has just published and nobody has looked at.
 
     Raises:

@@ -10,7 +10,7 @@ import msgspec
 
 from fedping.dashboard.answers import NotThere
 from fedping.dashboard.jobs import Job, read_job
-from fedping.protocol.file_stamp import is_settled
+from fedping.protocol.local_files import is_settled
 
 DESCRIPTION, NOTE = "experiment.toml", "run.json"
 

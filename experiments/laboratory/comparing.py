@@ -15,7 +15,7 @@ from fedping.experiments.laboratory.results.folder import BINNED
 from fedping.experiments.laboratory.results.paired import Band, difference, paired, paired_by_seed, significant_pairs
 from fedping.experiments.laboratory.results.ranking import NO_QUALITY
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import local_path
+from fedping.protocol.location import local_path
 
 _ROUNDING = 1e-12
 """A relative difference that sums in another order make."""

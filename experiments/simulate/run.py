@@ -112,9 +112,9 @@ class Simulation:
         self.landing.mkdir(parents=True, exist_ok=True)
         created = time_at(experiment.start_ms)
         self.store.create_study(study, first_versions(study, created=created, code_version=__version__))
-        declared = self.store.declared(study.name)
+        declared = self.store.studies.declared(study.name)
         if not (declared.simulated and declared.state == "ended"):  # one that is over is looked at again, and stays so
-            self.store.declare(study.name, Declared(since=created, simulated=True))
+            self.store.studies.declare(study.name, Declared(since=created, simulated=True))
 
     def run(self) -> Summary | PrivateSummary:
         """Run what has not been run yet, and return the summary, which is also written to ``<out>/summary.json``.
@@ -147,7 +147,7 @@ class Simulation:
             summary = summarised(self.experiment, self.study, self.store, self.landing, tick, hostile)
         write_document(self.out / "summary.json", summary)
         over = time_at(self.experiment.start_ms + tick * self.experiment.tick_ms)
-        self.store.declare(self.study.name, Declared(state="ended", since=over, simulated=True))
+        self.store.studies.declare(self.study.name, Declared(state="ended", since=over, simulated=True))
         forget_locks(self.out)
         self._progress.remove()
         return summary

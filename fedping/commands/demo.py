@@ -147,7 +147,7 @@ def _stay(running: RunningDemo, every: int, console: Console) -> None:
     trained = running.outcome.study.name
     # Nobody but its visitors sends to it, so that after an hour without any it would look like a study that has failed.
     paused = Declared(state="paused", since=utc_now(), because="the demo has trained it")
-    running.store.declare(trained, paused)
+    running.store.studies.declare(trained, paused)
     _print(console, f"\nThe demo page, with a round every {every} s until Ctrl-C:")
     _print(console, f"{'a model to teach from its start':<34} {page_address(running.ingest, PLAYGROUND, every)}")
     _print(console, f"{'the one that was trained (paused)':<34} {page_address(running.ingest, trained, every)}\n")

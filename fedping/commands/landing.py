@@ -89,13 +89,13 @@ def prune(
     from fedping.server_jobs.pruning import pruning, remove
 
     store = open_store(store_path)
-    names = studies or tuple(name for name in store.studies() if not store.study(name).is_private)
+    names = studies or tuple(name for name in store.studies.names() if not store.study(name).is_private)
     with deletion_lock(landing, looks=dry_run):
         found = [pruning(store, landing, name, keep, int(time.time() * 1000)) for name in names]
         for one in found:
             if one.files and not dry_run:
                 versions = {line: numbers for line, numbers in one.versions.items() if numbers}
-                store.note(
+                store.studies.note(
                     one.study, "pruned", one.told, at=utc_now(), by=current_user(), because=because, versions=versions
                 )
                 with status(f"{one.study}: removing landed files") as tell:
@@ -165,7 +165,7 @@ def forget(
             elif one is not None:
                 found.append(one)
         made_of: dict[str, dict[str, tuple[int, ...]]] = {}
-        known = set(store.studies())
+        known = set(store.studies.names())
         for name in sorted({one.study for one in found} & known):
             files = [one.file for one in found if one.study == name]
             versions = versions_of(store, name, landing, files)
@@ -176,7 +176,7 @@ def forget(
                     f"line {line}: versions {in_words(numbers)} were made of these, and can no longer be computed again"
                     for line, numbers in made_of[name].items()
                 ]
-                store.note(
+                store.studies.note(
                     name,
                     "forgotten",
                     tuple(told),
@@ -235,7 +235,7 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
 
     check_landing(landing)
     store = open_store(store_path)
-    known = {name: store.study(name) for name in studies or store.studies()}
+    known = {name: store.study(name) for name in studies or store.studies.names()}
     private = [name for name, study in known.items() if study.is_private]
     if studies and private:
         raise InvalidSettings(

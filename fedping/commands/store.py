@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def tell_oddities(store: ModelStore, study: str, line: str) -> None:
     """Print what lies among a line's versions and is none of them, and what is missing there."""
-    for note in store.notes(study, line):
+    for note in store.lines.notes(study, line):
         tell(note, "warning", before="note: ", study=study, line=line)
 
 
@@ -95,7 +95,7 @@ def scales(study: str, line: str, columns: Path, store_path: Place) -> None:
 
     agreed, opened = read_columns(columns), open_store(store_path)
     check_spec(opened.study(study).line(line).spec, agreed)
-    newest = opened.newest(study, line)
+    newest = opened.lines.newest(study, line)
     if newest == 0:
         raise FedpingError(
             f"line '{line}' of study '{study}' has no round yet; run one when all institutions have sent"
@@ -127,13 +127,12 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
 
     'fedping round STUDY LINE --release' publishes it, --discard leaves it behind.
     """
-    from fedping.model_store.held_versions import describe_missing, describe_staged
-    from fedping.model_store.rollback import difference
+    from fedping.model_store.decisions import describe_missing, describe_staged, difference
     from fedping.model_store.store import open_store
 
     opened = open_store(store_path)
     names = opened.study(study).line(line).spec.names
-    found = opened.held(study, line)
+    found = opened.held.held_version(study, line)
     guard = found.lineage.guard if found else None
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
@@ -141,9 +140,11 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
     if found is None or guard is None:
         click.echo(f"no version of {study}/{line} is held back")
         return
-    settings = opened.settings(study, found.lineage.settings)[1].line(line)  # by which it was made, and is judged
+    settings = opened.studies.settings(study, found.lineage.settings)[1].line(
+        line
+    )  # by which it was made, and is judged
     if found.staged and settings.guard and (stage := settings.guard.stage):
-        heard = describe_missing(stage, opened.heard(study, line, found.iteration) or found.staged)
+        heard = describe_missing(stage, opened.held.stage(study, line, found.iteration) or found.staged)
         waits = f"; {heard} by the last round" if heard else ""
         click.echo(
             f"{study}/{line}: {describe_staged(found.iteration, found.staged.share)}, since {found.created}{waits}"
@@ -164,7 +165,7 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
 @json_option
 def diff(study: str, line: str, old: int, new: int | None, store_path: Place, as_json: bool) -> None:
     """Show which published weights differ between version OLD and version NEW (default: the newest)."""
-    from fedping.model_store.rollback import difference
+    from fedping.model_store.decisions import difference
     from fedping.model_store.store import open_store
 
     opened = open_store(store_path)
@@ -196,7 +197,7 @@ def rollback(study: str, line: str, target: int, store_path: Place, landing: Pla
 
     Publishes nothing into an older copy of the store, as rounds have noted in the landing folder what they published.
     """
-    from fedping.model_store.rollback import rollback as roll_back
+    from fedping.model_store.decisions import rollback as roll_back
     from fedping.model_store.store import open_store
     from fedping.server_jobs.round import noting
 
@@ -222,7 +223,7 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pl
 
     Safe to repeat. Nothing is deleted, and no number is published twice.
     """
-    from fedping.model_store.rollback import continue_at
+    from fedping.model_store.decisions import continue_at
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import read_published
 

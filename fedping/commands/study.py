@@ -209,7 +209,7 @@ def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path
                 f"the offer is for the leader {theirs[:16]}…, and {privacy_key} is the key of {ours[:16]}…, whose "
                 "requests that helper would refuse: have its operator repeat 'fedping helper join' with yours"
             )
-    before = store.publish_offer(name, line, found)
+    before = store.studies.publish_offer(name, line, found)
     if before == found:
         click.echo(f"line '{line}' of study '{name}' has this offer already, {found.id.hex()}; nothing changed")
         return
@@ -230,7 +230,7 @@ def list_(store_path: Place) -> None:
     """List the studies of a store."""
     from fedping.model_store.store import open_store
 
-    for name in open_store(store_path).studies():
+    for name in open_store(store_path).studies.names():
         click.echo(name)
 
 
@@ -422,7 +422,7 @@ def _offered(store: ModelStore, the_study: Study) -> Iterator[str]:
     from fedping.protocol.sharing.terms import agreed
 
     for line in _of_shares(the_study):
-        found = store.offer(the_study.name, line.name)
+        found = store.studies.offer(the_study.name, line.name)
         if found is None:
             yield f"  line {line.name} has no offer of its helper yet, so clients send nothing: 'fedping study offer'"
         else:

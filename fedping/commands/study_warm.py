@@ -11,7 +11,7 @@ import click
 
 from fedping.options import AnyPlace
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import without_secrets
+from fedping.protocol.location import without_secrets
 from fedping.protocol.numbers import with_minus
 from fedping.protocol.study import Line, Study
 

@@ -13,10 +13,10 @@ from typing import Literal, TypeAlias
 from msgspec.structs import replace
 
 from fedping.model_store import ModelStore, open_store, store_at
-from fedping.model_store.blobs import Sight
 from fedping.model_store.version import Outcome
 from fedping.protocol.errors import FedpingError, as_sentence
 from fedping.protocol.location import Place
+from fedping.protocol.storage import Stamp
 from fedping.protocol.study import Declared, Line, Study
 from fedping.server_jobs.health.checks import (
     PACED,
@@ -66,12 +66,12 @@ class StudyMonitor:
         self._store = store_at(places.store)
         self._lock = threading.Lock()
         self._lines: dict[tuple[str, str], _SeenLine] = {}
-        self._studies: dict[str, tuple[tuple[Sight | None, int], Study]] = {}
+        self._studies: dict[str, tuple[tuple[Stamp | None, int], Study]] = {}
         self._beside: dict[tuple[str, str], _SeenBeside] = {}
 
     def studies(self) -> list[str]:
         """Return the names of the studies; raises :class:`StoreError` if there is no store."""
-        return open_store(self._places.store).studies()
+        return open_store(self._places.store).studies.names()
 
     def all(self, ingest: Ingest, names: Sequence[str] = ()) -> dict[str, Judgement]:
         """Return the judgement of each of these studies, or of all; that one cannot be read is a judgement too.
@@ -141,7 +141,7 @@ class StudyMonitor:
 
     def _read(self, name: str) -> Study:
         """Return a study, read once while its file stays as it is: one that lists many weights is large."""
-        seen = self._store.study_sight(name), self._store.settings_entry(name)
+        seen = self._store.studies.stamp(name), self._store.studies.settings_entry(name)
         known = self._studies.get(name)
         if known is None or known[0] != seen:
             known = self._studies[name] = seen, self._store.study(name)
@@ -166,7 +166,7 @@ class StudyMonitor:
             ingest=ingest,
             now=now,
             settings=self._studies[study.name][0][1],
-            discreet=study.is_private or any(self._is_private(name) for name in self._store.studies()),
+            discreet=study.is_private or any(self._is_private(name) for name in self._store.studies.names()),
         )
         if not facts.free or (when := facts.recent_ms) is None:
             return facts
@@ -175,7 +175,7 @@ class StudyMonitor:
 
     def _declared(self, study: str) -> tuple[Declared, tuple[str, ...]]:
         try:
-            return self._store.declared(study), ()
+            return self._store.studies.declared(study), ()
         except FedpingError as error:
             return Declared(), (str(error),)
 
@@ -207,14 +207,14 @@ class _SeenLine:
         self._landing = places.landing
         self._landed = LandedPings(places.landing, of.name, line.name)
         self._numbers: list[int] = []
-        self._outcomes: dict[tuple[int, Sight | None], Outcome | str] = {}
-        self._asked_of: tuple[tuple[int, Sight | None], ...] | None = None
+        self._outcomes: dict[tuple[int, Stamp | None], Outcome | str] = {}
+        self._asked_of: tuple[tuple[int, Stamp | None], ...] | None = None
         self._ask_again = 0.0
         self._trouble: str | None = None
         self._held: HeldVersion | None = None
         self._held_trouble: str | None = None
         self._failing: Failing | None = None
-        self._private_of: tuple[tuple[int, Sight | None], ...] | None = None
+        self._private_of: tuple[tuple[int, Stamp | None], ...] | None = None
         self.private: PrivateFacts | None = None
         self._private_trouble: str | None = None
 
@@ -232,7 +232,7 @@ class _SeenLine:
     def facts(self, store: ModelStore, now_ns: int) -> LineSnapshot:
         """Return the line as it is now."""
         numbers = self._newest_numbers(store)
-        keys = [(number, store.sight(self._study, self._line.name, number)) for number in numbers]
+        keys = [(number, store.versions.stamp(self._study, self._line.name, number)) for number in numbers]
         self._outcomes = {key: self._outcomes.get(key) or self._outcome(store, key[0]) for key in keys}
         found = self._outcomes.values()
         trouble = self._store_trouble(store, tuple(keys))
@@ -254,14 +254,14 @@ class _SeenLine:
             stage=self._line.guard.stage if self._line.guard is not None else None,
         )
 
-    def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> str | None:
+    def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Stamp | None], ...]) -> str | None:
         """Return what keeps the next version from being published; asked anew seldom, for folders are listed for it.
 
         Whether one is held, and whether rounds fail, is asked along with it.
         """
         before = time.monotonic()
         if keys != self._asked_of or before >= self._ask_again:
-            self._asked_of, self._trouble = keys, store.trouble(self._study, self._line.name)
+            self._asked_of, self._trouble = keys, store.lines.trouble(self._study, self._line.name)
             self._held, self._held_trouble = self._held_now(store)
             newest = self.newest
             attempt = last_attempt(self._landing, store.where, self._study, self._line.name)
@@ -269,7 +269,7 @@ class _SeenLine:
             self._ask_again = time.monotonic() + max(ASK_EVERY, ASK_SHARE * (time.monotonic() - before))
         return self._trouble
 
-    def _private_now(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> PrivateFacts | None:
+    def _private_now(self, store: ModelStore, keys: tuple[tuple[int, Stamp | None], ...]) -> PrivateFacts | None:
         """Return what there is to tell of a private line, counted once for its newest version."""
         if keys != self._private_of:
             self._private_of, self.private, self._private_trouble = keys, None, None
@@ -278,7 +278,7 @@ class _SeenLine:
             except FedpingError as error:
                 self._private_trouble = str(error)
         if self.private is not None and self.private.shared:
-            waiting = store.asked(self._study, self._line.name).told(keys[-1][0]) if keys else None
+            waiting = store.helper_request(self._study, self._line.name).told(keys[-1][0]) if keys else None
             self.private = replace(self.private, waiting=waiting)
         return self.private
 
@@ -287,11 +287,13 @@ class _SeenLine:
         if self._trouble is not None:  # nothing can be published after the newest version, held or not
             return None, None
         try:
-            version = store.held(self._study, self._line.name)
+            version = store.held.held_version(self._study, self._line.name)
             guard = version.lineage.guard if version else None
             if version is None or guard is None:
                 return None, None
-            stage = version.staged and (store.heard(self._study, self._line.name, version.iteration) or version.staged)
+            stage = version.staged and (
+                store.held.stage(self._study, self._line.name, version.iteration) or version.staged
+            )
         except FedpingError as error:
             return None, str(error)
         return HeldVersion(iteration=version.iteration, alarms=guard.alarms, stage=stage), None
@@ -299,7 +301,7 @@ class _SeenLine:
     def _newest_numbers(self, store: ModelStore) -> list[int]:
         """Return the numbers of the newest versions, ascending; there are gaps where a line was continued."""
         known = self._numbers[-1] if self._numbers else -1
-        newest = store.newest_from(self._study, self._line.name, known)
+        newest = store.lines.newest_from(self._study, self._line.name, known)
         if newest != known or known < 0:
             there = store.iterations(self._study, self._line.name)
             self._numbers = [number for number in there if number <= newest][-PACED - 1 :]
@@ -307,7 +309,7 @@ class _SeenLine:
 
     def _outcome(self, store: ModelStore, number: int) -> Outcome | str:
         try:
-            return store.outcome(self._study, self._line.name, number)
+            return store.versions.outcome(self._study, self._line.name, number)
         except FedpingError as error:
             return str(error)
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from fedping.protocol.clock import utc_now
-from fedping.protocol.folders import for_the_group, make_folder
+from fedping.protocol.local_files import for_the_group, make_folder
 from fedping.server_jobs.ingest.admission.rejection import REASONS, Rejection
 from fedping.server_jobs.ingest.recent import (
     FIELDS,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fedping.model_store import open_store
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.folders import make_folder
 from fedping.protocol.landing import mark_landing
+from fedping.protocol.local_files import make_folder
 from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
 from fedping.server_jobs.ingest.journal.backlog import note_inherited, note_period

@@ -61,9 +61,9 @@ def late_for(store: ModelStore, study: str, line: Line, iteration: int) -> Late 
         return None
     first = max(0, iteration - line.pipeline.staleness.most)
     used: dict[int, list[InputFile]] = defaultdict(list)
-    rewritten = store.rewritten(study)
+    rewritten = store.studies.rewritten(study)
     for number in range(iteration, first, -1):
-        lineage = store.sources(study, line.name, number).lineage
+        lineage = store.versions.sources(study, line.name, number).lineage
         if lineage.restored is not None:
             return Late(number, used)
         for file in lineage.inputs:

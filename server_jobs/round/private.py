@@ -223,7 +223,7 @@ def _shared(
         return None
     assert key is not None
     summing(line)
-    offer = store.offer(study.name, line.name)
+    offer = store.studies.offer(study.name, line.name)
     if offer is not None and (leader := agreed(offer, study, line).leader) != leader_identity(key):
         raise InvalidSettings(
             f"the privacy key is not that of the leader {leader[:16]}…, with whom the helper of line '{line.name}' has "
@@ -231,7 +231,7 @@ def _shared(
             "helper join' with the identity that 'fedping privacy identity FILE' prints, and publish the offer that it "
             "then makes; nothing was read"
         )
-    asked = store.asked(study.name, line.name)
+    asked = store.helper_request(study.name, line.name)
     return SharedSums(
         asked=asked,
         landing=landing,
@@ -254,7 +254,7 @@ def delete_pings(landing: Place, study: str, line: str, upto: int | None) -> Non
 
 def _refuse_for_real_clients(store: ModelStore, study: str) -> None:
     """Raise :class:`FedpingError` if noise that can be drawn again is meant for clients who were promised privacy."""
-    if not store.declared(study).simulated:
+    if not store.studies.declared(study).simulated:
         raise FedpingError(
             f"study '{study}' is not declared to be simulated, and its clients are protected by noise of the system "
             "alone: run the round without noise of your own; nothing was read"

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import structs
 
 from fedping.model_store.dates import date_trouble
-from fedping.model_store.held_versions import (
+from fedping.model_store.decisions import (
     describe_missing,
     describe_staged,
     promote,
@@ -322,13 +322,13 @@ def run_round(
         UnfitModel: the step leads to weights that no client could read; nothing was published.
         BrokenLink: the line's aggregation, optimizer or a constraint failed; nothing was published.
     """
-    entry, the_study = store.settings(study)
+    entry, the_study = store.studies.settings(study)
     noted = read_published(landing, store.where, study, line)  # before the head: another round may publish in between
     head = store.head(study, line, noted)
     settings = the_study.line(line)
     receiving(settings)  # or nothing could be read of what has landed
     _refuse_an_older_copy(landing, store.where, head, noted)
-    store.refresh_public(study, line)
+    store.public.refresh(study, line)
     on_step("repaired")
     result = RoundResult(
         status="nothing", study=study, line=line, iteration=head.iteration, min_clients=settings.pipeline.min_clients
@@ -342,9 +342,9 @@ def run_round(
         return replace(result, status="over", restored=head.lineage.restored)
     if private is not None and private.exhausted:
         return replace(result, status="exhausted", privacy=private.spent)
-    if (held := store.held(study, line)) is not None:
+    if (held := store.held.held_version(study, line)) is not None:
         if held.staged is not None:
-            _, as_staged = store.settings(study, held.lineage.settings)  # by which it is computed again, too
+            _, as_staged = store.studies.settings(study, held.lineage.settings)  # by which it is computed again, too
             return _stage(store, landing, as_staged, head, held, engine, result, clock, code_version, on_step)
         return with_lineage(held, replace(result, status="held"))
     length, rule = settings.length or length, settings.early_stopping or early_stopping
@@ -368,7 +368,7 @@ def run_round(
             with _told_of(head):
                 result, version = private.made(result, listed, engine, time_at(now), code_version, on_step)
         except FedpingError:
-            if store.newest(study, line) != head.iteration:  # and it has deleted the pings
+            if store.lines.newest(study, line) != head.iteration:  # and it has deleted the pings
                 return lost_to_another
             raise
         if version is None:
@@ -426,11 +426,11 @@ def run_round(
         if result.status != "rolled_back" and version.lineage.guard is not None and version.lineage.guard.alarms:
             store.hold(version)
             on_step("held")
-            return with_lineage(store.held(study, line) or version, replace(result, status="held"))
+            return with_lineage(store.held.held_version(study, line) or version, replace(result, status="held"))
         if result.status != "rolled_back" and (stage := stage_of(settings)) is not None:
             store.hold(with_stage(version, stage))
             on_step("held")
-            store.refresh_public(study, line)
+            store.public.refresh(study, line)
             on_step("staged")
             seen = StageState(share=stage.share)
             return replace(result, status="staged", stage=seen, missing=describe_missing(stage, seen))
@@ -466,12 +466,12 @@ def _stage(
     made = held.lineage.aggregate
     result = replace(result, clients=made.clients if made else 0, counts=held.lineage.counts, arms=held.lineage.arms)
     try:
-        decided = store.intended(head.study, head.line)
+        decided = store.held.intended(head.study, head.line)
         if decided is None:
             now = milliseconds_of(clock())
             look = read_stage(landing, study, head, held, stage.share, engine, now_ms=now)
             on_step("listed")
-            store.note_heard(held, look.seen)
+            store.held.note_stage(held, look.seen)
             result = replace(result, stage=look.seen)
             minutes = _minutes_since(held, now)
             found = verdict(stage, look.seen)
@@ -482,7 +482,7 @@ def _stage(
             if found.decision == "withdrawn":
                 watch = GuardState(alarms=(found.why,), decision="withdrawn", stage=look.seen)
                 decided = withdrawal(head, held, watch, created=clock(), code_version=code_version, until=look.until_ms)
-                decided = store.intend(decided)
+                decided = store.held.intend(decided)
                 on_step("intended")
             else:
                 promote(store, held, look.seen, created=clock(), stale=look.stale, until_ms=look.until_ms)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from fedping.model_store.held_versions import describe_missing
+from fedping.model_store.decisions import describe_missing
 from fedping.model_store.version import Heard, InputFile, Level, StageState, Version
 from fedping.protocol.guard import Stage
 from fedping.protocol.location import Place

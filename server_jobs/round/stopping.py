@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedping.model_store.rollback import repeated
+from fedping.model_store.decisions import repeated
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Aggregate, Version
 from fedping.protocol.landing import record_published
@@ -112,7 +112,7 @@ def validation_losses(store: ModelStore, study: str, line: str, head: int, rule:
 
 def _backwards(store: ModelStore, study: str, line: str, head: int, rule: EarlyStop) -> Iterator[Loss]:
     for number in range(head, 0, -1):
-        lineage = store.outcome(study, line, number).lineage
+        lineage = store.versions.outcome(study, line, number).lineage
         if lineage.origin != "round":
             return
         arm = lineage.arms.get(rule.arm)

@@ -14,8 +14,7 @@ from fedping.model_store.store import ModelStore
 from fedping.protocol.arrow import UPDATE_ENCODING
 from fedping.protocol.enrolment import hash_assignment, is_selected
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landed_pings import check_columns
+from fedping.protocol.landed_file import check_columns, open_landed
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.location import Place
 from fedping.protocol.study import Study
@@ -81,7 +80,7 @@ def wait_for_clients(
     looks = [_Looking(landing, of, name, wait.clients) for name in lines]
     until, before = clock() + wait.seconds, None
     while True:
-        came = tuple(look.came(store.newest(study, look.line)) for look in looks)
+        came = tuple(look.came(store.lines.newest(study, look.line)) for look in looks)
         if came != before:
             tell(came)
         if all(each.clients >= each.wanted for each in came) or clock() >= until:

@@ -18,7 +18,7 @@ from fedping.dashboard.live.rows import Row
 from fedping.dashboard.live.sign_confidence import STANDARD_ERRORS, stable_share, standard_errors
 from fedping.dashboard.live.weight_selection import MOST_SHOWN, choose, chosen_at
 from fedping.model_store import Aggregate, ModelStore, StoreError, open_store
-from fedping.model_store.rollback import rollback
+from fedping.model_store.decisions import rollback
 from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Pipeline, RProp, Yogi
 from fedping.protocol.spec import Block, ModelSpec, Step
 from fedping.protocol.stopping_settings import IterationBySigns

@@ -26,8 +26,8 @@ from fedping.experiments.simulate import experiment_from_toml as simulation_file
 from fedping.experiments.simulate import simulate
 from fedping.experiments.simulate.progress import Progress, ProgressNote, read_study_progress
 from fedping.model_store import StoreError, open_store
-from fedping.model_store.checksum import sealed, unsealed
-from fedping.model_store.rollback import continue_at
+from fedping.model_store.decisions import continue_at
+from fedping.model_store.documents import sealed, unsealed
 from fedping.model_store.version import Aggregate, ArmSummary, InputFile, Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import NewerFormat, format_of, unknown_member, with_format, without_format
@@ -104,7 +104,7 @@ def test_a_study_a_version_and_a_fence(tmp_path: Path) -> None:
         newer(folder / file, written)
         again = open_store(tmp_path / "store")
         told(lambda store=again: store.head("study", "main"), StoreError)
-        assert "has format 99" in str(again.trouble("study", "main"))
+        assert "has format 99" in str(again.lines.trouble("study", "main"))
         (folder / file).write_bytes(before)
     assert open_store(tmp_path / "store").head("study", "main").iteration == 5
 

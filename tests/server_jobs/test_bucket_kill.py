@@ -255,7 +255,7 @@ def every_version_was_published_once(store: ModelStore, fleet: Fleet) -> None:
         parent, version = store.version(STUDY, "main", before), store.version(STUDY, "main", number)
         assert (version.parent, version.parent_digest) == (before, parent.digest)
     for number, bodies in fleet.models.items():
-        assert bodies == {store.public_document(STUDY, "main", number)}, f"version {number} was another for a while"
+        assert bodies == {store.public.document(STUDY, "main", number)}, f"version {number} was another for a while"
 
 
 @pytest.mark.long

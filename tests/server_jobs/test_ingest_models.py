@@ -14,7 +14,7 @@ import pytest
 from werkzeug.test import Client
 
 from fedping.model_store import open_store
-from fedping.model_store.rollback import continue_at
+from fedping.model_store.decisions import continue_at
 from fedping.protocol.landing import record_published
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.study import Study

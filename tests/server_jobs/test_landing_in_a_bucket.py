@@ -41,9 +41,9 @@ from fedping.protocol.landing import (
     rewrite,
     write_landed,
 )
-from fedping.protocol.location import Place, base_name, child, key_in, place_of
+from fedping.protocol.location import Place, base_name, child, key_in, parent, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway
-from fedping.protocol.storage import ChangedMeanwhile, storage_of
+from fedping.protocol.storage import ChangedMeanwhile, open_storage
 from fedping.server_jobs.ingest.journal.segment import CLOSED, segments
 from fedping.server_jobs.round import run_round
 from fedping.server_jobs.round.engine import NumpyEngine
@@ -195,9 +195,9 @@ def test_a_copy_that_was_damaged_is_made_again(landing: Place, tmp_path: Path) -
         assert [copy_landed(mine, copy) for _ in range(2)] == [True, False]
         whole = bytearray(mine.read_bytes())
         whole[len(whole) // 3] ^= 1
-        storage_of(copy).write(copy, [bytes(whole)])
+        open_storage(parent(copy)).write(base_name(copy), [bytes(whole)])
         assert [copy_landed(mine, copy) for _ in range(2)] == [True, False]
-        assert bytes(storage_of(copy).tail(copy, 2 * len(whole))[0]) == mine.read_bytes()
+        assert bytes(open_storage(parent(copy)).tail(base_name(copy), 2 * len(whole))[0]) == mine.read_bytes()
 
 
 def test_a_file_that_changes_while_it_is_copied_leaves_no_copy(landing: Place, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_file_that_changes_while_it_is_copied_leaves_no_copy(landing: Place, t
 
     def then_it_shrinks(self: LandedFile, columns: Sequence[str]) -> None:
         verify(self, columns)
-        storage_of(file).write(file, [b"short"])
+        open_storage(parent(file)).write(base_name(file), [b"short"])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LandedFile, "verify", then_it_shrinks)
@@ -219,7 +219,7 @@ def test_a_file_that_changes_while_it_is_copied_leaves_no_copy(landing: Place, t
 def test_an_object_that_was_cut_since_its_footer_was_read_is_damaged(landing: Place) -> None:
     file = write_landed(partition(landing, "s", "main", 0), landed_table(50_000, 1), 1)
     opened = open_landed(file)
-    storage_of(file).write(file, [b"short"])
+    open_storage(parent(file)).write(base_name(file), [b"short"])
     with pytest.raises(UnreadableFile, match="is damaged"):
         list(opened.batches(["client_id"]))
 
@@ -383,7 +383,7 @@ def test_an_analysis_names_a_damaged_file_of_a_bucket(tmp_path: Path, bucket: Bu
     here = tmp_path / "landing"
     whole, half = (write_landed(partition(here, "study", "main", 0), landed_table(60, n), n) for n in (1, 2))
     there = copied(here, place_of(bucket.url))
-    storage_of(there).write(child(there, key_in(here, half)), [half.read_bytes()[:2000]])
+    open_storage(there).write(key_in(here, half), [half.read_bytes()[:2000]])
     with pytest.raises(UnreadableFile, match="is not a whole Parquet file") as refused:
         count_study(knowing, there, small_study(), ())
     assert half.name in str(refused.value)

@@ -18,8 +18,7 @@ from fedping.main import main
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import SEALED_KEY, UnreadableFile, open_landed
-from fedping.protocol.landed_pings import check_columns, open_pings
+from fedping.protocol.landed_file import SEALED_KEY, UnreadableFile, check_columns, open_landed, open_pings
 from fedping.protocol.landing import all_landed, partition, write_landed
 from fedping.server_jobs.erasure import find_pings
 from fedping.server_jobs.health.landed import LandedPings

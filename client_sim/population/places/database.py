@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.local_path import local_path
+from fedping.protocol.location import local_path
 
 DEFAULT = "default"
 PLACES = "places.sqlite"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fedping.client_sim.sampling import All
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import local_path
+from fedping.protocol.location import local_path
 from fedping.protocol.training import LocalSteps
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from fedping.protocol.documents import DocumentType
 from fedping.protocol.enrolment import Assignment, hash_assignment
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
-from fedping.protocol.file_stamp import file_stamp
 from fedping.protocol.limits import Limits, UpdateLimits
 from fedping.protocol.links import OwnLink, PrivateVector, SharedVector, Upload
+from fedping.protocol.local_files import file_stamp
 from fedping.protocol.model import Staged
 from fedping.protocol.ping import NO_VERSION, Ping, UpdatePayload
 from fedping.protocol.study import Study

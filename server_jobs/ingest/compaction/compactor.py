@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedping.protocol.documents import DOCUMENT_TYPES
-from fedping.protocol.folders import sync_folder
 from fedping.protocol.landed_file import printable
 from fedping.protocol.landing import unfinished_files, write_landed
+from fedping.protocol.local_files import sync_folder
 from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.compaction.columns import LINE, SEGMENT, STUDY, landed_columns, uuid_bytes
 from fedping.server_jobs.ingest.compaction.duplicates import (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from fedping.protocol.folders import make_folder
+from fedping.protocol.local_files import make_folder
 from fedping.server_jobs.ingest.counters import write_counts
 
 if TYPE_CHECKING:

@@ -84,7 +84,7 @@ def _landing_trouble(watched: ServiceState) -> str | None:
 def _store_trouble(watched: ServiceState) -> str | None:
     """Say what keeps a line's newest version from clients, which fetch latest.json, or from the next round."""
     open_store(watched.settings.store)
-    for study in watched.store.studies():
+    for study in watched.store.studies.names():
         if watched.catalogue.knows(study):
             _check_lines(watched.settings.store, watched.store, watched.catalogue.rules(study))
     return watched.catalogue.trouble or _behind(watched)
@@ -95,9 +95,9 @@ def _behind(watched: ServiceState) -> str | None:
     store, landing = watched.store, watched.settings.landing
     for name, line in _lines(watched):
         noted = read_published(landing, store.where, name, line)
-        if trouble := store.trouble(name, line):
+        if trouble := store.lines.trouble(name, line):
             return trouble
-        if noted > (newest := store.newest(name, line)):
+        if noted > (newest := store.lines.newest(name, line)):
             return lost(name, line, newest, noted, str(landing))
     return None
 
@@ -105,7 +105,7 @@ def _behind(watched: ServiceState) -> str | None:
 def store_notes(watched: ServiceState) -> list[str]:
     """Return a sentence for each file in the store that is left out; nothing is served less for it."""
     try:
-        return [note for name, line in _lines(watched) for note in watched.store.notes(name, line)]
+        return [note for name, line in _lines(watched) for note in watched.store.lines.notes(name, line)]
     except (FedpingError, OSError):
         return []  # the store cannot be looked at, which is what the heartbeat fails for
 
@@ -128,9 +128,13 @@ def _rounds_trouble(watched: ServiceState) -> str | None:
     for study, line in _lines(watched):
         attempt = last_attempt(landing, store.where, study, line)
         # A bucket takes its time for each look, so the store is asked only where the note alone would be a problem.
-        if attempt.failing is None or not attempt.failing.is_problem or store.declared(study).state != "running":
+        if (
+            attempt.failing is None
+            or not attempt.failing.is_problem
+            or store.studies.declared(study).state != "running"
+        ):
             continue
-        newest = store.outcome(study, line, store.newest(study, line))
+        newest = store.versions.outcome(study, line, store.lines.newest(study, line))
         if (failing := attempt.failing_since(newest.created)) is not None:
             return f"line '{line}' of study '{study}': {failures_in_words(failing)}"
     return None
@@ -211,10 +215,10 @@ def _check_lines(place: Place, store: ModelStore, rules: StudyRules) -> None:
     study = rules.study.name
     for name, head in rules.heads.items():
         served = head.latest()
-        newest = store.newest(study, name)
+        newest = store.lines.newest(study, name)
         if served < 0 or newest < 0:
-            raise FedpingError(store.trouble(study, name) or f"line '{name}' of study '{study}' has no version")
-        data = store.stored_bytes(study, name, served) or b""
+            raise FedpingError(store.lines.trouble(study, name) or f"line '{name}' of study '{study}' has no version")
+        data = store.versions.stored_bytes(study, name, served) or b""
         _read_newest(place, study, name, served, newest, zlib.crc32(data))
 
 
@@ -225,7 +229,7 @@ def _read_newest(place: Place, study: str, line: str, served: int, newest: int, 
     In a store of its own, which remembers the version that it has read last, and is gone with it.
     """
     store = open_store(place)
-    store.public_document(study, line, served)
+    store.public.document(study, line, served)
     store.head(study, line)
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from fedping.protocol.documents import DocumentType
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_pings import open_pings
+from fedping.protocol.landed_file import open_pings
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.location import Place
 

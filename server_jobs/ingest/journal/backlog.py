@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from fedping.protocol.folders import FILE_MODE, for_the_group, make_folder
+from fedping.protocol.local_files import FILE_MODE, for_the_group, make_folder
 from fedping.server_jobs.ingest.counters import totals
 from fedping.server_jobs.ingest.journal.frames import count_rows
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, created_ms, segments

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 from fedping.protocol.documents import DOCUMENT_TYPES, FRECENCY_UPDATE
-from fedping.protocol.folders import make_folder, sync_folder
 from fedping.protocol.landed_file import printable
+from fedping.protocol.local_files import make_folder, sync_folder
 from fedping.server_jobs.ingest.journal.frames import frame_header
 
 OPEN = ".open"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedping.protocol.log import tell, tell_defect
 from fedping.protocol.object_store import StorageAway
-from fedping.protocol.storage import storage_of
+from fedping.protocol.storage import open_storage
 from fedping.server_jobs.ingest.edge.health import COMPACTOR_LOCK
 from fedping.server_jobs.ingest.processes.process_lock import Lock, exit_with_parent
 from fedping.server_jobs.ingest.settings import LOGGED, IngestSettings
@@ -49,7 +49,7 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
                 wakeup.wait(GATHER)
             found = attempt(compactor, note)
             wakeup.wait(PAUSE_AFTER_FAILURE if found is None else 0.0 if found else LOOK_EVERY)
-        emptied = compact_the_rest(compactor, note, 1 if storage_of(settings.landing).far else LAST_ATTEMPTS)
+        emptied = compact_the_rest(compactor, note, 1 if open_storage(settings.landing).far else LAST_ATTEMPTS)
     except Exception:  # nor does the log quote a ping
         tell_defect(LOGGED)
         sys.exit(1)
