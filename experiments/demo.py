@@ -25,7 +25,7 @@ from fedping.model_store.version import ArmSummary
 from fedping.protocol import __version__
 from fedping.protocol.clock import utc_now
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import is_landing
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import Bucket, Place, child
 from fedping.protocol.study import Declared, Study, study_from_toml
 from fedping.server_jobs.optimize import first_versions
@@ -162,7 +162,7 @@ def running_demo(
         settings.out / "ingest.log",
     )
     store = open_store(store_path, create=True)
-    if settings.bucket and (store.studies.names() or is_landing(landing)):
+    if settings.bucket and (store.studies.names() or open_landing(landing).exists()):
         raise InvalidSettings(f"there is something at {settings.bucket}; give --bucket another folder")
     settings.out.mkdir(parents=True, exist_ok=True)
     try:

@@ -19,8 +19,9 @@ decided by one task without moving a row between machines. Client ids are random
 round has is the study's to say (`fedping.protocol.study`); how many a file has says its footer, and a round takes any:
 both are powers of two, so that a shard is a part of one row group, or some of them.
 
-How a file is verified when it is read: `fedping.protocol.landed_file`. Everything that is done to the files and folders
-of a landing folder is done here, by `fedping.protocol.storage`; the others know addresses.
+A :class:`Landing` is opened once from an address, carries its storage, and has the one listing rule. A task that holds
+the address of one file or partition uses the functions below it. How a file is verified when it is read:
+`fedping.protocol.landed_file`.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import FORMAT_KEY, format_of, refuse_newer
-from fedping.protocol.location import P, Place, base_name, child, parent
+from fedping.protocol.location import P, Place, base_name, child, key_in, parent
 from fedping.protocol.object_store import StorageAway
-from fedping.protocol.storage import Bytes, Opened, ShortFile, open_storage, storage_and_key
+from fedping.protocol.storage import Bytes, Opened, ShortFile, Storage, open_storage, storage_and_key
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,63 +84,188 @@ APART = 100
 ever count (`fedping.protocol.pipeline.Staleness`)."""
 
 
-def is_landing(landing: Place) -> bool:
-    """Return whether there is a landing folder: whether ingest has been started with it, or anything has landed."""
-    storage = open_storage(landing)
-    # a look at the mark is one request, and at the folder two
-    return (storage.far and storage.exists(MARK)) or storage.exists("")
+@dataclass(frozen=True)
+class Landing:
+    """A landing folder or bucket with its storage: opened once from an address (:func:`open_landing`), and passed on.
 
-
-def check_landing(landing: Place) -> None:
-    """Raise :class:`FedpingError` if there is no landing folder."""
-    if not is_landing(landing):
-        raise FedpingError(
-            f"there is no landing folder at {landing}; start 'fedping ingest' with it, or correct --landing"
-        )
-
-
-def mark_landing(landing: Place) -> None:
-    """Let a bucket's folder be known as a landing folder before anything has landed there.
-
-    Raises:
-        StorageAway: nothing can be written there.
+    Attributes:
+        place: the folder, or the bucket and the folder in it.
+        storage: keeps its bytes; keys are relative to the place.
     """
-    open_storage(landing).write(MARK, [b""])
+
+    place: Place
+    storage: Storage = field(repr=False)
+
+    def exists(self) -> bool:
+        """Return whether ingest has been started with it, or anything has landed."""
+        # looking up the mark is one request, and the folder two
+        return (self.storage.far and self.storage.exists(MARK)) or self.storage.exists("")
+
+    def check(self) -> None:
+        """Raise :class:`FedpingError` if it doesn't exist."""
+        if not self.exists():
+            raise FedpingError(
+                f"there is no landing folder at {self.place}; start 'fedping ingest' with it, or correct --landing"
+            )
+
+    def mark(self) -> None:
+        """Mark a bucket's folder as a landing folder before anything has landed there.
+
+        Raises:
+            StorageAway: nothing can be written there.
+        """
+        self.storage.write(MARK, [b""])
+
+    def studies(self) -> list[str]:
+        """Return the studies with landed pings, in order."""
+        return self._values("", "study")
+
+    def lines(self, study: str) -> list[str]:
+        """Return the lines with landed pings, in order; :data:`NO_LINE` may be among them."""
+        return self._values(f"study={study}", "line")
+
+    def _values(self, folder: str, column: str) -> list[str]:
+        """Return the values of a partition column in the names of the folders below one, in order."""
+        names = (name.partition("=") for name in self.storage.folders(folder))
+        return sorted(value for key, _, value in names if key == column)
+
+    def iterations(self, study: str, line: str | None) -> list[int]:
+        """Return the iterations with a folder, in numeric order (10 after 9; string order would put it before).
+
+        OLDER is among them: pings of all versions that are far behind are there.
+        """
+        names = self.storage.folders(_line_key(study, line))
+        return sorted(number for name in names if (number := _iteration(name)) is not None)
+
+    def files(self, study: str, line: str | None, iteration: int) -> list[Place]:
+        """Return the Parquet files of a partition in the order of their names; none if the folder doesn't exist."""
+        key = _partition_key(study, line, iteration)
+        return _landed(child(self.place, key), self.storage.files(key))
+
+    def changed(self, study: str, line: str | None, iteration: int, now_ns: int | None = None) -> int | None:
+        """Return a number that changes when a file lands in a partition or leaves it; None if it is unknown.
+
+        ``now_ns`` is the present time in nanoseconds since 1970, the clock's if None.
+        """
+        return self.storage.token(_partition_key(study, line, iteration), now_ns)
+
+    def files_by_iteration(self, study: str, line: str | None) -> dict[int, list[Place]]:
+        """Return the files of a line by iteration, in order; of a bucket in few requests."""
+        key = _line_key(study, line)
+        folder, found = child(self.place, key), self.storage.tree(key)
+        named = [(number, way) for way in found if (number := _iteration(way)) is not None]
+        by_iteration = {number: _landed(child(folder, way), found[way]) for number, way in sorted(named)}
+        return {number: files for number, files in by_iteration.items() if files}
+
+    def all_files(self, since_ms: int = 0) -> list[Place]:
+        """Return the files of all partitions, in order; those that landed at ``since_ms`` (Unix ms) or later."""
+        found = self.storage.tree("", since_ms)
+        ways = sorted(filter(_is_partition, found), key=lambda way: way.split("/"))
+        files = [file for way in ways for file in _landed(child(self.place, way), found[way])]
+        return files if not since_ms else [file for file in files if (landed_at(file) or 0) >= since_ms]
+
+    def unfinished_files(self) -> list[Path]:
+        """Return the hidden files that are being written, or were left by a writer that died; a bucket has none."""
+        if not isinstance(self.place, Path):
+            return []
+        return [
+            self.place / way / name
+            for way, names in self.storage.tree("").items()
+            if _is_partition(way)
+            for name in names
+            if name.startswith(".") and name.endswith(".tmp") and ".parquet." in name
+        ]
+
+    def open(self, file: Place) -> LandedFile:
+        """Read and verify the footer of one of its files; see :func:`fedping.protocol.landed_file.open_landed`."""
+        from fedping.protocol.landed_file import read_footer
+
+        return read_footer(self.storage, key_in(self.place, file), file)
+
+    def remove(self, file: Place) -> None:
+        """Remove a landed file, if it exists, and its folder if that is then empty."""
+        self.storage.remove(key_in(self.place, file))
+
+    def size(self, file: Place) -> int:
+        """Return a landed file's bytes; raises :class:`FileNotFoundError` if it is gone."""
+        stamp = self.storage.stamp(key_in(self.place, file))
+        if stamp is None:
+            raise FileNotFoundError(f"there is no {file}")
+        return stamp[-1]
+
+    def read_published(self, store: str, study: str, line: str) -> int:
+        """Return the newest version that a round has seen or published in the store at a path; -1 if none is recorded.
+
+        Raises:
+            NewerFormat: a later version of fedping has written the record.
+            StorageAway: the bucket doesn't answer.
+        """
+        key = self._note(store, study, line)
+        text = self._read_note(key, _MOST_NOTED)
+        if text is None:
+            return -1
+        refuse_newer(format_of(text), f"the note {child(self.place, key)}")  # of format 1 it is the number alone
+        return int(text) if text.isdigit() and len(text) < _MOST_DIGITS else -1
+
+    def record_published(self, store: str, study: str, line: str, iteration: int) -> None:
+        """Record a line's newest version next to the pings, where it stays if an older copy of the store is put back.
+
+        By the store's path: a copy elsewhere that is tried out on the same pings is another store. The record isn't
+        flushed: after a power loss it has an older number, which is less and not wrong. Nor does it have to succeed:
+        rounds may run as a user who can only read the landing folder, and then only the store's static files show it.
+        """
+        self._write_note(self._note(store, study, line), str(iteration).encode())
+
+    def read_status(self, store: str, study: str, line: str) -> bytes | None:
+        """Return the recorded status of a line's last round; None if there is none, or it can't be read."""
+        return self._read_note(self._note(store, study, line, ".attempts"), _MOST_ATTEMPT)
+
+    def record_status(self, store: str, study: str, line: str, data: bytes) -> None:
+        """Record the status of a line's last round, as :meth:`record_published` does, if anything has landed."""
+        if self.exists():
+            self._write_note(self._note(store, study, line, ".attempts"), data)
+
+    def _note(self, store: str, study: str, line: str, folder: str = ".published") -> str:
+        # By the relative path, which stays the same if both are moved together; a bucket stays where it is.
+        way = store
+        if isinstance(self.place, Path) and "://" not in store:
+            way = os.path.relpath(Path(store).resolve(), self.place.resolve())
+        return f"{folder}/{study}/{line}/{hashlib.sha256(os.fsencode(way)).hexdigest()[:16]}"
+
+    def _read_note(self, key: str, most: int) -> bytes | None:
+        """Return the bytes of a small file; None if it doesn't exist, has more than ``most``, or can't be read."""
+        try:
+            return self.storage.read(key, most)
+        except OSError:
+            return None
+
+    def _write_note(self, key: str, data: bytes) -> None:
+        """Write a small file if possible; it needn't survive a power loss."""
+        with suppress(OSError, StorageAway):
+            self.storage.write(key, [data], durable=False)
+
+
+def open_landing(place: Place) -> Landing:
+    """Return the landing at a place, whether or not it exists; nothing is read or written."""
+    return Landing(place, open_storage(place))
 
 
 def partition(landing: P, study: str, line: str | None, iteration: int) -> P:
     """Return the folder of the pings that were ranked with version ``iteration`` of a line, or of those of OLDER."""
-    return child(line_folder(landing, study, line), f"iteration={iteration}")
+    return child(landing, _partition_key(study, line, iteration))
 
 
 def line_folder(landing: P, study: str, line: str | None) -> P:
     """Return the folder of all the pings of a line."""
-    return child(landing, f"study={study}/line={line or NO_LINE}")
+    return child(landing, _line_key(study, line))
 
 
-def studies_landed(landing: Place) -> list[str]:
-    """Return the studies of which pings have landed, in order."""
-    return _values(landing, "study")
+def _line_key(study: str, line: str | None) -> str:
+    return f"study={study}/line={line or NO_LINE}"
 
 
-def lines_landed(landing: Place, study: str) -> list[str]:
-    """Return the lines of which pings have landed, in order; :data:`NO_LINE` is among them."""
-    return _values(child(landing, f"study={study}"), "line")
-
-
-def _values(folder: Place, of: str) -> list[str]:
-    """Return what the names of the folders below one say of a column that landed files are partitioned by, in order."""
-    names = open_storage(folder).folders("")
-    return sorted(value for column, _, value in (name.partition("=") for name in names) if column == of)
-
-
-def iterations(landing: Place, study: str, line: str | None) -> list[int]:
-    """Return the iterations that have a folder, in numeric order (10 after 9; string order would put it before).
-
-    OLDER is among them: whoever asks for versions one by one has to look there for all that are not new.
-    """
-    names = open_storage(line_folder(landing, study, line)).folders("")
-    return sorted(number for name in names if (number := _iteration(name)) is not None)
+def _partition_key(study: str, line: str | None, iteration: int) -> str:
+    return f"{_line_key(study, line)}/iteration={iteration}"
 
 
 def _iteration(folder: str) -> int | None:
@@ -149,37 +276,8 @@ def _iteration(folder: str) -> int | None:
 
 
 def landed_files(folder: P) -> list[P]:
-    """Return the Parquet files of a partition in the order of their names; none if there is no such folder."""
+    """Return the Parquet files of a partition, as :meth:`Landing.files` does, by the partition's address."""
     return _landed(folder, open_storage(folder).files(""))
-
-
-def files_by_iteration(landing: P, study: str, line: str | None) -> dict[int, list[P]]:
-    """Return the files of a line by iteration, in order; of a bucket in few requests."""
-    folder = line_folder(landing, study, line)
-    found = open_storage(folder).tree("")
-    named = [(number, way) for way in found if (number := _iteration(way)) is not None]
-    by_iteration = {number: _landed(child(folder, way), found[way]) for number, way in sorted(named)}
-    return {number: files for number, files in by_iteration.items() if files}
-
-
-def all_landed(landing: P, since_ms: int = 0) -> list[P]:
-    """Return the files of all studies, lines and iterations, in order; those that landed at ``since_ms`` or later."""
-    found = open_storage(landing).tree("", since_ms)
-    ways = sorted(filter(_is_partition, found), key=lambda way: way.split("/"))
-    files = [file for way in ways for file in _landed(child(landing, way), found[way])]
-    return files if not since_ms else [file for file in files if (landed_at(file) or 0) >= since_ms]
-
-
-def unfinished_files(landing: Path) -> list[Path]:
-    """Return the hidden files that are being written, or were by a writer that died; a bucket has none."""
-    found = open_storage(landing).tree("")
-    return [
-        landing / way / name
-        for way, names in found.items()
-        if _is_partition(way)
-        for name in names
-        if name.startswith(".") and name.endswith(".tmp") and ".parquet." in name
-    ]
 
 
 def _is_partition(way: str) -> bool:
@@ -192,26 +290,9 @@ def _landed(folder: P, names: Sequence[str]) -> list[P]:
     return [child(folder, name) for name in sorted(names) if name.endswith(".parquet") and name[0] not in "._"]
 
 
-def changed(folder: Place, now_ns: int | None = None) -> int | None:
-    """Return what changes when a file lands in a partition or leaves it; None if that cannot be told.
-
-    ``now_ns`` is the present moment in nanoseconds since 1970, the clock's if None.
-    """
-    return open_storage(folder).token("", now_ns)
-
-
 def study_of(file: Place) -> str:
     """Return the study whose pings a landed file has."""
     return base_name(parent(parent(parent(file)))).removeprefix("study=")
-
-
-def size_of(file: Place) -> int:
-    """Return a landed file's bytes; raises :class:`FileNotFoundError` if it is gone."""
-    storage, key = storage_and_key(file)
-    stamp = storage.stamp(key)
-    if stamp is None:
-        raise FileNotFoundError(f"there is no {file}")
-    return stamp[-1]
 
 
 def copy_landed(file: Place, to: Place) -> bool:
@@ -250,12 +331,6 @@ def _are_equal(one: LandedFile, other: LandedFile) -> bool:
 def _pieces(opened: Opened, size: int) -> Iterator[Bytes]:
     for start in range(0, size, _COPIED_AT_ONCE):
         yield opened.read(start, min(_COPIED_AT_ONCE, size - start))
-
-
-def remove_landed(file: Place) -> None:
-    """Remove a landed file, if it is there, and its folder if it was the last one."""
-    storage, key = storage_and_key(file)
-    storage.remove(key)
 
 
 def landed_at(file: Place) -> int | None:
@@ -408,67 +483,3 @@ def _parquet_options(table: pa.Table) -> dict[str, object]:
         "write_statistics": False,
         "write_page_checksum": True,
     }
-
-
-def read_published(landing: Place, store: str, study: str, line: str) -> int:
-    """Return the newest version that a round is known to have seen or published in the store at a path; -1 if none.
-
-    Raises:
-        NewerFormat: a later version of fedping has noted it.
-        StorageAway: the bucket does not answer.
-    """
-    note = _note(landing, store, study, line)
-    text = _read_note(note, _MOST_NOTED)
-    if text is None:
-        return -1
-    refuse_newer(format_of(text), f"the note {note}")  # of format 1 it is the number alone
-    return int(text) if text.isdigit() and len(text) < _MOST_DIGITS else -1
-
-
-def record_published(landing: Place, store: str, study: str, line: str, iteration: int) -> None:
-    """Note a line's newest version beside the pings, where it stays if an older copy of the store is put back.
-
-    By the store's path: a copy elsewhere that is tried out on the same pings is another store. It is not flushed to
-    disk: after a power loss an older number is there, which says less and nothing wrong. Nor does it have to succeed:
-    rounds may run as a user who can only read the landing folder, and then the store's static files alone tell.
-    """
-    note = _note(landing, store, study, line)
-    _write_note(note, str(iteration).encode())
-
-
-def read_status(landing: Place, store: str, study: str, line: str) -> bytes | None:
-    """Return what was noted of the last round of a line; None if nothing was, or it cannot be read."""
-    note = _note(landing, store, study, line, ".attempts")
-    return _read_note(note, _MOST_ATTEMPT)
-
-
-def record_status(landing: Place, store: str, study: str, line: str, data: bytes) -> None:
-    """Note how the last round of a line ended, as :func:`note_newest` does; where nothing ever landed, nowhere."""
-    if is_landing(landing):
-        note = _note(landing, store, study, line, ".attempts")
-        _write_note(note, data)
-
-
-def _note(landing: P, store: str, study: str, line: str, folder: str = ".published") -> P:
-    # By the way from one to the other, the same if both are moved together; a bucket stays where it is.
-    way = store
-    if isinstance(landing, Path) and "://" not in store:
-        way = os.path.relpath(Path(store).resolve(), landing.resolve())
-    place = hashlib.sha256(os.fsencode(way)).hexdigest()[:16]
-    return child(landing, f"{folder}/{study}/{line}/{place}")
-
-
-def _read_note(note: Place, most: int) -> bytes | None:
-    """Return the bytes of a small file; None if it doesn't exist, has more than ``most``, or the system refuses."""
-    storage, key = storage_and_key(note)
-    try:
-        return storage.read(key, most)
-    except OSError:
-        return None
-
-
-def _write_note(note: Place, data: bytes) -> None:
-    """Write a small file if possible; it needn't survive a power loss."""
-    storage, key = storage_and_key(note)
-    with suppress(OSError, StorageAway):
-        storage.write(key, [data], durable=False)

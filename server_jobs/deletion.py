@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedping.protocol.errors import FedpingError, TemporaryFailure
-from fedping.protocol.landing import check_landing
+from fedping.protocol.landing import open_landing
 from fedping.protocol.local_files import for_the_group
 from fedping.protocol.location import Place
 
@@ -27,7 +27,7 @@ def deletion_lock(landing: Place, *, looks: bool = False) -> Iterator[None]:
     Raises:
         FedpingError: somebody else does so now, or there is no such folder, or it may not be written.
     """
-    check_landing(landing)
+    open_landing(landing).check()
     if looks or not isinstance(landing, Path):
         yield
         return

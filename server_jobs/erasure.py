@@ -22,10 +22,9 @@ from fedping.protocol.landed_file import (
     UnreadableFile,
     check_columns,
     closest_document,
-    open_landed,
     printable,
 )
-from fedping.protocol.landing import all_landed, rewrite, shard_of, shards_in, study_of
+from fedping.protocol.landing import open_landing, rewrite, shard_of, shards_in, study_of
 from fedping.protocol.location import Place, key_in
 from fedping.server_jobs.ingest.journal.segment import CLOSED, OPEN, segments
 
@@ -48,9 +47,10 @@ class ErasurePlan:
 
 def find_pings(landing: Place, client: UUID) -> Iterator[ErasurePlan | UnreadableFile | None]:
     """Look into every landed file; yield what has pings of a client, what cannot be read, and None for the others."""
-    for file in all_landed(landing):
+    pings = open_landing(landing)
+    for file in pings.all_files():
         try:
-            found = _rows(open_landed(file), client)
+            found = _rows(pings.open(file), client)
         except FileNotFoundError:  # a private line's round has deleted it
             continue
         except UnreadableFile as error:

@@ -15,7 +15,7 @@ from itertools import chain
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Sources
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landing import files_by_iteration, landed_at, remove_landed, size_of
+from fedping.protocol.landing import Landing, landed_at, open_landing
 from fedping.protocol.location import Place, key_in
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.deletion import in_words
@@ -32,6 +32,7 @@ class Pruning:
 
     Attributes:
         study: its name.
+        landing: the landing folder.
         files: the landed files that go.
         bytes: their size.
         versions: by line those that can be computed again now, and cannot any more then.
@@ -39,6 +40,7 @@ class Pruning:
     """
 
     study: str
+    landing: Landing
     files: tuple[Place, ...]
     bytes: int
     versions: Mapping[str, tuple[int, ...]]
@@ -70,22 +72,24 @@ def pruning(store: ModelStore, landing: Place, name: str, keep: int, now_ms: int
     if study.is_private:
         raise InvalidSettings(f"study '{name}' is private, and its rounds delete its pings: there is nothing to prune")
     latest = now_ms - SETTLED_MS
-    parts = [_of_line(store, landing, study, line, keep, latest) for line in study.lines]
+    pings = open_landing(landing)
+    parts = [_of_line(store, pings, study, line, keep, latest) for line in study.lines]
     since = min((part.since for part in parts), default=0)
     files = [file for part in parts for file in part.files]
-    files += _older(files_by_iteration(landing, study.name, None), min(since, latest))
+    files += _older(pings.files_by_iteration(study.name, None), min(since, latest))
     return Pruning(
         study=name,
+        landing=pings,
         files=tuple(files),
-        bytes=sum(map(_size, files)),
+        bytes=sum(_size(pings, file) for file in files),
         versions={part.line: part.versions for part in parts},
         kept={part.line: part.oldest for part in parts},
     )
 
 
-def _size(file: Place) -> int:
+def _size(landing: Landing, file: Place) -> int:
     try:
-        return size_of(file)
+        return landing.size(file)
     except FileNotFoundError:  # by somebody else's prune
         return 0
 
@@ -93,7 +97,7 @@ def _size(file: Place) -> int:
 def remove(found: Pruning) -> Iterator[int]:
     """Remove the files one by one, and folders that are empty then; yield how many are gone so far."""
     for number, file in enumerate(found.files, 1):
-        remove_landed(file)
+        found.landing.remove(file)
         yield number
 
 
@@ -108,7 +112,7 @@ class _Part:
     since: int
 
 
-def _of_line(store: ModelStore, landing: Place, study: Study, line: Line, keep: int, latest: int) -> _Part:
+def _of_line(store: ModelStore, landing: Landing, study: Study, line: Line, keep: int, latest: int) -> _Part:
     head = store.head(study.name, line.name)
     numbers = store.iterations(study.name, line.name)
     sources = {number: store.versions.sources(study.name, line.name, number) for number in numbers}
@@ -119,11 +123,11 @@ def _of_line(store: ModelStore, landing: Place, study: Study, line: Line, keep: 
     floor = head.iteration - 1 - (0 if staleness is None else staleness.most)
     parent = sources[kept[0]].parent
     since = 0 if parent is None else sources[parent].lineage.window_end_ms
-    landed = files_by_iteration(landing, study.name, line.name)
+    landed = landing.files_by_iteration(study.name, line.name)
     older = _older(landed, min(latest, since), floor)
-    files = tuple(file for file in older if key_in(landing, file) not in needed)
-    going = {key_in(landing, file) for file in files}
-    keys = {key_in(landing, file) for file in chain.from_iterable(landed.values())}
+    files = tuple(file for file in older if key_in(landing.place, file) not in needed)
+    going = {key_in(landing.place, file) for file in files}
+    keys = {key_in(landing.place, file) for file in chain.from_iterable(landed.values())}
     # a version that was made of files which are no longer all there was given up before
     there = [number for number in numbers[:-keep] if 0 < len(made := _inputs(sources[number])) == len(made & keys)]
     given_up = tuple(number for number in there if going.intersection(_needed(store, study, line, sources[number])))

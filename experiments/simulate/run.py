@@ -35,7 +35,8 @@ from fedping.protocol.clock import time_at
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
-from fedping.protocol.landing import all_landed, landed_at, remove_landed, study_of
+from fedping.protocol.landing import landed_at, open_landing, study_of
+from fedping.protocol.location import Place
 from fedping.protocol.study import Declared, Study, public_study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.privacy.budget import needs_accounting, stored_with_noise, with_noise
@@ -237,10 +238,10 @@ class Simulation:
         """Remove files of ticks that are about to be made again, so that no round sees them too early."""
         for file in self._files():
             if (landed_at(file) or 0) > self.experiment.start_ms + tick * self.experiment.tick_ms:
-                remove_landed(file)
+                open_landing(self.landing).remove(file)
 
-    def _files(self) -> list[Path]:
-        return [file for file in all_landed(self.landing) if study_of(file) == self.study.name]
+    def _files(self) -> list[Place]:
+        return [file for file in open_landing(self.landing).all_files() if study_of(file) == self.study.name]
 
     def _tell(self, phase: PhaseName, done: int, total: int) -> None:
         now = Progress(phase, done, total, None if self.study.is_private else self._pings)

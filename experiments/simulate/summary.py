@@ -17,7 +17,8 @@ from fedping.experiments.simulate.line_run import by_guard
 from fedping.experiments.simulate.settings import Experiment
 from fedping.model_store.store import ModelStore
 from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import all_landed, id_bytes, landed_at, study_of
+from fedping.protocol.landing import id_bytes, landed_at, open_landing, study_of
+from fedping.protocol.location import Place
 from fedping.protocol.study import Study
 
 _COLUMNS = ["client_id", "study_variation", "model_version", "rank_selected", "num_chars_typed", "loss"]
@@ -95,7 +96,7 @@ def summarised(
     """
     attacking = np.ascontiguousarray(hostile).view("V16").ravel()
     boundary = experiment.start_ms + evaluation_tick * experiment.tick_ms
-    files = [file for file in all_landed(landing) if study_of(file) == study.name]
+    files = [file for file in open_landing(landing).all_files() if study_of(file) == study.name]
     early = [file for file in files if (landed_at(file) or 0) <= boundary]
     late = [file for file in files if (landed_at(file) or 0) > boundary]
     evaluated = experiment.evaluation.ticks if experiment.evaluation else 0
@@ -116,7 +117,7 @@ def summarised(
 
 
 def _phase(
-    files: list[Path],
+    files: list[Place],
     study: Study,
     since: int,
     until: int,
@@ -209,7 +210,7 @@ class _Arm:
         )
 
 
-def _columns(file: Path, arms: list[str]) -> tuple[NDArray[Any], ...]:
+def _columns(file: Place, arms: list[str]) -> tuple[NDArray[Any], ...]:
     with open_landed(file).opened() as landed:
         table = landed.read(columns=_COLUMNS).combine_chunks()
     variation = table.column("study_variation").cast(pa.string()).combine_chunks().dictionary_encode()

@@ -231,9 +231,9 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
     copied; nor are those of a study that the store does not have, which may be private.
     """
     from fedping.model_store.store import open_store
-    from fedping.protocol.landing import all_landed, check_landing, copy_landed, study_of
+    from fedping.protocol.landing import copy_landed, open_landing, study_of
 
-    check_landing(landing)
+    open_landing(landing).check()
     store = open_store(store_path)
     known = {name: store.study(name) for name in studies or store.studies.names()}
     private = [name for name, study in known.items() if study.is_private]
@@ -244,7 +244,7 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
         )
     of_studies: dict[str, list[Place]] = {name: [] for name in known if name not in private}
     unknown = set()
-    for file in all_landed(landing):
+    for file in open_landing(landing).all_files():
         if (name := study_of(file)) in of_studies:
             of_studies[name].append(file)
         elif not studies and name not in known:

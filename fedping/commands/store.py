@@ -225,12 +225,12 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pl
     """
     from fedping.model_store.decisions import continue_at
     from fedping.model_store.store import open_store
-    from fedping.protocol.landing import read_published
+    from fedping.protocol.landing import open_landing
 
     _warn_without(landing)
     opened = open_store(store_path)
     opened.study(study).line(line)
-    seen = read_published(landing, str(store_path), study, line)
+    seen = open_landing(landing).read_published(str(store_path), study, line)
     opened.check_publishing()
     made = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
     click.echo(
@@ -264,9 +264,9 @@ def copy(study: str, target: Place, store_path: Place) -> None:
 
 def _warn_without(landing: Place) -> None:
     """Warn if there is no landing folder, whose notes say what rounds have published."""
-    from fedping.protocol.landing import is_landing
+    from fedping.protocol.landing import open_landing
 
-    if not is_landing(landing):
+    if not open_landing(landing).exists():
         click.echo(
             f"fedping: warning: there is no landing folder at {landing}, so it could not be checked which versions "
             "rounds have noted there as published; if it is elsewhere, give --landing",

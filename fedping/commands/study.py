@@ -98,7 +98,7 @@ def create(
     same, or --renamed says so; all others begin with the start values of FILE. 'fedping study check' shows it first.
     """
     from fedping.model_store.store import open_store
-    from fedping.protocol.landing import read_published
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.optimize import first_versions
 
     the_study = checked(file, own_models, store_path)
@@ -106,7 +106,10 @@ def create(
     warm = _warned(the_study, warm_starts(the_study, wanted, renamed, store_path, from_store))
     store = open_store(store_path, create=True)
     the_study = as_stored(store, the_study, study_as_written(file))
-    noted = {line.name: read_published(landing, str(store_path), the_study.name, line.name) for line in the_study.lines}
+    noted = {
+        line.name: open_landing(landing).read_published(str(store_path), the_study.name, line.name)
+        for line in the_study.lines
+    }
     begun = {name: (each.weights, each.origin) for name, each in warm.items()}
     firsts = first_versions(the_study, created=created, code_version=__version__, warm=begun)
     if store.create_study(the_study, firsts, noted):

@@ -8,7 +8,7 @@ from itertools import chain
 from msgspec import Struct
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import changed, files_by_iteration, landed_at, landed_files, partition
+from fedping.protocol.landing import Landing, landed_at, open_landing
 from fedping.protocol.location import Place, base_name
 
 
@@ -32,7 +32,7 @@ class Landed(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class _Listed:
-    folder: Place
+    version: int
     seen: int
     landed: Landed
 
@@ -41,21 +41,20 @@ class LandedPings:
     """Counts what has landed for one version of a line at a time: the newest."""
 
     def __init__(self, landing: Place, study: str, line: str) -> None:
-        self._landing, self._study, self._line = landing, study, line
+        self._landing, self._study, self._line = open_landing(landing), study, line
         self._rows: dict[Place, int | None] = {}
         self._last: _Listed | None = None
 
     def of(self, version: int, now_ns: int) -> Landed:
         """Return what has landed for a version; one look at the folder if nothing has changed there."""
-        folder = partition(self._landing, self._study, self._line, version)
-        seen = changed(folder, now_ns)
+        seen = self._landing.changed(self._study, self._line, version, now_ns)
         last = self._last
-        if last is not None and seen is not None and (last.folder, last.seen) == (folder, seen):
+        if last is not None and seen is not None and (last.version, last.seen) == (version, seen):
             return last.landed
-        files = landed_files(folder)
-        self._rows = {file: self._rows[file] if file in self._rows else _rows(file) for file in files}
+        files = self._landing.files(self._study, self._line, version)
+        self._rows = {file: self._rows[file] if file in self._rows else _rows(self._landing, file) for file in files}
         landed = self._summed(version)
-        self._last = None if seen is None else _Listed(folder, seen, landed)
+        self._last = None if seen is None else _Listed(version, seen, landed)
         return landed
 
     def _summed(self, version: int) -> Landed:
@@ -73,25 +72,25 @@ class LandedBeside:
     """Counts what has landed of the arms of a study that follow no line."""
 
     def __init__(self, landing: Place, study: str) -> None:
-        self._landing, self._study = landing, study
+        self._landing, self._study = open_landing(landing), study
         self._rows: dict[Place, int] = {}
 
     def between(self, after_ms: int, until_ms: int) -> int:
         """Return how many pings have landed after a moment and until another, in milliseconds since 1970."""
         there = [
             file
-            for file in chain.from_iterable(files_by_iteration(self._landing, self._study, None).values())
+            for file in chain.from_iterable(self._landing.files_by_iteration(self._study, None).values())
             if after_ms < (landed_at(file) or 0) <= until_ms
         ]
-        self._rows = {file: self._rows[file] if file in self._rows else _rows(file) or 0 for file in there}
+        self._rows = {
+            file: self._rows[file] if file in self._rows else _rows(self._landing, file) or 0 for file in there
+        }
         return sum(self._rows.values())
 
 
-def _rows(file: Place) -> int | None:
+def _rows(landing: Landing, file: Place) -> int | None:
     """Return the pings in a file, None if it is not a whole Parquet file."""
-    from fedping.protocol.landed_file import open_landed
-
     try:
-        return int(open_landed(file).footer.num_rows)
+        return int(landing.open(file).footer.num_rows)
     except (FedpingError, OSError):
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedping.model_store import open_store
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landing import mark_landing
+from fedping.protocol.landing import open_landing
 from fedping.protocol.local_files import make_folder
 from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.admission.catalogue import Catalogue
@@ -68,7 +68,7 @@ def _unusable(settings: IngestSettings) -> dict[str, str]:
 
 def _looked_at(settings: IngestSettings) -> dict[str, str]:
     if not isinstance(settings.landing, Path):
-        mark_landing(settings.landing)
+        open_landing(settings.landing).mark()
     return Catalogue(open_store(settings.store), ticket_keys=settings.ticket_keys).unusable
 
 

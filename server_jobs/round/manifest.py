@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import InputFile
 from fedping.protocol.documents import DocumentType
-from fedping.protocol.landing import check_landing, files_by_iteration, landed_at
+from fedping.protocol.landing import landed_at, open_landing
 from fedping.protocol.location import Place, absolute, child, key_in
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.round.ping_file import open_ping_file
@@ -121,11 +121,12 @@ def list_landed(
         FedpingError: there is no landing folder.
         UnreadableFile: a file is not whole, or not of the study's pings.
     """
-    check_landing(landing)
+    pings = open_landing(landing)
+    pings.check()
     now_ms = round(time.time() * 1000) if now_ms is None else now_ms
     latest = now_ms + AHEAD_MS
     since_ms = since_ms if since_ms <= latest else now_ms
-    files = files_by_iteration(landing, study.name, line)
+    files = pings.files_by_iteration(study.name, line)
     first, used = (late.first, late.used_paths) if late else (iteration, frozenset())
     counting = [number for number in sorted(files, reverse=True) if first <= number <= iteration]
     listed = [(file, key_in(landing, file), iteration - n) for n in counting for file in files[n]]

@@ -17,14 +17,7 @@ from fedping.model_store.version import Version
 from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import (
-    files_by_iteration,
-    is_landing,
-    landed_at,
-    read_published,
-    record_published,
-    remove_landed,
-)
+from fedping.protocol.landing import landed_at, open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.privacy import Privacy, frame_of
 from fedping.protocol.sharing.terms import agreed
@@ -197,7 +190,9 @@ class PrivateRound:
 
     def note(self, version: Version) -> None:
         """Note beside the pings what has been released, for rounds of whichever copy of the store."""
-        record_published(self.landing, str(self.landing), self.study.name, self.line.name, version.iteration)
+        open_landing(self.landing).record_published(
+            str(self.landing), self.study.name, self.line.name, version.iteration
+        )
 
     def delete(self, upto: int | None) -> None:
         """Delete the landed pings of all versions up to ``upto``, of every one if None; unless they are to be kept."""
@@ -246,10 +241,11 @@ def _shared(
 
 def delete_pings(landing: Place, study: str, line: str, upto: int | None) -> None:
     """Delete a line's landed pings of all versions up to ``upto``; of all that there are, if it is None."""
-    for number, files in files_by_iteration(landing, study, line).items():
+    pings = open_landing(landing)
+    for number, files in pings.files_by_iteration(study, line).items():
         if upto is None or number <= upto:
             for file in files:
-                remove_landed(file)
+                pings.remove(file)
 
 
 def _refuse_for_real_clients(store: ModelStore, study: str) -> None:
@@ -301,7 +297,7 @@ def _refuse_another_copy(landing: Place, study: Study, line: Line, head: Version
 
     It may be a copy that is tried out: clients would be charged in one of the two, and released in both.
     """
-    released = read_published(landing, str(landing), study.name, line.name)
+    released = open_landing(landing).read_published(str(landing), study.name, line.name)
     if released > head.iteration:
         raise FedpingError(
             f"the private line '{line.name}' of study '{study.name}' is at version {head.iteration} here, but with "
@@ -356,7 +352,7 @@ def noise_has_its_size(
     if version.parent is None or version.parent_digest is None:
         return None
     key = check_key(line.privacy, line.name, event, key)
-    every = list_landed(landing, study, line.name, version.parent, 0) if is_landing(landing) else None
+    every = list_landed(landing, study, line.name, version.parent, 0) if open_landing(landing).exists() else None
     if every is None or not every.inputs:
         return None
     made = milliseconds_of(version.created)

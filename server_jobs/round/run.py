@@ -38,7 +38,7 @@ from fedping.model_store.version import (
 from fedping.protocol.clock import milliseconds_of, time_at
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError, TemporaryFailure
-from fedping.protocol.landing import is_landing, partition, read_published, record_published
+from fedping.protocol.landing import open_landing, partition
 from fedping.protocol.location import Place
 from fedping.protocol.model import UnfitModel, out_of_range, validate_spec
 from fedping.protocol.spec import published
@@ -323,7 +323,9 @@ def run_round(
         BrokenLink: the line's aggregation, optimizer or a constraint failed; nothing was published.
     """
     entry, the_study = store.studies.settings(study)
-    noted = read_published(landing, store.where, study, line)  # before the head: another round may publish in between
+    noted = open_landing(landing).read_published(
+        store.where, study, line
+    )  # before the head: another round may publish in between
     head = store.head(study, line, noted)
     settings = the_study.line(line)
     receiving(settings)  # or nothing could be read of what has landed
@@ -377,7 +379,7 @@ def run_round(
             store.publish(version)
         except VersionConflict:  # the other round's noise is the one that counts, and this one's is seen by nobody
             return lost_to_another
-        record_published(landing, store.where, study, line, version.iteration)
+        open_landing(landing).record_published(store.where, study, line, version.iteration)
         private.note(version)
         on_step("published")
         private.delete(upto=head.iteration)
@@ -440,7 +442,7 @@ def run_round(
         raise UnfitModel(f"{error}; {remedy}", error.reason) from error
     except VersionConflict:
         return replace(result, status="lost")
-    record_published(landing, store.where, study, line, version.iteration)
+    open_landing(landing).record_published(store.where, study, line, version.iteration)
     on_step("published")
     if result.status == "rolled_back":
         return result
@@ -495,7 +497,7 @@ def _stage(
     except VersionConflict:
         return replace(result, status="lost")
     published = store.head(head.study, head.line).iteration
-    record_published(landing, store.where, head.study, head.line, published)
+    open_landing(landing).record_published(store.where, head.study, head.line, published)
     on_step("published")
     return result
 
@@ -685,11 +687,11 @@ def noting(store: ModelStore, landing: Place, study: str, line: str) -> Iterator
         StoreError: there is no such study, or rounds have published more than there is; nothing was done.
     """
     store.study(study).line(line)  # or the name may be none, and lead anywhere
-    noted = read_published(landing, store.where, study, line)
+    noted = open_landing(landing).read_published(store.where, study, line)
     _refuse_an_older_copy(landing, store.where, store.head(study, line), noted)
     yield
-    if is_landing(landing):
-        record_published(landing, store.where, study, line, store.head(study, line).iteration)
+    if open_landing(landing).exists():
+        open_landing(landing).record_published(store.where, study, line, store.head(study, line).iteration)
 
 
 def _refuse_an_older_copy(landing: Place, store: str, head: Version, noted: int) -> None:
@@ -700,8 +702,8 @@ def _refuse_an_older_copy(landing: Place, store: str, head: Version, noted: int)
     """
     if noted > head.iteration:
         raise StoreError(lost(head.study, head.line, head.iteration, noted, str(landing)))
-    if noted < head.iteration and is_landing(landing):
-        record_published(landing, store, head.study, head.line, head.iteration)
+    if noted < head.iteration and open_landing(landing).exists():
+        open_landing(landing).record_published(store, head.study, head.line, head.iteration)
 
 
 def _remedy(head: Version, folder: Place) -> str:

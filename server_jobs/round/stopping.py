@@ -15,7 +15,7 @@ import numpy as np
 from fedping.model_store.decisions import repeated
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Aggregate, Version
-from fedping.protocol.landing import record_published
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.smoothing import smoothed
 from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationLength
@@ -150,5 +150,5 @@ def stop_if_over(
         target = store.version(head.study, head.line, best)
         again = repeated(target, head, stopped=True, created=created, code_version=code_version, settings=settings)
         store.publish(again)
-        record_published(landing, store.where, head.study, head.line, head.iteration + 1)
+        open_landing(landing).record_published(store.where, head.study, head.line, head.iteration + 1)
     return best

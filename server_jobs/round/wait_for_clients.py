@@ -14,8 +14,8 @@ from fedping.model_store.store import ModelStore
 from fedping.protocol.arrow import UPDATE_ENCODING
 from fedping.protocol.enrolment import hash_assignment, is_selected
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landed_file import check_columns, open_landed
-from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.landed_file import check_columns
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.study import Study
 
@@ -94,7 +94,7 @@ class _Looking:
 
     def __init__(self, landing: Place, study: Study, line: str, wanted: int | None) -> None:
         self.line = line
-        self._landing, self._study = landing, study
+        self._landing, self._study = open_landing(landing), study
         self._wanted = study.line(line).pipeline.min_clients if wanted is None else wanted
         self._submits = {arm.name for arm in study.arms if arm.line == line and arm.submits}
         self._dealt, self._share = hash_assignment(study), study.line(line).participation
@@ -106,7 +106,7 @@ class _Looking:
         if version != self._version:
             self._version, self._of = version, {}
         found: set[bytes] = set()
-        for file in landed_files(partition(self._landing, self._study.name, self.line, version)):
+        for file in self._landing.files(self._study.name, self.line, version):
             if file not in self._of:
                 self._of[file] = self._clients_in(file)
             found |= self._of[file]
@@ -117,7 +117,7 @@ class _Looking:
     def _clients_in(self, file: Place) -> frozenset[bytes]:
         found: set[bytes] = set()
         try:
-            landed = open_landed(file)
+            landed = self._landing.open(file)
         except FileNotFoundError:  # compacted or pruned since it was listed
             return frozenset()
         columns = ("client_id", "study_variation", UPDATE_ENCODING)

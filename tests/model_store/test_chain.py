@@ -14,7 +14,7 @@ from fedping.main import main
 from fedping.model_store import MissingVersion, ModelStore, StoreError, Version, VersionConflict, open_store
 from fedping.model_store.decisions import continue_at, rollback
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import read_published, record_published
+from fedping.protocol.landing import open_landing
 from fedping.protocol.model import UnfitModel
 from fedping.protocol.storage import LARGEST_BLOB
 from fedping.server_jobs.optimize import first_versions
@@ -341,7 +341,7 @@ def test_rounds_notice_an_older_copy_by_the_landing_folder(tmp_path: Path, capsy
             shutil.copytree(root, tmp_path / "copy")
         land(landing, crowd(5, seed=n, version=n), iteration=n, at_ms=FIRST_MS + n)
         run_round(store, landing, "study", "main", NumpyEngine(), clock=lambda: WHEN, code_version="t")
-    assert read_published(landing, str(root), "study", "main") == 4
+    assert open_landing(landing).read_published(str(root), "study", "main") == 4
     shutil.rmtree(root)
     shutil.copytree(tmp_path / "copy", root)
     before = sorted(path.read_bytes() for path in root.rglob("*.json"))
@@ -365,17 +365,17 @@ def test_rounds_notice_an_older_copy_by_the_landing_folder(tmp_path: Path, capsy
 
 
 def test_the_note_in_the_landing_folder_is_only_believed_if_it_is_a_number(tmp_path: Path) -> None:
-    assert read_published(tmp_path, "store", "study", "main") == -1
-    record_published(tmp_path, "store", "study", "main", 7)
-    assert read_published(tmp_path, "store", "study", "main") == 7
-    assert read_published(tmp_path, "elsewhere", "study", "main") == -1
+    assert open_landing(tmp_path).read_published("store", "study", "main") == -1
+    open_landing(tmp_path).record_published("store", "study", "main", 7)
+    assert open_landing(tmp_path).read_published("store", "study", "main") == 7
+    assert open_landing(tmp_path).read_published("elsewhere", "study", "main") == -1
     (path,) = (tmp_path / ".published/study/main").iterdir()
     for odd in (b"", b"1e3", b"-1", b"9" * 40, "٣".encode()):
         path.write_bytes(odd)
-        assert read_published(tmp_path, "store", "study", "main") == -1
+        assert open_landing(tmp_path).read_published("store", "study", "main") == -1
     path.unlink()
     os.mkfifo(path)
-    assert read_published(tmp_path, "store", "study", "main") == -1
+    assert open_landing(tmp_path).read_published("store", "study", "main") == -1
 
 
 def test_a_folder_that_cannot_be_read_is_told(store: ModelStore, versions: Path) -> None:

@@ -131,13 +131,13 @@ def test_version_0_is_never_published_a_second_time(
 def test_version_0_is_not_published_again_where_only_the_landing_folder_knows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fedping.protocol.landing import record_published
+    from fedping.protocol.landing import open_landing
 
     root, landing = tmp_path / "store", tmp_path / "landing"
     where = ["--store", str(root), "--landing", str(landing)]
     demo = str(Path(__file__).parents[2] / "experiments/demo.toml")
     assert main(["study", "create", demo, *where]) == 0
-    record_published(landing, str(root), "demo", "main", 0)
+    open_landing(landing).record_published(str(root), "demo", "main", 0)
     for path in root.rglob("main/*/*.json"):
         path.unlink()
     before = sorted(root.rglob("*"))

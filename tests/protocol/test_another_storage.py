@@ -7,7 +7,7 @@ import pytest
 from fedping.main import main
 from fedping.protocol import storage
 from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import all_landed, is_landing, mark_landing, rewrite
+from fedping.protocol.landing import open_landing, rewrite
 from fedping.protocol.location import Place, key_in, place_of
 from fedping.protocol.storage import Headers, Storage
 from fedping.server_jobs.round import recompute
@@ -28,9 +28,9 @@ def test_rounds_and_commands_need_nothing_else_of_a_storage(
 
     monkeypatch.setattr(storage, "BucketStorage", in_the_dict)  # the storage of an address
     there, back = place_of("s3://in-a-dict/pings"), tmp_path / "back"
-    assert not is_landing(there)
-    mark_landing(there)
-    assert is_landing(there)
+    assert not open_landing(there).exists()
+    open_landing(there).mark()
+    assert open_landing(there).exists()
     landed(there)
     stores = [store_with(tmp_path / name, small_study()) for name in ("one", "other")]
     rounds(stores[0], there, NumpyEngine())
@@ -42,9 +42,12 @@ def test_rounds_and_commands_need_nothing_else_of_a_storage(
     assert main(["landing", "copy", "study", "--to", "s3://in-a-dict/copy", *said]) == 0
     assert main(["landing", "prune", "study", "--keep", "1", *said]) == 0
     assert f"{ROUNDS - 1} landed files" in capsys.readouterr().out
-    [left] = all_landed(there)
+    [left] = open_landing(there).all_files()
     rows = open_landed(left).footer.num_rows
     rewrite(left, lambda table: table.slice(1))
     assert open_landed(left).footer.num_rows == rows - 1
-    copies = [key_in(place_of("s3://in-a-dict/copy"), file) for file in all_landed(place_of("s3://in-a-dict/copy"))]
-    assert copies == [key_in(back, file) for file in all_landed(back)]
+    copies = [
+        key_in(place_of("s3://in-a-dict/copy"), file)
+        for file in open_landing(place_of("s3://in-a-dict/copy")).all_files()
+    ]
+    assert copies == [key_in(back, file) for file in open_landing(back).all_files()]

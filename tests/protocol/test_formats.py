@@ -32,7 +32,7 @@ from fedping.model_store.version import Aggregate, ArmSummary, InputFile, Versio
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import NewerFormat, format_of, unknown_member, with_format, without_format
 from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import landed_files, partition, read_published, record_published
+from fedping.protocol.landing import landed_files, open_landing, partition
 from fedping.server_jobs.ingest.admission.rejection import Rejection
 from fedping.server_jobs.ingest.compaction.quarantine import FailureNote, failing
 from fedping.server_jobs.ingest.counters import RejectionLog
@@ -110,11 +110,11 @@ def test_a_study_a_version_and_a_fence(tmp_path: Path) -> None:
 
 
 def test_a_note_in_the_landing_folder_and_a_landed_file(tmp_path: Path) -> None:
-    record_published(tmp_path, "store", "study", "main", 3)
-    assert read_published(tmp_path, "store", "study", "main") == 3
+    open_landing(tmp_path).record_published("store", "study", "main", 3)
+    assert open_landing(tmp_path).read_published("store", "study", "main") == 3
     (note,) = (tmp_path / ".published" / "study" / "main").iterdir()
     note.write_bytes(b'{"format":99,"newest":3}')
-    told(lambda: read_published(tmp_path, "store", "study", "main"))
+    told(lambda: open_landing(tmp_path).read_published("store", "study", "main"))
     land(tmp_path, crowd(2))
     (file,) = landed_files(partition(tmp_path, "study", "main", 0))
     assert open_landed(file).footer.metadata[b"fedping.format"] == b"2"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedping.protocol.landing import all_landed, partition
+from fedping.protocol.landing import open_landing, partition
 from fedping.protocol.storage import folder as folder_storage
 from fedping.server_jobs.ingest.compaction.compactor import clear_unfinished
 from fedping.server_jobs.ingest.compaction.duplicates import recently_landed
@@ -122,7 +122,7 @@ def test_a_start_lists_only_the_folders_in_which_something_landed_lately(
     for document in documents:
         ingest.ping(document=document)
     ingest.land()
-    [fresh] = {file.parent for file in all_landed(ingest.settings.landing)}
+    [fresh] = {file.parent for file in open_landing(ingest.settings.landing).all_files()}
     for version in range(1, 40):
         old = partition(ingest.settings.landing, "study", "main", version)
         old.mkdir()

@@ -19,7 +19,7 @@ from fedping.protocol.arrow import landed_schema
 from fedping.protocol.documents import FRECENCY_UPDATE
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import SEALED_KEY, UnreadableFile, check_columns, open_landed, open_pings
-from fedping.protocol.landing import all_landed, partition, write_landed
+from fedping.protocol.landing import open_landing, partition, write_landed
 from fedping.server_jobs.erasure import find_pings
 from fedping.server_jobs.health.landed import LandedPings
 from fedping.server_jobs.round import run_round
@@ -65,7 +65,7 @@ def test_no_reader_reads_what_rounds_do_not_list(tmp_path: Path, spark: "SparkSe
     landing = tmp_path / "landing"
     file = land(landing, 60, 1)
     beside(landing)
-    assert all_landed(landing) == [file], "what forget, copy, and simulations read"
+    assert open_landing(landing).all_files() == [file], "what forget, copy, and simulations read"
     assert rounds_read(landing, tmp_path / "store", NumpyEngine()) == 60
     assert rounds_read(landing, tmp_path / "spark", SparkEngine(lambda: nullcontext(spark))) == 60
     tally = count_study(spark, landing, STUDY, ())

@@ -24,7 +24,7 @@ from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.copying import copy_study
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import all_landed, partition, write_landed
+from fedping.protocol.landing import open_landing, partition, write_landed
 from fedping.protocol.location import place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, connection
 from fedping.protocol.study import Arm, Study
@@ -516,5 +516,5 @@ def test_the_guide_can_be_typed(
     assert len(ran) == 17
     assert open_store(place_of(f"{bucket.url}/restored")).lines.newest("demo", "main") == 1000
     assert open_store(tmp_path / "backup").iterations("demo", "main")[0] == 0
-    [kept] = all_landed(tmp_path / "backup-pings")
-    assert kept.read_bytes() == all_landed(tmp_path / "landing")[0].read_bytes()
+    [kept] = open_landing(tmp_path / "backup-pings").all_files()
+    assert kept.read_bytes() == open_landing(tmp_path / "landing").all_files()[0].read_bytes()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedping.protocol.documents import DOCUMENT_TYPES
 from fedping.protocol.landed_file import printable
-from fedping.protocol.landing import unfinished_files, write_landed
+from fedping.protocol.landing import open_landing, write_landed
 from fedping.protocol.local_files import sync_folder
 from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.compaction.columns import LINE, SEGMENT, STUDY, landed_columns, uuid_bytes
@@ -209,8 +209,7 @@ def _first_bytes(paths: Sequence[Path], most: int) -> list[Path]:
 
 def clear_unfinished(settings: IngestSettings, older_than_s: float = 3600.0) -> None:
     """Remove the hidden files of writers that died: those of an hour ago, since others may be writing now."""
-    landing = unfinished_files(settings.landing) if isinstance(settings.landing, Path) else []
-    for path in (*landing, *settings.journal.glob(".*.new")):
+    for path in (*open_landing(settings.landing).unfinished_files(), *settings.journal.glob(".*.new")):
         with contextlib.suppress(FileNotFoundError):  # another host that shares the landing folder may clear it too
             if time.time() - path.stat().st_mtime > older_than_s:
                 path.unlink()

@@ -19,7 +19,7 @@ from fedping.model_store import ModelStore, open_store
 from fedping.model_store.store import lost
 from fedping.protocol.documents import DOCUMENT_TYPES
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import is_landing, read_published
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import Place
 from fedping.server_jobs.health.checks import failures_in_words
 from fedping.server_jobs.ingest.admission.rules import StudyRules
@@ -78,7 +78,7 @@ def _landing_trouble(watched: ServiceState) -> str | None:
     landing = watched.settings.landing
     if isinstance(landing, Path):
         return _folder_trouble(landing, "landing")
-    return None if is_landing(landing) else f"there is nothing at {landing} any more; start ingest again"
+    return None if open_landing(landing).exists() else f"there is nothing at {landing} any more; start ingest again"
 
 
 def _store_trouble(watched: ServiceState) -> str | None:
@@ -94,7 +94,7 @@ def _behind(watched: ServiceState) -> str | None:
     """Say why the newest version of some line cannot be served, or none published after it."""
     store, landing = watched.store, watched.settings.landing
     for name, line in _lines(watched):
-        noted = read_published(landing, store.where, name, line)
+        noted = open_landing(landing).read_published(store.where, name, line)
         if trouble := store.lines.trouble(name, line):
             return trouble
         if noted > (newest := store.lines.newest(name, line)):

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from fedping.protocol.documents import DocumentType
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import open_pings
-from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import Place
 
 MOST_ROWS = 20_000
@@ -28,7 +28,7 @@ class LandedCounts:
     """Counts of the current version of each line. A landed file never changes, so that each is read once."""
 
     def __init__(self, landing: Place) -> None:
-        self._landing = landing
+        self._landing = open_landing(landing)
         self._known: dict[tuple[str, str], tuple[int, dict[Place, _Counted]]] = {}
         self._lock = threading.Lock()
 
@@ -37,7 +37,7 @@ class LandedCounts:
 
         Duplicates count, and so do updates that the round will find damaged: it is an estimate for people to look at.
         """
-        files = landed_files(partition(self._landing, study, line, iteration))
+        files = self._landing.files(study, line, iteration)
         with self._lock:
             last, before = self._known.get((study, line), (iteration, {}))
             known = before if last == iteration else {}

@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fedping.model_store import open_store
-from fedping.protocol.landing import landed_files, partition, remove_landed, rewrite
+from fedping.protocol.landing import landed_files, open_landing, partition, rewrite
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.pipeline import Adam, RProp
 from fedping.protocol.study import Declared, Study, protected
@@ -43,7 +43,7 @@ def write(folder: Path) -> None:
         "pruned", "pruned", ("pings of version 0 removed",), at=WHEN, by="an operator", versions=versions
     )
     for file in removed:
-        remove_landed(file)
+        open_landing(folder / "landing").remove(file)
     forget(folder)
 
 
