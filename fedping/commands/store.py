@@ -38,8 +38,8 @@ def store() -> None:
 @json_option
 def history(study: str, line: str, last: int, store_path: Place, as_json: bool) -> None:
     """List the newest versions of a LINE: when, from how many clients and pings, and the loss of their parent."""
-    from fedping.model_store.dates import date_trouble
     from fedping.model_store.store import MissingVersion, open_store
+    from fedping.model_store.version import date_trouble
 
     opened = open_store(store_path)
     opened.study(study).line(line)

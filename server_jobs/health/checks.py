@@ -17,9 +17,8 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fedping.model_store.dates import date_trouble
 from fedping.model_store.decisions import describe_missing, describe_staged
-from fedping.model_store.version import Outcome, StageState
+from fedping.model_store.version import Outcome, StageState, date_trouble
 from fedping.protocol.clock import milliseconds_of
 from fedping.protocol.errors import as_sentence
 from fedping.protocol.guard import Stage

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from msgspec import structs
 
-from fedping.model_store.dates import date_trouble
 from fedping.model_store.decisions import (
     describe_missing,
     describe_staged,
@@ -34,6 +33,7 @@ from fedping.model_store.version import (
     Lineage,
     StageState,
     Version,
+    date_trouble,
 )
 from fedping.protocol.clock import milliseconds_of, time_at
 from fedping.protocol.digest import digest_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from fedping.model_store.decisions import describe_missing
-from fedping.model_store.version import Heard, InputFile, Level, StageState, Version
+from fedping.model_store.version import InputFile, Level, StageResult, StageState, Version
 from fedping.protocol.guard import Stage
 from fedping.protocol.location import Place
 from fedping.protocol.study import Line, Study
@@ -73,16 +73,16 @@ def _heard(
     side: StageSide,
     digest: str,
     engine: Engine,
-) -> Heard:
+) -> StageResult:
     """Return what the clients on one side have said of a version; no update is read."""
     if not inputs:
-        return Heard()
+        return StageResult()
     rules = rules_for(study, side.line, iteration, key=key_of_lots(digest, inputs))
     applying = {arm.name for arm in study.arms if arm.applies and not arm.personal}  # others' losses are of their own
     rules = replace(rules, submits=(False,) * len(rules.arms), measures=True, side=side)
     whole = joined(in_order(engine.partials(work_on(landing, inputs, rules)), rules.shards))
     places = [place for place, arm in enumerate(rules.arms) if arm in applying]
-    return Heard(
+    return StageResult(
         clients=sum(whole.arms[place].clients for place in places),
         arms={name: told for name, told in arms_of(whole, rules).items() if name in applying},
     )
@@ -123,6 +123,6 @@ def describe_trial(seen: StageState) -> str:
     )
 
 
-def loss_of(side: Heard | None) -> Level | None:
+def loss_of(side: StageResult | None) -> Level | None:
     """Return the mean loss of one side, which the decision is about; None without any."""
     return None if side is None else mean_of_arms(list(side.arms.values()), "loss")

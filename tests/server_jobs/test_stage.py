@@ -19,7 +19,7 @@ from fedping.dashboard.live.lineage import lineage_of
 from fedping.main import main
 from fedping.model_store.decisions import continue_at, discard, release, rollback
 from fedping.model_store.store import ModelStore, StoreError, open_store
-from fedping.model_store.version import ArmSummary, GuardState, Heard, StageState, Winsorised
+from fedping.model_store.version import ArmSummary, GuardState, StageResult, StageState, Winsorised
 from fedping.protocol.enrolment import enrol, staged_for, uuid_texts
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.guard import Guard, Stage
@@ -342,7 +342,7 @@ def summary(loss: float, error: float | None = None, examples: int = 30) -> ArmS
 
 def seen(tried: float, stayed: float, clients: tuple[int, int] = (30, 30), error: float | None = None) -> StageState:
     sides = [
-        Heard(clients=number, arms={"treatment": summary(loss, error)}) if number else Heard()
+        StageResult(clients=number, arms={"treatment": summary(loss, error)}) if number else StageResult()
         for number, loss in zip(clients, (tried, stayed), strict=True)
     ]
     return StageState(share=SHARE, tried=sides[0], stayed=sides[1])
