@@ -232,11 +232,8 @@ class LandedFile:
 
 def open_landed(path: str | Place) -> LandedFile:
     """Read and verify the footer of a landed file by its address; see :func:`read_footer`."""
-    if printable(path) != str(path):
-        raise UnreadableFile(path, "has a name that is not UTF-8")
-    if isinstance(path, Bucket) and not is_address(path):
-        raise UnreadableFile(path, "has a name with ?, #, %, a space at an end or what cannot be printed")
-    return read_footer(*storage_and_key(place_of(path)), path)
+    _refuse_odd_name(path)  # before it is parsed
+    return _read_footer(*storage_and_key(place_of(path)), path)
 
 
 def read_footer(storage: Storage, key: str, path: str | Place) -> LandedFile:
@@ -255,6 +252,11 @@ def read_footer(storage: Storage, key: str, path: str | Place) -> LandedFile:
         FileNotFoundError: it doesn't exist.
         StorageAway: the bucket that it is in doesn't answer.
     """
+    _refuse_odd_name(path)
+    return _read_footer(storage, key, path)
+
+
+def _read_footer(storage: Storage, key: str, path: str | Place) -> LandedFile:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -282,6 +284,13 @@ def read_footer(storage: Storage, key: str, path: str | Place) -> LandedFile:
     return LandedFile(
         str(path), storage, key, size, footer, _digest(entries or b"", footer_bytes).hex(), entries, whole
     )
+
+
+def _refuse_odd_name(path: str | Place) -> None:
+    if printable(path) != str(path):
+        raise UnreadableFile(path, "has a name that is not UTF-8")
+    if isinstance(path, Bucket) and not is_address(path):
+        raise UnreadableFile(path, "has a name with ?, #, %, a space at an end or what cannot be printed")
 
 
 def _ends(footer: pq.FileMetaData) -> int:

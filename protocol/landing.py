@@ -1,23 +1,23 @@
-"""The landing folder, on a disk or in a bucket: where pings lie in Parquet, and how one file is laid out.
+"""The landing folder, on a disk or in a bucket: pings in Parquet, their partitions, and the layout of a file.
 
     <landing>/study=<name>/line=<line>/iteration=<model version>/<milliseconds>-<random>.parquet
 
 Pings of versions that are far behind share one folder, ``iteration=-2`` (:data:`OLDER`); their column ``model_version``
-says which each is of. How many folders there are is so decided here and not by what clients say they know.
+has the version. So the number of folders is decided here, and not by the versions that clients claim.
 
 The folders are Hive partitions, which Spark, DuckDB and pyarrow read as columns. A file appears under its name only
 when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read as pings.
 
     <landing>/.published/<study>/<line>/<store>    the newest version that a round has seen or published in a store
-    <landing>/.attempts/<study>/<line>/<store>     how the last round of a line in a store ended, and how many ended how
-    <landing>/.landing                             in a bucket, which has no folders: that this is a landing folder
+    <landing>/.attempts/<study>/<line>/<store>     status of a line's rounds in a store: the latest, and counts
+    <landing>/.landing                             in a bucket, which has no folders: marks a landing folder
 
 **Shards.** Within a file, rows are ordered by client into row groups, by default :data:`SHARDS`: row group k holds the
 clients whose first two id bytes fall in the k-th part of their range. All pings of a client are therefore in the same
-shard of every file, so that whatever concerns one client (its duplicates, its weight, later its privacy bound) is
-decided by one task without moving a row between machines. Client ids are random, so the shards are even. How many a
-round has is the study's to say (`fedping.protocol.study`); how many a file has says its footer, and a round takes any:
-both are powers of two, so that a shard is a part of one row group, or some of them.
+shard of every file, so one task decides everything about a client (its duplicates, its weight, its privacy bound)
+without moving a row between machines. Client ids are random, so the shards are even. The study sets the number of
+shards of a round (`fedping.protocol.study`), a file's footer that of the file, and a round reads any file: both are
+powers of two, so a shard is a part of one row group, or some of them.
 
 A :class:`Landing` is opened once from an address, carries its storage, and has the one listing rule. A task that holds
 the address of one file or partition uses the functions below it. How a file is verified when it is read:
@@ -49,19 +49,18 @@ if TYPE_CHECKING:
     from fedping.protocol.landed_file import LandedFile
 
 SHARDS = 16
-"""The shards of a study that does not say how many; a constant of what is published, since the bits depend on it."""
+"""Default number of shards of a study; a constant of published versions, since the bits depend on it."""
 
 MOST_SHARDS = 4096
-"""The shards of a study at most: four tasks for each of a thousand cores. Two bytes of an id would do for more, but the
-driver merges one after the other."""
+"""Maximum number of shards of a study: four tasks for each of a thousand cores. Two bytes of an id suffice for more,
+but the driver merges one after the other."""
 
 SHARDS_KEY = b"fedping.shards"
 SINGLE_GROUP_ROWS = 4096
-"""A file of fewer rows than this has one row group: sixteen tiny ones would cost more than reading it whole."""
+"""Rows below which a file has one row group: sixteen tiny ones would cost more than reading it whole."""
 
 GROUP_ROWS = 2048
-"""Rows that a row group has on average at least, where a file has more than :data:`SHARDS` of them: a reader opens
-each for itself."""
+"""Minimum average rows of a row group in a file with more than :data:`SHARDS` of them: readers open each separately."""
 
 MARK = ".landing"
 
@@ -76,12 +75,11 @@ _MOST_DIGITS = 12
 
 
 OLDER = -2
-"""The partition of the pings of all versions that are older than :data:`APART`; a number, so that the partitions' type
-stays one."""
+"""The partition of the pings of all versions older than :data:`APART`; a number, as the partition column is."""
 
 APART = 100
-"""How many versions behind the newest the pings of a version still get a folder of their own; as many as late pings may
-ever count (`fedping.protocol.pipeline.Staleness`)."""
+"""Number of versions behind the newest whose pings get a folder of their own; late pings count up to the same number
+(`fedping.protocol.pipeline.Staleness`)."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +267,7 @@ def _partition_key(study: str, line: str | None, iteration: int) -> str:
 
 
 def _iteration(folder: str) -> int | None:
-    """Return the iteration that a folder's name says; None of a foreign one."""
+    """Return the iteration in a folder's name; None for a foreign name."""
     beginning, _, number = folder.partition("=")
     is_ours = beginning == "iteration" and _is_integer(number) and str(int(number)) == number
     return int(number) if is_ours else None
@@ -296,10 +294,10 @@ def study_of(file: Place) -> str:
 
 
 def copy_landed(file: Place, to: Place) -> bool:
-    """Copy a landed file to another place, byte for byte; return False if the same file, whole, is there.
+    """Copy a landed file to another place, byte for byte; return False if the same file exists there, undamaged.
 
     Raises:
-        UnreadableFile: it is damaged, or was changed meanwhile; nothing is copied.
+        UnreadableFile: it is damaged, or was changed meanwhile; nothing was copied.
         FileNotFoundError: it is gone.
     """
     from fedping.protocol.landed_file import UnreadableFile, open_landed
@@ -334,7 +332,7 @@ def _pieces(opened: Opened, size: int) -> Iterator[Bytes]:
 
 
 def landed_at(file: Place) -> int | None:
-    """Return when a file was landed (milliseconds since 1970), read from its name; None for a foreign name."""
+    """Return the landing time of a file (Unix ms) from its name; None for a foreign name."""
     stamp = base_name(file).partition("-")[0]
     return int(stamp) if _is_integer(stamp) else None
 
@@ -344,9 +342,9 @@ def _is_integer(text: str) -> bool:
 
 
 def shard_of(client_ids: NDArray[np.uint8], shards: int = SHARDS) -> NDArray[np.uint16]:
-    """Return the shard of each client from its id; ids have shape (k, 16), what is returned shape (k,).
+    """Return the shard of each client from its id; ids have shape (k, 16), the result shape (k,).
 
-    ``shards``, how many there are, is a power of two.
+    ``shards``, the number of shards, is a power of two.
     """
     import numpy as np
 
@@ -355,7 +353,7 @@ def shard_of(client_ids: NDArray[np.uint8], shards: int = SHARDS) -> NDArray[np.
 
 
 def groups_for(rows: int, shards: int = SHARDS) -> int:
-    """Return how many row groups a file of so many rows has in a study of so many shards: a power of two."""
+    """Return the number of row groups of a file with ``rows`` rows in a study of ``shards`` shards: a power of two."""
     if rows < SINGLE_GROUP_ROWS:
         return 1
     most = max(SHARDS, rows // GROUP_ROWS)
@@ -363,7 +361,7 @@ def groups_for(rows: int, shards: int = SHARDS) -> int:
 
 
 def shards_in(metadata: Mapping[bytes, bytes] | None, groups: int) -> int:
-    """Return how many shards the row groups of a file are, from its footer; 1 where any row may be in any of them."""
+    """Return the number of shards in a file's row groups, from its footer; 1 if any row may be in any group."""
     said = (metadata or {}).get(SHARDS_KEY, b"")
     is_theirs = said == str(groups).encode() and 1 < groups <= _ID_PARTS and groups.bit_count() == 1
     return groups if is_theirs else 1
@@ -388,17 +386,17 @@ def write_landed(
     """Write pings as one new file of a partition, whole and durable, and return its place.
 
     Args:
-        folder: the partition (see :func:`partition`); made if need be.
+        folder: the partition (see :func:`partition`); made if missing.
         table: pings of :func:`fedping.protocol.arrow.landed_schema`, in any order.
         landed_ms: now, in milliseconds since 1970; becomes part of the name.
-        metadata: kept in the file's footer beside our own, for the writer's own use.
-        token: the second half of the name, for a writer whose names are its own to choose, such as a simulation that
-            has to give the same bits again; a file of the same name is replaced. Random if None.
-        shards: those of the study, by which a large file is laid out.
+        metadata: added to the file's footer, for the writer's own use.
+        token: the second half of the name, for a writer that chooses its names, such as a simulation that must give
+            the same bits again; a file of the same name is replaced. Random if None.
+        shards: the number of shards of the study, for the layout of a large file.
 
     Raises:
-        OSError: the file cannot be written, and is not there.
-        StorageAway: the bucket does not answer; the file may be there, or come to be.
+        OSError: the file can't be written, and doesn't exist.
+        StorageAway: the bucket doesn't answer; the file may exist now or later.
     """
     file = child(folder, f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet")
     storage, key = storage_and_key(file)
@@ -407,23 +405,23 @@ def write_landed(
 
 
 def rewrite(file: Place, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Write a landed file anew in its place, as durably as :func:`write_landed`; it stays readable for whom it was.
+    """Replace the pings of a landed file, as durably as :func:`write_landed`; its owner and mode stay.
 
     Args:
-        file: its place.
-        change: from what it has to what it is to have, with the metadata of its schema.
+        file: its address.
+        change: returns the new table from the present one; the metadata of its schema stay.
 
     Raises:
         FileNotFoundError: it is gone.
         UnreadableFile: it is damaged.
-        ChangedMeanwhile: somebody else has written it since it was read; it is as they left it.
+        ChangedMeanwhile: another process has written it since it was read; its bytes stay.
     """
     storage, key = storage_and_key(file)
     storage.rewrite(key, _changed(file, change))
 
 
 def _changed(file: Place, change: Callable[[pa.Table], pa.Table]) -> Iterator[memoryview | bytes]:
-    """Yield what a file is to have; it is read only when the first part is asked for."""
+    """Yield the new bytes of a file, which is read when the first part is requested."""
     from fedping.protocol.landed_file import SEALED_KEY, open_landed
 
     with open_landed(file).opened() as opened:

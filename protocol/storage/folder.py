@@ -147,6 +147,8 @@ class FolderStorage:
                         "whole; put the store on a local disk with ext4, XFS, Btrfs or APFS, say, or on NFS"
                     ) from error
                 raise
+            finally:
+                _unlink(hidden)
             sync_folder(path.parent)
         return True
 
@@ -182,14 +184,13 @@ class FolderStorage:
         try:
             self.create(name, b"x")
         finally:
-            with contextlib.suppress(OSError):  # where writing fails, so does removal; the first error is raised
-                (self.place / name).unlink(missing_ok=True)
+            _unlink(self.place / name)
 
     @contextmanager
     def _hidden(
         self, path: Path, parts: Iterable[Bytes], *, durable: bool = True, like: os.stat_result | None = None
     ) -> Iterator[Path]:
-        """Yield a hidden, flushed file next to a path; it is removed at the end, even after Ctrl-C.
+        """Yield a hidden, flushed file next to a path, to be renamed; any error removes it, and so does Ctrl-C.
 
         Args:
             path: the final path; missing folders above it are made.
@@ -209,9 +210,14 @@ class FolderStorage:
                     sink.flush()
                     os.fsync(sink.fileno())
             yield hidden
-        finally:
-            with contextlib.suppress(OSError):  # where writing fails, so does removal; the first error is raised
-                hidden.unlink(missing_ok=True)
+        except BaseException:
+            _unlink(hidden)
+            raise
+
+
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(OSError):  # where writing fails, so does removal; the first error is raised
+        path.unlink(missing_ok=True)
 
 
 def _names(folder: Path) -> list[str]:
