@@ -27,7 +27,7 @@ from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import ArmSummary
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import is_landing
+from fedping.protocol.landing import open_landing
 from fedping.protocol.local_optimizers import LocalRProp
 from fedping.protocol.location import Bucket, Place, child
 from fedping.protocol.notation import utc_now
@@ -178,7 +178,7 @@ def running_demo(
         settings.out / "ingest.log",
     )
     store = open_store(store_path, create=True)
-    if settings.bucket and (store.studies() or is_landing(landing)):
+    if settings.bucket and (store.studies.names() or open_landing(landing).exists()):
         raise InvalidSettings(f"there is something at {settings.bucket}; give --bucket another folder")
     settings.out.mkdir(parents=True, exist_ok=True)
     try:
@@ -232,8 +232,8 @@ def running_demo(
 
 def _end(store: ModelStore) -> None:
     """Declare that the studies have ended: no round comes any more, which would else look like a failure."""
-    for name in store.studies():
-        store.declare(name, Declared(state="ended", since=utc_now()))
+    for name in store.studies.names():
+        store.studies.declare(name, Declared(state="ended", since=utc_now()))
 
 
 def _joined(runner: asyncio.Runner, ingest: RunningIngest, study: Study, settings: DemoSettings) -> Fleet:
@@ -361,8 +361,8 @@ class _Rounds:
             self._tell_once("", "", str(error))
             return
         store = self._running.store
-        for study in store.studies():
-            if store.declared(study).state != "running":
+        for study in store.studies.names():
+            if store.studies.declared(study).state != "running":
                 continue
             for line in store.study(study).lines:
                 self._tell_once(study, line.name, self._round(study, line.name))

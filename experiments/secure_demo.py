@@ -98,7 +98,7 @@ def helper_beside(helper: HelperFolder, key: bytes, store: ModelStore, study: St
     public = public_study(study)
     for line in public.lines:
         offer, _ = join(helper, public, line, leader_identity(key))
-        store.publish_offer(study.name, line.name, offer)
+        store.studies.publish_offer(study.name, line.name, offer)
     with helper_process(helper.path, log) as running:
         yield TwoServers(helper, key, HttpHelper(running.address))
 

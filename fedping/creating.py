@@ -88,7 +88,7 @@ def as_stored(store: ModelStore, study: Study, written: Study) -> Study:
     One that is stored with the safe choices of an earlier version, or from before there were such, keeps them; of one
     whose shares have changed, no file says where its arms lie.
     """
-    if study.name not in store.studies():
+    if study.name not in store.studies.names():
         return study
     stored = store.study(study.name)
     bare = replace(stored, pieces=())
@@ -108,7 +108,7 @@ def _check_limits(study: Study, store: Place | None) -> None:
         from fedping.model_store.store import open_store
 
         there = open_store(store, create=True)
-        stored = there.study(study.name).limits if study.name in there.studies() else None
+        stored = there.study(study.name).limits if study.name in there.studies.names() else None
         if stored is None or (stored.loss, stored.clip_loss) != (study.limits.loss, study.limits.clip_loss):
             raise
 

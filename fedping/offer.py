@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.local_path import local_path
+from fedping.protocol.location import local_path
 from fedping.protocol.own_login import login_in_address
 from fedping.protocol.sharing.offer import Offer
 

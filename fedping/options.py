@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import local_path
-from fedping.protocol.location import Place
+from fedping.protocol.location import Place, local_path
 
 
 class LocalPath(click.Path):

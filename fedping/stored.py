@@ -16,9 +16,8 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.store import open_store as open_model_store
 from fedping.model_store.version import Version
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landed_file import BATCH_ROWS, open_landed
-from fedping.protocol.landed_pings import check_columns, closest_document, schema_of
-from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed
+from fedping.protocol.landed_file import BATCH_ROWS, check_columns, closest_document, open_landed, schema_of
+from fedping.protocol.landing import NO_LINE, open_landing
 from fedping.protocol.location import Place, place_of
 from fedping.protocol.study import Study
 
@@ -66,7 +65,7 @@ class Store:
 
     def studies(self) -> list[str]:
         """Return the names of the studies, sorted."""
-        return self._store.studies()
+        return self._store.studies.names()
 
     def study(self, name: str) -> Study:
         """Return a study's settings: arms, lines, and what its lines do."""
@@ -159,7 +158,7 @@ def read_pings(
     if rows < 1:
         raise InvalidSettings(f"rows is {rows}; a batch has at least 1")
     root = place_of(landing)
-    folders = lines_landed(root, study)
+    folders = open_landing(root).lines(study)
     if not folders or (line is not None and line not in folders):
         where = f"line '{line}' of study '{study}'" if folders else f"study '{study}'"
         raise FedpingError(f"no pings of {where} have landed in {root}; look for a misspelling")
@@ -172,7 +171,7 @@ def _batches(
     from fedping.protocol.arrow import landed_schema
 
     for line in lines:
-        for number, files in files_by_iteration(landing, study, None if line == NO_LINE else line).items():
+        for number, files in open_landing(landing).files_by_iteration(study, None if line == NO_LINE else line).items():
             if iteration in (None, number):
                 for path in files:
                     file = open_landed(path)

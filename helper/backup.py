@@ -15,7 +15,7 @@ from pathlib import Path
 from fedping.helper.folder import HelperFolder, make_empty, open_folder
 from fedping.helper.records import adopt, open_records
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.secret_file import write_secret
+from fedping.protocol.local_files import write_secret
 
 
 def back_up(folder: HelperFolder, to: Path) -> None:

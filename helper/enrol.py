@@ -13,8 +13,8 @@ from fedping.helper.folder import HelperFolder, read_secret
 from fedping.helper.records import Offered, Pinned, Records
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.formats import without_format
+from fedping.protocol.local_files import write_secret
 from fedping.protocol.notation import utc_now
-from fedping.protocol.secret_file import write_secret
 from fedping.protocol.sharing.keys import Identity, Seal, new_private_key, public_key
 from fedping.protocol.sharing.offer import Offer, Terms, signed_offer, terms_of
 from fedping.protocol.sharing.terms import terms_for
@@ -22,6 +22,7 @@ from fedping.protocol.study import PublicLine, PublicStudy
 
 if TYPE_CHECKING:
     from fedping.helper.aggregate import Key
+
 
 _PRIVATE_BYTES = {"x25519": 32, "mlkem768-x25519": 96}
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from fedping.helper.records import Records, make_records, open_records
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.folders import make_folder
-from fedping.protocol.secret_file import others_may_use, write_secret
+from fedping.protocol.local_files import make_folder, others_may_use, write_secret
 from fedping.protocol.sharing.keys import Identity, identity_of, signing_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 
 SECRET_BYTES = 32
 PURPOSE = "fedping helper v1"

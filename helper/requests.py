@@ -18,7 +18,7 @@ from fedping.helper.enrol import current, keys_of
 from fedping.helper.folder import HelperFolder
 from fedping.helper.records import LAST_VERSION, Answered, Pinned, Records, Unavailable
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.folders import sync_folder
+from fedping.protocol.local_files import sync_folder
 from fedping.protocol.notation import utc_now
 from fedping.protocol.sharing.exchange import (
     MOST_CLIENTS,

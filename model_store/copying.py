@@ -1,11 +1,11 @@
 """Copy a study, with all its versions, from one store into another: from a folder into a bucket, or back.
 
-Each file is looked at before it is copied, so that no damage takes the place of a good copy: sealed documents are what
-their seals say, and those for clients what their versions say.
+Each file is checked before it is copied, so that no damage replaces a good copy: documents against their checksums, and
+those for clients against their versions.
 
-What never changes once written (the study, versions, fences, documents of versions) is created in the other store, or
-there already with the same bytes; the rest is replaced. ``study.json`` comes last, so that what an interrupted copy
-leaves is no study yet; the same call goes on from there.
+Files that never change (the study, versions, fences, documents of versions) are created in the other store, or exist
+there with the same bytes; the rest is replaced. ``study.json`` comes last, so an interrupted copy isn't a study yet;
+the same call continues it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from fedping.model_store.blobs import Blobs
-from fedping.model_store.chain import Chain, number_in
-from fedping.model_store.checksum import is_whole
+from fedping.model_store.documents import Documents, is_whole
 from fedping.model_store.helper_requests import is_whole_request
 from fedping.model_store.store import MissingVersion, ModelStore, StoreError
 from fedping.model_store.version import PublicPart
+from fedping.model_store.versions import Chain, number_in
 from fedping.protocol.errors import FedpingError
 
 _ORDER = ("fences", "held", "versions", "public", "asked")
@@ -37,7 +36,7 @@ _REQUEST = re.compile(r"[^/]+/asked/[0-9]+(\.aside)?\.msgpack\Z")
 
 @dataclass(frozen=True)
 class Copied:
-    """How many files a study has, how many of them were not in the other store, and their bytes."""
+    """The number of a study's files, the number of those that the other store lacked, and the bytes of these."""
 
     files: int
     new: int
@@ -50,15 +49,15 @@ def copy_study(
     """Copy a study into another store, or bring an earlier copy of it up to date.
 
     Args:
-        source: the store that has it.
-        target: the store that is to have it.
-        study: its name.
-        tell: is told how many files have been looked at so far.
+        source: store to copy from.
+        target: store to copy to.
+        study: the study's name.
+        tell: called with the number of files checked so far.
 
     Raises:
-        StoreError: there is no such study, a file of it is damaged, the other store has a file of it with other bytes
-            or versions that this one has not, or a version was published while it was copied, and the same call has to
-            be repeated.
+        StoreError: the study doesn't exist, a file of it is damaged, the other store has a file of it with other bytes
+            or versions that this one lacks, or a version was published while it was copied, and the same call must be
+            repeated.
     """
     lines = [line.name for line in source.study(study).lines]
     heads = {line: source.head(study, line) for line in lines}
@@ -69,16 +68,16 @@ def copy_study(
                 f"line '{line}' of study '{study}' is at version {there} in {target.where} and at {head.iteration} in "
                 f"{source.where}: nothing was copied; copy the other way, or to another place"
             )
-    target.check_publishing()  # or what is there would be replaced where it is to be created
-    looked = {line: _LookedAt(source, study, line, source.chain(study, line)) for line in lines}
+    target.check_publishing()  # without conditional writes, existing files would be replaced
+    looked = {line: _LineCheck(source, study, line, source.versions.chain(study, line)) for line in lines}
     files = new = size = 0
-    for key in _keys(source.blobs, study, lines):
-        data = source.blobs.read(key)
-        if data is None:  # gone meanwhile, as what a helper was asked for goes
+    for key in _keys(source.documents, study, lines):
+        data = source.documents.read(key)
+        if data is None:  # deleted meanwhile, such as a request to a helper
             continue
         within = key.partition("/")[2]
         if (_SEALED.match(within) and not is_whole(data)) or (_REQUEST.match(within) and not is_whole_request(data)):
-            raise StoreError(source.damaged(key))
+            raise StoreError(source.documents.damaged(key))
         if (line := within.partition("/")[0]) in looked:
             looked[line].check(key, data)
         files += 1
@@ -98,10 +97,10 @@ def copy_study(
 
 
 @dataclass
-class _LookedAt:
-    """The versions of a line as they pass by, and with them what clients fetch, which follows from them.
+class _LineCheck:
+    """Checks a line's files in the order of copying: what clients fetch against the versions that it derives from.
 
-    Of the document that clients fetch of a version a digest is remembered; the documents themselves may be large.
+    It remembers digests of the documents that clients fetch; the documents themselves may be large.
     """
 
     store: ModelStore
@@ -111,11 +110,11 @@ class _LookedAt:
     digests: dict[int, bytes] = field(default_factory=dict)
 
     def check(self, key: str, data: bytes) -> None:
-        """Raise :class:`StoreError` if a file of the line is not what it has to be by those that came before."""
+        """Raise :class:`StoreError` if a file of the line contradicts the files before it."""
         folder, name = key.split("/")[-2:]
         number = number_in(name)
         if folder == "versions" and number is not None and number in self.chain.numbers:
-            self.digests[number] = _digest(self.store.shown(key, data, self.study, self.line, number))
+            self.digests[number] = _digest(self.store.public.derived(key, data, (self.study, self.line, number)))
         elif folder == "public" and not self._is_as_its_version_says(key, name, data):
             raise StoreError(
                 f"{self.store.where}/{key} is not what its version says; it was damaged: restore it from a copy, or "
@@ -139,14 +138,14 @@ class _LookedAt:
             ) from error
 
     def _is_latest(self, data: bytes) -> bool:
-        """Return whether a document is that of a version of the line; what it tells may be of a moment ago.
+        """Return whether a document is that of a version of the line, now or a moment ago.
 
-        The newest version may not be shown yet, nor what is staged, nor that it is no longer.
+        It may not show the newest version yet, nor the present stage.
         """
         try:
             found = msgspec.json.decode(data, type=PublicPart)
             alone = msgspec.json.encode(replace(found, staged=UNSET))
-            staged = self.store.staged_after(self.study, self.line, found.iteration)
+            staged = self.store.held.staged_after(self.study, self.line, found.iteration)
             return (
                 msgspec.json.encode(found) == data
                 and (found.staged in (UNSET, staged) or (staged is None and _is_next(found)))
@@ -156,16 +155,16 @@ class _LookedAt:
             return False
 
     def _is_staged(self, name: str, data: bytes) -> bool:
-        """Return whether a document is that of the staged version; nobody is told of others any more."""
-        staged = self.store.staged_after(self.study, self.line, self.chain.numbers[-1])
+        """Return whether a document is that of the staged version; clients no longer fetch those of others."""
+        staged = self.store.held.staged_after(self.study, self.line, self.chain.numbers[-1])
         if staged is None or name != f"staged-{staged.iteration}.json":
             return True
-        return data == self.store.staged_document(self.study, self.line, staged)
+        return data == self.store.public.staged_document(self.study, self.line, staged)
 
     def _digest_of(self, number: int) -> bytes:
-        """Return the digest of what clients fetch of a version; one that was published meanwhile is read for it."""
+        """Return the digest of what clients fetch of a version; a version published meanwhile is read for it."""
         known = self.digests.get(number)
-        return known or _digest(self.store.public_document(self.study, self.line, number))
+        return known or _digest(self.store.public.document(self.study, self.line, number))
 
     def _is_fenced_over(self, number: int) -> bool:
         """Return whether a version was lost with an older copy of the store, and the line has gone on beyond it."""
@@ -180,17 +179,16 @@ def _digest(document: bytes) -> bytes:
     return sha256(document).digest()
 
 
-def _keys(blobs: Blobs, study: str, lines: list[str]) -> Iterator[str]:
-    """Yield the keys of a study's files: what tells that something is there after what it needs."""
-    for name in sorted(blobs.names(f"{study}/history"), key=_by_number):
+def _keys(documents: Documents, study: str, lines: list[str]) -> Iterator[str]:
+    """Yield the keys of a study's files, each after the files that it refers to."""
+    for name in sorted(documents.names(f"{study}/history"), key=_by_number):
         yield f"{study}/history/{name}"
-    last = [name for name in blobs.names(study) if "." in name]
+    last = [name for name in documents.names(study) if "." in name]
     for line in lines:
-        inside = sorted(blobs.names(f"{study}/{line}"))
-        for folder in (name for name in _ORDER if name in inside):
-            for name in sorted(blobs.names(f"{study}/{line}/{folder}"), key=_by_number):
+        for folder in _ORDER:
+            for name in sorted(documents.names(f"{study}/{line}/{folder}"), key=_by_number):
                 yield f"{study}/{line}/{folder}/{name}"
-        yield from (f"{study}/{line}/{name}" for name in inside if "." in name)
+        yield from (f"{study}/{line}/{name}" for name in sorted(documents.names(f"{study}/{line}")) if "." in name)
     yield from (f"{study}/{name}" for name in sorted(last, key="study.json".__eq__))
 
 
@@ -200,15 +198,15 @@ def _by_number(name: str) -> tuple[int, str]:
 
 
 def _put(source: ModelStore, target: ModelStore, key: str, data: bytes, lasting: bool) -> bool:
-    """Put a file into a store; return whether it was not there as it is.
+    """Put a file into a store; return whether the store lacked these bytes.
 
-    Looked at first: most of what is copied again is there, and a put would carry it once more to be told so.
+    It is read first: most files of a repeated copy exist, and a put would send them all again.
     """
-    there = target.blobs.read(key)
+    there = target.documents.read(key)
     if there is None:
-        if target.blobs.create(key, data):
+        if target.documents.create(key, data):
             return True
-        there = target.blobs.read(key)  # another copy was faster
+        there = target.documents.read(key)  # another copy was faster
     if there == data:
         return False
     if lasting:
@@ -216,5 +214,5 @@ def _put(source: ModelStore, target: ModelStore, key: str, data: bytes, lasting:
             f"{target.where}/{key} differs from {source.where}/{key}: it is of another study of this name, or damaged; "
             "copy to another place, or restore it"
         )
-    target.blobs.replace(key, data)
+    target.documents.replace(key, data)
     return True

@@ -1,4 +1,4 @@
-"""One version of a model line: weights, optimizer state and lineage in a single document, which cannot come apart."""
+"""A version of a model line: weights, optimizer state and lineage in one document; and parts of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from fedping.protocol.digest import digest_of
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.model import Staged
+from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.spec import ModelSpec, Name, published
 
 LinkState: TypeAlias = dict[str, tuple[float, ...]]
@@ -20,20 +21,23 @@ ChainState: TypeAlias = dict[str, LinkState] | tuple[LinkState, ...]
 """The state of the chain: by link's name, without those that have none; in format 1 that of each link, in order."""
 
 FORMAT = 2
-"""Of the versions that are made now. In format 1 the state has no names."""
+"""Format of new versions. In format 1 the state has no names."""
 
 TAKEN_OVER_FORMAT = 3
-"""Of a version 0 whose weights were taken over. An older program would read it without that, and so another digest."""
+"""Format of a version 0 with weights taken over: an older program would ignore that, and compute another digest."""
 
 NEWEST_FORMAT = TAKEN_OVER_FORMAT
-"""The newest that can be read."""
+"""The newest format that can be read."""
+
+CLOCKS_APART_MS = 60_000
+"""Milliseconds that two clocks may differ without a warning; clocks that follow NTP differ by a few."""
 
 
 class InputFile(Struct, frozen=True, omit_defaults=True):
     """A landed file that a round read: its path below the landing folder, and its rows at that time.
 
-    ``age`` is by how many versions its pings are older than the round's own, ``digest`` stands for its content
-    (`fedping.protocol.landed_file`); versions made before there were digests have none.
+    ``age`` is the number of versions that its pings are behind the round's own, ``digest`` identifies its content
+    (`fedping.protocol.landed_file`); older versions have no digests.
     """
 
     path: str
@@ -69,7 +73,7 @@ class Influence(Struct, frozen=True, kw_only=True):
 
 
 class Aggregate(Struct, frozen=True, kw_only=True):
-    """What a round's usable pings came to.
+    """Aggregate of a round's usable pings.
 
     ``mean`` is the weighted mean update, ``m2`` the weighted sum of squared deviations from it, both of length m;
     ``weight`` is the sum of the weights, which is the number of clients, of pings or of examples as the pipeline's
@@ -88,10 +92,10 @@ class Aggregate(Struct, frozen=True, kw_only=True):
 
 
 class ClientSketch(Struct, frozen=True, kw_only=True):
-    """Which clients have sent usable updates so far, as a sketch of fixed size that can only tell about how many.
+    """Sketch (HyperLogLog registers) for the approximate number of clients with a usable update so far.
 
     ``registers`` are written by `fedping.server_jobs.round.new_clients`; ``salt``, 16 bytes in hexadecimal, is drawn in
-    the first round, and is told to no client.
+    the first round, and no client learns it.
     """
 
     salt: str
@@ -99,7 +103,7 @@ class ClientSketch(Struct, frozen=True, kw_only=True):
 
 
 class Winsorised(Struct, frozen=True, kw_only=True):
-    """How one arm fared by its clients with an example, of whom those at the ends count as the next ones inside.
+    """Winsorised metrics of an arm over its clients with an example.
 
     A client's loss and rank are the means of its pings, its examples their sum (`fedping.server_jobs.round.winsorising`
     says how it is counted). The errors are standard errors. The rank is null where nothing is ranked.
@@ -122,7 +126,7 @@ class Level(NamedTuple):
 
 
 class ArmSummary(Struct, frozen=True, kw_only=True):
-    """How one arm fared while the parent version was current (validation by thesis 3.4).
+    """Metrics of an arm while the parent version was current (validation by thesis 3.4).
 
     ``loss`` and ``rank_selected`` are means over all the examples behind the arm's pings, null without any; an
     interaction that ended with a selection is one example. ``rank_selected`` is null where nothing is ranked.
@@ -152,27 +156,27 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
 Decision: TypeAlias = Literal["", "released", "discarded", "rolled_back", "promoted", "withdrawn"]
 
 
-class Heard(Struct, frozen=True, kw_only=True):
-    """What was heard of one side of a stage: its clients with an example, and how each arm fared there."""
+class StageResult(Struct, frozen=True, kw_only=True):
+    """One side of a stage: its clients with an example, and the metrics of each arm there."""
 
     clients: int = 0
     arms: dict[str, ArmSummary] = {}
 
 
 class StageState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A stage: the share of the clients that got the version first, and what was ``tried`` and ``stayed`` with.
+    """A stage: the share of the clients that get the version first, and the results of both sides.
 
-    ``tried`` are those of the share with pings of the staged version, ``stayed`` the others with pings of the version
-    before that had landed since. None before anybody looked, and where people have decided.
+    ``tried`` are clients of the share with pings of the staged version, ``stayed`` the others with pings of the version
+    before that have landed since. None before a round has read them, and where people have decided.
     """
 
     share: float
-    tried: Heard | None = None
-    stayed: Heard | None = None
+    tried: StageResult | None = None
+    stayed: StageResult | None = None
 
 
 class GuardState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a line's guard has seen (`fedping.protocol.guard`).
+    """State of a line's guard (`fedping.protocol.guard`).
 
     ``figures`` are those of the last rounds by name, the oldest first, this one's last; ``alarms`` is a sentence for
     each of them that stands out. A version with any was ``held`` until somebody decided: it was ``released``, or this
@@ -191,17 +195,17 @@ class GuardState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def gives_up(self) -> bool:
-        """Whether it is that of a version in the place of a staged one."""
+        """Whether it belongs to a version in the place of a staged one."""
         return self.stage is not None and self.decision in ("withdrawn", "discarded")
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """With whom a round of a line of shares has added up (`fedping.protocol.sharing`).
+    """The helper that a round of a two-server line aggregated with (`fedping.protocol.sharing`).
 
     Attributes:
         helper: the identity of the second server.
-        request, answer: what stands for what it was asked, and for what it has answered.
-        refused: of how many clients it could not use the share: sealed for something else, or twice sent.
+        request, answer: digests of the request and of the answer.
+        refused: the number of clients whose share it couldn't use: sealed for something else, or sent twice.
     """
 
     helper: str
@@ -211,7 +215,7 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class PrivacyEvent(Struct, frozen=True, kw_only=True):
-    """What a round of a private line released, and what it cost; there is nothing exact in it.
+    """What a round of a private line released, and its privacy cost; every figure in it is noisy.
 
     Attributes:
         released: of each arm that follows the line the sum of its clients' vectors, noise included, of m + 3 whole
@@ -243,7 +247,7 @@ class PrivacyEvent(Struct, frozen=True, kw_only=True):
 
 
 class Ancestor(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A version of another line that weights were taken over from, and what its clients had been promised.
+    """A version of another line that weights were taken over from, and the guarantee that its clients had.
 
     Attributes:
         study, line, iteration: which version, in whatever store it was.
@@ -264,12 +268,12 @@ class Ancestor(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def told(self) -> str:
-        """Return in words which version it is."""
+        """Return the version in words."""
         return f"version {self.iteration} of {self.study}/{self.line}"
 
 
 class WarmStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where version 0 has weights from that are not the spec's start values.
+    """Source of a version 0 whose weights aren't the spec's start values.
 
     ``taken`` is the version. ``renamed`` has, by the name of a weight or block of this line, its name there; "" says
     that it was to start anew. ``before`` are the versions that the weights of ``taken`` in turn began with, the nearest
@@ -282,7 +286,7 @@ class WarmStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Lineage(Struct, frozen=True, kw_only=True):
-    """Where a version came from; enough to compute it again, bit for bit.
+    """Origin of a version; enough to recompute it, bit for bit.
 
     ``counts`` tells every ping of the round by what became of it (``used``, ``duplicate``, ``other_arm``, …), and the
     pings of other versions that had landed since (``stale``, ``future``), which are counted and not mixed in.
@@ -344,7 +348,7 @@ class Version(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the document; computed once, for with a million weights that takes seconds."""
+        """SHA-256 of the document; computed once, since with a million weights that takes seconds."""
         return digest_of(self)
 
     @property
@@ -354,7 +358,7 @@ class Version(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def unreadable(self) -> str | None:
-        """Where a number stands that JSON cannot say, infinity or NaN: such a document could not be read again."""
+        """Position of a number that JSON can't represent, infinity or NaN: such a document couldn't be read again."""
         made = self.lineage.aggregate
         vectors = {"model": self.model, "weights": self.weights}
         links = self.state.items() if isinstance(self.state, dict) else enumerate(self.state)
@@ -402,19 +406,19 @@ class Link(Struct, frozen=True, kw_only=True):
 
 
 class GuardPart(Struct, frozen=True, kw_only=True):
-    """The part of a lineage that its guard has seen."""
+    """The guard's part of a lineage."""
 
     guard: GuardState | None = None
 
 
 class HeldPart(Link, frozen=True, kw_only=True):
-    """The part of a held version that says whose place it may take, and why it is held."""
+    """The part of a held version with its place and the reason for holding it."""
 
     lineage: GuardPart
 
 
 class Counted(Struct, frozen=True, kw_only=True):
-    """The part of an aggregate that is no vector."""
+    """An aggregate without its vectors."""
 
     pings: int
     clients: int
@@ -422,7 +426,7 @@ class Counted(Struct, frozen=True, kw_only=True):
 
 
 class Charge(Struct, frozen=True, kw_only=True):
-    """The part of what a private line released that is no vector."""
+    """The release of a private line without its vectors."""
 
     sigma: float
     sensitivity: float
@@ -432,7 +436,7 @@ class Charge(Struct, frozen=True, kw_only=True):
 
 
 class Tally(Struct, frozen=True, kw_only=True):
-    """The part of a lineage that tells how a round went."""
+    """The outcome part of a lineage."""
 
     origin: Literal["created", "round", "rollback", "continued"]
     counts: dict[str, int] = {}
@@ -446,7 +450,7 @@ class Tally(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """The part of a version that tells how its round went; read from its JSON, the numbers of weights are skipped."""
+    """The outcome of a version's round; read from the version's JSON without its weights."""
 
     iteration: int
     created: str
@@ -454,7 +458,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class SourcesPart(Struct, frozen=True, kw_only=True):
-    """The part of a lineage that says which landed files a version is made of."""
+    """The part of a lineage with the landed files that a version was made from."""
 
     origin: Literal["created", "round", "rollback", "continued"]
     inputs: tuple[InputFile, ...] = ()
@@ -463,7 +467,7 @@ class SourcesPart(Struct, frozen=True, kw_only=True):
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """The part of a version that says which landed files it is made of; read from its JSON, the weights are skipped."""
+    """The landed files that a version was made from; read from the version's JSON without its weights."""
 
     iteration: int
     parent: int | None
@@ -471,10 +475,10 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 class Fence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What takes the place of version ``after`` + 1 where a line goes on at a higher number: at ``goes_on_at``.
+    """Takes the place of version ``after`` + 1 where a line continues at a higher number, ``goes_on_at``.
 
-    The numbers in between were published once, and lost when an older copy of the store was put back. A fence is made
-    by the same compare-and-swap as a version, so that no round can publish where it stands; the version that it names
+    The numbers in between were published once, and lost when an older copy of the store was put back. A fence is
+    written by the same compare-and-swap as a version, so no round can publish in its place; the version that it names
     follows from it and version ``after``.
     """
 
@@ -498,7 +502,7 @@ def first_version(
     weights: tuple[float, ...] | None = None,
     warm_start: WarmStart | None = None,
 ) -> Version:
-    """Return version 0 of a line: with the spec's start weights, or with others and where they are from."""
+    """Return version 0 of a line, with the spec's start weights or with others and their source."""
     weights = spec.start if weights is None else weights
     return Version(
         format=FORMAT if warm_start is None else TAKEN_OVER_FORMAT,
@@ -515,3 +519,23 @@ def first_version(
         state=state,
         lineage=Lineage(origin="created", code_version=code_version, config_digest=config, warm_start=warm_start),
     )
+
+
+def date_trouble(created: str, parent_created: str | None, now_ms: float) -> str | None:
+    """Return the problem with a version's date in words; None if it can be right.
+
+    Args:
+        created: time of publication by the clock of the machine that published it, ISO 8601 in UTC.
+        parent_created: that of its parent; None if it has none.
+        now_ms: the present time by this machine's clock, Unix ms.
+    """
+    made = milliseconds_of(created)
+    if made > now_ms + CLOCKS_APART_MS:
+        return f"is dated {_minute(created)}, which is still to come by this machine's clock"
+    if parent_created is not None and made < milliseconds_of(parent_created) - CLOCKS_APART_MS:
+        return f"is dated {_minute(created)}, before its parent of {_minute(parent_created)}"
+    return None
+
+
+def _minute(time: str) -> str:
+    return f"{time[:16].replace('T', ' ')} UTC"

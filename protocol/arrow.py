@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedping.protocol.landed_file import FORMAT_KEY
+from fedping.protocol.formats import FORMAT_KEY
 from fedping.protocol.ping import FRECENCY_UPDATE, DocumentType, LandedPing, UpdatePayload
 
 UPDATE_ENCODING = "update_encoding"

@@ -23,6 +23,9 @@ _MEMBER = re.compile(rb'(\s*\{)\s*"format"\s*:\s*([0-9]+)\s*(,|(?=\}))')
 _DIGITS = 9
 """No format of ours has more; what has is beyond all of them."""
 
+FORMAT_KEY = b"fedping.format"
+"""Key in the footer of a landed file: the format that it was written in; 1 if it is absent."""
+
 
 class NewerFormat(FedpingError):
     """A document was written by a later version of fedping, in a format that this one does not know."""

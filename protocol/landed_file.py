@@ -1,15 +1,17 @@
-"""A landed file: sealed when it is written, and verified whenever anything is read from it.
+"""A landed file: sealed when it is written, verified whenever anything is read from it, checked for its columns.
 
 Between the last row group and the footer of a file that we write lies its *seal*, which other readers of Parquet skip::
 
     [pages …][an entry a column chunk: first byte, length, XXH3-64][digest][number of entries][fpSEAL01][footer]
 
-So whoever reads some columns of some row groups verifies exactly these bytes, page headers included, and no others. The
-*digest* is the XXH3-128 of the entries and the footer: it stands for every byte that can be read from the file, and
-versions keep it. The footer says that there is a seal, so neither can be lost without the other telling.
+A reader of some columns of some row groups verifies exactly these bytes, page headers included. The *digest* is the
+XXH3-128 of the entries and the footer: it identifies every byte that can be read from the file, and versions keep it.
+The footer says that the file has a seal, so the loss of either is noticed.
 
 A file without a seal (landed by an older version, or written by something else) is read too. Its page checksums are
 verified, if it has any; its digest is that of its footer alone.
+
+Every reader that counts pings opens files with :func:`open_pings`, so a file counts for all readers or for none.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import os
 import shlex
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,22 +28,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.formats import FORMAT_KEY
 from fedping.protocol.location import Bucket, Place, is_address, place_of
 from fedping.protocol.object_store import heeding
-from fedping.protocol.storage import Bytes, NotAFile, Opened, ShortFile, storage_of
+from fedping.protocol.ping import DOCUMENT_TYPES, DocumentType
+from fedping.protocol.storage import Bytes, NotAFile, Opened, ShortFile, Storage, storage_and_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-FORMAT_KEY = b"fedping.format"
-"""In the footer of a landed file: by which rules it was written; 1 if it is not there."""
 
 FORMATS = (b"1", b"2")
-"""Those that are read: every ping has every field, or some that a client may leave out are null there."""
+"""Formats that can be read: every ping has every field, or optional ones are null."""
 
 SEALED_KEY = b"fedping.sealed"
-"""In the footer of a file that has a seal."""
+"""Key in the footer of a file with a seal."""
 
 MAGIC = b"fpSEAL01"
 _CHUNK = struct.Struct("<QQ8s")
@@ -50,22 +52,25 @@ _FOOTER_END = struct.Struct("<I4s")
 _PARQUET = b"PAR1"
 
 TAIL = 2**16
-"""Bytes read at once from the end of a file: footer and seal of all but files with very many row groups."""
+"""Bytes read at once from the end of a file: footer and seal, unless it has very many row groups."""
 
 MOST_FOOTER = 2**26
-"""Bytes of the longest footer that is read; one of ours has 2 KB a row group, and 8 MB at most."""
+"""Maximum bytes of a footer; one of ours has 2 KB a row group, and at most 8 MB."""
 
 MOST_AT_ONCE = 2**27
-"""Bytes of a column chunk that are read at once from a file without a seal; a longer one is read piece by piece."""
+"""Maximum bytes of a column chunk read at once from a file without a seal; a longer one is read in segments."""
 
 BATCH_ROWS = 2**16
-"""Rows decoded at a time where many may come: a few bytes of Parquet can stand for any number of equal rows."""
+"""Rows decoded at a time: a few bytes of Parquet can stand for any number of equal rows."""
+
+_LONGEST_TYPE = 80
+"""Characters of a column's type, or of a writer's name, in a message."""
 
 _UNSEALED = {"page_checksum_verification": True, "pre_buffer": False}
 
 
 class UnreadableFile(FedpingError):
-    """A landed file that is not whole, or not of landed pings; the sentence names it."""
+    """A landed file that is damaged, or not of landed pings; the message names it."""
 
     def __init__(self, path: str | os.PathLike[str] | Bucket, what: str) -> None:
         super().__init__(
@@ -79,7 +84,7 @@ class UnreadableFile(FedpingError):
 
 
 def _aside(path: str | os.PathLike[str] | Bucket) -> str:
-    """Return how a file is moved out of the way."""
+    """Return the command or the remedy that moves a file out of the way."""
     if "://" in (text := str(path)):
         folder, _, name = text.rpartition("/")
         return f"to '{folder}/.{name}', with the tool of the object store"
@@ -88,12 +93,12 @@ def _aside(path: str | os.PathLike[str] | Bucket) -> str:
 
 
 def printable(path: str | os.PathLike[str] | Bucket) -> str:
-    r"""Return a path as it can be written anywhere: bytes that are no UTF-8 as ``\xff``."""
+    r"""Return a path in printable form: bytes that aren't UTF-8 as ``\xff``."""
     return os.fsencode(str(path)).decode("utf-8", "backslashreplace")
 
 
 def _quoted(path: str) -> str:
-    """Return a path as a shell takes it."""
+    """Return a path quoted for a shell."""
     if printable(path) == path:
         return shlex.quote(path)
     escaped = path.replace("\\", "\\\\").replace("'", "\\'")
@@ -101,10 +106,10 @@ def _quoted(path: str) -> str:
 
 
 def sealed(parquet: pa.Buffer) -> Iterator[memoryview | bytes]:
-    """Yield the bytes of a Parquet file with its seal; the footer has to have :data:`SEALED_KEY`.
+    """Yield the bytes of a Parquet file with its seal; the footer must have :data:`SEALED_KEY`.
 
     Args:
-        parquet: the whole file as a writer made it, without page indexes.
+        parquet: the whole file from a writer, without page indexes.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -121,7 +126,7 @@ def sealed(parquet: pa.Buffer) -> Iterator[memoryview | bytes]:
 
 
 def _chunks(footer: pq.FileMetaData) -> Iterator[tuple[int, int]]:
-    """Yield from where Arrow reads each column chunk, and its length."""
+    """Yield the first byte and the length of each column chunk, as Arrow reads it."""
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
         for column in map(group.column, range(group.num_columns)):
@@ -137,6 +142,7 @@ class LandedFile:
 
     Attributes:
         path: its address: a path, or that of an object.
+        storage, key: the storage that has its bytes, and its key there.
         size: its bytes.
         footer: its metadata.
         digest: 32 hexadecimal digits that stand for its content (of a file without a seal, for its footer).
@@ -145,6 +151,8 @@ class LandedFile:
     """
 
     path: str
+    storage: Storage = field(repr=False)
+    key: str
     size: int
     footer: pq.FileMetaData
     digest: str
@@ -183,13 +191,12 @@ class LandedFile:
 
     @contextmanager
     def _bytes(self) -> Iterator[tuple[Opened, bool]]:
-        """Open what its bytes are read from; with it, whether each reading is a request."""
+        """Open the source of its bytes; yield it, and whether each read is a request."""
         if self.whole is not None:
             yield _Whole(self.whole), False
             return
-        storage = storage_of(place := place_of(self.path))
-        with storage.opened(place) as opened:
-            yield opened, storage.far
+        with self.storage.opened(self.key) as opened:
+            yield opened, self.storage.far
 
     def batches(
         self, columns: Sequence[str], groups: Sequence[int] | None = None, rows: int = BATCH_ROWS, **options: object
@@ -203,10 +210,10 @@ class LandedFile:
             yield from file.iter_batches(rows, row_groups=groups, columns=list(columns), use_threads=False)
 
     def verify(self, columns: Sequence[str]) -> None:
-        """Compare some columns with the seal, for a reader that cannot; of a file without one there is nothing to do.
+        """Compare some columns with the seal, for a reader that can't; a file without a seal passes.
 
         Raises:
-            UnreadableFile: they are not what was written.
+            UnreadableFile: they differ from what was written.
         """
         if self.entries is None:
             return
@@ -224,31 +231,42 @@ class LandedFile:
 
 
 def open_landed(path: str | Place) -> LandedFile:
-    """Read and verify the footer of a landed file, which may be of anything.
+    """Read and verify the footer of a landed file by its address; see :func:`read_footer`."""
+    _refuse_odd_name(path)  # before it is parsed
+    return _read_footer(*storage_and_key(place_of(path)), path)
 
-    Only a regular file is opened, or a symbolic link to one: to open a pipe would wait for ever for somebody to write.
+
+def read_footer(storage: Storage, key: str, path: str | Place) -> LandedFile:
+    """Read and verify the footer of a landed file, which may be a Parquet file of any kind.
+
+    Only a regular file is opened, or a symbolic link to one: opening a pipe would block until a writer appears.
+
+    Args:
+        storage: the storage that has it.
+        key: its key there.
+        path: its address, for messages and the lineage.
 
     Raises:
-        UnreadableFile: it is no file, may not be read, is truncated, no Parquet, or its footer or seal is damaged; or
-            its name is no UTF-8, or no part of an address, and so can be in no version's lineage.
-        FileNotFoundError: there is nothing of that name.
-        StorageAway: the bucket that it is in does not answer.
+        UnreadableFile: it isn't a file, may not be read, is truncated, not Parquet, or its footer or seal is damaged;
+            or its name isn't UTF-8 or not part of an address, and so can't be in a version's lineage.
+        FileNotFoundError: it doesn't exist.
+        StorageAway: the bucket that it is in doesn't answer.
     """
+    _refuse_odd_name(path)
+    return _read_footer(storage, key, path)
+
+
+def _read_footer(storage: Storage, key: str, path: str | Place) -> LandedFile:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if printable(path) != str(path):
-        raise UnreadableFile(path, "has a name that is not UTF-8")
-    if isinstance(path, Bucket) and not is_address(path):
-        raise UnreadableFile(path, "has a name with ?, #, %, a space at an end or what cannot be printed")
-    place = place_of(path)
     try:
-        size, tail, footer_bytes = _tail(place)
+        size, tail, footer_bytes = _tail(storage, key)
         entries = _entries(tail[: len(tail) - len(footer_bytes)], footer_bytes)
         footer = pq.read_metadata(pa.BufferReader(tail))
     except FileNotFoundError:
-        if isinstance(place, Path) and place.is_symlink():
-            raise UnreadableFile(path, f"is a link to {place.readlink()}, which is not there") from None
+        if isinstance(storage.place, Path) and (link := storage.place / key).is_symlink():
+            raise UnreadableFile(path, f"is a link to {link.readlink()}, which is not there") from None
         raise
     except NotAFile as error:
         raise UnreadableFile(path, f"is {error}, not a file") from error
@@ -262,8 +280,17 @@ def open_landed(path: str | Place) -> LandedFile:
         if _ends(footer) == size - len(footer_bytes):  # where a seal is damaged, its bytes are there still
             raise UnreadableFile(path, "is not as ingest wrote it: another program wrote it again, without its seal")
         raise UnreadableFile(path, "is damaged (its seal is gone)")
-    whole = tail if len(tail) == size and storage_of(place).far else None
-    return LandedFile(str(path), size, footer, _digest(entries or b"", footer_bytes).hex(), entries, whole)
+    whole = tail if len(tail) == size and storage.far else None
+    return LandedFile(
+        str(path), storage, key, size, footer, _digest(entries or b"", footer_bytes).hex(), entries, whole
+    )
+
+
+def _refuse_odd_name(path: str | Place) -> None:
+    if printable(path) != str(path):
+        raise UnreadableFile(path, "has a name that is not UTF-8")
+    if isinstance(path, Bucket) and not is_address(path):
+        raise UnreadableFile(path, "has a name with ?, #, %, a space at an end or what cannot be printed")
 
 
 def _ends(footer: pq.FileMetaData) -> int:
@@ -279,32 +306,32 @@ def _digest(entries: bytes, footer: bytes | memoryview) -> bytes:
     return state.digest()
 
 
-def _tail(place: Place) -> tuple[int, bytes, bytes]:
-    """Return a file's size, its end with seal and footer, and the footer alone, with its length and the magic word."""
-    tail, size = _last(place, TAIL)
+def _tail(storage: Storage, key: str) -> tuple[int, bytes, bytes]:
+    """Return a file's size, its end with seal and footer, and the footer with its length and the magic word."""
+    tail, size = _last(storage, key, TAIL)
     length, magic = _FOOTER_END.unpack(tail[-_FOOTER_END.size :])
     if magic != _PARQUET or not 0 < length <= min(MOST_FOOTER, size - _FOOTER_END.size):
         raise ValueError("it does not end in a footer")
     whole = length + _FOOTER_END.size
     if size > len(tail) and len(tail) < whole + _END.size:
-        tail, _ = _last(place, min(whole + _END.size, size))
+        tail, _ = _last(storage, key, min(whole + _END.size, size))
     if tail[-whole - _END.size : -whole].endswith(MAGIC):
         _, count, _ = _END.unpack(tail[-whole - _END.size : -whole])
         needed = whole + _END.size + count * _CHUNK.size
         if not needed <= min(size, MOST_FOOTER):
             raise ValueError("its seal is damaged")
         if len(tail) < needed:
-            tail, _ = _last(place, needed)
+            tail, _ = _last(storage, key, needed)
     return size, tail, tail[-whole:]
 
 
-def _last(place: Place, most: int) -> tuple[bytes, int]:
-    read, size = storage_of(place).tail(place, most)
+def _last(storage: Storage, key: str, most: int) -> tuple[bytes, int]:
+    read, size = storage.tail(key, most)
     return bytes(read), size
 
 
 def _entries(before: bytes, footer: bytes) -> bytes | None:
-    """Return a seal's entries, given what comes before a footer; None without a seal, an error if it does not fit."""
+    """Return a seal's entries from the bytes before a footer; None without a seal. Raise ValueError on a mismatch."""
     if not before.endswith(MAGIC):
         return None
     digest, count, _ = _END.unpack(before[-_END.size :])
@@ -331,7 +358,7 @@ class _Whole:
 
 
 class _Heeding:
-    """An open file of a bucket: Ctrl-C is heeded while it is read, which Arrow would not do that waits for columns."""
+    """An open file of a bucket that heeds Ctrl-C during reads, where Arrow would wait for columns."""
 
     def __init__(self, file: pq.ParquetFile) -> None:
         self._file = file
@@ -352,9 +379,9 @@ def _heeded(read: Callable[..., Any], *args: object, **options: object) -> Any:
 
 
 class _Source:
-    """What Arrow reads a file from; of a sealed one column chunks alone, each verified before it is used.
+    """The source of a file for Arrow; of a sealed one only column chunks, each verified before use.
 
-    Chunks that lie side by side may be read at once. What is between them, of other columns, Arrow leaves alone.
+    Adjacent chunks may be read at once. Arrow skips what is between them, of other columns.
     """
 
     closed = False
@@ -409,16 +436,107 @@ class _Source:
         return True
 
     def close(self) -> None:
-        """Leave the file to whoever opened it."""
+        """Leave the file open; its opener closes it."""
 
 
 def _reason(damage: str, error: BaseException) -> str:
-    """Return what is wrong with a file by an error: the ``damage``, or that the system does not let it be read."""
+    """Return the problem with a file from an error: the ``damage``, or that the system refuses to read it."""
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
         return f"cannot be read ({error.strerror})"
     return f"{damage} ({first_line(error)})"
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, its type if it says nothing."""
+    """Return the first line of an error's message; its type if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def open_pings(path: str | Place, document: DocumentType, columns: Iterable[str]) -> LandedFile:
+    """Read and verify the footer of a landed file, and compare some of its columns with those of landed pings.
+
+    A column that a client may leave out may be absent, unless it says whether a ping counts.
+
+    Args:
+        path: its address.
+        document: the type of its pings.
+        columns: the columns to be read.
+
+    Raises:
+        UnreadableFile: the file isn't regular, is truncated, damaged or not Parquet, or another program wrote it with
+            other types.
+        FedpingError: the file is gone.
+        StorageAway: the bucket that it is in doesn't answer.
+    """
+    try:
+        landed = open_landed(path)
+    except FileNotFoundError as error:
+        raise FedpingError(
+            f"{path} is gone, though its pings are needed; put it back from a copy, then run the same command again"
+        ) from error
+    check_columns(landed, document, columns)
+    return landed
+
+
+def check_columns(landed: LandedFile, document: DocumentType, columns: Iterable[str]) -> None:
+    """Compare some columns of a landed file with those of landed pings of a type, as :func:`open_pings` does.
+
+    Raises:
+        UnreadableFile: one differs; the message names the column and the difference.
+    """
+    from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
+
+    found, schema = schema_of(landed), landed_schema(document)
+    always_there = (UPDATE, UPDATE_ENCODING, *document.counted_by[:1])
+    for name in columns:
+        agreed = schema.field(name)
+        if name not in found.names and agreed.nullable and name not in always_there:
+            continue
+        if trouble := _trouble(found, agreed):
+            what = f"is not a file of landed {document.name} pings ({trouble}{_writer(landed)})"
+            raise UnreadableFile(landed.path, what)
+
+
+def closest_document(landed: LandedFile) -> DocumentType:
+    """Return the type of pings whose column names are closest to those of a landed file.
+
+    Raises:
+        UnreadableFile: its footer has no schema.
+    """
+    from fedping.protocol.arrow import landed_schema
+
+    found = set(schema_of(landed).names)
+    return min(DOCUMENT_TYPES.values(), key=lambda document: len(found ^ set(landed_schema(document).names)))
+
+
+def schema_of(landed: LandedFile) -> pa.Schema:
+    """Return the Arrow schema of a landed file.
+
+    Raises:
+        UnreadableFile: its footer has none.
+    """
+    import pyarrow as pa
+
+    try:
+        return landed.footer.schema.to_arrow_schema()
+    except pa.ArrowException as error:
+        raise UnreadableFile(landed.path, f"is not a whole Parquet file ({first_line(error)})") from error
+
+
+def _trouble(found: pa.Schema, agreed: pa.Field) -> str | None:
+    """Return the difference between a column and the agreed one; None if they agree."""
+    if (times := found.names.count(agreed.name)) != 1:
+        return f"it has {times} columns '{agreed.name}'" if times else f"it has no column '{agreed.name}'"
+    column = found.field(agreed.name)
+    if column.type != agreed.type:
+        return f"its column '{agreed.name}' is {str(column.type)[:_LONGEST_TYPE]}, not {agreed.type}"
+    if column.nullable and not agreed.nullable:  # not the other way round: a file may leave no such field out
+        return f"its column '{agreed.name}' may be null, and that of a landed ping may not"
+    return None
+
+
+def _writer(landed: LandedFile) -> str:
+    """Return, as the end of a sentence, the program that wrote a file, if the footer names one other than ingest's."""
+    writer = str(landed.footer.created_by or "")
+    if not writer.isprintable() or not writer or writer.startswith("parquet-cpp-arrow"):
+        return ""
+    return f"; {writer[:_LONGEST_TYPE]} wrote it"

@@ -1,26 +1,27 @@
-"""The landing folder, on a disk or in a bucket: where pings lie in Parquet, and how one file is laid out.
+"""The landing folder, on a disk or in a bucket: pings in Parquet, their partitions, and the layout of a file.
 
     <landing>/study=<name>/line=<line>/iteration=<model version>/<milliseconds>-<random>.parquet
 
 Pings of versions that are far behind share one folder, ``iteration=-2`` (:data:`OLDER`); their column ``model_version``
-says which each is of. How many folders there are is so decided here and not by what clients say they know.
+has the version. So the number of folders is decided here, and not by the versions that clients claim.
 
 The folders are Hive partitions, which Spark, DuckDB and pyarrow read as columns. A file appears under its name only
 when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read as pings.
 
     <landing>/.published/<study>/<line>/<store>    the newest version that a round has seen or published in a store
-    <landing>/.attempts/<study>/<line>/<store>     how the last round of a line in a store ended, and how many ended how
-    <landing>/.landing                             in a bucket, which has no folders: that this is a landing folder
+    <landing>/.attempts/<study>/<line>/<store>     status of a line's rounds in a store: the latest, and counts
+    <landing>/.landing                             in a bucket, which has no folders: marks a landing folder
 
 **Shards.** Within a file, rows are ordered by client into row groups, by default :data:`SHARDS`: row group k holds the
 clients whose first two id bytes fall in the k-th part of their range. All pings of a client are therefore in the same
-shard of every file, so that whatever concerns one client (its duplicates, its weight, later its privacy bound) is
-decided by one task without moving a row between machines. Client ids are random, so the shards are even. How many a
-round has is the study's to say (`fedping.protocol.study`); how many a file has says its footer, and a round takes any:
-both are powers of two, so that a shard is a part of one row group, or some of them.
+shard of every file, so one task decides everything about a client (its duplicates, its weight, its privacy bound)
+without moving a row between machines. Client ids are random, so the shards are even. The study sets the number of
+shards of a round (`fedping.protocol.study`), a file's footer that of the file, and a round reads any file: both are
+powers of two, so a shard is a part of one row group, or some of them.
 
-How a file is verified when it is read: `fedping.protocol.landed_file`. Everything that is done to the files and folders
-of a landing folder is done here, by `fedping.protocol.storage`; the others know addresses.
+A :class:`Landing` is opened once from an address, carries its storage, and has the one listing rule. A task that holds
+the address of one file or partition uses the functions below it. How a file is verified when it is read:
+`fedping.protocol.landed_file`.
 """
 
 from __future__ import annotations
@@ -30,33 +31,36 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.formats import format_of, refuse_newer
-from fedping.protocol.location import P, Place, base_name, child, parent
-from fedping.protocol.storage import Bytes, Opened, ShortFile, storage_of
+from fedping.protocol.formats import FORMAT_KEY, format_of, refuse_newer
+from fedping.protocol.location import P, Place, base_name, child, key_in, parent
+from fedping.protocol.object_store import StorageAway
+from fedping.protocol.storage import Bytes, Opened, ShortFile, Storage, open_storage, storage_and_key
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from fedping.protocol.landed_file import LandedFile
+
 SHARDS = 16
-"""The shards of a study that does not say how many; a constant of what is published, since the bits depend on it."""
+"""Default number of shards of a study; a constant of published versions, since the bits depend on it."""
 
 MOST_SHARDS = 4096
-"""The shards of a study at most: four tasks for each of a thousand cores. Two bytes of an id would do for more, but the
-driver merges one after the other."""
+"""Maximum number of shards of a study: four tasks for each of a thousand cores. Two bytes of an id suffice for more,
+but the driver merges one after the other."""
 
 SHARDS_KEY = b"fedping.shards"
 SINGLE_GROUP_ROWS = 4096
-"""A file of fewer rows than this has one row group: sixteen tiny ones would cost more than reading it whole."""
+"""Rows below which a file has one row group: sixteen tiny ones would cost more than reading it whole."""
 
 GROUP_ROWS = 2048
-"""Rows that a row group has on average at least, where a file has more than :data:`SHARDS` of them: a reader opens
-each for itself."""
+"""Minimum average rows of a row group in a file with more than :data:`SHARDS` of them: readers open each separately."""
 
 MARK = ".landing"
 
@@ -71,112 +75,207 @@ _MOST_DIGITS = 12
 
 
 OLDER = -2
-"""The partition of the pings of all versions that are older than :data:`APART`; a number, so that the partitions' type
-stays one."""
+"""The partition of the pings of all versions older than :data:`APART`; a number, as the partition column is."""
 
 APART = 100
-"""How many versions behind the newest the pings of a version still get a folder of their own; as many as late pings may
-ever count (`fedping.protocol.pipeline.Staleness`)."""
+"""Number of versions behind the newest whose pings get a folder of their own; late pings count up to the same number
+(`fedping.protocol.pipeline.Staleness`)."""
 
 
-def is_landing(landing: Place) -> bool:
-    """Return whether there is a landing folder: whether ingest has been started with it, or anything has landed."""
-    storage = storage_of(landing)
-    # a look at the mark is one request, and at the folder two
-    return (storage.far and storage.exists(child(landing, MARK))) or storage.exists(landing)
+@dataclass(frozen=True)
+class Landing:
+    """A landing folder or bucket with its storage: opened once from an address (:func:`open_landing`), and passed on.
 
-
-def check_landing(landing: Place) -> None:
-    """Raise :class:`FedpingError` if there is no landing folder."""
-    if not is_landing(landing):
-        raise FedpingError(
-            f"there is no landing folder at {landing}; start 'fedping ingest' with it, or correct --landing"
-        )
-
-
-def mark_landing(landing: Place) -> None:
-    """Let a bucket's folder be known as a landing folder before anything has landed there.
-
-    Raises:
-        StorageAway: nothing can be written there.
+    Attributes:
+        place: the folder, or the bucket and the folder in it.
+        storage: keeps its bytes; keys are relative to the place.
     """
-    storage_of(landing).write(child(landing, MARK), [b""])
+
+    place: Place
+    storage: Storage = field(repr=False)
+
+    def exists(self) -> bool:
+        """Return whether ingest has been started with it, or anything has landed."""
+        # looking up the mark is one request, and the folder two
+        return (self.storage.far and self.storage.exists(MARK)) or self.storage.exists("")
+
+    def check(self) -> None:
+        """Raise :class:`FedpingError` if it doesn't exist."""
+        if not self.exists():
+            raise FedpingError(
+                f"there is no landing folder at {self.place}; start 'fedping ingest' with it, or correct --landing"
+            )
+
+    def mark(self) -> None:
+        """Mark a bucket's folder as a landing folder before anything has landed there.
+
+        Raises:
+            StorageAway: nothing can be written there.
+        """
+        self.storage.write(MARK, [b""])
+
+    def studies(self) -> list[str]:
+        """Return the studies with landed pings, in order."""
+        return self._values("", "study")
+
+    def lines(self, study: str) -> list[str]:
+        """Return the lines with landed pings, in order; :data:`NO_LINE` may be among them."""
+        return self._values(f"study={study}", "line")
+
+    def _values(self, folder: str, column: str) -> list[str]:
+        """Return the values of a partition column in the names of the folders below one, in order."""
+        names = (name.partition("=") for name in self.storage.folders(folder))
+        return sorted(value for key, _, value in names if key == column)
+
+    def iterations(self, study: str, line: str | None) -> list[int]:
+        """Return the iterations with a folder, in numeric order (10 after 9; string order would put it before).
+
+        OLDER is among them: pings of all versions that are far behind are there.
+        """
+        names = self.storage.folders(_line_key(study, line))
+        return sorted(number for name in names if (number := _iteration(name)) is not None)
+
+    def files(self, study: str, line: str | None, iteration: int) -> list[Place]:
+        """Return the Parquet files of a partition in the order of their names; none if the folder doesn't exist."""
+        key = _partition_key(study, line, iteration)
+        return _landed(child(self.place, key), self.storage.files(key))
+
+    def changed(self, study: str, line: str | None, iteration: int, now_ns: int | None = None) -> int | None:
+        """Return a number that changes when a file lands in a partition or leaves it; None if it is unknown.
+
+        ``now_ns`` is the present time in nanoseconds since 1970, the clock's if None.
+        """
+        return self.storage.token(_partition_key(study, line, iteration), now_ns)
+
+    def files_by_iteration(self, study: str, line: str | None) -> dict[int, list[Place]]:
+        """Return the files of a line by iteration, in order; of a bucket in few requests."""
+        key = _line_key(study, line)
+        folder, found = child(self.place, key), self.storage.tree(key)
+        named = [(number, way) for way in found if (number := _iteration(way)) is not None]
+        by_iteration = {number: _landed(child(folder, way), found[way]) for number, way in sorted(named)}
+        return {number: files for number, files in by_iteration.items() if files}
+
+    def all_files(self, since_ms: int = 0) -> list[Place]:
+        """Return the files of all partitions, in order; those that landed at ``since_ms`` (Unix ms) or later."""
+        found = self.storage.tree("", since_ms)
+        ways = sorted(filter(_is_partition, found), key=lambda way: way.split("/"))
+        files = [file for way in ways for file in _landed(child(self.place, way), found[way])]
+        return files if not since_ms else [file for file in files if (landed_at(file) or 0) >= since_ms]
+
+    def unfinished_files(self) -> list[Path]:
+        """Return the hidden files that are being written, or were left by a writer that died; a bucket has none."""
+        if not isinstance(self.place, Path):
+            return []
+        return [
+            self.place / way / name
+            for way, names in self.storage.tree("").items()
+            if _is_partition(way)
+            for name in names
+            if name.startswith(".") and name.endswith(".tmp") and ".parquet." in name
+        ]
+
+    def open(self, file: Place) -> LandedFile:
+        """Read and verify the footer of one of its files; see :func:`fedping.protocol.landed_file.open_landed`."""
+        from fedping.protocol.landed_file import read_footer
+
+        return read_footer(self.storage, key_in(self.place, file), file)
+
+    def remove(self, file: Place) -> None:
+        """Remove a landed file, if it exists, and its folder if that is then empty."""
+        self.storage.remove(key_in(self.place, file))
+
+    def size(self, file: Place) -> int:
+        """Return a landed file's bytes; raises :class:`FileNotFoundError` if it is gone."""
+        stamp = self.storage.stamp(key_in(self.place, file))
+        if stamp is None:
+            raise FileNotFoundError(f"there is no {file}")
+        return stamp[-1]
+
+    def read_published(self, store: str, study: str, line: str) -> int:
+        """Return the newest version that a round has seen or published in the store at a path; -1 if none is recorded.
+
+        Raises:
+            NewerFormat: a later version of fedping has written the record.
+            StorageAway: the bucket doesn't answer.
+        """
+        key = self._note(store, study, line)
+        text = self._read_note(key, _MOST_NOTED)
+        if text is None:
+            return -1
+        refuse_newer(format_of(text), f"the note {child(self.place, key)}")  # of format 1 it is the number alone
+        return int(text) if text.isdigit() and len(text) < _MOST_DIGITS else -1
+
+    def record_published(self, store: str, study: str, line: str, iteration: int) -> None:
+        """Record a line's newest version next to the pings, where it stays if an older copy of the store is put back.
+
+        By the store's path: a copy elsewhere that is tried out on the same pings is another store. The record isn't
+        flushed: after a power loss it has an older number, which is less and not wrong. Nor does it have to succeed:
+        rounds may run as a user who can only read the landing folder, and then only the store's static files show it.
+        """
+        self._write_note(self._note(store, study, line), str(iteration).encode())
+
+    def read_status(self, store: str, study: str, line: str) -> bytes | None:
+        """Return the recorded status of a line's last round; None if there is none, or it can't be read."""
+        return self._read_note(self._note(store, study, line, ".attempts"), _MOST_ATTEMPT)
+
+    def record_status(self, store: str, study: str, line: str, data: bytes) -> None:
+        """Record the status of a line's last round, as :meth:`record_published` does, if anything has landed."""
+        if self.exists():
+            self._write_note(self._note(store, study, line, ".attempts"), data)
+
+    def _note(self, store: str, study: str, line: str, folder: str = ".published") -> str:
+        # By the relative path, which stays the same if both are moved together; a bucket stays where it is.
+        way = store
+        if isinstance(self.place, Path) and "://" not in store:
+            way = os.path.relpath(Path(store).resolve(), self.place.resolve())
+        return f"{folder}/{study}/{line}/{hashlib.sha256(os.fsencode(way)).hexdigest()[:16]}"
+
+    def _read_note(self, key: str, most: int) -> bytes | None:
+        """Return the bytes of a small file; None if it doesn't exist, has more than ``most``, or can't be read."""
+        try:
+            return self.storage.read(key, most)
+        except OSError:
+            return None
+
+    def _write_note(self, key: str, data: bytes) -> None:
+        """Write a small file if possible; it needn't survive a power loss."""
+        with suppress(OSError, StorageAway):
+            self.storage.write(key, [data], durable=False)
+
+
+def open_landing(place: Place) -> Landing:
+    """Return the landing at a place, whether or not it exists; nothing is read or written."""
+    return Landing(place, open_storage(place))
 
 
 def partition(landing: P, study: str, line: str | None, iteration: int) -> P:
     """Return the folder of the pings that were ranked with version ``iteration`` of a line, or of those of OLDER."""
-    return child(line_folder(landing, study, line), f"iteration={iteration}")
+    return child(landing, _partition_key(study, line, iteration))
 
 
 def line_folder(landing: P, study: str, line: str | None) -> P:
     """Return the folder of all the pings of a line."""
-    return child(landing, f"study={study}/line={line or NO_LINE}")
+    return child(landing, _line_key(study, line))
 
 
-def studies_landed(landing: Place) -> list[str]:
-    """Return the studies of which pings have landed, in order."""
-    return _values(landing, "study")
+def _line_key(study: str, line: str | None) -> str:
+    return f"study={study}/line={line or NO_LINE}"
 
 
-def lines_landed(landing: Place, study: str) -> list[str]:
-    """Return the lines of which pings have landed, in order; :data:`NO_LINE` is among them."""
-    return _values(child(landing, f"study={study}"), "line")
-
-
-def _values(folder: Place, of: str) -> list[str]:
-    """Return what the names of the folders below one say of a column that landed files are partitioned by, in order."""
-    names = storage_of(folder).folders(folder)
-    return sorted(value for column, _, value in (name.partition("=") for name in names) if column == of)
-
-
-def iterations(landing: Place, study: str, line: str | None) -> list[int]:
-    """Return the iterations that have a folder, in numeric order (10 after 9; string order would put it before).
-
-    OLDER is among them: whoever asks for versions one by one has to look there for all that are not new.
-    """
-    names = storage_of(landing).folders(line_folder(landing, study, line))
-    return sorted(number for name in names if (number := _iteration(name)) is not None)
+def _partition_key(study: str, line: str | None, iteration: int) -> str:
+    return f"{_line_key(study, line)}/iteration={iteration}"
 
 
 def _iteration(folder: str) -> int | None:
-    """Return the iteration that a folder's name says; None of a foreign one."""
+    """Return the iteration in a folder's name; None for a foreign name."""
     beginning, _, number = folder.partition("=")
     is_ours = beginning == "iteration" and _is_integer(number) and str(int(number)) == number
     return int(number) if is_ours else None
 
 
 def landed_files(folder: P) -> list[P]:
-    """Return the Parquet files of a partition in the order of their names; none if there is no such folder."""
-    return _landed(folder, storage_of(folder).files(folder))
-
-
-def files_by_iteration(landing: P, study: str, line: str | None) -> dict[int, list[P]]:
-    """Return the files of a line by iteration, in order; of a bucket in few requests."""
-    folder = line_folder(landing, study, line)
-    found = storage_of(landing).tree(folder)
-    named = [(number, way) for way in found if (number := _iteration(way)) is not None]
-    by_iteration = {number: _landed(child(folder, way), found[way]) for number, way in sorted(named)}
-    return {number: files for number, files in by_iteration.items() if files}
-
-
-def all_landed(landing: P, since_ms: int = 0) -> list[P]:
-    """Return the files of all studies, lines and iterations, in order; those that landed at ``since_ms`` or later."""
-    found = storage_of(landing).tree(landing, since_ms)
-    ways = sorted(filter(_is_partition, found), key=lambda way: way.split("/"))
-    files = [file for way in ways for file in _landed(child(landing, way), found[way])]
-    return files if not since_ms else [file for file in files if (landed_at(file) or 0) >= since_ms]
-
-
-def unfinished_files(landing: Path) -> list[Path]:
-    """Return the hidden files that are being written, or were by a writer that died; a bucket has none."""
-    found = storage_of(landing).tree(landing)
-    return [
-        landing / way / name
-        for way, names in found.items()
-        if _is_partition(way)
-        for name in names
-        if name.startswith(".") and name.endswith(".parquet.tmp")
-    ]
+    """Return the Parquet files of a partition, as :meth:`Landing.files` does, by the partition's address."""
+    return _landed(folder, open_storage(folder).files(""))
 
 
 def _is_partition(way: str) -> bool:
@@ -189,29 +288,16 @@ def _landed(folder: P, names: Sequence[str]) -> list[P]:
     return [child(folder, name) for name in sorted(names) if name.endswith(".parquet") and name[0] not in "._"]
 
 
-def changed(folder: Place, now_ns: int | None = None) -> int | None:
-    """Return what changes when a file lands in a partition or leaves it; None if that cannot be told.
-
-    ``now_ns`` is the present moment in nanoseconds since 1970, the clock's if None.
-    """
-    return storage_of(folder).token(folder, now_ns)
-
-
 def study_of(file: Place) -> str:
     """Return the study whose pings a landed file has."""
     return base_name(parent(parent(parent(file)))).removeprefix("study=")
 
 
-def size_of(file: Place) -> int:
-    """Return a landed file's bytes; raises :class:`FileNotFoundError` if it is gone."""
-    return storage_of(file).size(file)
-
-
 def copy_landed(file: Place, to: Place) -> bool:
-    """Copy a landed file to another place, byte for byte; return False if the same file, whole, is there.
+    """Copy a landed file to another place, byte for byte; return False if the same file exists there, undamaged.
 
     Raises:
-        UnreadableFile: it is damaged, or was changed meanwhile; nothing is copied.
+        UnreadableFile: it is damaged, or was changed meanwhile; nothing was copied.
         FileNotFoundError: it is gone.
     """
     from fedping.protocol.landed_file import UnreadableFile, open_landed
@@ -222,20 +308,22 @@ def copy_landed(file: Place, to: Place) -> bool:
         there = open_landed(to)
         if (there.digest, there.size) == (mine.digest, mine.size):
             there.verify(columns)
-            if mine.entries is not None or _are_equal(file, to, mine.size):
+            if mine.entries is not None or _are_equal(mine, there):
                 return False
     mine.verify(columns)
-    with storage_of(file).opened(file) as opened:
+    target, key = storage_and_key(to)
+    with mine.storage.opened(mine.key) as opened:
         try:
-            storage_of(to).write(to, map(memoryview, _pieces(opened, mine.size)))
+            target.write(key, map(memoryview, _pieces(opened, mine.size)))
         except ShortFile as error:
             raise UnreadableFile(file, "was changed while it was copied") from error
     return True
 
 
-def _are_equal(one: Place, other: Place, size: int) -> bool:
-    with storage_of(one).opened(one) as mine, storage_of(other).opened(other) as theirs:
-        return all(bytes(a) == bytes(b) for a, b in zip(_pieces(mine, size), _pieces(theirs, size), strict=True))
+def _are_equal(one: LandedFile, other: LandedFile) -> bool:
+    with one.storage.opened(one.key) as mine, other.storage.opened(other.key) as theirs:
+        pairs = zip(_pieces(mine, one.size), _pieces(theirs, other.size), strict=True)
+        return all(bytes(a) == bytes(b) for a, b in pairs)
 
 
 def _pieces(opened: Opened, size: int) -> Iterator[Bytes]:
@@ -243,13 +331,8 @@ def _pieces(opened: Opened, size: int) -> Iterator[Bytes]:
         yield opened.read(start, min(_COPIED_AT_ONCE, size - start))
 
 
-def remove_landed(file: Place) -> None:
-    """Remove a landed file, if it is there, and its folder if it was the last one."""
-    storage_of(file).remove(file)
-
-
 def landed_at(file: Place) -> int | None:
-    """Return when a file was landed (milliseconds since 1970), read from its name; None for a foreign name."""
+    """Return the landing time of a file (Unix ms) from its name; None for a foreign name."""
     stamp = base_name(file).partition("-")[0]
     return int(stamp) if _is_integer(stamp) else None
 
@@ -259,9 +342,9 @@ def _is_integer(text: str) -> bool:
 
 
 def shard_of(client_ids: NDArray[np.uint8], shards: int = SHARDS) -> NDArray[np.uint16]:
-    """Return the shard of each client from its id; ids have shape (k, 16), what is returned shape (k,).
+    """Return the shard of each client from its id; ids have shape (k, 16), the result shape (k,).
 
-    ``shards``, how many there are, is a power of two.
+    ``shards``, the number of shards, is a power of two.
     """
     import numpy as np
 
@@ -270,7 +353,7 @@ def shard_of(client_ids: NDArray[np.uint8], shards: int = SHARDS) -> NDArray[np.
 
 
 def groups_for(rows: int, shards: int = SHARDS) -> int:
-    """Return how many row groups a file of so many rows has in a study of so many shards: a power of two."""
+    """Return the number of row groups of a file with ``rows`` rows in a study of ``shards`` shards: a power of two."""
     if rows < SINGLE_GROUP_ROWS:
         return 1
     most = max(SHARDS, rows // GROUP_ROWS)
@@ -278,7 +361,7 @@ def groups_for(rows: int, shards: int = SHARDS) -> int:
 
 
 def shards_in(metadata: Mapping[bytes, bytes] | None, groups: int) -> int:
-    """Return how many shards the row groups of a file are, from its footer; 1 where any row may be in any of them."""
+    """Return the number of shards in a file's row groups, from its footer; 1 if any row may be in any group."""
     said = (metadata or {}).get(SHARDS_KEY, b"")
     is_theirs = said == str(groups).encode() and 1 < groups <= _ID_PARTS and groups.bit_count() == 1
     return groups if is_theirs else 1
@@ -303,40 +386,42 @@ def write_landed(
     """Write pings as one new file of a partition, whole and durable, and return its place.
 
     Args:
-        folder: the partition (see :func:`partition`); made if need be.
+        folder: the partition (see :func:`partition`); made if missing.
         table: pings of :func:`fedping.protocol.arrow.landed_schema`, in any order.
         landed_ms: now, in milliseconds since 1970; becomes part of the name.
-        metadata: kept in the file's footer beside our own, for the writer's own use.
-        token: the second half of the name, for a writer whose names are its own to choose, such as a simulation that
-            has to give the same bits again; a file of the same name is replaced. Random if None.
-        shards: those of the study, by which a large file is laid out.
+        metadata: added to the file's footer, for the writer's own use.
+        token: the second half of the name, for a writer that chooses its names, such as a simulation that must give
+            the same bits again; a file of the same name is replaced. Random if None.
+        shards: the number of shards of the study, for the layout of a large file.
 
     Raises:
-        OSError: the file cannot be written, and is not there.
-        StorageAway: the bucket does not answer; the file may be there, or come to be.
+        OSError: the file can't be written, and doesn't exist.
+        StorageAway: the bucket doesn't answer; the file may exist now or later.
     """
     file = child(folder, f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet")
-    storage_of(file).write(file, _sealed(table, metadata, shards))
+    storage, key = storage_and_key(file)
+    storage.write(key, _sealed(table, metadata, shards))
     return file
 
 
 def rewrite(file: Place, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Write a landed file anew in its place, as durably as :func:`write_landed`; it stays readable for whom it was.
+    """Replace the pings of a landed file, as durably as :func:`write_landed`; its owner and mode stay.
 
     Args:
-        file: its place.
-        change: from what it has to what it is to have, with the metadata of its schema.
+        file: its address.
+        change: returns the new table from the present one; the metadata of its schema stay.
 
     Raises:
         FileNotFoundError: it is gone.
         UnreadableFile: it is damaged.
-        ChangedMeanwhile: somebody else has written it since it was read; it is as they left it.
+        ChangedMeanwhile: another process has written it since it was read; its bytes stay.
     """
-    storage_of(file).write_again(file, _changed(file, change))
+    storage, key = storage_and_key(file)
+    storage.rewrite(key, _changed(file, change))
 
 
 def _changed(file: Place, change: Callable[[pa.Table], pa.Table]) -> Iterator[memoryview | bytes]:
-    """Yield what a file is to have; it is read only when the first part is asked for."""
+    """Yield the new bytes of a file, which is read when the first part is requested."""
     from fedping.protocol.landed_file import SEALED_KEY, open_landed
 
     with open_landed(file).opened() as opened:
@@ -355,7 +440,7 @@ def _sealed(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from fedping.protocol.landed_file import FORMAT_KEY, SEALED_KEY, sealed
+    from fedping.protocol.landed_file import SEALED_KEY, sealed
 
     groups = list(_row_groups(table, groups_for(table.num_rows, shards)))
     notes = {**(table.schema.metadata or {}), **(metadata or {})}
@@ -396,51 +481,3 @@ def _parquet_options(table: pa.Table) -> dict[str, object]:
         "write_statistics": False,
         "write_page_checksum": True,
     }
-
-
-def read_published(landing: Place, store: str, study: str, line: str) -> int:
-    """Return the newest version that a round is known to have seen or published in the store at a path; -1 if none.
-
-    Raises:
-        NewerFormat: a later version of fedping has noted it.
-        StorageAway: the bucket does not answer.
-    """
-    note = _note(landing, store, study, line)
-    text = storage_of(note).read_note(note, _MOST_NOTED)
-    if text is None:
-        return -1
-    refuse_newer(format_of(text), f"the note {note}")  # of format 1 it is the number alone
-    return int(text) if text.isdigit() and len(text) < _MOST_DIGITS else -1
-
-
-def record_published(landing: Place, store: str, study: str, line: str, iteration: int) -> None:
-    """Note a line's newest version beside the pings, where it stays if an older copy of the store is put back.
-
-    By the store's path: a copy elsewhere that is tried out on the same pings is another store. It is not flushed to
-    disk: after a power loss an older number is there, which says less and nothing wrong. Nor does it have to succeed:
-    rounds may run as a user who can only read the landing folder, and then the store's static files alone tell.
-    """
-    note = _note(landing, store, study, line)
-    storage_of(note).write_note(note, str(iteration).encode())
-
-
-def read_status(landing: Place, store: str, study: str, line: str) -> bytes | None:
-    """Return what was noted of the last round of a line; None if nothing was, or it cannot be read."""
-    note = _note(landing, store, study, line, ".attempts")
-    return storage_of(note).read_note(note, _MOST_ATTEMPT)
-
-
-def record_status(landing: Place, store: str, study: str, line: str, data: bytes) -> None:
-    """Note how the last round of a line ended, as :func:`note_newest` does; where nothing ever landed, nowhere."""
-    if is_landing(landing):
-        note = _note(landing, store, study, line, ".attempts")
-        storage_of(note).write_note(note, data)
-
-
-def _note(landing: P, store: str, study: str, line: str, folder: str = ".published") -> P:
-    # By the way from one to the other, the same if both are moved together; a bucket stays where it is.
-    way = store
-    if isinstance(landing, Path) and "://" not in store:
-        way = os.path.relpath(Path(store).resolve(), landing.resolve())
-    place = hashlib.sha256(os.fsencode(way)).hexdigest()[:16]
-    return child(landing, f"{folder}/{study}/{line}/{place}")

@@ -1,4 +1,4 @@
-"""Where a model store or the landed pings lie: in a folder of this machine, or in a bucket of an object store."""
+"""Locations of a model store or landed pings (a folder or a bucket), and of other files (paths of this machine)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from typing import TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import local_path
 
 _KINDS = {"s3": "bucket", "gs": "bucket", "az": "container"}
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]*)://([^/]*)/*(.*)\Z", re.DOTALL)
 _ODD = re.compile(r"[?#%\ufffd]|\A\s|\s\Z")
-"""What would name another folder when the address is read again."""
+"""Parts that would name another folder when the address is read again."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}[A-Za-z0-9]\Z")
 _CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*\Z")
+
+# `pathlib` makes one slash of two, and some systems write one themselves (dbfs:/). A drive of Windows has one letter.
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//?)(.*)", re.DOTALL)
+
+_SECRET = re.compile(r"(?<=//).*@|(?<=\?).*", re.DOTALL)
+"""Parts of an address that may be a password or a token: before the host, and after a question mark."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +42,13 @@ class Bucket:
 
 
 Place: TypeAlias = Path | Bucket
-"""Where a store or the landed pings lie, or one file there; ``str`` of it is what an option takes."""
+"""A folder, a bucket, or one file in either; ``str`` of it is what an option takes."""
 
 P = TypeVar("P", bound=Place)
 
 
 def child(place: P, key: str) -> P:
-    """Return a place below another; ``key`` is the way there, with '/'."""
+    """Return a place below another; ``key`` is the relative path, with '/'."""
     if isinstance(place, Bucket):
         return cast("P", replace(place, prefix=f"{place.prefix}/{key}" if place.prefix else key))
     return cast("P", place / key)
@@ -62,7 +67,7 @@ def parent(place: P) -> P:
 
 
 def key_in(folder: Place, place: Place) -> str:
-    """Return the way from a folder to a place below it, with '/'; the same wherever the folder lies."""
+    """Return the relative path of a place below a folder, with '/'; the same wherever the folder lies."""
     if isinstance(place, Path):
         return place.relative_to(cast("Path", folder)).as_posix()
     return place.prefix.removeprefix(f"{cast('Bucket', folder).prefix}/")
@@ -98,7 +103,7 @@ def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
 
 
 def is_address(place: Bucket) -> bool:
-    """Return whether :func:`place_of` gives the place again for its text; objects may have names that do not."""
+    """Return whether :func:`place_of` returns the place for its own text; some objects' names can't be addresses."""
     try:
         return place_of(str(place)) == place
     except InvalidSettings:
@@ -106,5 +111,34 @@ def is_address(place: Bucket) -> bool:
 
 
 def absolute(place: Place) -> str:
-    """Return a place as another process has to be told it, whatever folder it works in."""
+    """Return a place as text that another process can use, whatever its working directory."""
     return str(place.absolute() if isinstance(place, Path) else place)
+
+
+def without_secrets(said: str) -> str:
+    """Return an address without what may be secret, for messages."""
+    return _SECRET.sub("…", said) if "//" in said else said
+
+
+def local_path(said: str | os.PathLike[str]) -> Path:
+    """Return the path that an option, a variable or a key of a file names; ``file:///srv/x`` is ``/srv/x``.
+
+    Raises:
+        InvalidSettings: it is the address of an object store, of a cluster's file system or of another machine; or it
+            is empty, as a variable that nobody has set.
+    """
+    text = os.fspath(said)
+    if not text:
+        raise InvalidSettings("the path is empty; set the variable that it comes from, or write '.' for this folder")
+    found = _ADDRESS.match(text)
+    if found is None:
+        return Path(text)
+    scheme, slashes, rest = found.groups()
+    host, _, below = rest.partition("/") if slashes == "//" else ("", "", rest)
+    if scheme.lower() == "file" and host in ("", "localhost"):
+        return Path("/" + unquote(below))
+    raise InvalidSettings(
+        f"'{without_secrets(text)}' is no path of this machine: fedping keeps files in folders, and not behind "
+        f"{scheme}://, but for a model store and landed pings, which may be at s3://, gs:// or az://; give the path of "
+        "a folder"
+    )

@@ -29,21 +29,23 @@ import pyarrow.compute as pc
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Sources
 from fedping.protocol.errors import FedpingError, InvalidSettings, TemporaryFailure
-from fedping.protocol.folders import for_the_group
-from fedping.protocol.landed_file import LandedFile, UnreadableFile, open_landed, printable
-from fedping.protocol.landed_pings import check_columns, closest_document
+from fedping.protocol.landed_file import (
+    LandedFile,
+    UnreadableFile,
+    check_columns,
+    closest_document,
+    printable,
+)
 from fedping.protocol.landing import (
-    all_landed,
-    check_landing,
-    files_by_iteration,
+    Landing,
     landed_at,
-    remove_landed,
+    open_landing,
     rewrite,
     shard_of,
     shards_in,
-    size_of,
     study_of,
 )
+from fedping.protocol.local_files import for_the_group
 from fedping.protocol.location import Place, key_in
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.ingest.segments import CLOSED, OPEN, segments
@@ -62,7 +64,7 @@ def deletion_lock(landing: Place, *, looks: bool = False) -> Iterator[None]:
     Raises:
         FedpingError: another process holds the lock, or the folder does not exist or can't be written.
     """
-    check_landing(landing)
+    open_landing(landing).check()
     if looks or not isinstance(landing, Path):
         yield
         return
@@ -113,6 +115,7 @@ class Pruning:
     """
 
     study: str
+    landing: Landing
     files: tuple[Place, ...]
     bytes: int
     versions: Mapping[str, tuple[int, ...]]
@@ -144,22 +147,24 @@ def plan_pruning(store: ModelStore, landing: Place, name: str, keep: int, now_ms
     if study.is_private:
         raise InvalidSettings(f"study '{name}' is private, and its rounds delete its pings: there is nothing to prune")
     latest = now_ms - SETTLED_MS
-    parts = [_of_line(store, landing, study, line, keep, latest) for line in study.lines]
+    pings = open_landing(landing)
+    parts = [_of_line(store, pings, study, line, keep, latest) for line in study.lines]
     since = min((part.since for part in parts), default=0)
     files = [file for part in parts for file in part.files]
-    files += _older(files_by_iteration(landing, study.name, None), min(since, latest))
+    files += _older(pings.files_by_iteration(study.name, None), min(since, latest))
     return Pruning(
         study=name,
+        landing=pings,
         files=tuple(files),
-        bytes=sum(map(_size, files)),
+        bytes=sum(_size(pings, file) for file in files),
         versions={part.line: part.versions for part in parts},
         kept={part.line: part.oldest for part in parts},
     )
 
 
-def _size(file: Place) -> int:
+def _size(landing: Landing, file: Place) -> int:
     try:
-        return size_of(file)
+        return landing.size(file)
     except FileNotFoundError:  # another process has pruned it
         return 0
 
@@ -167,7 +172,7 @@ def _size(file: Place) -> int:
 def remove_pruned(plan: Pruning) -> Iterator[int]:
     """Remove the files one by one, and folders that become empty; yield the number removed so far."""
     for number, file in enumerate(plan.files, 1):
-        remove_landed(file)
+        plan.landing.remove(file)
         yield number
 
 
@@ -182,10 +187,10 @@ class _Part:
     since: int
 
 
-def _of_line(store: ModelStore, landing: Place, study: Study, line: Line, keep: int, latest: int) -> _Part:
+def _of_line(store: ModelStore, landing: Landing, study: Study, line: Line, keep: int, latest: int) -> _Part:
     head = store.head(study.name, line.name)
     numbers = store.iterations(study.name, line.name)
-    sources = {number: store.sources(study.name, line.name, number) for number in numbers}
+    sources = {number: store.versions.sources(study.name, line.name, number) for number in numbers}
     kept = numbers[-keep:]
     needed = {path for number in kept for path in _needed(store, study, line, sources[number])}
     staleness = line.pipeline.staleness
@@ -193,11 +198,11 @@ def _of_line(store: ModelStore, landing: Place, study: Study, line: Line, keep: 
     floor = head.iteration - 1 - (0 if staleness is None else staleness.most)
     parent = sources[kept[0]].parent
     since = 0 if parent is None else sources[parent].lineage.window_end_ms
-    landed = files_by_iteration(landing, study.name, line.name)
+    landed = landing.files_by_iteration(study.name, line.name)
     older = _older(landed, min(latest, since), floor)
-    files = tuple(file for file in older if key_in(landing, file) not in needed)
-    going = {key_in(landing, file) for file in files}
-    keys = {key_in(landing, file) for file in chain.from_iterable(landed.values())}
+    files = tuple(file for file in older if key_in(landing.place, file) not in needed)
+    going = {key_in(landing.place, file) for file in files}
+    keys = {key_in(landing.place, file) for file in chain.from_iterable(landed.values())}
     # a version some of whose files are gone can't be recomputed already
     there = [number for number in numbers[:-keep] if 0 < len(made := _inputs(sources[number])) == len(made & keys)]
     given_up = tuple(number for number in there if going.intersection(_needed(store, study, line, sources[number])))
@@ -243,9 +248,10 @@ class ErasurePlan:
 
 def find_pings(landing: Place, client: UUID) -> Iterator[ErasurePlan | UnreadableFile | None]:
     """Search every landed file; yield those with pings of a client, an error for unreadable ones, None for others."""
-    for file in all_landed(landing):
+    pings = open_landing(landing)
+    for file in pings.all_files():
         try:
-            found = _rows(open_landed(file), client)
+            found = _rows(pings.open(file), client)
         except FileNotFoundError:  # deleted by a private line's round
             continue
         except UnreadableFile as error:
@@ -292,7 +298,7 @@ def versions_of(store: ModelStore, study: str, landing: Place, files: list[Place
         line.name: tuple(
             number
             for number in store.iterations(study, line.name)
-            if any(file.path in paths for file in store.sources(study, line.name, number).lineage.inputs)
+            if any(file.path in paths for file in store.versions.sources(study, line.name, number).lineage.inputs)
         )
         for line in store.study(study).lines
     }

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from fedping.protocol.enrolment import hash_assignment
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import LandedFile, open_landed
-from fedping.protocol.landed_pings import check_columns
-from fedping.protocol.landing import iterations, landed_files, partition
+from fedping.protocol.landed_file import LandedFile, check_columns
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.ping import MODEL_UPDATE
 from fedping.protocol.study import Study
@@ -257,7 +256,7 @@ class _Reading:
     """
 
     def __init__(self, landing: Place, study: Study, line: str, cells: int = 0) -> None:
-        self._landing, self._study, self._line, self._cells = landing, study, line, cells
+        self._landing, self._study, self._line, self._cells = open_landing(landing), study, line, cells
         self._dealt = hash_assignment(study)
         self._arms = {arm.name for arm in study.arms if arm.line == line}
         self.complete = True
@@ -273,10 +272,10 @@ class _Reading:
 
     def _all(self) -> Iterator[_Said]:
         read = 0
-        for number in reversed(iterations(self._landing, self._study.name, self._line)):
-            for file in reversed(landed_files(partition(self._landing, self._study.name, self._line, number))):
+        for number in reversed(self._landing.iterations(self._study.name, self._line)):
+            for file in reversed(self._landing.files(self._study.name, self._line, number)):
                 try:
-                    landed = open_landed(file)
+                    landed = self._landing.open(file)
                 except FileNotFoundError:  # pruned since it was listed
                     continue
                 check_columns(landed, self._study.document, _COLUMNS)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import with_format, without_format
-from fedping.protocol.landing import read_status, record_status
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.notation import milliseconds_of
 
@@ -117,7 +117,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def last_attempt(landing: Place, store: str, study: str, line: str) -> Attempt:
     """Return what is noted of a line of a store; an empty note if nothing is, or it cannot be read."""
-    data = read_status(landing, store, study, line)
+    data = open_landing(landing).read_status(store, study, line)
     try:
         if data is None:
             return Attempt()
@@ -132,4 +132,4 @@ def last_attempt(landing: Place, store: str, study: str, line: str) -> Attempt:
 
 def keep_attempt(landing: Place, store: str, study: str, line: str, attempt: Attempt) -> None:
     """Note how the last round of a line ended."""
-    record_status(landing, store, study, line, with_format(msgspec.json.encode(attempt)))
+    open_landing(landing).record_status(store, study, line, with_format(msgspec.json.encode(attempt)))

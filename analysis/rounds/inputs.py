@@ -14,8 +14,7 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
 from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import UnreadableFile, open_landed
-from fedping.protocol.landed_pings import check_columns
+from fedping.protocol.landed_file import UnreadableFile, check_columns, open_landed
 from fedping.protocol.landing import id_bytes
 from fedping.protocol.location import Place, child
 from fedping.protocol.ping import DocumentType
@@ -50,7 +49,7 @@ def still_landed(store: ModelStore, study: str, line: str) -> Iterator[Version]:
     Raises:
         StoreError: as there.
     """
-    pruned, rewritten = store.pruned(study, line), store.rewritten(study)
+    pruned, rewritten = store.studies.pruned(study, line), store.studies.rewritten(study)
     for version in made_by_rounds(store, study, line):
         if version.iteration in pruned:
             continue

@@ -20,8 +20,7 @@ from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTa
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.enrolment import Assignment, hash_assignment
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import printable
-from fedping.protocol.landed_pings import open_pings
+from fedping.protocol.landed_file import open_pings, printable
 from fedping.protocol.landing import OLDER
 from fedping.protocol.location import Place, base_name
 from fedping.protocol.metrics import Segment

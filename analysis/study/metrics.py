@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import OLDER, check_landing, files_by_iteration, partition
-from fedping.protocol.location import P
+from fedping.protocol.landing import OLDER, Landing, open_landing, partition
+from fedping.protocol.location import Place
 from fedping.protocol.metrics import StudyMetric
 from fedping.protocol.ping import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.study import Study
@@ -247,7 +247,7 @@ class Window:
         return ", ".join(parts) or "everything that landed"
 
 
-def window_folders(landing: P, study: Study, window: Window) -> dict[P, list[P]]:
+def window_folders(landing: Place, study: Study, window: Window) -> dict[Place, list[Place]]:
     """Return the folders of the window's pings that contain files, each with these.
 
     Raises:
@@ -260,8 +260,9 @@ def window_folders(landing: P, study: Study, window: Window) -> dict[P, list[P]]
             f"arm '{lineless[0]}' follows no model line, so its pings belong to no iteration; give the window as a "
             "time, with --since and --until"
         )
-    check_landing(landing)
-    landed = list(_landed(landing, study, window))
+    pings = open_landing(landing)
+    pings.check()
+    landed = list(_landed(pings, study, window))
     if not landed:
         raise FedpingError(
             f"study '{study.name}' has landed nothing in {landing}; its pings land some seconds after them"
@@ -272,11 +273,11 @@ def window_folders(landing: P, study: Study, window: Window) -> dict[P, list[P]]
     return chosen
 
 
-def _landed(landing: P, study: Study, window: Window) -> Iterator[tuple[P, list[P], bool]]:
+def _landed(landing: Landing, study: Study, window: Window) -> Iterator[tuple[Place, list[Place], bool]]:
     """Yield the folders of a study that contain files, each with these, and whether a window reaches it."""
     for line in [*(line.name for line in study.lines), None]:
-        for iteration, files in files_by_iteration(landing, study.name, line).items():
-            folder = partition(landing, study.name, line, iteration)
+        for iteration, files in landing.files_by_iteration(study.name, line).items():
+            folder = partition(landing.place, study.name, line, iteration)
             yield folder, files, line is None or window.reaches(iteration)
 
 

@@ -33,7 +33,7 @@ from fedping.client_sim.fleet.summary import PingSummary, count_reason, ping_sum
 from fedping.client_sim.transport import Fetched, Outcome, Transport, Unavailable
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_file import UnreadableFile, first_line, open_landed
-from fedping.protocol.landing import NO_LINE, files_by_iteration, lines_landed, studies_landed
+from fedping.protocol.landing import NO_LINE, open_landing
 from fedping.protocol.location import Bucket, Place, base_name, key_in
 from fedping.protocol.ping import DOCUMENT_TYPES, DocumentType
 from fedping.protocol.study import PublicStudy
@@ -592,7 +592,7 @@ def _files(path: Place, study: str) -> Sequence[Place]:
         return [path]
     if isinstance(path, Path) and not path.is_dir():
         raise FedpingError(f"there is no recording at {path}; give a Parquet or NDJSON file, or a landing folder")
-    studies = studies_landed(path)
+    studies = open_landing(path).studies()
     files: Sequence[Place]
     if studies or isinstance(path, Bucket):
         files = _landed(path, studies, study)
@@ -614,8 +614,13 @@ def _landed(landing: Place, studies: Sequence[str], study: str) -> list[Place]:
     if study not in studies:
         others = f", only of {', '.join(studies)}; name one of them with --from-study" if studies else ""
         raise FedpingError(f"the landing folder {landing} has no pings of study '{study}'{others or _ANOTHER}")
-    lines = [None if line == NO_LINE else line for line in lines_landed(landing, study)]
-    landed = [file for line in lines for files in files_by_iteration(landing, study, line).values() for file in files]
+    lines = [None if line == NO_LINE else line for line in open_landing(landing).lines(study)]
+    landed = [
+        file
+        for line in lines
+        for files in open_landing(landing).files_by_iteration(study, line).values()
+        for file in files
+    ]
     if not landed:
         raise FedpingError(f"the landing folder {landing} has no landed files of study '{study}'{_ANOTHER}")
     return landed

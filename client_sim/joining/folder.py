@@ -32,11 +32,10 @@ from msgspec import Raw, Struct
 
 from fedping.client_sim.client import Progress
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.folders import make_folder, sync_folder
 from fedping.protocol.formats import with_format, without_format
 from fedping.protocol.links import Upload
+from fedping.protocol.local_files import make_folder, others_may_use, sync_folder, write_secret
 from fedping.protocol.privacy import Privacy
-from fedping.protocol.secret_file import others_may_use, write_secret
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Arm
 from fedping.protocol.training import Training

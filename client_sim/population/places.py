@@ -36,7 +36,7 @@ from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.population.synthetic import PAGES, Sample, Wishes, candidate_counts, choices, searches_of
 from fedping.protocol.draws import child_keys
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.local_path import local_path
+from fedping.protocol.location import local_path
 
 DEFAULT = "default"
 PLACES = "places.sqlite"

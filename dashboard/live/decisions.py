@@ -9,8 +9,7 @@ from msgspec import Struct
 from fedping.dashboard.live.history import seen_as
 from fedping.dashboard.live.lineage import changes_between
 from fedping.model_store import ModelStore, Version, VersionConflict
-from fedping.model_store.held_versions import discard, release
-from fedping.model_store.rollback import repeated
+from fedping.model_store.decisions import discard, release, repeated
 from fedping.protocol.errors import InvalidSettings
 
 Choice: TypeAlias = Literal["release", "discard"]
@@ -82,7 +81,7 @@ def decide(store: ModelStore, study: str, line: str, decision: Decision, *, crea
 
 
 def _held(store: ModelStore, study: str, line: str) -> Version:
-    held = store.held(study, line)
+    held = store.held.held_version(study, line)
     if held is None:
         raise InvalidSettings(
             f"no version of line '{line}' of study '{study}' is held any more; there is nothing to decide"
@@ -123,7 +122,7 @@ def roll_back(
 ) -> Version:
     """Publish what :func:`plan` showed, if the newest version is still the one that it showed.
 
-    It builds on exactly the version of the plan, while `fedping.model_store.rollback.rollback` would follow a version
+    It builds on exactly the version of the plan, while `fedping.model_store.decisions.rollback` would follow a version
     that a round has published since.
 
     Raises:

@@ -194,7 +194,7 @@ def _lines(store: ModelStore, study: str) -> tuple[LineSummary, ...]:
 
 def _summary(store: ModelStore, study: str, line: str) -> LineSummary:
     try:
-        newest = store.outcome(study, line, store.newest(study, line))
+        newest = store.versions.outcome(study, line, store.lines.newest(study, line))
     except FedpingError:
         return LineSummary(name=line)
     made = newest.lineage.aggregate

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from fedping.dashboard.live.rows import Row, Shown, ShownLinks, choose, chosen_at, row_of
 from fedping.model_store import ModelStore, StoreError, Version, open_store, store_at
-from fedping.model_store.blobs import Sight
 from fedping.protocol.location import Place
+from fedping.protocol.storage import Stamp
 from fedping.protocol.study import Line
 
 
@@ -33,9 +33,9 @@ class LineFiles:
         """Return a version; raises :class:`StoreError` if there is none or it cannot be read."""
         return store_at(self.place).version(self.study, self.line, number)  # not opened, which lists a bucket
 
-    def sight(self, number: int) -> Sight | None:
+    def sight(self, number: int) -> Stamp | None:
         """Return what a version's file looks like from outside."""
-        return store_at(self.place).sight(self.study, self.line, number)
+        return store_at(self.place).versions.stamp(self.study, self.line, number)
 
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class KnownLine:
 
     def __init__(self, files: LineFiles) -> None:
         store = files.store()
-        self._settings, self.study = store.settings(files.study)
+        self._settings, self.study = store.studies.settings(files.study)
         self.line: Line = self.study.line(files.line)
         self.numbers = store.iterations(files.study, files.line)
         if not self.numbers:
@@ -72,7 +72,7 @@ class KnownLine:
         self.unreadable: dict[int, str] = {}
         self._files = files
         self._head = files.sight(self.newest)
-        self._sights: dict[int, Sight | None] = {}
+        self._sights: dict[int, Stamp | None] = {}
         self._rows: dict[int, Row] = {}
         self._marks: dict[int, str] = {}
 
@@ -92,9 +92,9 @@ class KnownLine:
         if any(self._files.sight(number) != was for number, was in self._sights.items()):
             return False
         store, study, line = self._files.store(), self._files.study, self._files.line
-        if store.settings_entry(study) != self._settings:
+        if store.studies.settings_entry(study) != self._settings:
             return False
-        newest = store.newest_from(study, line, self.newest)
+        newest = store.lines.newest_from(study, line, self.newest)
         if newest != self.newest:
             self.numbers += (number for number in store.iterations(study, line) if self.newest < number <= newest)
         self._head = self._files.sight(newest)

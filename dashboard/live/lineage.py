@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from fedping.model_store import ModelStore, StoreError, Version
-from fedping.model_store.rollback import difference
+from fedping.model_store.decisions import difference
 from fedping.model_store.version import GuardState
 from fedping.protocol.study import Study
 

@@ -77,7 +77,7 @@ def blueprint(services: Services) -> Blueprint:
         store = open_store(root)
         _known(store, study, line)
         found = store.study(study)
-        others = len(store.studies()) > 1 or len(found.lines) > 1
+        others = len(store.studies.names()) > 1 or len(found.lines) > 1
         return render_template(
             "live/line.html",
             study=study,

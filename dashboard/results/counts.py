@@ -271,7 +271,7 @@ log = logging.getLogger(__name__)
 def refresh(counts: Counts) -> Iterator[Count]:
     """Request a count of every study with something new; yield the counts, which may have been requested before."""
     store = open_store(counts.store)
-    for name in store.studies():
+    for name in store.studies.names():
         study = store.study(name)
         asked = _question(counts, study)
         try:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from fedping.analysis.study import Window
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import OLDER, changed, iterations, landed_files, partition
+from fedping.protocol.landing import OLDER, Landing, open_landing, partition
 from fedping.protocol.location import Place, base_name, child, key_in, parent
 from fedping.protocol.study import Study
 
@@ -51,19 +51,23 @@ class Since:
 class Folders:
     """The landed files of partitions; a folder is listed again only when it has changed."""
 
-    _known: dict[Place, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    _known: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
 
     def files(self, landing: Place, study: Study, window: Window) -> dict[str, tuple[str, ...]]:
         """Return the files of a study's window, without empty partitions."""
-        found = {key_in(landing, folder): self._names(folder) for folder in _partitions(landing, study, window)}
+        pings, found = open_landing(landing), {}
+        for line, iteration in _partitions(pings, study, window):
+            folder = key_in(landing, partition(landing, study.name, line, iteration))
+            found[folder] = self._names(pings, study.name, line, iteration)
         return {folder: names for folder, names in found.items() if names}
 
-    def _names(self, folder: Place) -> tuple[str, ...]:
-        token = changed(folder)
+    def _names(self, landing: Landing, study: str, line: str | None, iteration: int) -> tuple[str, ...]:
+        folder = str(partition(landing.place, study, line, iteration))
+        token = landing.changed(study, line, iteration)
         known = self._known.get(folder)
         if known is not None and known[0] == token:
             return known[1]
-        names = tuple(map(base_name, landed_files(folder)))
+        names = tuple(map(base_name, landing.files(study, line, iteration)))
         if token is not None:
             self._known[folder] = (token, names)
         return names
@@ -145,8 +149,8 @@ def rows(file: Place, window: Window) -> int:
     return inside
 
 
-def _partitions(landing: Place, study: Study, window: Window) -> Iterator[Place]:
+def _partitions(landing: Landing, study: Study, window: Window) -> Iterator[tuple[str | None, int]]:
     for line in [*(line.name for line in study.lines), None]:
-        for iteration in iterations(landing, study.name, line):
+        for iteration in landing.iterations(study.name, line):
             if line is None or window.reaches(iteration):
-                yield partition(landing, study.name, line, iteration)
+                yield line, iteration

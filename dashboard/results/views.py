@@ -61,7 +61,7 @@ class Results:
     def index(self) -> AnyResponse | str:
         """Redirect to the only study, or list them."""
         try:
-            studies = open_store(self._settings.store).studies()
+            studies = open_store(self._settings.store).studies.names()
         except StoreError as error:
             return render_template("results/index.html", studies=[], sentence=str(error))
         if len(studies) == 1:
@@ -137,7 +137,7 @@ class Results:
     def _study(self, name: str) -> Study:
         """Return a study that the store lists, so that a name in an address is never used as a path."""
         store = open_store(self._settings.store)
-        studies = store.studies()
+        studies = store.studies.names()
         if name not in studies:
             raise StoreError(f"there is no study '{name[:80]}'; there is {', '.join(studies) or 'none'}")
         return store.study(name)
@@ -166,7 +166,7 @@ class Results:
             pinned=pinned,
             wrong=wrong,
             since=since,
-            studies=open_store(self._settings.store).studies(),
+            studies=open_store(self._settings.store).studies.names(),
             query_of=query_of,
         )
 

@@ -21,7 +21,7 @@ from fedping.experiments.laboratory.settings import Experiment, Setup, experimen
 from fedping.experiments.laboratory.settings.merging import CHOICES, nested, variants_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import MODULES, loaded_modules
-from fedping.protocol.local_path import local_path
+from fedping.protocol.location import local_path
 from fedping.protocol.settings_file import NotToml, tables_in
 
 NAME = "experiment"

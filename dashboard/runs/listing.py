@@ -23,8 +23,8 @@ from fedping.experiments.laboratory.summary import Summary
 from fedping.experiments.run_folder import NOTE, DamagedRun
 from fedping.experiments.simulate.run import read_study_progress
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.file_stamp import is_settled
 from fedping.protocol.formats import NewerFormat, without_format
+from fedping.protocol.local_files import is_settled
 from fedping.protocol.settings_file import tables_in
 
 _TAIL = 8192

@@ -20,7 +20,7 @@ import msgspec
 from fedping.dashboard.answers import NotThere, WrongState
 from fedping.dashboard.jobs import Job, Queue, read_job
 from fedping.experiments.run_folder import write_document, write_whole_bytes
-from fedping.protocol.file_stamp import is_settled
+from fedping.protocol.local_files import is_settled
 
 DESCRIPTION, NOTE = "experiment.toml", "run.json"
 

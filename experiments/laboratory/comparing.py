@@ -20,7 +20,7 @@ from fedping.experiments.laboratory.summary import (
 )
 from fedping.experiments.laboratory.tallies import higher_is_better
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import local_path
+from fedping.protocol.location import local_path
 
 _ROUNDING = 1e-12
 """A relative difference that sums in another order make."""

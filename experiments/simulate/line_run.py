@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from fedping.experiments.privacy.noise import SeededNoise
 from fedping.experiments.simulate.settings import Experiment, in_minutes
-from fedping.model_store.held_versions import discard, release
-from fedping.model_store.rollback import rollback
+from fedping.model_store.decisions import discard, release, rollback
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
 from fedping.protocol import __version__

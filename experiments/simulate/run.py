@@ -44,7 +44,8 @@ from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
 from fedping.protocol.formats import NewerFormat, with_format, without_format
-from fedping.protocol.landing import all_landed, landed_at, remove_landed, study_of
+from fedping.protocol.landing import landed_at, open_landing, study_of
+from fedping.protocol.location import Place
 from fedping.protocol.notation import time_at
 from fedping.protocol.study import Declared, Study, public_study
 from fedping.server_jobs.optimize import first_versions
@@ -175,9 +176,9 @@ class Simulation:
         self.landing.mkdir(parents=True, exist_ok=True)
         created = time_at(experiment.start_ms)
         self.store.create_study(study, first_versions(study, created=created, code_version=__version__))
-        declared = self.store.declared(study.name)
+        declared = self.store.studies.declared(study.name)
         if not (declared.simulated and declared.state == "ended"):  # one that is over is looked at again, and stays so
-            self.store.declare(study.name, Declared(since=created, simulated=True))
+            self.store.studies.declare(study.name, Declared(since=created, simulated=True))
 
     def run(self) -> Summary | PrivateSummary:
         """Run what has not been run yet, and return the summary, which is also written to ``<out>/summary.json``.
@@ -210,7 +211,7 @@ class Simulation:
             summary = summarised(self.experiment, self.study, self.store, self.landing, tick, hostile)
         write_document(self.out / "summary.json", summary)
         over = time_at(self.experiment.start_ms + tick * self.experiment.tick_ms)
-        self.store.declare(self.study.name, Declared(state="ended", since=over, simulated=True))
+        self.store.studies.declare(self.study.name, Declared(state="ended", since=over, simulated=True))
         forget_locks(self.out)
         self._progress.remove()
         return summary
@@ -300,10 +301,10 @@ class Simulation:
         """Remove files of ticks that are about to be made again, so that no round sees them too early."""
         for file in self._files():
             if (landed_at(file) or 0) > self.experiment.start_ms + tick * self.experiment.tick_ms:
-                remove_landed(file)
+                open_landing(self.landing).remove(file)
 
-    def _files(self) -> list[Path]:
-        return [file for file in all_landed(self.landing) if study_of(file) == self.study.name]
+    def _files(self) -> list[Place]:
+        return [file for file in open_landing(self.landing).all_files() if study_of(file) == self.study.name]
 
     def _tell(self, phase: PhaseName, done: int, total: int) -> None:
         now = Progress(phase, done, total, None if self.study.is_private else self._pings)

@@ -14,7 +14,7 @@ from fedping.client_sim.fleet.members import check_attack
 from fedping.client_sim.learning.registry import is_ranking_model
 from fedping.client_sim.population.behaviour import ActivitySettings, UserSettings
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import local_path
+from fedping.protocol.location import local_path
 from fedping.protocol.settings_file import converted, read_toml
 from fedping.protocol.stopping_settings import (
     EarlyStop,

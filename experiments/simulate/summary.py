@@ -22,7 +22,8 @@ from fedping.experiments.simulate.line_run import by_guard
 from fedping.experiments.simulate.settings import Experiment
 from fedping.model_store.store import ModelStore
 from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import all_landed, id_bytes, landed_at, study_of
+from fedping.protocol.landing import id_bytes, landed_at, open_landing, study_of
+from fedping.protocol.location import Place
 from fedping.protocol.study import Study
 from fedping.server_jobs.privacy.budget import SIMULATED, LineSpent, spent_by
 
@@ -101,7 +102,7 @@ def summarised(
     """
     attacking = np.ascontiguousarray(hostile).view("V16").ravel()
     boundary = experiment.start_ms + evaluation_tick * experiment.tick_ms
-    files = [file for file in all_landed(landing) if study_of(file) == study.name]
+    files = [file for file in open_landing(landing).all_files() if study_of(file) == study.name]
     early = [file for file in files if (landed_at(file) or 0) <= boundary]
     late = [file for file in files if (landed_at(file) or 0) > boundary]
     evaluated = experiment.evaluation.ticks if experiment.evaluation else 0
@@ -122,7 +123,7 @@ def summarised(
 
 
 def _phase(
-    files: list[Path],
+    files: list[Place],
     study: Study,
     since: int,
     until: int,
@@ -215,7 +216,7 @@ class _Arm:
         )
 
 
-def _columns(file: Path, arms: list[str]) -> tuple[NDArray[Any], ...]:
+def _columns(file: Place, arms: list[str]) -> tuple[NDArray[Any], ...]:
     with open_landed(file).opened() as landed:
         table = landed.read(columns=_COLUMNS).combine_chunks()
     variation = table.column("study_variation").cast(pa.string()).combine_chunks().dictionary_encode()

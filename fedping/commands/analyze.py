@@ -169,7 +169,7 @@ def _warn_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -
     """Warn if arms had other shares in the window: then their sizes don't follow from their present shares."""
     from fedping.protocol.notation import milliseconds_of
 
-    for entry in reversed(store.history(study)):
+    for entry in reversed(store.studies.history(study)):
         changes_shares = any(change.startswith("arms.") for change in entry.told) and entry.kind == "changed"
         if changes_shares and (since_ms is None or since_ms < milliseconds_of(entry.at) // 1000 * 1000):
             click.echo(
@@ -210,7 +210,7 @@ def _show_private(store: ModelStore, study: Study, alpha: float, html: Path | No
             f"--alpha {alpha:g} is no chance of a false alarm; give one from {LEAST_LEVEL:g} to below 1, such as 0.05"
         )
     result = private_result(store, study, 1 - alpha)
-    caution = SIMULATED if store.declared(study.name).simulated else ""
+    caution = SIMULATED if store.studies.declared(study.name).simulated else ""
     written = None if html is None else _private_report(store, study, result, html, caution)
     if as_json:
         click.echo(encode(result).decode())

@@ -146,7 +146,7 @@ def _stay(running: RunningDemo, every: int, console: Console) -> None:
     trained = running.outcome.study.name
     # Nobody but its visitors sends to it, so that after an hour without any it would look like a study that has failed.
     paused = Declared(state="paused", since=utc_now(), because="the demo has trained it")
-    running.servers.store.declare(trained, paused)
+    running.servers.store.studies.declare(trained, paused)
     ingest = running.servers.ingest
     _print(console, f"\nThe demo page, with a round every {every} s until Ctrl-C:")
     _print(console, f"{'a model to teach from its start':<34} {page_address(ingest, PLAYGROUND, every)}")

@@ -88,13 +88,13 @@ def prune(
     from fedping.server_jobs.deletion import deletion_lock, plan_pruning, remove_pruned
 
     store = open_store(store_path)
-    names = studies or tuple(name for name in store.studies() if not store.study(name).is_private)
+    names = studies or tuple(name for name in store.studies.names() if not store.study(name).is_private)
     with deletion_lock(landing, looks=dry_run):
         found = [plan_pruning(store, landing, name, keep, int(time.time() * 1000)) for name in names]
         for one in found:
             if one.files and not dry_run:
                 versions = {line: numbers for line, numbers in one.versions.items() if numbers}
-                store.note(
+                store.studies.note(
                     one.study, "pruned", one.told, at=utc_now(), by=current_user(), because=because, versions=versions
                 )
                 with status(f"{one.study}: removing landed files") as tell:
@@ -171,7 +171,7 @@ def forget(
             elif one is not None:
                 found.append(one)
         made_of: dict[str, dict[str, tuple[int, ...]]] = {}
-        known = set(store.studies())
+        known = set(store.studies.names())
         for name in sorted({one.study for one in found} & known):
             files = [one.file for one in found if one.study == name]
             versions = versions_of(store, name, landing, files)
@@ -183,7 +183,7 @@ def forget(
                     "computed again"
                     for line, numbers in made_of[name].items()
                 ]
-                store.note(
+                store.studies.note(
                     name,
                     "forgotten",
                     tuple(told),
@@ -238,11 +238,11 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
     copied; nor are those of a study that the store does not have, which may be private.
     """
     from fedping.model_store.store import open_store
-    from fedping.protocol.landing import all_landed, check_landing, copy_landed, study_of
+    from fedping.protocol.landing import copy_landed, open_landing, study_of
 
-    check_landing(landing)
+    open_landing(landing).check()
     store = open_store(store_path)
-    known = {name: store.study(name) for name in studies or store.studies()}
+    known = {name: store.study(name) for name in studies or store.studies.names()}
     private = [name for name, study in known.items() if study.is_private]
     if studies and private:
         raise InvalidSettings(
@@ -251,7 +251,7 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
         )
     of_studies: dict[str, list[Place]] = {name: [] for name in known if name not in private}
     unknown = set()
-    for file in all_landed(landing):
+    for file in open_landing(landing).all_files():
         if (name := study_of(file)) in of_studies:
             of_studies[name].append(file)
         elif not studies and name not in known:

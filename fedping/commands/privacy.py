@@ -95,7 +95,7 @@ def spent(study: str | None, store_path: Place, as_json: bool) -> None:
     from fedping.server_jobs.privacy.budget import spent_by, together
 
     store = open_store(store_path)
-    studies = [store.study(name) for name in ([study] if study else store.studies())]
+    studies = [store.study(name) for name in ([study] if study else store.studies.names())]
     lines = [spent_by(store, each, line) for each in studies for line in each.lines if line.privacy is not None]
     total = together(lines)
     if as_json:

@@ -250,7 +250,7 @@ def wait_for_clients(store: ModelStore, landing: Place, study: str, lines: Seque
 
 def _decide(store: ModelStore, landing: Place, study: str, line: str | None, decision: str, as_json: bool) -> int:
     """Publish or discard the version of a line that is held back."""
-    from fedping.model_store.held_versions import discard, release
+    from fedping.model_store.decisions import discard, release
     from fedping.server_jobs.round import RoundResult, noting, with_lineage
 
     if line is None:
@@ -404,7 +404,7 @@ def resting(store: ModelStore, landing: Place, study: str, keep: bool) -> str | 
     """
     from fedping.server_jobs.health.findings import format_time
 
-    declared = store.declared(study)
+    declared = store.studies.declared(study)
     if declared.state == "running":
         return None
     if declared.state == "ended" and store.study(study).is_private and not keep:
@@ -420,7 +420,7 @@ def show_resting(store: ModelStore, study: str, lines: list[str], as_json: bool)
     """Print for machines that a study rests, a line of JSON for each of its lines; people are told otherwise."""
     from fedping.server_jobs.round import RoundResult
 
-    declared = store.declared(study)
+    declared = store.studies.declared(study)
     if not as_json or declared.state == "running":
         return
     for line in lines:
@@ -428,7 +428,7 @@ def show_resting(store: ModelStore, study: str, lines: list[str], as_json: bool)
             status=declared.state,
             study=study,
             line=line,
-            iteration=store.newest(study, line),
+            iteration=store.lines.newest(study, line),
             min_clients=store.study(study).line(line).pipeline.min_clients,
             since=declared.since,
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def tell_oddities(store: ModelStore, study: str, line: str) -> None:
     """Print what lies among a line's versions and is none of them, and what is missing there."""
-    for note in store.notes(study, line):
+    for note in store.lines.notes(study, line):
         tell(note, "warning", before="note: ", study=study, line=line)
 
 
@@ -37,8 +37,8 @@ def store() -> None:
 @json_option
 def history(study: str, line: str, last: int, store_path: Place, as_json: bool) -> None:
     """List the newest versions of a LINE: when, from how many clients and pings, and the loss of their parent."""
-    from fedping.model_store.dates import date_trouble
     from fedping.model_store.store import MissingVersion, open_store
+    from fedping.model_store.version import date_trouble
 
     opened = open_store(store_path)
     opened.study(study).line(line)
@@ -93,7 +93,7 @@ def scales(study: str, line: str, columns: Path, store_path: Place) -> None:
 
     agreed, opened = read_columns(columns), open_store(store_path)
     check_spec(opened.study(study).line(line).spec, agreed)
-    newest = opened.newest(study, line)
+    newest = opened.lines.newest(study, line)
     if newest == 0:
         raise FedpingError(
             f"line '{line}' of study '{study}' has no round yet; run one when all institutions have sent"
@@ -125,13 +125,12 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
 
     'fedping round STUDY LINE --release' publishes it, --discard leaves it behind.
     """
-    from fedping.model_store.held_versions import describe_missing, describe_staged
-    from fedping.model_store.rollback import difference
+    from fedping.model_store.decisions import describe_missing, describe_staged, difference
     from fedping.model_store.store import open_store
 
     opened = open_store(store_path)
     names = opened.study(study).line(line).spec.names
-    found = opened.held(study, line)
+    found = opened.held.held_version(study, line)
     guard = found.lineage.guard if found else None
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
@@ -139,9 +138,11 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
     if found is None or guard is None:
         click.echo(f"no version of {study}/{line} is held back")
         return
-    settings = opened.settings(study, found.lineage.settings)[1].line(line)  # by which it was made, and is judged
+    settings = opened.studies.settings(study, found.lineage.settings)[1].line(
+        line
+    )  # by which it was made, and is judged
     if found.staged and settings.guard and (stage := settings.guard.stage):
-        heard = describe_missing(stage, opened.heard(study, line, found.iteration) or found.staged)
+        heard = describe_missing(stage, opened.held.stage(study, line, found.iteration) or found.staged)
         waits = f"; {heard} by the last round" if heard else ""
         click.echo(
             f"{study}/{line}: {describe_staged(found.iteration, found.staged.share)}, since {found.created}{waits}"
@@ -162,7 +163,7 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
 @json_option
 def diff(study: str, line: str, old: int, new: int | None, store_path: Place, as_json: bool) -> None:
     """Show which published weights differ between version OLD and version NEW (default: the newest)."""
-    from fedping.model_store.rollback import difference
+    from fedping.model_store.decisions import difference
     from fedping.model_store.store import open_store
 
     opened = open_store(store_path)
@@ -194,7 +195,7 @@ def rollback(study: str, line: str, target: int, store_path: Place, landing: Pla
 
     Publishes nothing into an older copy of the store, as rounds have noted in the landing folder what they published.
     """
-    from fedping.model_store.rollback import rollback as roll_back
+    from fedping.model_store.decisions import rollback as roll_back
     from fedping.model_store.store import open_store
     from fedping.server_jobs.round import noting
 
@@ -220,14 +221,14 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pl
 
     Safe to repeat. Nothing is deleted, and no number is published twice.
     """
-    from fedping.model_store.rollback import continue_at
+    from fedping.model_store.decisions import continue_at
     from fedping.model_store.store import open_store
-    from fedping.protocol.landing import read_published
+    from fedping.protocol.landing import open_landing
 
     _warn_without(landing)
     opened = open_store(store_path)
     opened.study(study).line(line)
-    seen = read_published(landing, str(store_path), study, line)
+    seen = open_landing(landing).read_published(str(store_path), study, line)
     opened.check_publishing()
     made = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
     click.echo(
@@ -261,9 +262,9 @@ def copy(study: str, target: Place, store_path: Place) -> None:
 
 def _warn_without(landing: Place) -> None:
     """Warn if there is no landing folder, whose notes say what rounds have published."""
-    from fedping.protocol.landing import is_landing
+    from fedping.protocol.landing import open_landing
 
-    if not is_landing(landing):
+    if not open_landing(landing).exists():
         click.echo(
             f"fedping: warning: there is no landing folder at {landing}, so it could not be checked which versions "
             "rounds have noted there as published; if it is elsewhere, give --landing",

@@ -98,7 +98,7 @@ def create(
     same, or --renamed says so; all others begin with the start values of FILE. 'fedping study check' shows it first.
     """
     from fedping.model_store.store import open_store
-    from fedping.protocol.landing import read_published
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.optimize import first_versions
 
     the_study = checked(file, own_models, store_path)
@@ -106,7 +106,10 @@ def create(
     warm = _warned(the_study, warm_starts(the_study, wanted, renamed, store_path, from_store))
     store = open_store(store_path, create=True)
     the_study = as_stored(store, the_study, study_as_written(file))
-    noted = {line.name: read_published(landing, str(store_path), the_study.name, line.name) for line in the_study.lines}
+    noted = {
+        line.name: open_landing(landing).read_published(str(store_path), the_study.name, line.name)
+        for line in the_study.lines
+    }
     begun = {name: (each.weights, each.origin) for name, each in warm.items()}
     firsts = first_versions(the_study, created=created, code_version=__version__, warm=begun)
     if store.create_study(the_study, firsts, noted):
@@ -208,7 +211,7 @@ def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path
                 f"the offer is for the leader {theirs[:16]}…, and {privacy_key} is the key of {ours[:16]}…, whose "
                 "requests that helper would refuse: have its operator repeat 'fedping helper join' with yours"
             )
-    before = store.publish_offer(name, line, found)
+    before = store.studies.publish_offer(name, line, found)
     if before == found:
         click.echo(f"line '{line}' of study '{name}' has this offer already, {found.id.hex()}; nothing changed")
         return
@@ -229,7 +232,7 @@ def list_(store_path: Place) -> None:
     """List the studies of a store."""
     from fedping.model_store.store import open_store
 
-    for name in open_store(store_path).studies():
+    for name in open_store(store_path).studies.names():
         click.echo(name)
 
 
@@ -411,7 +414,7 @@ def _offered(store: ModelStore, the_study: Study) -> Iterator[str]:
     from fedping.protocol.sharing.terms import agreed
 
     for line in _of_shares(the_study):
-        found = store.offer(the_study.name, line.name)
+        found = store.studies.offer(the_study.name, line.name)
         if found is None:
             yield f"  line {line.name} has no offer of its helper yet, so clients send nothing: 'fedping study offer'"
         else:

@@ -82,15 +82,15 @@ def _declare(store_path: Place, name: str, state: State, because: str, words: st
     from fedping.model_store.store import StoreError, open_store
 
     store = open_store(store_path)
-    after = store.entries(name)
+    after = store.history.newest(name)
     try:
-        if store.declared(name).state == state and name in store.studies():
+        if store.studies.declared(name).state == state and name in store.studies.names():
             click.echo(f"study '{name}' {_IS[state]} already; nothing changed")
             return
     except StoreError as error:
         click.echo(f"fedping: {error}; the state is replaced", err=True)
     declared = Declared(state=state, since=utc_now(), by=current_user(), because=because)
-    store.declare(name, declared, after=after)
+    store.studies.declare(name, declared, after=after)
     click.echo(f"study '{name}' {_IS[state]}: {words}")
 
 
@@ -123,7 +123,7 @@ def change(
 
     store = open_store(store_path)
     wanted = checked(file, own_models, store_path)
-    after = store.entries(wanted.name)
+    after = store.history.newest(wanted.name)
     now = store.study(wanted.name)
     # the file of a study from before today's safe choices is taken with those of then, or by its word
     read = [with_recorded_code(each, now) for each in (wanted, *as_once_new(study_as_written(file)))]
@@ -132,7 +132,7 @@ def change(
     wanted = reassign_clients(now, wanted)
     told = tuple(each.in_words for each in check_change(now, wanted) if each.place != "pieces")
     if told and not dry_run:
-        store.change(wanted, told, at=utc_now(), by=current_user(), because=because, after=after)
+        store.studies.change(wanted, told, at=utc_now(), by=current_user(), because=because, after=after)
     if as_json:
         made = {"study": wanted.name, "changes": told, "changed": bool(told) and not dry_run}
         click.echo(msgspec.json.encode(made).decode())
@@ -156,7 +156,7 @@ def history(name: str, store_path: Place, as_json: bool) -> None:
     """Show what was declared, changed and given up of the study NAME: when, by whom and why."""
     from fedping.model_store.store import open_store
 
-    entries = open_store(store_path).history(name)
+    entries = open_store(store_path).studies.history(name)
     if as_json:
         rows = [
             {
@@ -193,7 +193,7 @@ def as_declared(store: ModelStore, name: str) -> list[str]:
     """Return in words what holds of a stored study beside its settings; nothing of one that has just run since ever."""
     from fedping.server_jobs.health.findings import format_time
 
-    declared, (entry, _) = store.declared(name), store.settings(name)
+    declared, (entry, _) = store.studies.declared(name), store.studies.settings(name)
     told = []
     if declared.since and not declared.simulated:
         told.append(f"  it {_IS[declared.state]} since {format_time(declared.since)}{declared.told}")

@@ -11,7 +11,7 @@ import click
 
 from fedping.options import AnyPlace
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import without_secrets
+from fedping.protocol.location import without_secrets
 from fedping.protocol.notation import with_minus
 from fedping.protocol.study import Line, Study
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
     from fedping.protocol.location import Place
     from fedping.server_jobs.warm_start import Warm
+
 
 _FROM = re.compile(r"(?:(?P<line>[^=/@]+)=)?(?P<study>[^=/@]+)/(?P<old>[^=/@]+)(?:@(?P<number>[0-9]{1,9}))?")
 

@@ -17,8 +17,7 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from fedping.model_store.dates import date_trouble
-from fedping.model_store.version import Outcome
+from fedping.model_store.version import Outcome, date_trouble
 from fedping.protocol.errors import as_sentence
 from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.privacy import ReleasedMeans, standard_errors

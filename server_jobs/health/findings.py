@@ -14,7 +14,7 @@ from typing import Any, Literal, ParamSpec, TypeAlias
 
 from msgspec import Struct
 
-from fedping.model_store.held_versions import describe_missing, describe_staged
+from fedping.model_store.decisions import describe_missing, describe_staged
 from fedping.model_store.version import StageState
 from fedping.protocol.errors import as_sentence
 from fedping.protocol.guard import Stage

@@ -51,7 +51,7 @@ def line_rounds(landing: Place, store: ModelStore, study: str, line: Line, newes
 def all_rounds(landing: Place, store: ModelStore) -> list[LineRounds]:
     """Return what there is to tell of every line of a store; a study that cannot be read is left out."""
     found = []
-    for name in store.studies():
+    for name in store.studies.names():
         with suppress(FedpingError):
             found += [
                 line_rounds(landing, store, name, line, _newest(store, name, line.name))
@@ -62,7 +62,7 @@ def all_rounds(landing: Place, store: ModelStore) -> list[LineRounds]:
 
 def _newest(store: ModelStore, study: str, line: str) -> Outcome | None:
     try:
-        return store.outcome(study, line, store.newest(study, line))
+        return store.versions.outcome(study, line, store.lines.newest(study, line))
     except FedpingError:
         return None
 

@@ -16,12 +16,12 @@ from typing import Literal, TypeAlias
 from msgspec.structs import replace
 
 from fedping.model_store import ModelStore, open_store, store_at
-from fedping.model_store.blobs import Sight
 from fedping.model_store.version import Outcome
 from fedping.protocol.errors import FedpingError, as_sentence
-from fedping.protocol.landing import changed, files_by_iteration, landed_at, landed_files, partition
+from fedping.protocol.landing import Landing, landed_at, open_landing
 from fedping.protocol.location import Place, base_name
 from fedping.protocol.privacy import frame_of
+from fedping.protocol.storage import Stamp
 from fedping.protocol.study import Declared, Line, Study
 from fedping.server_jobs.health.checks import PACED, check_line, merge_lines, unreadable_study
 from fedping.server_jobs.health.facts import (
@@ -67,7 +67,7 @@ class StudyMonitor:
         self._store = store_at(places.store)
         self._lock = threading.Lock()
         self._lines: dict[tuple[str, str], _SeenLine] = {}
-        self._studies: dict[str, tuple[tuple[Sight | None, int], Study]] = {}
+        self._studies: dict[str, tuple[tuple[Stamp | None, int], Study]] = {}
         self._beside: dict[tuple[str, str], _SeenBeside] = {}
 
     def ingest(self) -> Ingest:
@@ -76,7 +76,7 @@ class StudyMonitor:
 
     def studies(self) -> list[str]:
         """Return the names of the studies; raises :class:`StoreError` if there is no store."""
-        return open_store(self._places.store).studies()
+        return open_store(self._places.store).studies.names()
 
     def all(self, ingest: Ingest, names: Sequence[str] = ()) -> dict[str, Judgement]:
         """Return the health of each of these studies, or of all; that of an unreadable study is a problem.
@@ -146,7 +146,7 @@ class StudyMonitor:
 
     def _read(self, name: str) -> Study:
         """Return a study, read again only if its file has changed: one that lists many weights is large."""
-        seen = self._store.study_sight(name), self._store.settings_entry(name)
+        seen = self._store.studies.stamp(name), self._store.studies.settings_entry(name)
         known = self._studies.get(name)
         if known is None or known[0] != seen:
             known = self._studies[name] = seen, self._store.study(name)
@@ -171,7 +171,7 @@ class StudyMonitor:
             ingest=ingest,
             now=now,
             settings=self._studies[study.name][0][1],
-            discreet=study.is_private or any(self._is_private(name) for name in self._store.studies()),
+            discreet=study.is_private or any(self._is_private(name) for name in self._store.studies.names()),
         )
         if not facts.free or (when := facts.recent_ms) is None:
             return facts
@@ -180,7 +180,7 @@ class StudyMonitor:
 
     def _declared(self, study: str) -> tuple[Declared, tuple[str, ...]]:
         try:
-            return self._store.declared(study), ()
+            return self._store.studies.declared(study), ()
         except FedpingError as error:
             return Declared(), (str(error),)
 
@@ -212,14 +212,14 @@ class _SeenLine:
         self._landing = places.landing
         self._landed = LandedPings(places.landing, of.name, line.name)
         self._numbers: list[int] = []
-        self._outcomes: dict[tuple[int, Sight | None], Outcome | str] = {}
-        self._asked_of: tuple[tuple[int, Sight | None], ...] | None = None
+        self._outcomes: dict[tuple[int, Stamp | None], Outcome | str] = {}
+        self._asked_of: tuple[tuple[int, Stamp | None], ...] | None = None
         self._ask_again = 0.0
         self._trouble: str | None = None
         self._held: HeldVersion | None = None
         self._held_trouble: str | None = None
         self._failing: Failing | None = None
-        self._private_of: tuple[tuple[int, Sight | None], ...] | None = None
+        self._private_of: tuple[tuple[int, Stamp | None], ...] | None = None
         self.private: PrivateFacts | None = None
         self._private_trouble: str | None = None
 
@@ -237,7 +237,7 @@ class _SeenLine:
     def facts(self, store: ModelStore, now_ns: int) -> LineSnapshot:
         """Return the line as it is now."""
         numbers = self._newest_numbers(store)
-        keys = [(number, store.sight(self._study, self._line.name, number)) for number in numbers]
+        keys = [(number, store.versions.stamp(self._study, self._line.name, number)) for number in numbers]
         self._outcomes = {key: self._outcomes.get(key) or self._outcome(store, key[0]) for key in keys}
         found = self._outcomes.values()
         trouble = self._store_trouble(store, tuple(keys))
@@ -259,14 +259,14 @@ class _SeenLine:
             stage=self._line.guard.stage if self._line.guard is not None else None,
         )
 
-    def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> str | None:
+    def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Stamp | None], ...]) -> str | None:
         """Return what keeps the next version from being published; seldom read, because that lists folders.
 
         A held version and failing rounds are read along with it.
         """
         before = time.monotonic()
         if keys != self._asked_of or before >= self._ask_again:
-            self._asked_of, self._trouble = keys, store.trouble(self._study, self._line.name)
+            self._asked_of, self._trouble = keys, store.lines.trouble(self._study, self._line.name)
             self._held, self._held_trouble = self._held_now(store)
             newest = self.newest
             attempt = last_attempt(self._landing, store.where, self._study, self._line.name)
@@ -274,7 +274,7 @@ class _SeenLine:
             self._ask_again = time.monotonic() + max(ASK_EVERY, ASK_SHARE * (time.monotonic() - before))
         return self._trouble
 
-    def _private_now(self, store: ModelStore, keys: tuple[tuple[int, Sight | None], ...]) -> PrivateFacts | None:
+    def _private_now(self, store: ModelStore, keys: tuple[tuple[int, Stamp | None], ...]) -> PrivateFacts | None:
         """Return the facts of a private line, computed once for its newest version."""
         if keys != self._private_of:
             self._private_of, self.private, self._private_trouble = keys, None, None
@@ -283,7 +283,7 @@ class _SeenLine:
             except FedpingError as error:
                 self._private_trouble = str(error)
         if self.private is not None and self.private.shared:
-            waiting = store.asked(self._study, self._line.name).told(keys[-1][0]) if keys else None
+            waiting = store.helper_request(self._study, self._line.name).told(keys[-1][0]) if keys else None
             self.private = replace(self.private, waiting=waiting)
         return self.private
 
@@ -292,11 +292,13 @@ class _SeenLine:
         if self._trouble is not None:  # no version can follow the newest one, held or not
             return None, None
         try:
-            version = store.held(self._study, self._line.name)
+            version = store.held.held_version(self._study, self._line.name)
             guard = version.lineage.guard if version else None
             if version is None or guard is None:
                 return None, None
-            stage = version.staged and (store.heard(self._study, self._line.name, version.iteration) or version.staged)
+            stage = version.staged and (
+                store.held.stage(self._study, self._line.name, version.iteration) or version.staged
+            )
         except FedpingError as error:
             return None, str(error)
         return HeldVersion(iteration=version.iteration, alarms=guard.alarms, stage=stage), None
@@ -304,7 +306,7 @@ class _SeenLine:
     def _newest_numbers(self, store: ModelStore) -> list[int]:
         """Return the numbers of the newest versions, ascending; a continued line has gaps."""
         known = self._numbers[-1] if self._numbers else -1
-        newest = store.newest_from(self._study, self._line.name, known)
+        newest = store.lines.newest_from(self._study, self._line.name, known)
         if newest != known or known < 0:
             there = store.iterations(self._study, self._line.name)
             self._numbers = [number for number in there if number <= newest][-PACED - 1 :]
@@ -312,7 +314,7 @@ class _SeenLine:
 
     def _outcome(self, store: ModelStore, number: int) -> Outcome | str:
         try:
-            return store.outcome(self._study, self._line.name, number)
+            return store.versions.outcome(self._study, self._line.name, number)
         except FedpingError as error:
             return str(error)
 
@@ -375,7 +377,7 @@ def _state(lock: Path) -> Literal["running", "stopped", "unknown"]:
 
 @dataclass
 class _Listed:
-    folder: Place
+    version: int
     seen: int
     landed: Landed
 
@@ -384,21 +386,20 @@ class LandedPings:
     """Counts the landed pings of one version of a line at a time, the newest. Each footer is read once."""
 
     def __init__(self, landing: Place, study: str, line: str) -> None:
-        self._landing, self._study, self._line = landing, study, line
+        self._landing, self._study, self._line = open_landing(landing), study, line
         self._rows: dict[Place, int | None] = {}
         self._last: _Listed | None = None
 
     def of(self, version: int, now_ns: int) -> Landed:
         """Return the landed pings of a version, from memory if its folder has not changed."""
-        folder = partition(self._landing, self._study, self._line, version)
-        seen = changed(folder, now_ns)
+        seen = self._landing.changed(self._study, self._line, version, now_ns)
         last = self._last
-        if last is not None and seen is not None and (last.folder, last.seen) == (folder, seen):
+        if last is not None and seen is not None and (last.version, last.seen) == (version, seen):
             return last.landed
-        files = landed_files(folder)
-        self._rows = {file: self._rows[file] if file in self._rows else _rows(file) for file in files}
+        files = self._landing.files(self._study, self._line, version)
+        self._rows = {file: self._rows[file] if file in self._rows else _rows(self._landing, file) for file in files}
         landed = self._summed(version)
-        self._last = None if seen is None else _Listed(folder, seen, landed)
+        self._last = None if seen is None else _Listed(version, seen, landed)
         return landed
 
     def _summed(self, version: int) -> Landed:
@@ -416,26 +417,26 @@ class LandedBeside:
     """Counts the landed pings of the arms of a study that follow no line."""
 
     def __init__(self, landing: Place, study: str) -> None:
-        self._landing, self._study = landing, study
+        self._landing, self._study = open_landing(landing), study
         self._rows: dict[Place, int] = {}
 
     def between(self, after_ms: int, until_ms: int) -> int:
         """Return the number of pings that landed after a moment and until another, in milliseconds since 1970."""
         there = [
             file
-            for file in chain.from_iterable(files_by_iteration(self._landing, self._study, None).values())
+            for file in chain.from_iterable(self._landing.files_by_iteration(self._study, None).values())
             if after_ms < (landed_at(file) or 0) <= until_ms
         ]
-        self._rows = {file: self._rows[file] if file in self._rows else _rows(file) or 0 for file in there}
+        self._rows = {
+            file: self._rows[file] if file in self._rows else _rows(self._landing, file) or 0 for file in there
+        }
         return sum(self._rows.values())
 
 
-def _rows(file: Place) -> int | None:
+def _rows(landing: Landing, file: Place) -> int | None:
     """Return the number of pings in a file; None if it is not a whole Parquet file."""
-    from fedping.protocol.landed_file import open_landed
-
     try:
-        return int(open_landed(file).footer.num_rows)
+        return int(landing.open(file).footer.num_rows)
     except (FedpingError, OSError):
         return None
 

@@ -23,9 +23,9 @@ from fedping.model_store import ModelStore
 from fedping.protocol.enrolment import Assignment, hash_assignment
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
-from fedping.protocol.file_stamp import file_stamp
 from fedping.protocol.limits import Limits, UpdateLimits
 from fedping.protocol.links import OwnLink, PrivateVector, SharedVector, Upload
+from fedping.protocol.local_files import file_stamp
 from fedping.protocol.model import Staged
 from fedping.protocol.ping import NO_VERSION, DocumentType, Ping, UpdatePayload
 from fedping.protocol.sharing.offer import Offer
@@ -664,7 +664,7 @@ class Catalogue:
     def _read(self) -> None:
         with self._refreshing:
             self._refreshed = time.monotonic()
-            names = self._store.studies()
+            names = self._store.studies.names()
             new, self.unusable = self._load_all(name for name in names if name not in self._rules)
             self._rules = {**self._rules, **new}
             unclear = [*self._read_changed(), *self._read_declared()]
@@ -687,7 +687,7 @@ class Catalogue:
         unclear = []
         for name, rules in self._rules.items():
             try:
-                entry = self._store.settings_entry(name)
+                entry = self._store.studies.settings_entry(name)
                 if entry != self._entries.get(name, entry):
                     self._rules = {**self._rules, name: self._load(name, rules.heads)}
             except FedpingError as error:
@@ -700,8 +700,8 @@ class Catalogue:
         declared, offers = dict(self._declared), dict(self._offers)
         for name, rules in self._rules.items():
             try:
-                declared[name] = self._store.declared(name)
-                offers[name] = self._store.offers(rules.study)
+                declared[name] = self._store.studies.declared(name)
+                offers[name] = self._store.studies.offers(rules.study)
             except FedpingError as error:
                 unclear.append(str(error))
         self._declared, self._offers = declared, offers
@@ -720,16 +720,16 @@ class Catalogue:
 
     def _load(self, name: str, heads: Mapping[str, LineHead] | None = None) -> StudyRules:
         """Return the rules of a study, with the known ``heads`` of its lines; a change of settings adds no line."""
-        entry, study = self._store.settings(name)
+        entry, study = self._store.studies.settings(name)
         known = dict(heads or {})
         for line in study.lines:
             known.setdefault(
                 line.name,
                 LineHead(
-                    self._store.newest(name, line.name),
-                    partial(self._store.newest_from, name, line.name),
+                    self._store.lines.newest(name, line.name),
+                    partial(self._store.lines.newest_from, name, line.name),
                     partial(self._store.study, name),
-                    partial(self._store.staged_after, name, line.name),
+                    partial(self._store.held.staged_after, name, line.name),
                     rest=0.0 if self._store.is_near else LOOK_REST,
                 ),
             )

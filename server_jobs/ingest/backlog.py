@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedping.protocol.errors import FedpingError, TemporaryFailure
-from fedping.protocol.folders import FILE_MODE, for_the_group, make_folder
+from fedping.protocol.local_files import FILE_MODE, for_the_group, make_folder
 from fedping.protocol.own_login import login_in_address
 from fedping.server_jobs.ingest.counters import totals
 from fedping.server_jobs.ingest.segments import CLOSED, OPEN, count_rows, created_ms, segments

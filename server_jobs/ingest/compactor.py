@@ -16,22 +16,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedping.protocol.folders import sync_folder
 from fedping.protocol.landed_file import printable
-from fedping.protocol.landing import unfinished_files, write_landed
+from fedping.protocol.landing import open_landing, write_landed
+from fedping.protocol.local_files import sync_folder
 from fedping.protocol.log import tell
 from fedping.protocol.object_store import StorageAway
 from fedping.protocol.ping import DOCUMENT_TYPES
 from fedping.server_jobs.ingest.backlog import inherited, stem_of
 from fedping.server_jobs.ingest.compactor_counts import Newcomers, UploadCounts
 from fedping.server_jobs.ingest.counters import Counters
-from fedping.server_jobs.ingest.duplicates import (
-    RecentDocuments,
-    document_ids,
-    first_of_each,
-    keys_of,
-    recently_landed,
-)
+from fedping.server_jobs.ingest.duplicates import RecentDocuments, document_ids, first_of_each, keys_of, recently_landed
 from fedping.server_jobs.ingest.partitions import (
     LINE,
     SEGMENT,
@@ -218,8 +212,7 @@ def _first_bytes(paths: Sequence[Path], most: int) -> list[Path]:
 
 def clear_unfinished(settings: IngestSettings, older_than_s: float = 3600.0) -> None:
     """Remove the hidden files of writers that died: those of an hour ago, since others may be writing now."""
-    landing = unfinished_files(settings.landing) if isinstance(settings.landing, Path) else []
-    for path in (*landing, *settings.journal.glob(".*.new")):
+    for path in (*open_landing(settings.landing).unfinished_files(), *settings.journal.glob(".*.new")):
         with contextlib.suppress(FileNotFoundError):  # another host that shares the landing folder may clear it too
             if time.time() - path.stat().st_mtime > older_than_s:
                 path.unlink()

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import mixed
-from fedping.protocol.folders import make_folder
+from fedping.protocol.local_files import make_folder
 from fedping.server_jobs.ingest.counters import write_counts
 
 if TYPE_CHECKING:

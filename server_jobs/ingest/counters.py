@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from fedping.protocol.folders import for_the_group, make_folder
+from fedping.protocol.local_files import for_the_group, make_folder
 from fedping.protocol.notation import utc_now
 from fedping.server_jobs.ingest.answers import REASONS, Rejection
 

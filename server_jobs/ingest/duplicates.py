@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedping.protocol.landed_file import UnreadableFile, open_landed
-from fedping.protocol.landing import all_landed, id_bytes, study_of
+from fedping.protocol.landing import id_bytes, open_landing, study_of
 from fedping.protocol.location import Place, base_name
 
 
@@ -100,7 +100,7 @@ class RecentDocuments:
 def recently_landed(landing: Place) -> RecentDocuments:
     """Return the documents in the files that landed last, so that a restart forgets nothing."""
     since = int(time.time() * 1000) - LOOK_BACK_MS
-    files = all_landed(landing, since)
+    files = open_landing(landing).all_files(since)
     newest_first = sorted(files, key=base_name, reverse=True)
     blocks: list[NDArray[np.uint8]] = []
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:  # of a bucket each file takes a request or two

@@ -22,7 +22,7 @@ from fedping.model_store import ModelStore, open_store
 from fedping.model_store.store import lost
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import is_landing, read_published
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.ping import DOCUMENT_TYPES
 from fedping.server_jobs.health.checks import failures_in_words
@@ -80,13 +80,13 @@ def _landing_trouble(watched: ServiceState) -> str | None:
     landing = watched.settings.landing
     if isinstance(landing, Path):
         return _folder_trouble(landing, "landing")
-    return None if is_landing(landing) else f"there is nothing at {landing} any more; start ingest again"
+    return None if open_landing(landing).exists() else f"there is nothing at {landing} any more; start ingest again"
 
 
 def _store_trouble(watched: ServiceState) -> str | None:
     """Check that clients, who fetch latest.json, and the next round can read the newest version of each line."""
     open_store(watched.settings.store)
-    for study in watched.store.studies():
+    for study in watched.store.studies.names():
         if watched.catalogue.knows(study):
             _check_lines(watched.settings.store, watched.store, watched.catalogue.rules(study))
     return watched.catalogue.trouble or _behind(watched)
@@ -96,10 +96,10 @@ def _behind(watched: ServiceState) -> str | None:
     """Return a sentence if a line's newest version can't be served, or was lost from the store."""
     store, landing = watched.store, watched.settings.landing
     for name, line in _lines(watched):
-        noted = read_published(landing, store.where, name, line)
-        if trouble := store.trouble(name, line):
+        noted = open_landing(landing).read_published(store.where, name, line)
+        if trouble := store.lines.trouble(name, line):
             return trouble
-        if noted > (newest := store.newest(name, line)):
+        if noted > (newest := store.lines.newest(name, line)):
             return lost(name, line, newest, noted, str(landing))
     return None
 
@@ -107,7 +107,7 @@ def _behind(watched: ServiceState) -> str | None:
 def store_notes(watched: ServiceState) -> list[str]:
     """Return a sentence for each ignored file in the store; ignoring it does no harm."""
     try:
-        return [note for name, line in _lines(watched) for note in watched.store.notes(name, line)]
+        return [note for name, line in _lines(watched) for note in watched.store.lines.notes(name, line)]
     except (FedpingError, OSError):
         return []  # the heartbeat fails by the check of the store
 
@@ -130,9 +130,13 @@ def _rounds_trouble(watched: ServiceState) -> str | None:
     for study, line in _lines(watched):
         attempt = last_attempt(landing, store.where, study, line)
         # Each read of a bucket takes long, so the store is only read if the note shows a problem.
-        if attempt.failing is None or not attempt.failing.is_problem or store.declared(study).state != "running":
+        if (
+            attempt.failing is None
+            or not attempt.failing.is_problem
+            or store.studies.declared(study).state != "running"
+        ):
             continue
-        newest = store.outcome(study, line, store.newest(study, line))
+        newest = store.versions.outcome(study, line, store.lines.newest(study, line))
         if (failing := attempt.failing_since(newest.created)) is not None:
             return f"line '{line}' of study '{study}': {failures_in_words(failing)}"
     return None
@@ -213,10 +217,10 @@ def _check_lines(place: Place, store: ModelStore, rules: StudyRules) -> None:
     study = rules.study.name
     for name, head in rules.heads.items():
         served = head.latest()
-        newest = store.newest(study, name)
+        newest = store.lines.newest(study, name)
         if served < 0 or newest < 0:
-            raise FedpingError(store.trouble(study, name) or f"line '{name}' of study '{study}' has no version")
-        data = store.stored_bytes(study, name, served) or b""
+            raise FedpingError(store.lines.trouble(study, name) or f"line '{name}' of study '{study}' has no version")
+        data = store.versions.stored_bytes(study, name, served) or b""
         _read_newest(place, study, name, served, newest, zlib.crc32(data))
 
 
@@ -227,7 +231,7 @@ def _read_newest(place: Place, study: str, line: str, served: int, newest: int, 
     The store is opened anew, so that its cache of the last version ends with this call.
     """
     store = open_store(place)
-    store.public_document(study, line, served)
+    store.public.document(study, line, served)
     store.head(study, line)
 
 

@@ -24,10 +24,10 @@ import msgspec
 from flask import Blueprint, Response, request
 
 from fedping.model_store import ModelStore
-from fedping.model_store.chain import number_in
 from fedping.model_store.store import MissingVersion
+from fedping.model_store.versions import number_in
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_pings import open_pings
+from fedping.protocol.landed_file import open_pings
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.location import Place
 from fedping.protocol.model import Staged
@@ -87,7 +87,7 @@ class Documents:
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
-        found = _packed(tagged(self._store.public_document(study, line, number, staged)))
+        found = _packed(tagged(self._store.public.document(study, line, number, staged)))
         with self._lock:
             self._kept[key] = found
             while len(self._kept) > 1 and sum(map(_size, self._kept.values())) > self._most_bytes:
@@ -131,7 +131,7 @@ def model_pages(services: Services) -> Blueprint:
         staged = head.staged()
         if staged is None or number_in(f"{name}.json") != staged.iteration:
             raise _no_version(line, f"{name} that is staged")
-        return _static(tagged(services.store.staged_document(study, line, staged)), REVALIDATE)
+        return _static(tagged(services.store.public.staged_document(study, line, staged)), REVALIDATE)
 
     @views.get("/models/<study>/<line>/<name>.json")
     def numbered_json(study: str, line: str, name: str) -> Response:

@@ -429,10 +429,10 @@ class Layouts:
         """Read changed settings; unreadable studies keep their known layout."""
         try:
             store = open_store(self._store)
-            for name in store.studies():
+            for name in store.studies.names():
                 try:
-                    if self._known.get(name, (-1, SHARDS))[0] != store.settings_entry(name):
-                        entry, study = store.settings(name)
+                    if self._known.get(name, (-1, SHARDS))[0] != store.studies.settings_entry(name):
+                        entry, study = store.studies.settings(name)
                         self._known[name] = entry, study.shards
                 except (FedpingError, OSError):
                     continue

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from fedping.protocol.folders import for_the_group, make_folder, sync_folder
 from fedping.protocol.formats import NewerFormat, with_format, without_format
+from fedping.protocol.local_files import for_the_group, make_folder, sync_folder
 from fedping.protocol.log import tell
 from fedping.protocol.notation import utc_now
 from fedping.server_jobs.ingest.counters import Counters

@@ -35,8 +35,8 @@ from uuid import UUID
 
 import msgspec
 
-from fedping.protocol.folders import make_folder, sync_folder
 from fedping.protocol.landed_file import printable
+from fedping.protocol.local_files import make_folder, sync_folder
 from fedping.protocol.ping import DOCUMENT_TYPES, FRECENCY_UPDATE, LandedPing, UpdatePayload
 from fedping.protocol.spec import Name
 from fedping.protocol.update import EncodedUpdate

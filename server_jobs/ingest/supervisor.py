@@ -24,10 +24,10 @@ from types import FrameType, MappingProxyType
 
 from fedping.model_store import open_store
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.folders import make_folder
-from fedping.protocol.landing import mark_landing
+from fedping.protocol.landing import open_landing
+from fedping.protocol.local_files import make_folder
 from fedping.protocol.log import tell, tell_defect
-from fedping.protocol.storage import storage_of
+from fedping.protocol.storage import open_storage
 from fedping.server_jobs.ingest.admission import Catalogue
 from fedping.server_jobs.ingest.backlog import note_inherited, note_period
 from fedping.server_jobs.ingest.counters import MORE_DESCRIPTORS, PROCESSES, Counters
@@ -89,7 +89,7 @@ def _unusable(settings: IngestSettings) -> dict[str, str]:
 
 def _looked_at(settings: IngestSettings) -> dict[str, str]:
     if not isinstance(settings.landing, Path):
-        mark_landing(settings.landing)
+        open_landing(settings.landing).mark()
     return Catalogue(open_store(settings.store), ticket_keys=settings.ticket_keys).unusable
 
 
@@ -198,7 +198,7 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
                 stop.wait(GATHER)
             compacted = attempt(compactor, note)
             stop.wait(PAUSE_AFTER_FAILURE if compacted is None else 0.0 if compacted else COMPACT_EVERY)
-        emptied = compact_the_rest(compactor, note, 1 if storage_of(settings.landing).far else LAST_ATTEMPTS)
+        emptied = compact_the_rest(compactor, note, 1 if open_storage(settings.landing).far else LAST_ATTEMPTS)
     except Exception:  # without the message, which may quote a ping
         tell_defect(LOGGED)
         sys.exit(1)

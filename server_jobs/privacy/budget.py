@@ -156,7 +156,7 @@ def stored_with_noise(store: ModelStore, written: Study) -> Study | None:
     Raises:
         StoreError: it cannot be read.
     """
-    if written.name not in store.studies():
+    if written.name not in store.studies.names():
         return None
     stored = store.study(written.name)
     return stored if without_derived_noise(stored, written) == with_recorded_code(written, stored) else None

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.secret_file import others_may_use, write_secret
+from fedping.protocol.local_files import others_may_use, write_secret
 from fedping.protocol.sharing.keys import Identity, identity_of, signing_key
 
 if TYPE_CHECKING:

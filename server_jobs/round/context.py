@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from fedping.model_store.store import ModelStore, StoreError, VersionConflict, lost
 from fedping.model_store.version import Version
-from fedping.protocol.landing import is_landing, partition, read_published, record_published
+from fedping.protocol.landing import open_landing, partition
 from fedping.protocol.location import Place
 from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.stopping_settings import EarlyStop, IterationLength
@@ -108,7 +108,7 @@ class RoundContext:
 
     def record(self, iteration: int) -> None:
         """Record the number of a published version beside the pings."""
-        record_published(self.landing, self.store.where, self.study.name, self.line.name, iteration)
+        open_landing(self.landing).record_published(self.store.where, self.study.name, self.line.name, iteration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +151,14 @@ def open_line(
         StoreError: the line does not exist or cannot be read, or an older copy of the store was restored.
         FedpingError: an upload link is not installed.
     """
-    entry, settings = store.settings(study)
-    recorded = read_published(landing, store.where, study, line)  # before the head: another round may publish meanwhile
+    entry, settings = store.studies.settings(study)
+    recorded = open_landing(landing).read_published(
+        store.where, study, line
+    )  # before the head: another round may publish meanwhile
     head = store.head(study, line, recorded)
     receiving(settings.line(line))  # a link that is not installed could not read any ping
     _check_newest(landing, store.where, head, recorded)
-    store.refresh_public(study, line)
+    store.public.refresh(study, line)
     options.on_step("repaired")
     return RoundContext(
         store=store,
@@ -195,11 +197,11 @@ def noting(store: ModelStore, landing: Place, study: str, line: str) -> Iterator
         StoreError: the study does not exist, or rounds have published later versions; nothing was done.
     """
     store.study(study).line(line)  # checks the name, which would lead anywhere as a path
-    recorded = read_published(landing, store.where, study, line)
+    recorded = open_landing(landing).read_published(store.where, study, line)
     _check_newest(landing, store.where, store.head(study, line), recorded)
     yield
-    if is_landing(landing):
-        record_published(landing, store.where, study, line, store.head(study, line).iteration)
+    if open_landing(landing).exists():
+        open_landing(landing).record_published(store.where, study, line, store.head(study, line).iteration)
 
 
 def _check_newest(landing: Place, store: str, head: Version, recorded: int) -> None:
@@ -210,5 +212,5 @@ def _check_newest(landing: Place, store: str, head: Version, recorded: int) -> N
     """
     if recorded > head.iteration:
         raise StoreError(lost(head.study, head.line, head.iteration, recorded, str(landing)))
-    if recorded < head.iteration and is_landing(landing):
-        record_published(landing, store, head.study, head.line, head.iteration)
+    if recorded < head.iteration and open_landing(landing).exists():
+        open_landing(landing).record_published(store, head.study, head.line, head.iteration)

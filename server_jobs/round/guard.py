@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedping.model_store.held_versions import describe_missing
-from fedping.model_store.version import Aggregate, ArmSummary, GuardState, Heard, Level, StageState, Version
+from fedping.model_store.decisions import describe_missing
+from fedping.model_store.version import Aggregate, ArmSummary, GuardState, Level, StageResult, StageState, Version
 from fedping.protocol.guard import FIGURES, Guard, Stage
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.optimize.transformation import Vector
@@ -303,6 +303,6 @@ def describe_trial(seen: StageState) -> str:
     )
 
 
-def loss_of(side: Heard | None) -> Level | None:
+def loss_of(side: StageResult | None) -> Level | None:
     """Return the mean loss of one side of a stage, which decides; None without any."""
     return None if side is None else mean_of_arms(list(side.arms.values()), "loss")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import InputFile
-from fedping.protocol.landing import check_landing, files_by_iteration, landed_at
+from fedping.protocol.landing import landed_at, open_landing
 from fedping.protocol.location import Place, absolute, child, key_in
 from fedping.protocol.ping import DocumentType
 from fedping.protocol.study import Line, Study
@@ -62,9 +62,9 @@ def late_for(store: ModelStore, study: str, line: Line, iteration: int) -> Late 
         return None
     first = max(0, iteration - line.pipeline.staleness.most)
     used: dict[int, list[InputFile]] = defaultdict(list)
-    rewritten = store.rewritten(study)
+    rewritten = store.studies.rewritten(study)
     for number in range(iteration, first, -1):
-        lineage = store.sources(study, line.name, number).lineage
+        lineage = store.versions.sources(study, line.name, number).lineage
         if lineage.restored is not None:
             return Late(number, used)
         for file in lineage.inputs:
@@ -130,11 +130,11 @@ def list_landed(
         FedpingError: the landing folder does not exist.
         UnreadableFile: a file is damaged, or not of the study's pings.
     """
-    check_landing(landing)
+    open_landing(landing).check()
     now_ms = round(time.time() * 1000) if window.now_ms is None else window.now_ms
     latest = now_ms + AHEAD_MS
     since_ms = window.since_ms if window.since_ms <= latest else now_ms
-    files = files_by_iteration(landing, study.name, line)
+    files = open_landing(landing).files_by_iteration(study.name, line)
     first, used = (late.first, late.used_paths) if late else (iteration, frozenset())
     counting = [number for number in sorted(files, reverse=True) if first <= number <= iteration]
     listed = [(file, key_in(landing, file), iteration - n) for n in counting for file in files[n]]

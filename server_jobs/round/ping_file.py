@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, counted
-from fedping.protocol.landed_file import BATCH_ROWS, LandedFile, UnreadableFile, first_line
-from fedping.protocol.landed_pings import open_pings, schema_of
+from fedping.protocol.landed_file import BATCH_ROWS, LandedFile, UnreadableFile, first_line, open_pings, schema_of
 from fedping.protocol.landing import id_bytes, shards_in
 from fedping.protocol.location import Place
 from fedping.protocol.ping import DocumentType

@@ -16,14 +16,7 @@ from fedping.model_store.store import VersionConflict
 from fedping.model_store.version import Answered, PrivacyEvent, Version
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import (
-    files_by_iteration,
-    is_landing,
-    landed_at,
-    read_published,
-    record_published,
-    remove_landed,
-)
+from fedping.protocol.landing import landed_at, open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.notation import milliseconds_of, time_at
 from fedping.protocol.privacy import Privacy, frame_of
@@ -80,7 +73,7 @@ def read_budget(context: RoundContext, state: PrivateState) -> PrivateState:
         FedpingError: the line's noise was never derived, the key is missing or wrong, or other noise is given in a
             study that is not declared to be simulated; no ping was read.
     """
-    if context.options.noise is not None and not context.store.declared(context.study.name).simulated:
+    if context.options.noise is not None and not context.store.studies.declared(context.study.name).simulated:
         raise FedpingError(
             f"study '{context.study.name}' is not declared to be simulated, and its clients are protected by noise of "
             "the system alone: run the round without noise of your own; nothing was read"
@@ -131,7 +124,7 @@ def unless_overtaken(*stages: Stage[PrivateState]) -> Stage[PrivateState]:
         try:
             return run_stages(stages, context, state)
         except FedpingError:
-            if context.store.newest(context.study.name, context.line.name) != context.head.iteration:
+            if context.store.lines.newest(context.study.name, context.line.name) != context.head.iteration:
                 return _lost(context)
             raise
 
@@ -210,7 +203,7 @@ def publish_release(context: RoundContext, state: PrivateState) -> PrivateState 
     context.record(state.version.iteration)
     # For rounds of any copy of the store.
     landing = context.landing
-    record_published(landing, str(landing), context.study.name, context.line.name, state.version.iteration)
+    open_landing(landing).record_published(str(landing), context.study.name, context.line.name, state.version.iteration)
     context.options.on_step("published")
     return replace(state, result=replace(state.result, status="published"))
 
@@ -224,10 +217,11 @@ def delete_used_pings(context: RoundContext, state: PrivateState) -> PrivateStat
 
 def delete_pings(landing: Place, study: str, line: str, upto: int | None) -> None:
     """Delete a line's landed pings of all versions up to ``upto``; of all versions if it is None."""
-    for number, files in files_by_iteration(landing, study, line).items():
+    pings = open_landing(landing)
+    for number, files in pings.files_by_iteration(study, line).items():
         if upto is None or number <= upto:
             for file in files:
-                remove_landed(file)
+                pings.remove(file)
 
 
 def _delete(context: RoundContext, upto: int | None) -> None:
@@ -300,7 +294,7 @@ def _check_copy(context: RoundContext) -> None:
     Clients would be charged in one of the two stores, and released in both.
     """
     study, line, head = context.study.name, context.line.name, context.head
-    newest = read_published(context.landing, str(context.landing), study, line)
+    newest = open_landing(context.landing).read_published(str(context.landing), study, line)
     if newest > head.iteration:
         raise FedpingError(
             f"the private line '{line}' of study '{study}' is at version {head.iteration} here, but with "
@@ -354,7 +348,7 @@ def noise_has_its_size(
     if version.parent is None or version.parent_digest is None:
         return None
     key = check_key(line.privacy, line.name, event, key)
-    landed = list_landed(landing, study, line.name, version.parent) if is_landing(landing) else None
+    landed = list_landed(landing, study, line.name, version.parent) if open_landing(landing).exists() else None
     if landed is None or not landed.inputs:
         return None
     created = milliseconds_of(version.created)

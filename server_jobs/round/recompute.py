@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import fields
 
-from fedping.model_store.held_versions import with_decision
-from fedping.model_store.rollback import repeated
+from fedping.model_store.decisions import repeated, with_decision
 from fedping.model_store.store import ModelStore, StoreError
 from fedping.model_store.version import Lineage, Version
 from fedping.protocol.errors import FedpingError
@@ -87,7 +86,7 @@ def recompute(
         OtherCode: an extension that it was computed with has other code here.
     """
     version = store.version(study, line, iteration)
-    _, the_study = store.settings(study, version.lineage.settings)
+    _, the_study = store.studies.settings(study, version.lineage.settings)
     settings = the_study.line(line)
     given = ""
     try:
@@ -177,7 +176,7 @@ def _again(store: ModelStore, landing: Place, study: Study, line: Line, version:
 
 def _given_up(store: ModelStore, version: Version) -> str:
     """Return when and why landed pings of a version were deleted; empty if they were not."""
-    for entry in store.history(version.study):
+    for entry in store.studies.history(version.study):
         if version.iteration in entry.versions.get(version.line, ()):
             who = f" by {entry.by}" if entry.by else ""
             why = f", because: {entry.because}" if entry.because else ""

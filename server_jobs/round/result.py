@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from fedping.model_store.held_versions import describe_staged
+from fedping.model_store.decisions import describe_staged
 from fedping.model_store.version import ArmSummary, Influence, StageState, Version
 from fedping.server_jobs.round.guard import describe_trial
 

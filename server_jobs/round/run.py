@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from fedping.model_store.held_versions import describe_missing, rolled_back, with_stage
+from fedping.model_store.decisions import describe_missing, rolled_back, with_stage
 from fedping.model_store.store import ModelStore, VersionConflict
 from fedping.model_store.version import StageState, Version
 from fedping.protocol.errors import FedpingError
@@ -88,12 +88,16 @@ def _run(context: RoundContext) -> RoundState | RoundResult:
     if context.line.privacy is not None:
         stages = PRIVATE if context.line.privacy.shared is None else TWO_SERVERS
         return run_stages(stages, context, PrivateState(result=nothing))
-    held = None if context.head.lineage.stopped else context.store.held(context.study.name, context.line.name)
+    held = (
+        None if context.head.lineage.stopped else context.store.held.held_version(context.study.name, context.line.name)
+    )
     if held is None:
         return run_stages(PLAIN if stage_of(context.line) is None else STAGED, context, PlainState(result=nothing))
     if held.staged is None:
         return run_stages(HELD, context, HeldState(result=nothing, held=held))
-    _, study = context.store.settings(context.study.name, held.lineage.settings)  # recomputation uses these, too
+    _, study = context.store.studies.settings(
+        context.study.name, held.lineage.settings
+    )  # recomputation uses these, too
     context = replace(context, study=study, line=study.line(context.line.name))
     return run_stages(TRIAL, context, HeldState(result=nothing, held=held))
 
@@ -223,7 +227,7 @@ def hold_if_alarming(context: RoundContext, state: PlainState) -> PlainState | R
         return state
     context.store.hold(version)
     context.options.on_step("held")
-    held = context.store.held(version.study, version.line) or version
+    held = context.store.held.held_version(version.study, version.line) or version
     return with_lineage(held, replace(state.result, status="held"))
 
 
@@ -233,7 +237,7 @@ def stage_version(context: RoundContext, state: PlainState) -> RoundResult:
     assert settings is not None
     context.store.hold(with_stage(_version(state), settings))
     context.options.on_step("held")
-    context.store.refresh_public(context.study.name, context.line.name)
+    context.store.public.refresh(context.study.name, context.line.name)
     context.options.on_step("staged")
     seen = StageState(share=settings.share)
     return replace(state.result, status="staged", stage=seen, missing=describe_missing(settings, seen))

@@ -70,7 +70,7 @@ def check_helper(context: RoundContext, state: PrivateState) -> PrivateState:
     Raises:
         FedpingError: the key is another one; no ping was read.
     """
-    offer = context.store.offer(context.study.name, context.line.name)
+    offer = context.store.studies.offer(context.study.name, context.line.name)
     if offer is not None:
         leader = agreed(offer, context.study, context.line).leader
         if leader != leader_identity(_key(context)):
@@ -141,7 +141,7 @@ def delete_request(context: RoundContext, state: PrivateState) -> PrivateState:
 
 
 def _requests(context: RoundContext) -> StoredRequest:
-    return context.store.asked(context.study.name, context.line.name)
+    return context.store.helper_request(context.study.name, context.line.name)
 
 
 def _key(context: RoundContext) -> bytes:
@@ -166,7 +166,7 @@ def _new_request(context: RoundContext, manifest: Manifest) -> HelperRequest | s
     if len(repeated := repeated_documents(shares)):
         shares = without(line, shares, _shares(context, manifest.inputs, repeated.tobytes()))
     if missing := _missing_clients(context, shares):
-        if context.store.offer(*names) is not None:
+        if context.store.studies.offer(*names) is not None:
             return missing
         return (
             f"{missing}; no offer of the helper is published, and clients send nothing before: 'fedping study offer "

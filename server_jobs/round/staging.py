@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedping.model_store.held_versions import describe_missing, promote, withdrawal
-from fedping.model_store.version import GuardState, Heard, InputFile, StageState, Version
+from fedping.model_store.decisions import describe_missing, promote, withdrawal
+from fedping.model_store.version import GuardState, InputFile, StageResult, StageState, Version
 from fedping.protocol.guard import Stage
 from fedping.server_jobs.round.aggregate import arms_of, in_order, joined
 from fedping.server_jobs.round.context import RoundContext, RoundState
@@ -59,12 +59,12 @@ def read_trial(context: RoundContext, state: HeldState) -> HeldState:
     lineage = state.held.lineage
     clients = lineage.aggregate.clients if lineage.aggregate else 0
     result = replace(state.result, clients=clients, counts=lineage.counts, arms=lineage.arms)
-    decided = context.store.intended(context.study.name, context.line.name)
+    decided = context.store.held.intended(context.study.name, context.line.name)
     if decided is not None:
         return replace(state, result=result, version=decided)
     reading = read_stage(context, state.held)
     context.options.on_step("listed")
-    context.store.note_heard(state.held, reading.seen)
+    context.store.held.note_stage(state.held, reading.seen)
     return replace(state, result=replace(result, stage=reading.seen), reading=reading)
 
 
@@ -89,7 +89,7 @@ def decide_trial(context: RoundContext, state: HeldState) -> HeldState | RoundRe
         code_version=context.options.code_version,
         until=state.reading.until_ms,
     )
-    version = context.store.intend(version)
+    version = context.store.held.intend(version)
     context.options.on_step("intended")
     return replace(state, version=version)
 
@@ -147,17 +147,17 @@ def read_stage(context: RoundContext, staged: Version) -> StageReading:
 
 def _heard(
     context: RoundContext, staged: Version, iteration: int, inputs: tuple[InputFile, ...], side: StageSide
-) -> Heard:
+) -> StageResult:
     """Return the figures of the clients on one side, who evaluated a version; no update is read."""
     if not inputs:
-        return Heard()
+        return StageResult()
     study = context.study
     rules = rules_for(study, side.line, iteration, key=key_of_lots(staged.digest, inputs))
     applying = {arm.name for arm in study.arms if arm.applies and not arm.personal}  # personal models have other losses
     rules = replace(rules, submits=(False,) * len(rules.arms), measures=True, side=side)
     whole = joined(in_order(context.engine.partials(work_on(context.landing, inputs, rules)), rules.shards))
     places = [place for place, arm in enumerate(rules.arms) if arm in applying]
-    return Heard(
+    return StageResult(
         clients=sum(whole.arms[place].clients for place in places),
         arms={name: arm for name, arm in arms_of(whole, rules).items() if name in applying},
     )

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedping.model_store.dates import date_trouble
-from fedping.model_store.rollback import repeated
+from fedping.model_store.decisions import repeated
 from fedping.model_store.store import ModelStore
-from fedping.model_store.version import Aggregate, Version
+from fedping.model_store.version import Aggregate, Version, date_trouble
 from fedping.protocol.errors import TemporaryFailure
-from fedping.protocol.landing import record_published
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.notation import milliseconds_of, time_at
 from fedping.protocol.smoothing import smoothed
@@ -134,7 +133,7 @@ def validation_losses(store: ModelStore, study: str, line: str, head: int, rule:
 
 def _losses_backwards(store: ModelStore, study: str, line: str, head: int, rule: EarlyStop) -> Iterator[Loss]:
     for number in range(head, 0, -1):
-        lineage = store.outcome(study, line, number).lineage
+        lineage = store.versions.outcome(study, line, number).lineage
         if lineage.origin != "round":
             return
         arm = lineage.arms.get(rule.arm)
@@ -169,5 +168,5 @@ def stop_if_over(
             settings=provenance.settings,
         )
         store.publish(again)
-        record_published(landing, store.where, head.study, head.line, head.iteration + 1)
+        open_landing(landing).record_published(store.where, head.study, head.line, head.iteration + 1)
     return best

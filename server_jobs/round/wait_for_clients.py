@@ -15,8 +15,7 @@ from fedping.model_store.store import ModelStore
 from fedping.protocol.arrow import UPDATE_ENCODING
 from fedping.protocol.enrolment import hash_assignment, is_selected
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landed_pings import check_columns
+from fedping.protocol.landed_file import check_columns, open_landed
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.location import Place
 from fedping.protocol.study import Study
@@ -83,7 +82,7 @@ def wait_for_clients(
     """
     until, before = timer.clock() + seconds, None
     while True:
-        arrivals = tuple(each.count(store.newest(each.study.name, each.line)) for each in counters)
+        arrivals = tuple(each.count(store.lines.newest(each.study.name, each.line)) for each in counters)
         if arrivals != before:
             on_change(arrivals)
         if all(each.clients >= each.wanted for each in arrivals) or timer.clock() >= until:

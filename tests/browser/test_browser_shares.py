@@ -120,7 +120,7 @@ def running(folder: Path, study: Study) -> Iterator[Running]:
     terms = terms_for(study, line, LEADER, public_key(seal, private), WHEN)
     store = open_store(folder / "store", create=True)
     store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
-    store.publish_offer(study.name, line.name, signed_offer(terms, HELPER))
+    store.studies.publish_offer(study.name, line.name, signed_offer(terms, HELPER))
     with running_ingest(folder / "store", folder / "landing") as server, serving(server.url) as web:
         yield Running(study, server, web, terms, private, folder / "landing")
 

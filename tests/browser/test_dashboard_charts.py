@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from fedping.model_store.rollback import rollback
+from fedping.model_store.decisions import rollback
 from fedping.protocol.guard import Guard
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import NumpyEngine, RoundOptions, run_round

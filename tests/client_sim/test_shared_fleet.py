@@ -232,7 +232,7 @@ def test_shares_of_a_fleet_reach_files_through_ingest(tmp_path: Path) -> None:
         accepted = []
         for made in ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"):
             offer = helper.offer(study, made=made)
-            store.publish_offer(study.name, "main", offer)
+            store.studies.publish_offer(study.name, "main", offer)
             _wait_for(server, study, offer)
             summary = runner.run(fleet.run_iteration())
             assert summary.pings.rejected_by_reason == {}

@@ -190,7 +190,7 @@ def test_the_procedure_backs_up_every_study_and_keeps_the_last_backup_when_it_fa
         machine.rounds(1, seed=0)
         machine.type(BACKUP)
         good = kept()
-        assert open_store(backup / "store").studies() == ["another", STUDY]
+        assert open_store(backup / "store").studies.names() == ["another", STUDY]
         assert all(list((backup / "landing").glob(f"study={name}/**/*.parquet")) for name in (STUDY, "another"))
         assert first.keys() < good.keys()
         newest = machine.store / STUDY / "main/versions/1.json"

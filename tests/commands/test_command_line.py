@@ -13,7 +13,7 @@ from fedping.commands.round import show
 from fedping.main import SUBCOMMANDS, main
 from fedping.model_store.store import open_store
 from fedping.model_store.version import ArmSummary
-from fedping.protocol.landing import read_published, record_published
+from fedping.protocol.landing import open_landing
 from fedping.server_jobs.round import RoundResult
 from tests.support.versions import after, small_study, version_0
 
@@ -106,13 +106,13 @@ def test_nothing_is_rolled_back_in_an_older_copy_of_the_store(
     opened.create_study(study, (version_0(study),))
     opened.publish(after(opened.head("study", "main"), change=2.0))
     roll_back = ["store", "rollback", "study", "main", "--to", "0", "--store", str(tmp_path / "store")]
-    record_published(landing, opened.where, "study", "main", 3)
+    open_landing(landing).record_published(opened.where, "study", "main", 3)
     assert main([*roll_back, "--landing", str(landing)]) == 1
     assert "the store is an older copy" in capsys.readouterr().err
     assert opened.head("study", "main").iteration == 1
-    record_published(landing, opened.where, "study", "main", 1)
+    open_landing(landing).record_published(opened.where, "study", "main", 1)
     assert main([*roll_back, "--landing", str(landing)]) == 0
-    assert read_published(landing, opened.where, "study", "main") == 2
+    assert open_landing(landing).read_published(opened.where, "study", "main") == 2
     assert main([*roll_back, "--landing", str(tmp_path / "elsewhere")]) == 0
     assert "give --landing" in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ import pytest
 from fedping.extras import EXTRAS, OF_COMMANDS
 from fedping.main import SUBCOMMANDS
 from fedping.model_store.store import open_store
-from fedping.protocol.landing import all_landed
+from fedping.protocol.landing import open_landing
 from tests.support.environments import ROOT, built_wheel, closure, environment, install_wheel, megabytes
 from tests.support.ingest_server import free_port, running_ingest
 from tests.support.laboratory import small_file
@@ -168,7 +168,7 @@ def test_a_host_without_extras_takes_pings(slim: Path, here: Path) -> None:
         sent = run(slim, "fleet", server.url, "small", "--clients", "20", "--searches", "2", "2", cwd=here)
         assert sent.returncode == 0, sent.stderr
         server.flush()
-    assert len(all_landed(here / "landed"))
+    assert len(open_landing(here / "landed").all_files())
 
 
 PAGES = """

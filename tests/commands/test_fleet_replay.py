@@ -29,7 +29,7 @@ from fedping.client_sim.transport import ACCEPTED, Outcome
 from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.landed_table import ModelPings, landed_model_updates
-from fedping.protocol.landing import all_landed, copy_landed, partition, write_landed
+from fedping.protocol.landing import copy_landed, open_landing, partition, write_landed
 from fedping.protocol.location import child, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE
 from fedping.protocol.study import Study
@@ -137,7 +137,7 @@ def test_what_landed_in_a_bucket_lands_again(
 ) -> None:
     with bucket_of(object_servers("s3")) as bucket:
         landing = f"{bucket.url}/landing"
-        for file in all_landed(tmp_path / "recording"):
+        for file in open_landing(tmp_path / "recording").all_files():
             copy_landed(file, child(place_of(landing), file.relative_to(tmp_path / "recording").as_posix()))
         found = replayed(capsys, server.url, "--replay", landing, "--same-ids")
         assert (found["pings"]["accepted"], found["skipped_by_reason"]) == (240, {})
@@ -603,7 +603,7 @@ def test_ctrl_c_is_heeded_while_a_bucket_hangs(
 ) -> None:
     recorded(tmp_path / "recording", own_study(), clients=5)
     with bucket_of(object_servers("s3")) as bucket:
-        for file in all_landed(tmp_path / "recording"):
+        for file in open_landing(tmp_path / "recording").all_files():
             copy_landed(file, child(place_of(bucket.url), file.relative_to(tmp_path / "recording").as_posix()))
         command = [sys.executable, "-m", "fedping", "fleet", planned.url, STUDY, "--replay", bucket.url, "--rate", "5"]
         environment = {**os.environ, PATIENCE_VARIABLE: "300"}  # longer than the test waits

@@ -218,7 +218,7 @@ def test_two_servers_read_together_what_institutions_have_shared(typed: Typed, t
         assert "nothing limits what sums over all clients give away" in said
         public = public_study(study)
         offer, _ = helper_join(helper, public, public.lines[0], leader_identity(KEY))
-        store.publish_offer(STUDY, "main", offer)
+        store.studies.publish_offer(STUDY, "main", offer)
         wait_until(lambda: offered(server))
         for number in range(3):
             out, _ = typed(server.url, "--yes", "--rounds", "1", number=number)

@@ -12,7 +12,7 @@ from fedping.experiments.simulate.settings import experiment_from_toml as study_
 from fedping.main import SUBCOMMANDS, cli, main
 from fedping.options import AnyPlace, LocalPath
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import local_path, without_secrets
+from fedping.protocol.location import local_path, without_secrets
 from tests.support.ingest_app import STUDY, make_store
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedping.model_store.store import open_store
-from fedping.protocol.landing import all_landed
+from fedping.protocol.landing import open_landing
 from tests.support.dashboard_server import running_dashboard
 from tests.support.ingest_server import ROOT, running_ingest
 from tests.support.laboratory import small_file
@@ -89,7 +89,7 @@ def test_ingest_and_a_fleet(here: Path) -> None:
     with running_ingest(here / "store", here / "landed", "--workers", "2", cwd=here) as server:
         said_by("fleet", server.url, "small", "--clients", "20", "--searches", "2", "2")
         server.flush()
-    assert len(all_landed(here / "landed"))
+    assert len(open_landing(here / "landed").all_files())
 
 
 def test_the_pages(here: Path) -> None:

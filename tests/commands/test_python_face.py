@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import fedping
-from fedping.protocol.landing import all_landed
+from fedping.protocol.landing import open_landing
 from tests.support.environments import ROOT
 from tests.support.laboratory import SMALL, small_file
 from tests.support.rounds import crowd, land, store_with
@@ -245,7 +245,7 @@ def test_pings_come_in_bounded_batches_and_a_damaged_file_is_named(tmp_path: Pat
         fedping.read_pings(tmp_path, "other")
     with pytest.raises(fedping.FedpingError, match="no column 'lost'"):
         list(fedping.read_pings(tmp_path, "study", columns=["lost"]))
-    file, *_ = all_landed(tmp_path)
+    file, *_ = open_landing(tmp_path).all_files()
     damaged = bytearray(file.read_bytes())
     damaged[len(damaged) // 3] ^= 1
     file.write_bytes(damaged)

@@ -155,8 +155,8 @@ def test_versions_of_before_are_computed_again_with_the_settings_of_then(
 
     edit(file)
     assert command(file, "change") == 0
-    assert store.settings("study")[0] == 2
-    assert store.study("study") == store.settings("study", 0)[1]
+    assert store.studies.settings("study")[0] == 2
+    assert store.study("study") == store.studies.settings("study", 0)[1]
     assert is_the_same_again(file, 1)
     assert is_the_same_again(file, 2)
     assert command(file, "change") == 0
@@ -189,7 +189,7 @@ def test_what_may_not_change_is_named_with_both_values(
     said = capsys.readouterr().err
     assert told in said
     assert "give the changed study a new name" in said
-    assert store_of(file).history("study") == []
+    assert store_of(file).studies.history("study") == []
 
 
 def test_a_dry_run_changes_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +201,7 @@ def test_a_dry_run_changes_nothing(file: Path, capsys: pytest.CaptureFixture[str
         "changes": ["lines.main.pipeline.min_clients: 1 -> 2"],
         "changed": False,
     }
-    assert store_of(file).history("study") == []
+    assert store_of(file).studies.history("study") == []
     edit(file, ('name = "study"', 'name = "other"'))
     assert command(file, "change") == 1
     assert "has no study 'other'" in capsys.readouterr().err
@@ -220,9 +220,9 @@ def test_of_two_changes_at_once_one_wins(file: Path) -> None:
     store = store_of(file)
     study = store.study("study")
     one, other = (msgspec.structs.replace(study, tickets=tickets) for tickets in ("required", "none"))
-    assert store.change(one, ("tickets",), at=WHEN, by="ana", after=0) == 1
+    assert store.studies.change(one, ("tickets",), at=WHEN, by="ana", after=0) == 1
     with pytest.raises(HistoryConflict, match="ana was faster, and has changed settings"):
-        store_of(file).change(other, ("tickets",), at=WHEN, after=0)
+        store_of(file).studies.change(other, ("tickets",), at=WHEN, after=0)
     assert store_of(file).study("study") == one
 
 
@@ -231,9 +231,9 @@ def test_what_is_paused_stays_so_when_settings_change(file: Path) -> None:
     assert main(["study", "pause", "study", *where]) == 0
     edit(file, ("min_clients = 1\n", "min_clients = 2\n"))
     assert command(file, "change") == 0
-    assert store_of(file).declared("study").state == "paused"
+    assert store_of(file).studies.declared("study").state == "paused"
     assert main(["study", "resume", "study", *where]) == 0
-    assert store_of(file).declared("study").state == "running"
+    assert store_of(file).studies.declared("study").state == "running"
     assert store_of(file).study("study").lines[0].pipeline.min_clients == 2
 
 
@@ -288,7 +288,7 @@ def test_ingest_takes_pings_of_a_new_arm_without_a_restart(tmp_path: Path) -> No
     study = store.study("study")
     arms = tuple(msgspec.structs.replace(arm, share=arm.share / 2) for arm in study.arms)
     changed = msgspec.structs.replace(study, arms=(*arms, Arm(name="new", share=0.2, line="main")))
-    store.change(changed, ("arms.new",), at=WHEN, after=0)
+    store.studies.change(changed, ("arms.new",), at=WHEN, after=0)
     catalogue.refresh()
     assert ingest.ping(mine).status_code == 200
     assert [arm["name"] for arm in ingest.client.get("/models/study/study.json").get_json()["arms"]][-1] == "new"
@@ -373,7 +373,7 @@ def test_both_arms_grow_and_clients_are_told_where_they_lie(tmp_path: Path, file
     assert _arms(msgspec.json.decode(told, type=PublicStudy), IDS) == after  # type: ignore[arg-type]
     assert command(file, "change") == 0
     assert command(file, "create", *landing) == 0, "the file is that of the study as it is"
-    assert len(store_of(file).history("grows")) == 1
+    assert len(store_of(file).studies.history("grows")) == 1
 
 
 def test_arms_are_judged_by_the_rounds_since_their_shares_changed() -> None:
@@ -403,7 +403,7 @@ def test_an_analysis_over_other_shares_is_warned_of(file: Path, capsys: pytest.C
     assert "other shares" not in capsys.readouterr().err
     edit(file, ("share = 0.25", "share = 0.3"))
     assert command(file, "change") == 0
-    when = store.history("study")[-1].at[:19]
+    when = store.studies.history("study")[-1].at[:19]
     _warn_of_other_shares(store, "study", None)
     assert f"give --since {when} to count from then" in capsys.readouterr().err
     _warn_of_other_shares(store, "study", milliseconds_of(f"{when}+00:00"))

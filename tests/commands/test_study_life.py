@@ -73,7 +73,7 @@ def test_why_is_told_wherever_the_state_is(store_path: Path, capsys: pytest.Capt
 def test_a_reason_is_one_line_of_so_many_characters(store_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(store_path, "study", "pause", "study", "--because", "x" * 501) == 2
     assert command(store_path, "study", "pause", "study", "--because", "\x1b[2J") == 2
-    assert open_store(store_path).declared("study").state == "running"
+    assert open_store(store_path).studies.declared("study").state == "running"
     assert command(store_path, "study", "history", "other") == 1
     assert "has no study 'other'" in capsys.readouterr().err
 
@@ -84,7 +84,7 @@ def test_of_many_at_once_one_wins(store_path: Path) -> None:
     def declare(name: str) -> None:
         mine = open_store(store_path)
         with suppress(HistoryConflict):
-            mine.declare("study", Declared(state="paused", since=WHEN, by=name), after=0)
+            mine.studies.declare("study", Declared(state="paused", since=WHEN, by=name), after=0)
             outcomes.append(name)
 
     threads = [threading.Thread(target=declare, args=(f"operator {n}",)) for n in range(16)]
@@ -94,44 +94,44 @@ def test_of_many_at_once_one_wins(store_path: Path) -> None:
         thread.join()
     assert len(outcomes) == 1
     with pytest.raises(HistoryConflict, match=f"{outcomes[0]} was faster, and has declared the pause of study 'study'"):
-        open_store(store_path).declare("study", Declared(state="ended", since=WHEN), after=0)
-    assert open_store(store_path).declared("study").by == outcomes[0]
-    assert [entry.by for entry in open_store(store_path).history("study")] == outcomes
+        open_store(store_path).studies.declare("study", Declared(state="ended", since=WHEN), after=0)
+    assert open_store(store_path).studies.declared("study").by == outcomes[0]
+    assert [entry.by for entry in open_store(store_path).studies.history("study")] == outcomes
 
 
 @pytest.mark.parametrize("write", [1, 2])
 def test_a_pause_that_is_killed_has_happened_or_not(store_path: Path, write: int) -> None:
     words = ("study", "pause", "study", "--store", str(store_path))
     assert killed_at(write, *words) == -signal.SIGKILL
-    state = open_store(store_path).declared("study").state
+    state = open_store(store_path).studies.declared("study").state
     assert state == ("running" if write == 1 else "paused"), "once there is an entry, it holds"
     assert command(store_path, "study", "pause", "study") == 0
-    assert open_store(store_path).declared("study").state == "paused"
-    assert len(open_store(store_path).history("study")) == 1
+    assert open_store(store_path).studies.declared("study").state == "paused"
+    assert len(open_store(store_path).studies.history("study")) == 1
     assert command(store_path, "study", "resume", "study") == 0
-    assert open_store(store_path).declared("study").state == "running"
+    assert open_store(store_path).studies.declared("study").state == "running"
 
 
 def test_a_store_that_cannot_be_written_says_so(store_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (store_path / "study" / "history").write_text("in the way")
     assert command(store_path, "study", "pause", "study") == 1
     assert "cannot write" in capsys.readouterr().err
-    assert open_store(store_path).declared("study").state == "running"
+    assert open_store(store_path).studies.declared("study").state == "running"
 
 
 @pytest.mark.parametrize("damage", [b"{", b'{"format":9,"number":1}'])
 def test_a_damaged_history_is_never_read_as_none(store_path: Path, damage: bytes) -> None:
     store = open_store(store_path)
-    store.declare("study", Declared(state="paused", since=WHEN))
+    store.studies.declare("study", Declared(state="paused", since=WHEN))
     (store_path / "study" / "history" / "1.json").write_bytes(damage)
     with pytest.raises(StoreError, match=r"history/1\.json"):
         open_store(store_path).study("study")
     with pytest.raises(StoreError, match=r"history/1\.json"):
-        store.declare("study", Declared(since=WHEN))
+        store.studies.declare("study", Declared(since=WHEN))
 
 
 def test_a_state_of_before_there_was_a_history_holds(store_path: Path) -> None:
     (store_path / "study" / "state.json").write_text(f'{{"state":"paused","since":"{WHEN}","simulated":false}}')
-    assert open_store(store_path).declared("study") == Declared(state="paused", since=WHEN)
+    assert open_store(store_path).studies.declared("study") == Declared(state="paused", since=WHEN)
     assert command(store_path, "study", "resume", "study") == 0
-    assert open_store(store_path).declared("study").state == "running"
+    assert open_store(store_path).studies.declared("study").state == "running"

@@ -54,12 +54,12 @@ def test_an_offer_is_published_replaced_and_shown(folder: Path, capsys: pytest.C
     assert "line main has no offer of its helper yet, so clients send nothing" in capsys.readouterr().out
     assert publish(written(first)) == 0
     assert f"has the offer {first.id.hex()} of helper" in capsys.readouterr().out
-    assert store.offer(STUDY.name, "main") == first
+    assert store.studies.offer(STUDY.name, "main") == first
     assert publish(written(first)) == 0
     assert "nothing changed" in capsys.readouterr().out
     assert publish(written(second)) == 0
     assert f"it takes the place of {first.id.hex()}" in capsys.readouterr().out
-    assert store.offer(STUDY.name, "main") == second
+    assert store.studies.offer(STUDY.name, "main") == second
     assert main(["study", "show", STUDY.name]) == 0
     shown = capsys.readouterr().out
     assert f"line main has the offer {second.id.hex()} of its helper" in shown
@@ -67,7 +67,7 @@ def test_an_offer_is_published_replaced_and_shown(folder: Path, capsys: pytest.C
     assert "nothing proves what is shared" in shown
     assert publish(written(first)) == 2
     assert "is older than the one that line 'main'" in capsys.readouterr().err
-    assert store.offers(STUDY) == {"main": second}
+    assert store.studies.offers(STUDY) == {"main": second}
 
 
 def test_an_offer_for_another_leader_is_refused_with_the_key_at_hand(
@@ -77,12 +77,12 @@ def test_an_offer_for_another_leader_is_refused_with_the_key_at_hand(
     assert main(["privacy", "key", "leader.key"]) == 0
     assert main(["study", "offer", STUDY.name, "main", offer, "--privacy-key", "leader.key"]) == 2
     assert f"the offer is for the leader {LEADER[:16]}…, and leader.key is the key of" in capsys.readouterr().err
-    assert store.offers(STUDY) == {}
+    assert store.studies.offers(STUDY) == {}
     capsys.readouterr()
     assert main(["privacy", "identity", "leader.key"]) == 0
     own = written(Helper().offer(STUDY, leader=capsys.readouterr().out.strip()))
     assert main(["study", "offer", STUDY.name, "main", own, "--privacy-key", "leader.key"]) == 0
-    assert "main" in store.offers(STUDY)
+    assert "main" in store.studies.offers(STUDY)
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
     said = capsys.readouterr().err
     assert why in said
     assert "Traceback" not in said
-    assert open_store(folder / "store").offer(STUDY.name, "main") == before
+    assert open_store(folder / "store").studies.offer(STUDY.name, "main") == before
 
 
 def test_mistakes_are_told_in_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +165,7 @@ def test_an_address_is_asked_once_and_believed_no_more_than_a_file(
     with answering((200, body)) as (url, asked):
         assert publish(f"{url}/") == 0
         assert asked == ["/offers/private/main"]
-    assert open_store(folder / "store").offer(STUDY.name, "main") == offer
+    assert open_store(folder / "store").studies.offer(STUDY.name, "main") == offer
     for status, told, why in (
         (404, b"{}", "the helper has no offer at"),
         (500, body, "answers 500 in the place of an offer"),
@@ -208,10 +208,10 @@ def test_a_helper_joins_a_study_is_asked_for_its_offer_and_takes_a_new_key(
     try:
         assert wait_until(is_well)
         assert publish(url, study="both") == 0
-        first = open_store(folder / "store").offer("both", "main")
+        first = open_store(folder / "store").studies.offer("both", "main")
         assert main(["helper", "rotate", "both", "main", "--folder", "helper"]) == 0
         assert publish(url, study="both") == 0
-        second = open_store(folder / "store").offer("both", "main")
+        second = open_store(folder / "store").studies.offer("both", "main")
         assert publish(url) == 2  # a study that this helper has never heard of
     finally:
         serving.terminate()
@@ -224,17 +224,17 @@ def test_a_helper_joins_a_study_is_asked_for_its_offer_and_takes_a_new_key(
 
 def test_a_damaged_offer_is_told_of_and_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, offer = open_store(folder / "store"), Helper().offer(STUDY)
-    store.publish_offer(STUDY.name, "main", offer)
+    store.studies.publish_offer(STUDY.name, "main", offer)
     kept = folder / "store" / STUDY.name / "main" / "offer.json"
     kept.write_bytes(kept.read_bytes().replace(b"min_batch", b"max_batch"))
     with pytest.raises(StoreError, match=r"offer\.json cannot be read"):
-        store.offer(STUDY.name, "main")
+        store.studies.offer(STUDY.name, "main")
     assert main(["study", "show", STUDY.name]) == 1
     assert "offer.json cannot be read" in capsys.readouterr().err
     assert publish(written(offer)) == 0
-    assert store.offer(STUDY.name, "main") == offer
+    assert store.studies.offer(STUDY.name, "main") == offer
     with pytest.raises(InvalidSettings, match="has no line 'none'"):
-        store.publish_offer(STUDY.name, "none", offer)
+        store.studies.publish_offer(STUDY.name, "none", offer)
 
 
 SHARED_STUDY = STUDY_FILE.replace('"private"', '"shares"').replace(

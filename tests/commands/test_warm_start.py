@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
-from fedping.model_store.checksum import sealed, unsealed
+from fedping.model_store.documents import sealed, unsealed
 from fedping.model_store.version import FORMAT, TAKEN_OVER_FORMAT
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import Central, Privacy
@@ -104,7 +104,7 @@ def test_a_check_shows_what_a_study_takes_over_and_creating_it_does_so(
     assert [row.split()[0] for row in table[1:]] == ["low", "high", "w2", "a=b"]
     assert table[1].endswith("(its kind was coefficient, and is cutoff; was 'w0')")
     assert table[2].endswith("(was 'w1'; moved by a constraint)")
-    assert store.studies() == ["old"]
+    assert store.studies.names() == ["old"]
 
     assert typed(tmp_path, "create", *wanted) == 0
     assert "line 'main' takes 4 weights over from version 2 of old/main" in capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_a_study_that_began_with_another_ones_weights_goes_on_and_comes_out_the_
         store, tmp_path / "landing", "new", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t")
     )
     assert (store.head("new", "main").iteration, store.head("new", "main").format) == (1, FORMAT)
-    assert store.trouble("new", "main") is None
+    assert store.lines.trouble("new", "main") is None
     for number in (0, 1):
         again = recompute(store, tmp_path / "landing", "new", "main", number, NumpyEngine())
         assert (again.identical, again.differences, again.given) == (True, (), "")
@@ -191,7 +191,7 @@ def test_a_repetition_changes_nothing_and_another_beginning_is_refused(
     store: ModelStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert typed(tmp_path, "create", "--from", "old/main") == 0
-    before = store.stored_bytes("new", "main", 0)
+    before = store.versions.stored_bytes("new", "main", 0)
     head = store.head("old", "main")
     store.publish(after(head))  # the newest is another one by now
     for words in (("--from", "old/main"), ("--from", "old/main@3"), ()):
@@ -200,7 +200,7 @@ def test_a_repetition_changes_nothing_and_another_beginning_is_refused(
     for words in (("--from", "old/main@2"), ("--from", "old/main@3", "--renamed", "w2=")):
         assert typed(tmp_path, "create", *words, *RENAMED[:2]) == 1
         assert "has begun already, with weights of version 3 of old/main" in capsys.readouterr().err
-    assert store.stored_bytes("new", "main", 0) == before
+    assert store.versions.stored_bytes("new", "main", 0) == before
 
     plain = NEW.replace('name = "new"', 'name = "plain"')
     (tmp_path / "new.toml").write_text(plain)
@@ -242,7 +242,7 @@ def test_what_cannot_be_taken_over_is_refused_in_a_sentence(
         assert told in said
         assert "hidden" not in said
         assert "Traceback" not in said
-    assert store.studies() == ["old"], "nothing is half done"
+    assert store.studies.names() == ["old"], "nothing is half done"
 
 
 def test_the_commands_of_the_guide_do_what_it_says(
@@ -437,7 +437,7 @@ def test_an_older_fedping_is_told_by_the_format_that_it_cannot_read_such_a_versi
     store: ModelStore, tmp_path: Path
 ) -> None:
     assert typed(tmp_path, "create", "--from", "old/main") == 0
-    data = store.stored_bytes("new", "main", 0)
+    data = store.versions.stored_bytes("new", "main", 0)
     assert data is not None
     assert data.startswith(b'{"format":%d' % TAKEN_OVER_FORMAT)
     assert TAKEN_OVER_FORMAT > FORMAT

@@ -32,7 +32,7 @@ def test_a_client_of_the_page_counts(
 ) -> None:
     line = shared_line(tmp_path, seal=seal, proofs=proofs, delay_minutes=0.0)
     store = store_with(tmp_path / "store", line.study)
-    store.publish_offer(line.study.name, "main", line.offer)
+    store.studies.publish_offer(line.study.name, "main", line.offer)
     (tmp_path / "leader.key").write_text(KEY.hex() + "\n")
     (tmp_path / "leader.key").chmod(0o600)
     with running_ingest(tmp_path / "store", tmp_path / "landing") as ingest:

@@ -24,7 +24,7 @@ from fedping.dashboard.live.rows import (
     standard_errors,
 )
 from fedping.model_store import Aggregate, ModelStore, StoreError, open_store
-from fedping.model_store.rollback import rollback
+from fedping.model_store.decisions import rollback
 from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Pipeline, RProp, Yogi
 from fedping.protocol.spec import Block, ModelSpec, Step
 from fedping.protocol.stopping_settings import IterationBySigns

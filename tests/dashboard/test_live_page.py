@@ -13,7 +13,7 @@ from fedping.dashboard.live.decisions import RollbackRequest, plan, roll_back
 from fedping.model_store import ModelStore, VersionConflict, open_store
 from fedping.model_store.version import GuardState, Version
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landing import read_published, record_published
+from fedping.protocol.landing import open_landing
 from fedping.server_jobs.ingest.answers import Rejection
 from fedping.server_jobs.ingest.counters import RejectionLog
 from tests.support.dashboard import csrf_token, dashboard_client
@@ -242,22 +242,22 @@ def test_nothing_is_rolled_back_in_an_older_copy_of_the_store_and_what_is_publis
     client: FlaskClient, store: ModelStore, tmp_path: Path
 ) -> None:
     landing = tmp_path / "landing"
-    record_published(landing, store.where, "study", "main", 7)
+    open_landing(landing).record_published(store.where, "study", "main", 7)
     seen = client.get(f"{LINE}/rollback.json?to=2").get_json()["seen"]
     answer = wished(client, 2, seen)
     assert answer.status_code >= 400
     assert "the store is an older copy" in answer.text
     assert store.head("study", "main").iteration == 4
-    record_published(landing, store.where, "study", "main", 4)
+    open_landing(landing).record_published(store.where, "study", "main", 4)
     assert wished(client, 2, seen).get_json() == {"published": 5, "repeats": 2}
-    assert read_published(landing, store.where, "study", "main") == 5
+    assert open_landing(landing).read_published(store.where, "study", "main") == 5
 
 
 def test_a_held_version_is_not_released_into_an_older_copy_of_the_store(
     client: FlaskClient, store: ModelStore, tmp_path: Path
 ) -> None:
     held_by(store)
-    record_published(tmp_path / "landing", store.where, "study", "main", 7)
+    open_landing(tmp_path / "landing").record_published(store.where, "study", "main", 7)
     seen = client.get(f"{LINE}/held.json?choice=release").get_json()["seen"]
     headers = {"X-CSRF-Token": csrf_token(client, f"{LINE}/")}
     answer = client.post(f"{LINE}/held", json={"choice": "release", "seen": seen}, headers=headers)

@@ -11,7 +11,7 @@ import numpy as np
 from fedping.analysis.curves import arm_curves
 from fedping.analysis.rounds import round_traffic
 from fedping.dashboard.live.feed import LineFeed, Lines
-from fedping.model_store.rollback import rollback
+from fedping.model_store.decisions import rollback
 from tests.browser.tools import node
 from tests.support.dashboard import dashboard_settings
 from tests.support.versions import small_study

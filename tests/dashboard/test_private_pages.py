@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedping.model_store.rollback import rollback
+from fedping.model_store.decisions import rollback
 from fedping.protocol.privacy import Central, Privacy
 from fedping.protocol.study import Study
 from fedping.server_jobs.privacy.budget import with_noise

@@ -13,7 +13,7 @@ import pytest
 
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import all_landed
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import place_of
 from tests.support.compose import Composed, composed, waits_for
 from tests.support.images import ROOT
@@ -79,7 +79,7 @@ def test_what_the_page_says_comes_to_a_version_in_the_bucket(
         codes = services.down(but="objects")
         assert [codes[name] for name in ("schedule", "ingest", "ingest-2")] == [0, 0, 0]
         assert posted > 500
-        landed = all_landed(place_of(os.environ["FEDPING_LANDING"]))
+        landed = open_landing(place_of(os.environ["FEDPING_LANDING"])).all_files()
         assert sum(open_landed(file).footer.num_rows for file in landed) == posted
         for name in ("journal", "journal-2"):
             assert not [*(tmp_path / "volumes" / name).glob("*.closed")]

@@ -52,7 +52,7 @@ def test_the_trained_arm_ends_clearly_below_the_control_arms(tmp_path: Path) -> 
     assert landed == sum(row.pings for row in outcome.iterations)
     head = open_store(outcome.store).head("demo", "main")
     assert head.iteration == iterations
-    assert open_store(outcome.store).declared("demo").state == "ended"
+    assert open_store(outcome.store).studies.declared("demo").state == "ended"
     check_whole(tmp_path / "out")
 
 
@@ -150,7 +150,7 @@ def check_interrupted(out: Path, when: Callable[[dict[str, str]], bool], before_
     assert "Traceback" not in said or before_its_first_word
     check_whole(out)
     if (out / "store" / "demo" / "study.json").exists():
-        assert open_store(out / "store").declared("demo").state == "ended"
+        assert open_store(out / "store").studies.declared("demo").state == "ended"
 
 
 def test_ingest_dies_with_a_demo_that_is_killed(tmp_path: Path) -> None:
@@ -216,7 +216,9 @@ def test_all_that_is_not_installed_is_told_before_anything_is_made(
 def test_too_few_clients_for_a_step_is_said_and_a_used_folder_refused(tmp_path: Path) -> None:
     with pytest.raises(FedpingError, match=r"of at least 200 clients .*more --clients"):
         run_demo(DemoSettings(out=tmp_path / "out", clients=50, iterations=1, engine="numpy"), Progress())
-    assert open_store(tmp_path / "out" / "store").declared("demo").state == "ended", "no round of it comes any more"
+    assert open_store(tmp_path / "out" / "store").studies.declared("demo").state == "ended", (
+        "no round of it comes any more"
+    )
     with pytest.raises(InvalidSettings, match="not an empty folder"):
         DemoSettings(out=tmp_path / "out")
 

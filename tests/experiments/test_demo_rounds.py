@@ -87,7 +87,7 @@ def test_rounds_follow_choices_until_ctrl_c_and_nothing_is_left_or_lost(tmp_path
         accepted = asyncio.run(_search(found[1], 60))
         newest = f"{found[1]}/models/{PLAYGROUND}/main/latest.json"
         assert wait_until(lambda: requests.get(newest, timeout=240).json()["iteration"] >= 1)
-        states = {name: open_store(out / "store").declared(name).state for name in ("demo", PLAYGROUND)}
+        states = {name: open_store(out / "store").studies.declared(name).state for name in ("demo", PLAYGROUND)}
         assert states == {"demo": "paused", PLAYGROUND: "running"}
     finally:
         os.killpg(started.pid, signal.SIGINT)  # a terminal sends it to the whole group
@@ -96,7 +96,7 @@ def test_rounds_follow_choices_until_ctrl_c_and_nothing_is_left_or_lost(tmp_path
     assert f"{PLAYGROUND}/main: published version 1 from" in rest
     assert rest.rstrip().endswith("everything that was accepted is in Parquet.")
     assert left_over(mark) == []
-    assert {open_store(out / "store").declared(name).state for name in ("demo", PLAYGROUND)} == {"ended"}
+    assert {open_store(out / "store").studies.declared(name).state for name in ("demo", PLAYGROUND)} == {"ended"}
     landed = sum(pq.read_metadata(p).num_rows for p in (out / "landing" / f"study={PLAYGROUND}").rglob("*.parquet"))
     assert landed == accepted > 0
 

@@ -136,7 +136,7 @@ def test_a_simulation_whose_guard_holds_a_version_ends_with_4_and_says_so(
         assert "the guard of line 'main' holds version" in said
         assert 'held = "release"' in said
     store = open_store(tmp_path / "out/store")
-    assert store.held("small", "main") is not None
+    assert store.held.held_version("small", "main") is not None
 
 
 @pytest.mark.parametrize(("held", "decision"), [("release", "released"), ("discard", "discarded")])

@@ -117,8 +117,8 @@ def test_nothing_is_left_but_what_was_released(done: Path) -> None:
         "summary.json",
     }
     store = open_store(done / "out/store")
-    assert store.declared("hushed").simulated
-    assert store.declared("hushed").state == "ended"
+    assert store.studies.declared("hushed").simulated
+    assert store.studies.declared("hushed").state == "ended"
     for number in (1, 2, 3):
         lineage = store.version("hushed", "main", number).lineage
         assert lineage.aggregate is None

@@ -1,4 +1,4 @@
-"""LocalBlobs keeps what it promises when it is killed in the middle of a write."""
+"""A store in a folder is whole and durable when a write is killed, interrupted or refused."""
 
 import errno
 import os
@@ -10,24 +10,24 @@ from pathlib import Path
 import pytest
 
 from fedping.main import main
-from fedping.model_store.blobs import LocalBlobs
+from fedping.model_store.store import store_at
 from fedping.protocol.errors import FedpingError
 from tests.support.ingest_app import make_store
 
 WRITE = """
 import os, sys
 from pathlib import Path
-from fedping.model_store.blobs import LocalBlobs
+from fedping.model_store.store import store_at
 at = sys.argv[2]
 def die(*_): os.kill(os.getpid(), 9)
 setattr(os, at, die)
-LocalBlobs(Path(sys.argv[1])).{operation}("a/key.json", b"new")
+store_at(Path(sys.argv[1])).documents.{operation}("a/key.json", b"new")
 """
 
 
 @pytest.mark.parametrize(("operation", "step"), [("create", "link"), ("create", "fsync"), ("replace", "replace")])
 def test_a_kill_in_a_write_leaves_the_old_or_nothing(tmp_path: Path, operation: str, step: str) -> None:
-    blobs = LocalBlobs(tmp_path)
+    blobs = store_at(tmp_path).documents
     if operation == "replace":
         blobs.replace("a/key.json", b"old")
     code = WRITE.format(operation=operation)
@@ -40,7 +40,7 @@ def test_a_kill_in_a_write_leaves_the_old_or_nothing(tmp_path: Path, operation: 
 
 
 def test_create_leaves_what_is_there(tmp_path: Path) -> None:
-    blobs = LocalBlobs(tmp_path)
+    blobs = store_at(tmp_path).documents
     assert blobs.create("k", b"1")
     assert not blobs.create("k", b"2")
     assert blobs.read("k") == b"1"
@@ -52,7 +52,7 @@ def test_a_disk_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(FedpingError, match="No space left on device; free space"):
-        LocalBlobs(tmp_path).create("k", b"1")
+        store_at(tmp_path).documents.create("k", b"1")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -65,7 +65,7 @@ def test_control_c_in_a_write_leaves_the_old_and_nothing_hidden(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    blobs = LocalBlobs(tmp_path)
+    blobs = store_at(tmp_path).documents
     blobs.replace("a/old.json", b"old")
     monkeypatch.setattr(os, step, interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -85,7 +85,10 @@ def no_links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("no_links")
 def test_a_file_system_without_hard_links_is_told_before_anything_is_made(tmp_path: Path) -> None:
-    for refused in (lambda: LocalBlobs(tmp_path).create("k", b"1"), lambda: LocalBlobs(tmp_path).check_writing()):
+    for refused in (
+        lambda: store_at(tmp_path).documents.create("k", b"1"),
+        lambda: store_at(tmp_path).documents.check_writing(),
+    ):
         with pytest.raises(FedpingError, match=r"has no hard links, .*put the store on a local disk"):
             refused()
     assert list(tmp_path.iterdir()) == []
@@ -116,7 +119,7 @@ def test_a_round_says_so_before_its_work(
 
 
 def test_where_there_are_links_the_check_leaves_nothing(tmp_path: Path) -> None:
-    LocalBlobs(tmp_path).check_writing()
+    store_at(tmp_path).documents.check_writing()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,4 +134,4 @@ def test_whatever_else_the_system_refuses_is_told_too(
 
     monkeypatch.setattr(os, step, refused)
     with pytest.raises(FedpingError, match=r"cannot write .*Input/output error"):
-        getattr(LocalBlobs(tmp_path), operation)("k", b"1")
+        getattr(store_at(tmp_path).documents, operation)("k", b"1")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fedping.model_store.blobs import LARGEST_BLOB
 
 from fedping.main import main
 from fedping.model_store import MissingVersion, ModelStore, StoreError, Version, VersionConflict, open_store
-from fedping.model_store.blobs import LARGEST_BLOB
-from fedping.model_store.rollback import continue_at, rollback
+from fedping.model_store.decisions import continue_at, rollback
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import read_published, record_published
+from fedping.protocol.landing import open_landing
 from fedping.protocol.model import UnfitModel
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import RoundOptions, recompute, run_round
@@ -88,9 +88,9 @@ def test_what_does_not_follow_is_never_the_head_and_is_told(store: ModelStore, v
     for looked in (store, open_store(versions.parents[2])):
         assert looked.iterations("study", "main") == [0, 1, 2, 3]
         assert looked.head("study", "main").iteration == 3
-        assert looked.newest("study", "main") == looked.newest_from("study", "main", 0) == 3
-        assert looked.trouble("study", "main") is None
-        (note,) = looked.notes("study", "main")
+        assert looked.lines.newest("study", "main") == looked.lines.newest_from("study", "main", 0) == 3
+        assert looked.lines.trouble("study", "main") is None
+        (note,) = looked.lines.notes("study", "main")
         assert ascii(name)[1:-1] in note
         assert "move it away" in note
     assert grow(store).iteration == 4
@@ -101,10 +101,10 @@ def test_what_does_not_follow_is_never_the_head_and_is_told(store: ModelStore, v
 @pytest.mark.parametrize("make", [copied, Path.mkdir, fifo, huge, lambda path: path.write_bytes(b"{")])
 def test_a_file_in_the_next_place_stops_publishing_and_not_serving(store: ModelStore, versions: Path, make) -> None:
     make(versions / "4.json")
-    assert store.newest("study", "main") == store.newest_from("study", "main", 3) == 3
+    assert store.lines.newest("study", "main") == store.lines.newest_from("study", "main", 3) == 3
     with pytest.raises(StoreError, match=r"versions/4\.json .*(move it out|restore it)"):
         store.head("study", "main")
-    assert "4.json" in (store.trouble("study", "main") or "")
+    assert "4.json" in (store.lines.trouble("study", "main") or "")
     path = versions / "4.json"
     path.rmdir() if path.is_dir() else path.unlink()
     assert grow(store).iteration == 4
@@ -114,7 +114,7 @@ def test_a_version_of_another_past_does_not_follow(store: ModelStore, versions: 
     """Right in all but the parent's digest: what a copy of the store would have published."""
     other = msgspec.structs.replace(store.head("study", "main"), created="2027-01-01T00:00:00.000+00:00")
     (versions / "4.json").write_bytes(msgspec.json.encode(after(other)))
-    assert store.newest_from("study", "main", 3) == 3
+    assert store.lines.newest_from("study", "main", 3) == 3
     with pytest.raises(StoreError, match="was computed from another version 3"):
         store.head("study", "main")
 
@@ -129,10 +129,10 @@ def test_a_damaged_head_is_an_error_and_never_passed_over(store: ModelStore, ver
     for looked in (store, open_store(versions.parents[2])):
         with pytest.raises(StoreError, match=r"3\.json .*from a copy"):
             looked.head("study", "main")
-        assert looked.newest("study", "main") == 3
-        assert looked.trouble("study", "main")
+        assert looked.lines.newest("study", "main") == 3
+        assert looked.lines.trouble("study", "main")
         with pytest.raises(StoreError, match=r"3\.json"):
-            looked.public_document("study", "main", 3)
+            looked.public.document("study", "main", 3)
     path.write_bytes(whole)
     assert grow(store).iteration == 4
 
@@ -142,22 +142,22 @@ def test_a_missing_version_in_between_is_told_and_does_not_take_the_line_back(
 ) -> None:
     (versions / "1.json").unlink()
     assert store.iterations("study", "main") == [0, 2, 3]
-    assert "lacks 1.json to 1.json" in store.notes("study", "main")[0]
+    assert "lacks 1.json to 1.json" in store.lines.notes("study", "main")[0]
     assert grow(store).iteration == 4
 
 
 def test_a_version_is_read_once_to_learn_whether_it_follows(versions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(versions.parents[2])
-    blobs = store.blobs
+    blobs = store.documents
     reads: list[str] = []
     read = blobs.read
     monkeypatch.setattr(blobs, "read", lambda key: (reads.append(key), read(key))[1])
-    assert store.newest_from("study", "main", 2) == 3
+    assert store.lines.newest_from("study", "main", 2) == 3
     assert reads
     reads.clear()
     for _ in range(5):
-        assert store.newest_from("study", "main", 2) == 3
-        assert store.newest_from("study", "main", 3) == 3
+        assert store.lines.newest_from("study", "main", 2) == 3
+        assert store.lines.newest_from("study", "main", 3) == 3
     assert reads == []
 
 
@@ -206,10 +206,10 @@ def test_a_restored_store_goes_on_where_no_number_is_published_twice(
     looked = open_store(versions.parents[2])
     grow(looked, 2, change=2.0)
     assert looked.iterations("study", "main") == [0, 1, 2, 3, number, number + 1, number + 2]
-    assert looked.notes("study", "main") == []
+    assert looked.lines.notes("study", "main") == []
     for known in (-1, 0, 3, number, number + 1):
-        assert looked.newest_from("study", "main", known) == number + 2
-    assert store.newest_from("study", "main", 6) == number + 2  # a process that knew a version which is gone
+        assert looked.lines.newest_from("study", "main", known) == number + 2
+    assert store.lines.newest_from("study", "main", 6) == number + 2  # a process that knew a version which is gone
     for lost in (4, 5, 6):
         with pytest.raises(MissingVersion):
             looked.version("study", "main", lost)
@@ -225,7 +225,7 @@ def test_the_fence_right_after_one_lost_version(store: ModelStore, versions: Pat
     go_on(looked, 5)
     grow(looked)
     assert looked.iterations("study", "main") == [0, 1, 2, 3, 5, 6]
-    assert looked.newest_from("study", "main", 3) == 6
+    assert looked.lines.newest_from("study", "main", 3) == 6
 
 
 def test_without_a_gap_the_next_version_repeats_the_head(store: ModelStore) -> None:
@@ -253,10 +253,10 @@ def test_static_files_that_show_more_stop_publishing_until_the_fence(store: Mode
     """The versions were put back from a copy, the static files were not."""
     (versions / "3.json").unlink()
     looked = open_store(versions.parents[2])
-    assert looked.newest("study", "main") == 2
+    assert looked.lines.newest("study", "main") == 2
     for attempt in (
         lambda: grow(looked),
-        lambda: looked.refresh_public("study", "main"),
+        lambda: looked.public.refresh("study", "main"),
         lambda: rollback(looked, "study", "main", 0, created=WHEN, code_version="test"),
     ):
         with pytest.raises(StoreError, match=r"older copy.*'fedping store continue study main --from 4'"):
@@ -275,7 +275,7 @@ def test_a_fence_that_was_interrupted_is_finished_by_the_same_command(
 
     class Killed(BaseException): ...
 
-    blobs, calls = store.blobs, 0
+    blobs, calls = store.documents, 0
     create = blobs.create
 
     def create_until(key: str, data: bytes) -> bool:
@@ -290,11 +290,11 @@ def test_a_fence_that_was_interrupted_is_finished_by_the_same_command(
         go_on(store, 20)
     monkeypatch.undo()
     assert store.head("study", "main").iteration == 3
-    assert store.newest_from("study", "main", 3) == store.newest("study", "main") == 3
+    assert store.lines.newest_from("study", "main", 3) == store.lines.newest("study", "main") == 3
     if at > 1:
         with pytest.raises(StoreError, match=r"was interrupted; finish it with .*--from 20'"):
             grow(store)
-        assert "--from 20'" in (store.trouble("study", "main") or "")
+        assert "--from 20'" in (store.lines.trouble("study", "main") or "")
         with pytest.raises(StoreError, match=r"finish it with .*--from 20'"):
             go_on(store, 30)
     assert go_on(store, 20).iteration == 20
@@ -341,7 +341,7 @@ def test_rounds_notice_an_older_copy_by_the_landing_folder(tmp_path: Path, capsy
             shutil.copytree(root, tmp_path / "copy")
         land(landing, crowd(5, seed=n, version=n), iteration=n, at_ms=FIRST_MS + n)
         run_round(store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t"))
-    assert read_published(landing, str(root), "study", "main") == 4
+    assert open_landing(landing).read_published(str(root), "study", "main") == 4
     shutil.rmtree(root)
     shutil.copytree(tmp_path / "copy", root)
     before = sorted(path.read_bytes() for path in root.rglob("*.json"))
@@ -365,17 +365,17 @@ def test_rounds_notice_an_older_copy_by_the_landing_folder(tmp_path: Path, capsy
 
 
 def test_the_note_in_the_landing_folder_is_only_believed_if_it_is_a_number(tmp_path: Path) -> None:
-    assert read_published(tmp_path, "store", "study", "main") == -1
-    record_published(tmp_path, "store", "study", "main", 7)
-    assert read_published(tmp_path, "store", "study", "main") == 7
-    assert read_published(tmp_path, "elsewhere", "study", "main") == -1
+    assert open_landing(tmp_path).read_published("store", "study", "main") == -1
+    open_landing(tmp_path).record_published("store", "study", "main", 7)
+    assert open_landing(tmp_path).read_published("store", "study", "main") == 7
+    assert open_landing(tmp_path).read_published("elsewhere", "study", "main") == -1
     (path,) = (tmp_path / ".published/study/main").iterdir()
     for odd in (b"", b"1e3", b"-1", b"9" * 40, "٣".encode()):
         path.write_bytes(odd)
-        assert read_published(tmp_path, "store", "study", "main") == -1
+        assert open_landing(tmp_path).read_published("store", "study", "main") == -1
     path.unlink()
     os.mkfifo(path)
-    assert read_published(tmp_path, "store", "study", "main") == -1
+    assert open_landing(tmp_path).read_published("store", "study", "main") == -1
 
 
 def test_a_folder_that_cannot_be_read_is_told(store: ModelStore, versions: Path) -> None:
@@ -383,5 +383,5 @@ def test_a_folder_that_cannot_be_read_is_told(store: ModelStore, versions: Path)
     versions.write_text("a file")
     with pytest.raises(FedpingError, match="has no version"):
         store.head("study", "main")
-    assert store.newest("study", "main") == -1
+    assert store.lines.newest("study", "main") == -1
     assert first_versions(small_study(), created=WHEN, code_version="t")

@@ -15,14 +15,12 @@ from typing import Any
 
 import pytest
 
-from fedping.model_store.blobs import Blobs, LocalBlobs
-from fedping.model_store.objects import ObjectBlobs
-from fedping.model_store.store import open_store
+from fedping.model_store.documents import Documents
+from fedping.model_store.store import open_store, store_at
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.location import Bucket as Place
 from fedping.protocol.location import place_of
-from fedping.protocol.object_storage import BUCKETS
-from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway, _reason
+from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway, _reason, connection
 from tests.support import azurite
 from tests.support.effort import few_or_all
 from tests.support.object_server import SCHEMES, Bucket, bucket_of, environment
@@ -45,40 +43,40 @@ def bucket(service: tuple[str, str]) -> Iterator[Bucket]:
         yield made
 
 
-def blobs_in(bucket: Bucket, folder: str = "some/folder") -> ObjectBlobs:
+def blobs_in(bucket: Bucket, folder: str = "some/folder") -> Documents:
     place = place_of(f"{bucket.url}/{folder}")
     assert isinstance(place, Place)
-    return ObjectBlobs(place)
+    return store_at(place).documents
 
 
 def test_blobs_in_a_bucket_do_what_files_do(bucket: Bucket, tmp_path: Path) -> None:
-    check_what_blobs_do(LocalBlobs(tmp_path))
+    check_what_blobs_do(store_at(tmp_path).documents)
     check_what_blobs_do(blobs_in(bucket))
     check_what_blobs_do(blobs_in(bucket, "größer & kleiner/a b+c=d"))
 
 
-def check_what_blobs_do(blobs: Blobs) -> None:
+def check_what_blobs_do(blobs: Documents) -> None:
     assert blobs.read("a/b/1.json") is None
-    assert blobs.sight("a/b/1.json") is None
+    assert blobs.stamp("a/b/1.json") is None
     assert blobs.names("a") == []
     blobs.delete("a/b/1.json")
     assert blobs.create("a/b/1.json", b"one")
     assert not blobs.create("a/b/1.json", b"two")
     assert blobs.read("a/b/1.json") == b"one"
-    first = blobs.sight("a/b/1.json")
+    first = blobs.stamp("a/b/1.json")
     assert first is not None
     assert first[-1] == 3
-    assert blobs.sight("a/b/1.json") == first
+    assert blobs.stamp("a/b/1.json") == first
     blobs.replace("a/b/1.json", b"six")
-    assert blobs.sight("a/b/1.json") != first
+    assert blobs.stamp("a/b/1.json") != first
     blobs.replace("a/c.json", b"")
     assert blobs.read("a/c.json") == b""
     assert blobs.create("a/.hidden", b"x")
-    assert sorted(blobs.names("a")) == ["b", "c.json"]
+    assert [*blobs.folders("a"), *(name for name in blobs.names("a") if "." in name)] == ["b", "c.json"]
     assert blobs.names("a/b") == ["1.json"]
-    assert blobs.names("") == ["a"]
+    assert blobs.folders() == ["a"]
     blobs.check_writing()
-    assert blobs.names("") == ["a"]
+    assert blobs.folders() == ["a"]
     blobs.delete("a/b/1.json")
     blobs.delete("a/b/1.json")
     assert blobs.names("a/b") == []
@@ -97,7 +95,8 @@ def test_the_mark_of_a_folder_is_no_name_in_it(bucket: Bucket) -> None:
     blobs.replace("a/b/1.json", b"1")
     for folder in ("some", "some/a", "some/a/b"):
         bucket.put(f"{folder}/")
-    assert (blobs.names(""), blobs.names("a"), blobs.names("a/b")) == (["a"], ["b"], ["1.json"])
+    assert (blobs.folders(), blobs.folders("a"), blobs.names("a/b")) == (["a"], ["b"], ["1.json"])
+    assert blobs.names("") == blobs.names("a") == []
 
 
 def test_of_64_writers_at_once_one_wins(bucket: Bucket) -> None:
@@ -126,7 +125,7 @@ def test_what_fails_in_passing_is_tried_again(bucket: Bucket, kind: str) -> None
         assert not blobs.create(f"k/{number}", b"theirs")
         assert blobs.read(f"k/{number}") == b"mine" * 100
         blobs.replace(f"r/{number}", b"x" * number)
-        assert blobs.sight(f"r/{number}") is not None
+        assert blobs.stamp(f"r/{number}") is not None
     assert len(blobs.names("k")) == keys
     assert bucket.seen()["failed"] > before
     bucket.well()
@@ -241,7 +240,7 @@ def test_what_stays_wrong_is_one_sentence(
         lambda: blobs.create("k", b"1"),
         lambda: blobs.replace("k", b"1"),
         lambda: blobs.read("k"),
-        lambda: blobs.sight("k"),
+        lambda: blobs.stamp("k"),
         lambda: blobs.names(""),
         blobs.check_writing,
     )
@@ -257,7 +256,7 @@ def test_what_stays_wrong_is_one_sentence(
 
 def test_a_bucket_that_does_not_exist_is_told(bucket: Bucket) -> None:
     code = "ContainerNotFound" if bucket.scheme == "az" else "NoSuchBucket"
-    blobs = ObjectBlobs(Place(bucket.scheme, "no-such-bucket"))
+    blobs = store_at(Place(bucket.scheme, "no-such-bucket")).documents
     for attempt in (
         lambda: blobs.create("k", b"1"),
         lambda: blobs.replace("k", b"1"),
@@ -286,7 +285,7 @@ def test_another_service_at_the_endpoint_is_told(bucket: Bucket, scheme: str, mo
     for name, value in environment(bucket.endpoint, scheme).items():
         monkeypatch.setenv(name, value)
     place = Place(scheme, bucket.name, uuid.uuid4().hex)
-    for attempt in (lambda: ObjectBlobs(place).names(""), ObjectBlobs(place).check_writing):
+    for attempt in (lambda: store_at(place).documents.names(""), store_at(place).documents.check_writing):
         with pytest.raises(FedpingError, match=r"cannot \w+ \w\w://test-.* in the object store \(.*\); ") as told:
             attempt()
         assert "\n" not in str(told.value)
@@ -320,6 +319,7 @@ def test_a_token_for_an_account_is_enough_until_it_has_expired(bucket: Bucket, m
     blobs.replace("l", b"2")
     assert (blobs.read("k"), sorted(blobs.names(""))) == (b"1", ["k", "l"])
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", azurite.account_sas(datetime.now(UTC) - timedelta(minutes=1)))
+    connection.cache_clear()
     expired = blobs_in(bucket, "expired")
     for attempt in (lambda: expired.create("k", b"1"), lambda: expired.read("k"), lambda: expired.names("")):
         with pytest.raises(FedpingError, match=MAY) as told:
@@ -353,7 +353,7 @@ def test_credentials_that_cannot_be_read_are_told_and_not_repeated(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InvalidSettings, match=r"cannot be opened .*; give what is missing by the environment") as told:
-        ObjectBlobs(Place(scheme, "some-bucket", uuid.uuid4().hex)).names("")
+        store_at(Place(scheme, "some-bucket", uuid.uuid4().hex)).documents.names("")
     assert "secret" not in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -436,7 +436,7 @@ def test_a_panic_of_the_library_is_an_error(bucket: Bucket, monkeypatch: pytest.
 
     monkeypatch.setattr("obstore.head", panics)
     with pytest.raises(StorageAway, match="its library cannot make a request of what the environment says"):
-        BUCKETS.size(place_of(f"{bucket.url}/x"))
+        store_at(place_of(bucket.url)).documents.stamp("x")
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_an_endpoint_with_a_secret_is_refused_and_not_repeated(
 ) -> None:
     monkeypatch.setenv(variable, said)
     with pytest.raises(InvalidSettings, match=f"{variable} is no endpoint of an object store; give") as told:
-        ObjectBlobs(Place(scheme, "some-bucket", uuid.uuid4().hex)).names("")
+        store_at(Place(scheme, "some-bucket", uuid.uuid4().hex)).documents.names("")
     assert "secret" not in str(told.value)
 
 
@@ -470,7 +470,7 @@ def test_a_profile_that_does_not_exist_is_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(InvalidSettings, match=r"AWS_PROFILE=nobody .*correct its name"):
-        ObjectBlobs(Place("s3", "some-bucket", uuid.uuid4().hex)).names("")
+        store_at(Place("s3", "some-bucket", uuid.uuid4().hex)).documents.names("")
 
 
 @only("s3")

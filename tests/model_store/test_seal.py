@@ -12,15 +12,15 @@ import pytest
 
 from fedping.main import main
 from fedping.model_store import ModelStore, StoreError, Version, open_store
-from fedping.model_store.checksum import is_whole, sealed, unsealed
 from fedping.model_store.copying import copy_study
-from fedping.model_store.held_versions import with_stage
-from fedping.model_store.rollback import continue_at
+from fedping.model_store.decisions import continue_at, with_stage
+from fedping.model_store.documents import is_whole, sealed, unsealed
 from fedping.model_store.version import StageState
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import with_format
 from fedping.protocol.guard import Stage
+from fedping.protocol.storage import folder as folder_storage
 from fedping.protocol.study import Declared
 from tests.support.effort import few_or_all
 from tests.support.versions import WHEN, after, small_study, version_0
@@ -50,7 +50,7 @@ def flipped(data: bytes, some: int) -> list[bytes]:
 def test_a_flipped_bit_of_a_version_is_refused_or_harmless(store: ModelStore, tmp_path: Path) -> None:
     path = tmp_path / "store/study/main/versions/1.json"
     whole, version = path.read_bytes(), store.head("study", "main")
-    public = store.public_document("study", "main", 1)
+    public = store.public.document("study", "main", 1)
     refused = 0
     for data in flipped(whole, 400):
         path.write_bytes(data)
@@ -59,14 +59,14 @@ def test_a_flipped_bit_of_a_version_is_refused_or_harmless(store: ModelStore, tm
             found = looked.version("study", "main", 1)
         except StoreError as error:
             told = str(error)
-            for read in (looked.public_document, looked.version):
+            for read in (looked.public.document, looked.version):
                 with pytest.raises(StoreError, match=r"versions/1\.json .*from a copy"):
                     read("study", "main", 1)
             with pytest.raises(StoreError, match=re.escape(told)):
                 looked.head("study", "main")
             refused += 1
         else:
-            assert (found, looked.public_document("study", "main", 1)) == (version, public)
+            assert (found, looked.public.document("study", "main", 1)) == (version, public)
     assert refused > 400
     path.write_bytes(whole)
     assert open_store(tmp_path / "store").head("study", "main") == version
@@ -102,8 +102,8 @@ def test_a_flipped_bit_of_a_fence_is_told(store: ModelStore, tmp_path: Path) -> 
     path = tmp_path / "store/study/main/versions/2.json"
     path.write_bytes(path.read_bytes().replace(b'"goes_on_at":9', b'"goes_on_at":8'))
     looked = open_store(tmp_path / "store")
-    assert looked.head("study", "main").iteration == looked.newest_from("study", "main", -1) == 9
-    (note,) = looked.notes("study", "main")
+    assert looked.head("study", "main").iteration == looked.lines.newest_from("study", "main", -1) == 9
+    (note,) = looked.lines.notes("study", "main")
     assert "versions/2.json is lost or damaged: it is the fence" in note
 
 
@@ -131,13 +131,13 @@ def test_version_0_is_never_published_a_second_time(
 def test_version_0_is_not_published_again_where_only_the_landing_folder_knows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fedping.protocol.landing import record_published
+    from fedping.protocol.landing import open_landing
 
     root, landing = tmp_path / "store", tmp_path / "landing"
     where = ["--store", str(root), "--landing", str(landing)]
     demo = str(Path(__file__).parents[2] / "experiments/demo.toml")
     assert main(["study", "create", demo, *where]) == 0
-    record_published(landing, str(root), "demo", "main", 0)
+    open_landing(landing).record_published(str(root), "demo", "main", 0)
     for path in root.rglob("main/*/*.json"):
         path.unlink()
     before = sorted(root.rglob("*"))
@@ -173,7 +173,7 @@ def test_a_stray_file_after_the_next_is_told_before_anything_is_written(
     ):
         with pytest.raises(StoreError, match=r"versions/3\.json does not follow version 1"):
             attempt()
-    assert "versions/3.json" in (store.trouble("study", "main") or "")
+    assert "versions/3.json" in (store.lines.trouble("study", "main") or "")
     assert sorted(folder.rglob("*")) == before
     (folder / "versions/3.json").unlink()
     store.publish(after(store.head("study", "main")))
@@ -193,8 +193,8 @@ def test_a_lost_fence_is_told_and_its_line_goes_on(
         (mark if damage == "unmarked" else fence).unlink()
     named = "fences/2.json is missing" if damage == "unmarked" else "versions/2.json is lost or damaged"
     looked = open_store(tmp_path / "store")
-    assert looked.trouble("study", "main") is None
-    assert looked.newest("study", "main") == looked.newest_from("study", "main", -1) == number
+    assert looked.lines.trouble("study", "main") is None
+    assert looked.lines.newest("study", "main") == looked.lines.newest_from("study", "main", -1) == number
     assert main(["store", "history", "study", "main", "--store", str(tmp_path / "store")]) == 0
     said = capsys.readouterr()
     assert f"{number}  2026" in said.out
@@ -213,7 +213,7 @@ def test_after_a_lost_fence_that_leads_nowhere_yet_nothing_is_published(store: M
     looked = open_store(tmp_path / "store")
     with pytest.raises(StoreError, match=r"versions/2\.json is lost or damaged: it is the fence"):
         looked.head("study", "main")
-    assert "versions/2.json" in (looked.trouble("study", "main") or "")
+    assert "versions/2.json" in (looked.lines.trouble("study", "main") or "")
 
 
 def _read_only(*args: object, **more: object) -> None:
@@ -244,7 +244,7 @@ def test_a_file_in_place_of_the_public_folder_is_told_in_a_sentence(store: Model
     public.rmdir()
     public.write_text("mine")
     with pytest.raises(FedpingError, match=r"cannot write .*/public/0\.json in the model store"):
-        store.refresh_public("study", "main")
+        store.public.refresh("study", "main")
 
 
 def test_rounds_go_on_where_the_landing_folder_can_only_be_read(
@@ -257,8 +257,8 @@ def test_rounds_go_on_where_the_landing_folder_can_only_be_read(
     landing = tmp_path / "landing"
     store = store_with(tmp_path / "store", small_study())
     land(landing, crowd(5))
-    monkeypatch.setattr("fedping.protocol.storage.make_folder", _read_only)
-    for method in ("rename", "write_text", "unlink"):
+    monkeypatch.setattr(folder_storage, "make_folder", _kept_out_of(landing, folder_storage.make_folder))
+    for method in ("write_text", "unlink"):
         monkeypatch.setattr(Path, method, _kept_out_of(landing, getattr(Path, method)))
     result = run_round(
         store, landing, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t")
@@ -289,11 +289,11 @@ def all_documents(store: Path) -> list[Path]:
     """Return the files of a study with a fence, a history and a staged version, but for markers, which say nothing."""
     opened = open_store(store)
     continue_at(opened, "study", "main", 5, created=WHEN, code_version="test")
-    opened.declare("study", Declared(state="paused", since=WHEN))
+    opened.studies.declare("study", Declared(state="paused", since=WHEN))
     staged = with_stage(after(opened.head("study", "main")), Stage(share=0.5, clients=3))
     opened.hold(staged)
-    opened.note_heard(staged, StageState(share=0.5))
-    opened.refresh_public("study", "main")
+    opened.held.note_stage(staged, StageState(share=0.5))
+    opened.public.refresh("study", "main")
     return sorted(path for path in store.rglob("*.json") if path.parent.name != "fences")
 
 

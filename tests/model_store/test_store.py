@@ -10,49 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedping.model_store.blobs import LocalBlobs
-from fedping.model_store.checksum import sealed
-from fedping.model_store.rollback import difference, rollback
+from fedping.model_store.decisions import difference, rollback
+from fedping.model_store.documents import headers, sealed
 from fedping.model_store.store import ModelStore, StoreError, VersionConflict, open_store
 from fedping.model_store.version import Lineage, Version
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.model import ModelDocument
+from fedping.protocol.storage import open_storage
+from tests.support.dict_storage import DictStorage
 from tests.support.versions import WHEN, after, small_study, version_0
-
-
-class MemoryBlobs:
-    """Blobs in a dictionary, as an object store would keep them: no folders, no links."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, bytes] = {}
-
-    def create(self, key: str, data: bytes) -> bool:
-        return self.data.setdefault(key, data) is data
-
-    def replace(self, key: str, data: bytes) -> None:
-        self.data[key] = data
-
-    def read(self, key: str) -> bytes | None:
-        return self.data.get(key)
-
-    def sight(self, key: str) -> tuple[int, ...] | None:
-        return None if key not in self.data else (hash(self.data[key]), len(self.data[key]))
-
-    def names(self, folder: str) -> list[str]:
-        prefix = f"{folder}/" if folder else ""
-        return list({k.removeprefix(prefix).partition("/")[0] for k in self.data if k.startswith(prefix)})
-
-    def check_writing(self) -> None:
-        """Writing is never prevented."""
-
-    def delete(self, key: str) -> None:
-        self.data.pop(key, None)
 
 
 @pytest.fixture(params=["local", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ModelStore:
-    blobs = LocalBlobs(tmp_path / "store") if request.param == "local" else MemoryBlobs()
-    made = ModelStore(blobs, "the store")
+    local = request.param == "local"
+    made = ModelStore(open_storage(tmp_path / "store", headers) if local else DictStorage(), "the store")
     study = small_study()
     assert made.create_study(study, (version_0(study),))
     return made
@@ -67,14 +39,14 @@ def grown(store: ModelStore, to: int) -> Version:
 
 
 def test_a_created_study_has_version_0_for_clients_to_fetch(store: ModelStore) -> None:
-    assert store.studies() == ["study"]
+    assert store.studies.names() == ["study"]
     assert store.study("study") == small_study()
-    document = msgspec.json.decode(store.public_document("study", "main", 0), type=ModelDocument)
+    document = msgspec.json.decode(store.public.document("study", "main", 0), type=ModelDocument)
     assert (document.model, document.iteration, document.parent) == ((10.0, 11.0), 0, None)
 
 
 def test_a_client_of_2018_can_read_the_public_document_and_finds_no_state_in_it(store: ModelStore) -> None:
-    document = json.loads(store.public_document("study", "main", 0))
+    document = json.loads(store.public.document("study", "main", 0))
     assert document["model"] == [10.0, 11.0]
     assert document["iteration"] == 0
     assert not {"state", "weights", "lineage"} & set(document)
@@ -166,7 +138,7 @@ def test_a_publisher_that_died_before_the_static_files_is_repaired(tmp_path: Pat
     public = tmp_path / "study" / "main" / "public"
     (public / "2.json").unlink()
     os.replace(public / "1.json", public / "latest.json")
-    store.refresh_public("study", "main")
+    store.public.refresh("study", "main")
     assert sorted(os.listdir(public)) == ["0.json", "1.json", "2.json", "latest.json"]
     assert (public / "latest.json").read_bytes() == (public / "2.json").read_bytes()
 
@@ -233,7 +205,7 @@ class LaterLineage(Lineage, frozen=True, kw_only=True):
 def stored(store: ModelStore, version: Version) -> None:
     """Put a version into a store as a later program would, which takes its digest with all that it knows."""
     key = f"study/main/versions/{version.iteration}.json"
-    assert store.blobs.create(key, sealed(msgspec.json.encode(version)))
+    assert store.documents.create(key, sealed(msgspec.json.encode(version)))
 
 
 def test_a_version_with_more_than_is_known_is_served_and_none_is_made_after_it(tmp_path: Path) -> None:
@@ -243,17 +215,17 @@ def test_a_version_with_more_than_is_known_is_served_and_none_is_made_after_it(t
     later = LaterLineage(origin="round", code_version="9", config_digest="c", later=7)
     first = msgspec.structs.replace(first, lineage=later)
     stored(store, first)
-    store.refresh_public("study", "main")
+    store.public.refresh("study", "main")
     here = open_store(tmp_path)
-    assert here.newest("study", "main") == here.newest_from("study", "main", 0) == 1
+    assert here.lines.newest("study", "main") == here.lines.newest_from("study", "main", 0) == 1
     with pytest.raises(StoreError, match=r"versions/1\.json has 'lineage\.later', which fedping .* does not know: .*"):
         here.head("study", "main")
     with pytest.raises(StoreError, match="none can follow version 1 before fedping is upgraded here"):
         here.publish(after(here.version("study", "main", 1)))
     assert here.iterations("study", "main") == [0, 1]
-    assert here.trouble("study", "main") is not None
+    assert here.lines.trouble("study", "main") is not None
 
     stored(store, after(first))  # by the later program; it has nothing more, and names the digest of all of version 1
     again = open_store(tmp_path)
     again.publish(after(again.head("study", "main")))
-    assert (again.newest("study", "main"), again.trouble("study", "main")) == (3, None)
+    assert (again.lines.newest("study", "main"), again.lines.trouble("study", "main")) == (3, None)

@@ -48,11 +48,15 @@ def store(folder: Path) -> ModelStore:
 
 
 def test_an_older_store_is_listed(store: ModelStore) -> None:
-    assert store.studies() == ["models", "study"]
+    assert store.studies.names() == ["models", "study"]
     assert [store.iterations(name, "main") for name in ("models", "study")] == [list(range(5)), list(range(6))]
-    for name in store.studies():
-        assert store.head(name, "main").iteration == store.newest(name, "main") == store.newest_from(name, "main", -1)
-        assert (store.trouble(name, "main"), store.notes(name, "main")) == (None, [])
+    for name in store.studies.names():
+        assert (
+            store.head(name, "main").iteration
+            == store.lines.newest(name, "main")
+            == store.lines.newest_from(name, "main", -1)
+        )
+        assert (store.lines.trouble(name, "main"), store.lines.notes(name, "main")) == (None, [])
 
 
 @pytest.mark.parametrize(("kept", "place"), VERSIONS)
@@ -61,7 +65,7 @@ def test_an_older_version_has_its_digest_and_is_computed_again_to_the_bit(kept: 
     store = open_store(HERE / kept / "store")
     assert store.version(study, line, int(number)).digest == DIGESTS[kept][place]
     public = HERE / kept / "store" / study / line / "public" / f"{number}.json"
-    assert store.public_document(study, line, int(number)) == public.read_bytes()
+    assert store.public.document(study, line, int(number)) == public.read_bytes()
     again = recompute(store, HERE / kept / "landing", study, line, int(number), ENGINE)
     assert (again.identical, again.differences) == (True, ())
 

@@ -283,7 +283,7 @@ for line in store.study("lines").lines:
     for number in store.iterations("lines", line.name):
         again = recompute(store, kept / "landing", "lines", line.name, number, NumpyEngine())
         assert again.identical, (line.name, number, again.differences)
-    assert store.trouble("lines", line.name) is None
+    assert store.lines.trouble("lines", line.name) is None
 experiment = experiment_from_toml(kept / "laboratory" / "small.toml")
 print(run_experiment(experiment, kept / "laboratory" / "out", jobs=1).digest)
 """

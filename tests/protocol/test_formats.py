@@ -26,13 +26,13 @@ from fedping.experiments.simulate import experiment_from_toml as simulation_file
 from fedping.experiments.simulate import simulate
 from fedping.experiments.simulate.run import Progress, ProgressNote, read_study_progress
 from fedping.model_store import StoreError, open_store
-from fedping.model_store.checksum import sealed, unsealed
-from fedping.model_store.rollback import continue_at
+from fedping.model_store.decisions import continue_at
+from fedping.model_store.documents import sealed, unsealed
 from fedping.model_store.version import Aggregate, ArmSummary, InputFile, Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import NewerFormat, format_of, unknown_member, with_format, without_format
 from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import landed_files, partition, read_published, record_published
+from fedping.protocol.landing import landed_files, open_landing, partition
 from fedping.server_jobs.ingest.answers import Rejection
 from fedping.server_jobs.ingest.counters import RejectionLog
 from fedping.server_jobs.ingest.quarantine import FailureNote, failing
@@ -104,17 +104,17 @@ def test_a_study_a_version_and_a_fence(tmp_path: Path) -> None:
         newer(folder / file, written)
         again = open_store(tmp_path / "store")
         told(lambda store=again: store.head("study", "main"), StoreError)
-        assert "has format 99" in str(again.trouble("study", "main"))
+        assert "has format 99" in str(again.lines.trouble("study", "main"))
         (folder / file).write_bytes(before)
     assert open_store(tmp_path / "store").head("study", "main").iteration == 5
 
 
 def test_a_note_in_the_landing_folder_and_a_landed_file(tmp_path: Path) -> None:
-    record_published(tmp_path, "store", "study", "main", 3)
-    assert read_published(tmp_path, "store", "study", "main") == 3
+    open_landing(tmp_path).record_published("store", "study", "main", 3)
+    assert open_landing(tmp_path).read_published("store", "study", "main") == 3
     (note,) = (tmp_path / ".published" / "study" / "main").iterdir()
     note.write_bytes(b'{"format":99,"newest":3}')
-    told(lambda: read_published(tmp_path, "store", "study", "main"))
+    told(lambda: open_landing(tmp_path).read_published("store", "study", "main"))
     land(tmp_path, crowd(2))
     (file,) = landed_files(partition(tmp_path, "study", "main", 0))
     assert open_landed(file).footer.metadata[b"fedping.format"] == b"2"

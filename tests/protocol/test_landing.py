@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedping.protocol import landing
-from fedping.protocol.landing import SHARDS, id_bytes, record_published, shard_of, write_landed
-from fedping.protocol.storage import FOLDERS
+from fedping.protocol.landing import SHARDS, id_bytes, open_landing, shard_of, write_landed
+from fedping.protocol.storage import TooLarge, open_storage
 from tests.support.landed import landed_table
 
 
@@ -47,8 +47,8 @@ def test_a_link_to_a_folder_that_it_lies_in_is_not_followed(tmp_path: Path) -> N
     for way, to in {"study=a/loop": ".", "study=a/up": here, "other": "..", "self": "self"}.items():
         (here / way).symlink_to(to)
     linked = here / "study=b" / elsewhere.relative_to(tmp_path / "disk/study=b")
-    assert landing.all_landed(here) == [file, linked]
-    assert landing.studies_landed(here) == ["a", "b"]
+    assert landing.open_landing(here).all_files() == [file, linked]
+    assert landing.open_landing(here).studies() == ["a", "b"]
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_iterations_are_ordered_as_numbers_and_foreign_names_are_not_read(tmp_pa
         "iteration=009",
     ):
         (landing.line_folder(tmp_path, "s", "main") / name).mkdir(parents=True)
-    assert landing.iterations(tmp_path, "s", "main") == [-1, 9, 10, 100]
+    assert landing.open_landing(tmp_path).iterations("s", "main") == [-1, 9, 10, 100]
     folder = landing.partition(tmp_path, "s", "main", 9)
     for name in (".1-a.parquet.tmp", "_SUCCESS", "_x.parquet", "2-b.parquet", "10-c.parquet", "notes.txt"):
         (folder / name).touch()
@@ -81,17 +81,20 @@ def test_iterations_are_ordered_as_numbers_and_foreign_names_are_not_read(tmp_pa
     assert landing.landed_at(folder / "foreign.parquet") is None
 
 
-def test_a_note_of_more_bytes_than_asked_for_is_none(tmp_path: Path) -> None:
-    FOLDERS.write_note(tmp_path / "note", b"12")
-    assert [FOLDERS.read_note(tmp_path / "note", most) for most in (1, 2)] == [None, b"12"]
-    assert FOLDERS.read_note(tmp_path / "other", 2) is None
+def test_a_file_of_more_bytes_than_asked_for_is_too_large(tmp_path: Path) -> None:
+    storage = open_storage(tmp_path)
+    storage.write("note", [b"12"], durable=False)
+    assert storage.read("note", 2) == b"12"
+    with pytest.raises(TooLarge):
+        storage.read("note", 1)
+    assert storage.read("other", 2) is None
 
 
 def test_a_note_that_is_interrupted_leaves_nothing_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "rename", interrupted)
+    monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        record_published(tmp_path, str(tmp_path / "store"), "study", "main", 3)
+        open_landing(tmp_path).record_published(str(tmp_path / "store"), "study", "main", 3)
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []

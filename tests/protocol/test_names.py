@@ -10,7 +10,7 @@ import pytest
 
 from fedping.dashboard.results.counts import _ID as COUNT_ID
 from fedping.dashboard.runs.registry import _ID as RUN_ID
-from fedping.model_store.chain import number_in
+from fedping.model_store.versions import number_in
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.json_schema import DOCUMENTS, json_schema
 from fedping.protocol.ping import DOCUMENT_TYPES

@@ -117,7 +117,7 @@ def test_the_command_takes_what_there_is_when_time_is_over(
     said = capsys.readouterr()
     assert "waited long enough: line 'main' has 2 of 3 clients" in said.err
     assert "published version 1 from 2 pings" in said.out
-    assert open_store(tmp_path / "store").newest(STUDY, "main") == 1
+    assert open_store(tmp_path / "store").lines.newest(STUDY, "main") == 1
 
 
 def test_a_schedule_waits_before_each_round(

@@ -20,13 +20,10 @@ from fedping.model_store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile, open_landed
 from fedping.protocol.landing import (
-    all_landed,
-    files_by_iteration,
     landed_at,
     landed_files,
-    lines_landed,
+    open_landing,
     partition,
-    remove_landed,
     rewrite,
     write_landed,
 )
@@ -115,7 +112,7 @@ def test_an_empty_file_is_told_as_one_and_does_not_stop_compaction(
 def test_an_object_that_cannot_be_asked_for_is_named_with_what_to_do(bucket: Bucket, landing: Place) -> None:
     bucket.put("landing/study=study//x")
     with pytest.raises(StorageAway, match=r"landing/study=study//x.*; remove that object"):
-        all_landed(landing)
+        open_landing(landing).all_files()
 
 
 def test_names_that_begin_alike_are_kept_apart(bucket: Bucket) -> None:
@@ -125,9 +122,9 @@ def test_names_that_begin_alike_are_kept_apart(bucket: Bucket) -> None:
         write_landed(partition(place_of(f"{bucket.url}/{place}"), study, line, iteration), landed_table(3, 1), 1)
     write_landed(partition(here, "a", "main2", 1), landed_table(3, 1), 1)
     write_landed(partition(here, "a", "main", 10), landed_table(3, 1), 1)
-    assert {key_in(here, file).split("/")[0] for file in all_landed(here)} == {"study=a", "study=ab"}
-    assert lines_landed(here, "a") == ["main", "main2"]
-    assert list(files_by_iteration(here, "a", "main")) == [1, 10]
+    assert {key_in(here, file).split("/")[0] for file in open_landing(here).all_files()} == {"study=a", "study=ab"}
+    assert open_landing(here).lines("a") == ["main", "main2"]
+    assert list(open_landing(here).files_by_iteration("a", "main")) == [1, 10]
     assert landed_files(partition(here, "a", "main", 1)) == [mine]
 
 
@@ -144,7 +141,7 @@ def test_a_file_that_goes_or_changes_under_a_round_ends_it_and_the_next_goes_on(
 
     def gone(step: str) -> None:
         if step == "listed":
-            remove_landed(late)
+            open_landing(landing).remove(late)
 
     for happens in (changed, gone):
         with pytest.raises(FedpingError):
@@ -324,7 +321,7 @@ def test_two_hosts_with_one_landing_folder_in_a_bucket_have_a_ping_twice_and_a_r
         assert {post(host.url, document) for host in hosts for document in documents} == {200}
         for host in hosts:
             assert host.flush()["landed"] == len(documents)
-    assert len({landed_at(file) for file in all_landed(landing)}) >= 1
+    assert len({landed_at(file) for file in open_landing(landing).all_files()}) >= 1
     store = open_store(tmp_path / "store")
     made = run_round(
         store, landing, STUDY, "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="test")

@@ -26,7 +26,7 @@ import pytest
 from fedping.main import main
 from fedping.model_store import ModelStore
 from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import all_landed
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import key_in, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE
 from fedping.protocol.pipeline import Pipeline, Staleness
@@ -226,7 +226,7 @@ def documents_in(landing: str) -> Mapping[str, list[bytes]]:
         key_in(place, file): [
             document for batch in open_landed(file).batches(["document_id"]) for document in batch.column(0).to_pylist()
         ]
-        for file in all_landed(place)
+        for file in open_landing(place).all_files()
     }
 
 
@@ -255,7 +255,7 @@ def every_version_was_published_once(store: ModelStore, fleet: Fleet) -> None:
         parent, version = store.version(STUDY, "main", before), store.version(STUDY, "main", number)
         assert (version.parent, version.parent_digest) == (before, parent.digest)
     for number, bodies in fleet.models.items():
-        assert bodies == {store.public_document(STUDY, "main", number)}, f"version {number} was another for a while"
+        assert bodies == {store.public.document(STUDY, "main", number)}, f"version {number} was another for a while"
 
 
 @pytest.mark.long

@@ -96,14 +96,14 @@ def test_all_pings_of_a_client_go_and_the_versions_they_went_into_are_named(
     assert again(tmp_path, 3)
     with pytest.raises(FedpingError, match=r"without those of a client that was forgotten, on .* they asked us to"):
         again(tmp_path, 1)
-    (entry,) = store.history("study")
+    (entry,) = store.studies.history("study")
     assert (entry.kind, entry.versions) == ("forgotten", {"main": (1, 2)})
     for written in (tmp_path / "store").rglob("*.json"):
         assert CLIENT not in written.read_text(), "nobody is remembered for having been forgotten"
 
     assert forget(tmp_path) == 0
     assert "no landed ping is of this client" in capsys.readouterr().out
-    assert len(store.history("study")) == 1
+    assert len(store.studies.history("study")) == 1
 
 
 def test_it_is_told_where_there_is_no_journal_to_look_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_a_forgetting_that_is_killed_goes_on(tmp_path: Path) -> None:
     words = ("landing", "forget", CLIENT, "--store", str(tmp_path / "store"))
     assert killed_at(3, *words, "--landing", str(tmp_path / "landing")) == -signal.SIGKILL
     assert 0 < pings_of(tmp_path) < 3
-    (entry,) = open_store(tmp_path / "store").history("study")
+    (entry,) = open_store(tmp_path / "store").studies.history("study")
     assert entry.versions == {"main": (1, 2)}, "it is told before anything is done"
     assert forget(tmp_path) == 0
     assert pings_of(tmp_path) == 0

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedping.main import main
-from fedping.model_store.held_versions import discard, release
+from fedping.model_store.decisions import discard, release
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import Aggregate, ArmSummary, ClientSketch, GuardState, Influence, Winsorised
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -85,21 +85,21 @@ def test_what_is_held_stays_held_whatever_else_lands_and_is_not_computed_again(
 ) -> None:
     land_round(tmp_path, 5, LOUD)
     first = play(trained, tmp_path)
-    held = trained.held("study", "main")
+    held = trained.held.held_version("study", "main")
     land(tmp_path, crowd(HONEST, seed=99, version=5, first_document=20_000), iteration=5, at_ms=FIRST_MS + 99)
     assert play(trained, tmp_path) == replace(first, update_bytes=0)  # it was not read again
-    assert trained.held("study", "main") == held
+    assert trained.held.held_version("study", "main") == held
 
 
 def test_a_released_version_is_the_one_that_was_held_and_rounds_go_on(trained: ModelStore, tmp_path: Path) -> None:
     land_round(tmp_path, 5, LOUD)
     play(trained, tmp_path)
-    held = trained.held("study", "main")
+    held = trained.held.held_version("study", "main")
     assert held is not None
     made = release(trained, "study", "main", created=WHEN)
     assert (made.iteration, made.weights, made.state) == (6, held.weights, held.state)
     assert trained.head("study", "main").lineage.guard.decision == "released"
-    assert trained.held("study", "main") is None
+    assert trained.held.held_version("study", "main") is None
     assert recompute(trained, tmp_path, "study", "main", 6, NumpyEngine()).identical
     land_round(tmp_path, 6)
     assert play(trained, tmp_path).status == "published"
@@ -133,11 +133,11 @@ def test_there_is_nothing_to_decide_where_nothing_is_held(trained: ModelStore) -
 def test_a_version_that_was_held_for_another_parent_is_forgotten(trained: ModelStore, tmp_path: Path) -> None:
     land_round(tmp_path, 5, LOUD)
     play(trained, tmp_path)
-    held = trained.held("study", "main")
+    held = trained.held.held_version("study", "main")
     assert held is not None
     other = after(trained.head("study", "main"))
     trained.publish(other)
-    assert trained.held("study", "main") is None
+    assert trained.held.held_version("study", "main") is None
 
 
 def test_the_commands_hold_show_release_and_discard(
@@ -651,5 +651,5 @@ def test_a_round_that_is_killed_before_it_holds_holds_the_same_when_it_is_run_ag
         with pytest.raises(Killed):
             play(trained, tmp_path)
     again = open_store(tmp_path / "store")
-    assert again.held("study", "main") is None
+    assert again.held.held_version("study", "main") is None
     assert play(again, tmp_path).status == "held"

@@ -18,7 +18,7 @@ from fedping.commands.round import PrivateSettings
 from fedping.commands.schedule import _run_all
 from fedping.main import main
 from fedping.model_store import open_store
-from fedping.model_store.rollback import repeated
+from fedping.model_store.decisions import repeated
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.study import Declared, Study
 from fedping.server_jobs.health.checks import FINDINGS
@@ -84,7 +84,7 @@ def test_pings_that_a_killed_ingest_leaves_in_its_journal_are_told_until_it_runs
 def test_metrics_tell_each_study_by_the_names_of_findings_and_nothing_else(tmp_path: Path) -> None:
     ingest = ingest_app(tmp_path)
     store = open_store(tmp_path / "store")
-    store.declare("study", Declared(state="paused", since=SINCE))
+    store.studies.declare("study", Declared(state="paused", since=SINCE))
     page = ingest.operator.get("/metrics").get_data(as_text=True)
     told = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in page.splitlines() if line[0] != "#"}
     levels = {name: told[f'fedping_study_finding{{finding="{name}",study="study"}}'] for name in FINDINGS}
@@ -217,12 +217,12 @@ def test_clients_are_told_of_the_end_and_their_pings_are_refused(tmp_path: Path)
     running = ingest.client.get("/models/study/study.json").get_json()
     assert "ended" not in running
 
-    store.declare("study", Declared(state="paused", since=SINCE))
+    store.studies.declare("study", Declared(state="paused", since=SINCE))
     catalogue.refresh()
     assert ingest.ping().status_code == 200, "a pause keeps no ping away"
     assert ingest.client.get("/models/study/study.json").get_json() == running
 
-    store.declare("study", Declared(state="ended", since=SINCE))
+    store.studies.declare("study", Declared(state="ended", since=SINCE))
     catalogue.refresh()
     refused = ingest.ping()
     assert (refused.status_code, refused.get_json()["error"]) == (
@@ -237,7 +237,7 @@ def test_clients_are_told_of_the_end_and_their_pings_are_refused(tmp_path: Path)
     catalogue.refresh()
     assert "state.json cannot be read" in (catalogue.trouble or "")
     assert ingest.ping().status_code == 410, "what was known holds until it can be read again"
-    store.declare("study", Declared(since=SINCE))
+    store.studies.declare("study", Declared(since=SINCE))
     catalogue.refresh()
     assert (catalogue.trouble, ingest.ping().status_code) == (None, 200)
 
@@ -253,8 +253,8 @@ def test_a_state_is_declared_by_command_and_changes_nothing_that_has_a_digest(
 
     for word, state in (("pause", "paused"), ("end", "ended"), ("resume", "running")):
         assert command("study", word, "study") == 0
-        assert store.declared("study").state == state
-        assert store.declared("study").since
+        assert store.studies.declared("study").state == state
+        assert store.studies.declared("study").since
         assert command("study", word, "study") == 0
         assert "already; nothing changed" in capsys.readouterr().out
     assert command("study", "pause", "other") == 1
@@ -449,11 +449,11 @@ def test_whoever_watches_is_told_of_changes_and_of_a_store_that_is_away(tmp_path
     away = tmp_path / "away"
     clock = Looks(
         lambda: None,
-        lambda: store.declare("study", Declared(state="ended", since=SINCE)),
+        lambda: store.studies.declare("study", Declared(state="ended", since=SINCE)),
         lambda: (tmp_path / "store").rename(away),
         lambda: None,
         lambda: away.rename(tmp_path / "store"),
-        lambda: store.declare("study", Declared(since=SINCE)),
+        lambda: store.studies.declare("study", Declared(since=SINCE)),
     )
     told, complaints = list[tuple[str, str]](), list[str]()
     watch_studies(
@@ -474,7 +474,7 @@ def test_a_schedule_has_no_round_of_a_study_that_rests_and_says_so_each_time(
     tmp_path: Path, damage: bytes | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = walked_store(tmp_path / "store", small_study(), 1)
-    store.declare("study", Declared(state="paused", since=SINCE))
+    store.studies.declare("study", Declared(state="paused", since=SINCE))
     if damage is not None:
         (tmp_path / "store" / "study" / "state.json").write_bytes(damage)
     nothing: Any = None  # neither an engine nor the end of its time is asked for

@@ -16,8 +16,7 @@ from benchmarks.landing_data import Traffic
 from benchmarks.landing_data import land as land_traffic
 from fedping.extending import upload_link
 from fedping.main import main
-from fedping.model_store.held_versions import discard
-from fedping.model_store.rollback import rollback
+from fedping.model_store.decisions import discard, rollback
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Influence, Version
 from fedping.protocol import extensions

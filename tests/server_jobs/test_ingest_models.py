@@ -14,8 +14,8 @@ import pytest
 from werkzeug.test import Client
 
 from fedping.model_store import open_store
-from fedping.model_store.rollback import continue_at
-from fedping.protocol.landing import record_published
+from fedping.model_store.decisions import continue_at
+from fedping.protocol.landing import open_landing
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.study import Study
 from fedping.server_jobs.ingest.admission import LOOK_PAUSE
@@ -174,7 +174,7 @@ def test_an_older_store_that_is_put_back_is_told_and_serves_on(ingest: IngestApp
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     for _ in range(3):
         publish(ingest)
-    record_published(ingest.settings.landing, str(ingest.settings.store), STUDY, "main", 3)
+    open_landing(ingest.settings.landing).record_published(str(ingest.settings.store), STUDY, "main", 3)
     assert ingest.client.get("/models/study/main/latest.json").json["iteration"] == 3
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "copy").rename(tmp_path / "store")

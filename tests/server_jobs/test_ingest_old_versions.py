@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.dataset as ds
 import pytest
 
-from fedping.protocol.landing import APART, OLDER, iterations, landed_files, partition
+from fedping.protocol.landing import APART, OLDER, landed_files, open_landing, partition
 from fedping.protocol.study import Study
 from fedping.server_jobs.ingest import compactor as compactor_module
 from fedping.server_jobs.ingest.compactor import Compactor
@@ -60,7 +60,7 @@ def test_the_window_of_every_line_goes_with_its_newest_ping(tmp_path: Path) -> N
     ingest.services.journals.roll()
     compactor = Compactor(ingest.settings, Counters(ingest.settings.counters))
     compactor.run_once()
-    assert iterations(ingest.settings.landing, "study", "main") == [0, 5]
+    assert open_landing(ingest.settings.landing).iterations("study", "main") == [0, 5]
     for versions in ([5 + APART, 5, 4], [5], [6 + APART, 5, 6]):
         post(ingest, versions)
         ingest.services.journals.roll()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fedping.protocol.landing import all_landed, partition
-from fedping.protocol.storage import FolderStorage
+from fedping.protocol.landing import open_landing, partition
+from fedping.protocol.storage import folder as folder_storage
 from fedping.server_jobs.ingest.compactor import clear_unfinished
 from fedping.server_jobs.ingest.duplicates import recently_landed
 from fedping.server_jobs.ingest.segments import OPEN, segments
@@ -124,21 +124,21 @@ def test_a_start_lists_only_the_folders_in_which_something_landed_lately(
     for document in documents:
         ingest.ping(document=document)
     ingest.land()
-    [fresh] = {file.parent for file in all_landed(ingest.settings.landing)}
+    [fresh] = {file.parent for file in open_landing(ingest.settings.landing).all_files()}
     for version in range(1, 40):
         old = partition(ingest.settings.landing, "study", "main", version)
         old.mkdir()
         (old / f"{version:013d}-ab.parquet").write_bytes(b"no need to look")
         os.utime(old, (1, 1))
     listed: list[Path] = []
-    files = FolderStorage.files
+    names = folder_storage._names
 
-    def listing(storage: FolderStorage, folder: Path) -> list[str]:
+    def listing(folder: Path) -> list[str]:
         listed.append(folder)
-        return files(storage, folder)
+        return names(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(FolderStorage, "files", listing)
+        patch.setattr(folder_storage, "_names", listing)
         recently_landed(ingest.settings.landing)
     assert [folder for folder in listed if folder.name.startswith("iteration=")] == [fresh]
     for document in documents:

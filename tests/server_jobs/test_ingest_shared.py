@@ -99,7 +99,7 @@ def test_clients_are_told_of_an_offer_and_of_the_next(ingest: IngestApp) -> None
     tags = [before.headers["ETag"]]
     for number in (1, 2):
         offer = HELPER.offer(STUDY, made=f"2026-01-0{number}T00:00:00Z")
-        ingest.services.store.publish_offer(STUDY.name, "main", offer)
+        ingest.services.store.studies.publish_offer(STUDY.name, "main", offer)
         catalogue.refresh()
         told = study_json(ingest)
         assert told.json["lines"][0]["offer"] == {"terms": offer.terms, "signature": offer.signature}
@@ -110,7 +110,7 @@ def test_clients_are_told_of_an_offer_and_of_the_next(ingest: IngestApp) -> None
 
 def test_an_offer_that_cannot_be_read_is_told_of_and_the_last_one_served(ingest: IngestApp) -> None:
     catalogue = ingest.services.catalogue
-    ingest.services.store.publish_offer(STUDY.name, "main", OFFER)
+    ingest.services.store.studies.publish_offer(STUDY.name, "main", OFFER)
     catalogue.refresh()
     kept = Path(ingest.services.store.where) / STUDY.name / "main" / "offer.json"
     kept.write_bytes(kept.read_bytes()[:-20])
@@ -118,7 +118,7 @@ def test_an_offer_that_cannot_be_read_is_told_of_and_the_last_one_served(ingest:
     assert catalogue.trouble is not None
     assert "offer.json cannot be read" in catalogue.trouble
     assert study_json(ingest).json["lines"][0]["offer"]["terms"] == OFFER.terms
-    ingest.services.store.publish_offer(STUDY.name, "main", OFFER)
+    ingest.services.store.studies.publish_offer(STUDY.name, "main", OFFER)
     catalogue.refresh()
     assert catalogue.trouble is None
 

@@ -265,7 +265,7 @@ def test_a_store_has_one_study_that_takes_telemetry_of_a_type(tmp_path: Path) ->
     create(tmp_path / "store", telemetry_study("two", telemetry=False))
     with pytest.raises(StoreError, match="has a study 'one' that takes frecency-update pings as telemetry"):
         create(tmp_path / "store", telemetry_study("three"))
-    assert open_store(tmp_path / "store").studies() == ["one", "two"]
+    assert open_store(tmp_path / "store").studies.names() == ["one", "two"]
 
 
 def test_a_file_with_absent_fields_says_so_in_its_format(ingest: IngestApp) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from fedping.model_store import open_store
-from fedping.model_store.checksum import unsealed
+from fedping.model_store.documents import unsealed
 from fedping.protocol import extensions
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd

@@ -25,25 +25,10 @@ from fedping.analysis.study.tally import StudyTally
 from fedping.main import main
 from fedping.model_store import ModelStore
 from fedping.protocol.landed_file import LandedFile, UnreadableFile, open_landed
-from fedping.protocol.landing import (
-    OLDER,
-    all_landed,
-    copy_landed,
-    files_by_iteration,
-    is_landing,
-    iterations,
-    landed_files,
-    lines_landed,
-    partition,
-    read_published,
-    record_published,
-    remove_landed,
-    rewrite,
-    write_landed,
-)
-from fedping.protocol.location import Place, base_name, child, key_in, place_of
+from fedping.protocol.landing import OLDER, copy_landed, landed_files, open_landing, partition, rewrite, write_landed
+from fedping.protocol.location import Place, base_name, child, key_in, parent, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway
-from fedping.protocol.storage import ChangedMeanwhile, storage_of
+from fedping.protocol.storage import ChangedMeanwhile, open_storage
 from fedping.server_jobs.ingest.segments import CLOSED, segments
 from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
@@ -94,7 +79,7 @@ def landed(landing: Place) -> Place:
 
 
 def copied(landing: Place, to: Place) -> Place:
-    for file in all_landed(landing):
+    for file in open_landing(landing).all_files():
         copy_landed(file, child(to, key_in(landing, file)))
     return to
 
@@ -113,22 +98,27 @@ def as_text(tally: StudyTally) -> str:
 
 
 def test_what_has_landed_is_found_by_study_line_and_iteration(landing: Place) -> None:
-    assert not is_landing(landing)
-    assert all_landed(landing) == lines_landed(landing, "s") == iterations(landing, "s", "main") == []
-    assert files_by_iteration(landing, "s", "main") == {}
+    assert not open_landing(landing).exists()
+    assert (
+        open_landing(landing).all_files()
+        == open_landing(landing).lines("s")
+        == open_landing(landing).iterations("s", "main")
+        == []
+    )
+    assert open_landing(landing).files_by_iteration("s", "main") == {}
     table = landed_table(3, 1)
     made = [write_landed(partition(landing, "s", "main", n), table, 1_000 + n) for n in (OLDER, 2, 10)]
     other = write_landed(partition(landing, "s", None, -1), table, 5_000)
     beside = write_landed(partition(landing, "s2", "main", 0), table, 6_000)
-    assert is_landing(landing)
-    assert lines_landed(landing, "s") == ["main", "none"]
-    assert iterations(landing, "s", "main") == [OLDER, 2, 10]
-    found = files_by_iteration(landing, "s", "main")
+    assert open_landing(landing).exists()
+    assert open_landing(landing).lines("s") == ["main", "none"]
+    assert open_landing(landing).iterations("s", "main") == [OLDER, 2, 10]
+    found = open_landing(landing).files_by_iteration("s", "main")
     assert list(found) == [OLDER, 2, 10]
     assert [file for files in found.values() for file in files] == made
     assert landed_files(partition(landing, "s", "main", 2)) == [made[1]]
-    assert sorted(all_landed(landing), key=str) == sorted([*made, other, beside], key=str)
-    assert all_landed(landing, since_ms=5_500) == [beside]
+    assert sorted(open_landing(landing).all_files(), key=str) == sorted([*made, other, beside], key=str)
+    assert open_landing(landing).all_files(since_ms=5_500) == [beside]
 
 
 def test_of_two_files_the_earlier_name_comes_first_and_hidden_ones_are_left_out(landing: Place) -> None:
@@ -138,26 +128,26 @@ def test_of_two_files_the_earlier_name_comes_first_and_hidden_ones_are_left_out(
     copy_landed(early, child(folder, f"_{base_name(early)}"))
     copy_landed(early, child(folder, "README"))
     assert landed_files(folder) == [early, late]
-    assert all_landed(landing) == [early, late]
+    assert open_landing(landing).all_files() == [early, late]
 
 
 def test_a_removed_file_is_gone_and_removed_again_without_a_word(landing: Place) -> None:
     file = write_landed(partition(landing, "s", "main", 0), landed_table(2, 1), 1)
-    remove_landed(file)
-    remove_landed(file)
-    assert all_landed(landing) == []
-    assert iterations(landing, "s", "main") == []
+    open_landing(landing).remove(file)
+    open_landing(landing).remove(file)
+    assert open_landing(landing).all_files() == []
+    assert open_landing(landing).iterations("s", "main") == []
     with pytest.raises(FileNotFoundError):
         open_landed(file)
 
 
 def test_notes_are_kept_beside_the_pings_and_are_none_of_them(landing: Place) -> None:
-    assert read_published(landing, "s3://models/live", "s", "main") == -1
-    record_published(landing, "s3://models/live", "s", "main", 41)
-    record_published(landing, "s3://models/live", "s", "main", 42)
-    assert read_published(landing, "s3://models/live", "s", "main") == 42
-    assert read_published(landing, "s3://models/other", "s", "main") == -1
-    assert all_landed(landing) == []
+    assert open_landing(landing).read_published("s3://models/live", "s", "main") == -1
+    open_landing(landing).record_published("s3://models/live", "s", "main", 41)
+    open_landing(landing).record_published("s3://models/live", "s", "main", 42)
+    assert open_landing(landing).read_published("s3://models/live", "s", "main") == 42
+    assert open_landing(landing).read_published("s3://models/other", "s", "main") == -1
+    assert open_landing(landing).all_files() == []
 
 
 @pytest.mark.parametrize("rows", [50, MANY])
@@ -180,7 +170,7 @@ def test_a_file_is_written_again_with_fewer_pings(landing: Place) -> None:
     again = open_landed(file)
     assert again.footer.num_rows == 10
     assert again.footer.metadata[b"note"] == b"kept"
-    remove_landed(file)
+    open_landing(landing).remove(file)
     with pytest.raises(FileNotFoundError):
         rewrite(file, lambda table: table)
 
@@ -195,9 +185,9 @@ def test_a_copy_that_was_damaged_is_made_again(landing: Place, tmp_path: Path) -
         assert [copy_landed(mine, copy) for _ in range(2)] == [True, False]
         whole = bytearray(mine.read_bytes())
         whole[len(whole) // 3] ^= 1
-        storage_of(copy).write(copy, [bytes(whole)])
+        open_storage(parent(copy)).write(base_name(copy), [bytes(whole)])
         assert [copy_landed(mine, copy) for _ in range(2)] == [True, False]
-        assert bytes(storage_of(copy).tail(copy, 2 * len(whole))[0]) == mine.read_bytes()
+        assert bytes(open_storage(parent(copy)).tail(base_name(copy), 2 * len(whole))[0]) == mine.read_bytes()
 
 
 def test_a_file_that_changes_while_it_is_copied_leaves_no_copy(landing: Place, tmp_path: Path) -> None:
@@ -207,7 +197,7 @@ def test_a_file_that_changes_while_it_is_copied_leaves_no_copy(landing: Place, t
 
     def then_it_shrinks(self: LandedFile, columns: Sequence[str]) -> None:
         verify(self, columns)
-        storage_of(file).write(file, [b"short"])
+        open_storage(parent(file)).write(base_name(file), [b"short"])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LandedFile, "verify", then_it_shrinks)
@@ -219,7 +209,7 @@ def test_a_file_that_changes_while_it_is_copied_leaves_no_copy(landing: Place, t
 def test_an_object_that_was_cut_since_its_footer_was_read_is_damaged(landing: Place) -> None:
     file = write_landed(partition(landing, "s", "main", 0), landed_table(50_000, 1), 1)
     opened = open_landed(file)
-    storage_of(file).write(file, [b"short"])
+    open_storage(parent(file)).write(base_name(file), [b"short"])
     with pytest.raises(UnreadableFile, match="is damaged"):
         list(opened.batches(["client_id"]))
 
@@ -241,7 +231,7 @@ def test_what_fails_in_passing_is_read_again(kind: str, bucket: Bucket) -> None:
     table = landed_table(MANY, 3)
     file = write_landed(partition(landing, "s", "main", 0), table, 1)
     bucket.faults(kind, most=3)
-    [found] = all_landed(landing)
+    [found] = open_landing(landing).all_files()
     assert found == file
     with open_landed(found).opened() as opened:
         assert opened.read().num_rows == MANY
@@ -260,7 +250,7 @@ def test_a_list_of_many_pages_that_breaks_off_is_whole(bucket: Bucket) -> None:
     for name in names:
         obstore.put(raw, f"{key_in(landing, folder)}/{name}", b"")
     bucket.faults("cut", share=0.5, seed=3, most=4)
-    assert [base_name(file) for file in all_landed(landing)] == names
+    assert [base_name(file) for file in open_landing(landing).all_files()] == names
     assert bucket.seen()["failed"] > 0
 
 
@@ -291,11 +281,11 @@ def test_a_bucket_that_is_away_is_no_damaged_file(bucket: Bucket, monkeypatch: p
     opened = open_landed(file)
     bucket.faults("error")
     for ask in (
-        lambda: all_landed(landing),
+        lambda: open_landing(landing).all_files(),
         lambda: open_landed(file),
         lambda: list(opened.batches(["client_id"])),
-        lambda: read_published(landing, "s", "s", "main"),
-        lambda: is_landing(landing),
+        lambda: open_landing(landing).read_published("s", "s", "main"),
+        lambda: open_landing(landing).exists(),
     ):
         with pytest.raises(StorageAway, match="in the object store"):
             ask()
@@ -308,7 +298,7 @@ def test_what_somebody_else_has_written_since_it_was_read_is_not_written_over(la
         rewrite(file, lambda table: table.slice(0, 20))
         return table.slice(0, 10)
 
-    with pytest.raises(ChangedMeanwhile, match="changed by somebody else at the same time"):
+    with pytest.raises(ChangedMeanwhile, match="at the same time"):
         rewrite(file, meanwhile)
     assert open_landed(file).footer.num_rows == 20
 
@@ -383,7 +373,7 @@ def test_an_analysis_names_a_damaged_file_of_a_bucket(tmp_path: Path, bucket: Bu
     here = tmp_path / "landing"
     whole, half = (write_landed(partition(here, "study", "main", 0), landed_table(60, n), n) for n in (1, 2))
     there = copied(here, place_of(bucket.url))
-    storage_of(there).write(child(there, key_in(here, half)), [half.read_bytes()[:2000]])
+    open_storage(there).write(key_in(here, half), [half.read_bytes()[:2000]])
     with pytest.raises(UnreadableFile, match="is not a whole Parquet file") as refused:
         count_study(knowing, there, small_study(), ())
     assert half.name in str(refused.value)
@@ -408,7 +398,7 @@ def test_the_commands_take_a_landing_folder_in_a_bucket(
     assert sum(batch.num_rows for batch in batches) == ROUNDS * CLIENTS
     assert main(["landing", "prune", "study", "--keep", "1"]) == 0
     assert f"{ROUNDS - 1} landed files" in capsys.readouterr().out
-    [left] = all_landed(place_of(f"{bucket.url}/landing"))
+    [left] = open_landing(place_of(f"{bucket.url}/landing")).all_files()
     client = next(iter(open_landed(left).batches(["client_id"]))).column(0)[0].as_py()
     assert main(["landing", "forget", client.hex()]) == 0
     assert "1 pings in 1 landed files removed" in capsys.readouterr().out
@@ -429,8 +419,8 @@ def test_a_landing_folder_is_copied_into_a_bucket_and_back(
     assert main([*said, str(here), "--to", away]) == 0
     assert "0 of them new" in capsys.readouterr().out
     assert main([*said, away, "--to", str(back)]) == 0
-    files = [key_in(here, file) for file in all_landed(here)]
-    assert files == [key_in(back, file) for file in all_landed(back)]
+    files = [key_in(here, file) for file in open_landing(here).all_files()]
+    assert files == [key_in(back, file) for file in open_landing(back).all_files()]
     assert all((here / file).read_bytes() == (back / file).read_bytes() for file in files)  # type: ignore[operator]
     for landing in (away, back):
         again = ["store", "recompute", "study", "main", "3", "--store", str(tmp_path / "store")]
@@ -449,7 +439,9 @@ def test_pings_of_a_study_that_the_store_does_not_have_are_not_copied(
     assert not (tmp_path / "to").exists()
     assert main(said) == 0
     assert "cannot tell whether they are private: another; correct --store" in capsys.readouterr().err
-    assert {key_in(tmp_path / "to", file).split("/")[0] for file in all_landed(tmp_path / "to")} == {"study=study"}
+    assert {key_in(tmp_path / "to", file).split("/")[0] for file in open_landing(tmp_path / "to").all_files()} == {
+        "study=study"
+    }
 
 
 # --- ingest ---
@@ -462,7 +454,7 @@ def test_ingest_lands_in_a_bucket_and_keeps_pings_while_it_is_away(tmp_path: Pat
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PATIENCE_VARIABLE, "0.5")
         with running_ingest(tmp_path / "store", place, *said) as ingest:
-            assert is_landing(place_of(place)), "before anything has landed"
+            assert open_landing(place_of(place)).exists(), "before anything has landed"
             assert [post(ingest.url) for _ in range(3)] == [200] * 3
             assert ingest.flush()["landed"] == 3
             bucket.faults("error")
@@ -474,9 +466,9 @@ def test_ingest_lands_in_a_bucket_and_keeps_pings_while_it_is_away(tmp_path: Pat
             bucket.well()
             assert wait_until(ingest.is_well)
             assert ingest.flush()["landed"] == 7
-    rows = [open_landed(file).footer.num_rows for file in all_landed(place_of(place))]
+    rows = [open_landed(file).footer.num_rows for file in open_landing(place_of(place)).all_files()]
     assert sum(rows) == 7
-    assert {base_name(file).startswith(".") for file in all_landed(place_of(place))} == {False}
+    assert {base_name(file).startswith(".") for file in open_landing(place_of(place)).all_files()} == {False}
 
 
 def test_ingest_tells_what_is_wrong_with_a_bucket_before_it_starts(tmp_path: Path, bucket: Bucket) -> None:

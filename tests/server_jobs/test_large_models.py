@@ -105,7 +105,7 @@ def test_a_public_document_is_that_of_the_version(tmp_path: Path) -> None:
     for study in (STUDY, "study"):
         version = store.version(study, "main", 0)
         parts = {name: getattr(version, name) for name in ModelDocument.__struct_fields__ if name != "staged"}
-        assert store.public_document(study, "main", 0) == msgspec.json.encode(ModelDocument(**parts))
+        assert store.public.document(study, "main", 0) == msgspec.json.encode(ModelDocument(**parts))
 
 
 def test_a_version_that_was_changed_on_disk_is_read_again(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_a_version_that_was_changed_on_disk_is_read_again(tmp_path: Path) -> Non
 
 def test_documents_are_kept_within_their_bytes(tmp_path: Path) -> None:
     store = limited(tmp_path, 1000).services.store
-    size = len(store.public_document(STUDY, "main", 0))
-    assert len(store.public_document("study", "main", 0)) < size
+    size = len(store.public.document(STUDY, "main", 0))
+    assert len(store.public.document("study", "main", 0)) < size
     kept = Documents(store, most_bytes=size)
     large, small = (kept.document(study, "main", 0) for study in (STUDY, "study"))
     assert kept.document("study", "main", 0) is small

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedping.protocol.landing
-from fedping.model_store.rollback import continue_at, rollback
+from fedping.model_store.decisions import continue_at, rollback
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
 from fedping.protocol.errors import FedpingError, InvalidSettings

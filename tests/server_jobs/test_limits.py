@@ -170,7 +170,7 @@ def test_a_round_tells_how_many_clients_count_for_fewer_examples_than_they_claim
     head = store.head("study", "main")
     assert head.lineage.aggregate is not None
     assert (result.capped, head.lineage.aggregate.capped) == (capped, capped)
-    assert store.outcome("study", "main", 1).lineage.aggregate.capped == capped
+    assert store.versions.outcome("study", "main", 1).lineage.aggregate.capped == capped
     assert recompute(store, landing, "study", "main", 1, NumpyEngine()).identical
 
 

@@ -17,9 +17,8 @@ from fedping.dashboard.results.landed import Watch
 from fedping.main import main
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import SEALED_KEY, UnreadableFile, open_landed
-from fedping.protocol.landed_pings import check_columns, open_pings
-from fedping.protocol.landing import all_landed, partition, write_landed
+from fedping.protocol.landed_file import SEALED_KEY, UnreadableFile, check_columns, open_landed, open_pings
+from fedping.protocol.landing import open_landing, partition, write_landed
 from fedping.protocol.ping import FRECENCY_UPDATE
 from fedping.server_jobs.deletion import find_pings
 from fedping.server_jobs.health.snapshot import LandedPings
@@ -67,7 +66,7 @@ def test_no_reader_reads_what_rounds_do_not_list(tmp_path: Path, spark: "SparkSe
     landing = tmp_path / "landing"
     file = land(landing, 60, 1)
     beside(landing)
-    assert all_landed(landing) == [file], "what forget, copy, and simulations read"
+    assert open_landing(landing).all_files() == [file], "what forget, copy, and simulations read"
     assert rounds_read(landing, tmp_path / "store", NumpyEngine()) == 60
     assert rounds_read(landing, tmp_path / "spark", SparkEngine(lambda: nullcontext(spark))) == 60
     tally = count_study(spark, landing, STUDY, ())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.private_rounds import CASES, a_round, land
-from fedping.model_store.rollback import continue_at, rollback
+from fedping.model_store.decisions import continue_at, rollback
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import landed_files, partition

@@ -83,7 +83,7 @@ def test_what_is_kept_is_computed_again_and_what_is_not_is_named(
     assert prune(tmp_path, "--keep", "2", "--dry-run", "--json") == 0
     planned = json.loads(capsys.readouterr().out)
     assert left(tmp_path) == before
-    assert store.history("study") == []
+    assert store.studies.history("study") == []
     assert planned["removed"] is False
     assert planned["kept_from"] == {"main": ROUNDS - 1}
     given_up = planned["given_up"]["main"]
@@ -99,13 +99,13 @@ def test_what_is_kept_is_computed_again_and_what_is_not_is_named(
                 again(tmp_path, number)
         else:
             assert again(tmp_path, number)
-    (entry,) = store.history("study")
+    (entry,) = store.studies.history("study")
     assert (entry.kind, entry.because, entry.versions) == ("pruned", "the disk is full", {"main": tuple(given_up)})
     plain = landed_files(partition(tmp_path / "landing", "study", None, -1))
     assert 0 < len(plain) < ROUNDS
     assert prune(tmp_path, "--keep", "2") == 0
     assert "nothing to remove" in capsys.readouterr().out
-    assert len(store.history("study")) == 1
+    assert len(store.studies.history("study")) == 1
 
 
 def test_figures_have_the_rounds_that_are_left(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_pruning_that_is_killed_goes_on(tmp_path: Path) -> None:
     assert killed_at(4, *words, "--landing", str(tmp_path / "landing")) == -signal.SIGKILL
     between = len(left(tmp_path))
     assert before - 4 < between < before
-    (entry,) = open_store(tmp_path / "store").history("study")
+    (entry,) = open_store(tmp_path / "store").studies.history("study")
     assert entry.versions == {"main": tuple(range(1, ROUNDS))}
     assert prune(tmp_path, "--keep", "1") == 0
     assert len(left(tmp_path)) < between
@@ -176,7 +176,7 @@ def test_what_may_be_asked_for_stays(tmp_path: Path, capsys: pytest.CaptureFixtu
     shutil.copy(landed_files(foreign.parent)[0], foreign)
     assert prune(tmp_path, "--keep", "1") == 0
     assert "nothing to remove" in capsys.readouterr().out, "it landed in the last hour, or bears another's name"
-    assert store.history("study") == []
+    assert store.studies.history("study") == []
     assert prune(tmp_path, "other", "--keep", "1") == 1
     assert "has no study 'other'" in capsys.readouterr().err
     assert prune(tmp_path, "--keep", "0") == 2

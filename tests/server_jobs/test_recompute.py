@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fedping.main import main
-from fedping.model_store.rollback import rollback
+from fedping.model_store.decisions import rollback
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
 from fedping.protocol.errors import FedpingError

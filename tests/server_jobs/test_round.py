@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedping.main import main
-from fedping.model_store.rollback import rollback
+from fedping.model_store.decisions import rollback
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import Version
 from fedping.protocol.digest import digest_of

@@ -102,7 +102,7 @@ def test_a_round_killed_at_any_step_is_repeated_to_the_same_version(
         "2.json",
         "latest.json",
     ]
-    assert (public / "latest.json").read_bytes() == store.public_document("study", "main", 2)
+    assert (public / "latest.json").read_bytes() == store.public.document("study", "main", 2)
     assert (public / "2.json").read_bytes() == (public / "latest.json").read_bytes()
 
 

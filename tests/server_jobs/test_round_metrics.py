@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_written_is_told_and_the_round_counts(
     command = ["round", "study", "--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]
     assert main([*command, "--engine", "numpy", "--metrics-file", str(tmp_path / "none" / "x.prom")]) == 0
     assert "cannot write the metrics" in capsys.readouterr().err
-    assert store.newest("study", "main") == 1
+    assert store.lines.newest("study", "main") == 1
 
 
 def page(tmp_path: Path) -> str:
@@ -430,8 +430,8 @@ def test_the_heartbeat_asks_the_store_of_rounds_only_where_they_fail(
     def noting(ask: Callable[[str], object]) -> Callable[[str], object]:
         return lambda key: (asked.append(key), ask(key))[1]
 
-    for name in ("read", "sight", "names"):
-        monkeypatch.setattr(seen.blobs, name, noting(getattr(seen.blobs, name)))
+    for name in ("read", "stamp", "names"):
+        monkeypatch.setattr(seen.documents, name, noting(getattr(seen.documents, name)))
     for outcome in ("published", "crashed"):
         keep(tmp_path, outcome)
         asked.clear()

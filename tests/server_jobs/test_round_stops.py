@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fedping.main import main
-from fedping.model_store.rollback import continue_at, rollback
+from fedping.model_store.decisions import continue_at, rollback
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.notation import time_at
@@ -66,7 +66,7 @@ def test_training_stops_with_the_best_version_and_no_round_goes_on(tmp_path: Pat
         True,
     )
     assert head.model == store.version("study", "main", 1).model
-    assert (tmp_path / "store/study/main/public/latest.json").read_bytes() == store.public_document("study", "main", 5)
+    assert (tmp_path / "store/study/main/public/latest.json").read_bytes() == store.public.document("study", "main", 5)
     assert results[-1].sentence == (
         "study/main: published version 4 from 3 pings of 3 clients (0 other pings not used); training is over, and "
         "version 1, which had the lowest loss, is published again as version 5"
@@ -172,7 +172,7 @@ def test_a_round_killed_while_it_stops_training_is_repeated_to_the_same_end(
         assert again.stdout.startswith("study/main: training is over, and version 5 is version 1 again")
     head = store.head("study", "main")
     assert (head.iteration, head.lineage.restored, head.lineage.stopped) == (5, 1, True)
-    assert (tmp_path / "store/study/main/public/latest.json").read_bytes() == store.public_document("study", "main", 5)
+    assert (tmp_path / "store/study/main/public/latest.json").read_bytes() == store.public.document("study", "main", 5)
     for number in range(6):
         assert recompute(store, landing, "study", "main", number, ENGINE).identical
 

@@ -356,7 +356,7 @@ def test_a_failing_study_does_not_keep_another_from_its_rounds(tmp_path: Path, s
     command = [sys.executable, "-m", "fedping", "schedule", "--plan", str(tmp_path / "plan.toml"), "--now", *where]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
-        wait_for(lambda: store.newest("other", "main") == 1, process)
+        wait_for(lambda: store.lines.newest("other", "main") == 1, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(240) == 0
     finally:

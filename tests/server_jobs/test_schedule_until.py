@@ -97,7 +97,7 @@ def test_a_schedule_ends_where_no_round_would_begin_before(tmp_path: Path, capsy
     assert code == 0
     assert f"no round begins from {until:%Y-%m-%d %H:%M:%S} UTC on" in said
     assert f"the time of the schedule is over at {until:%H:%M:%S} UTC" in said
-    assert store.newest("study", "main") == 1
+    assert store.lines.newest("study", "main") == 1
 
 
 def test_it_refuses_the_past_and_two_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -401,8 +401,13 @@ def test_versions_keep_the_number_that_they_were_made_with(tmp_path: Path) -> No
     store = store_with(tmp_path / "store", made)
     for n, shards in enumerate((16, 64, 256, 32)):
         if n:
-            store.change(
-                changed(made, shards), (f"shards: {shards}",), at=WHEN, by="", because="", after=store.entries("study")
+            store.studies.change(
+                changed(made, shards),
+                (f"shards: {shards}",),
+                at=WHEN,
+                by="",
+                because="",
+                after=store.history.newest("study"),
             )
         land(tmp_path, crowd(300, seed=n, version=n), iteration=n, at_ms=FIRST_MS + n)
         run_round(store, tmp_path, "study", "main", ENGINE, RoundOptions(clock=lambda: WHEN, code_version="test"))
@@ -445,7 +450,7 @@ def test_ingest_lays_files_out_as_the_study_says_even_where_it_cannot_ask(
         return pq.read_metadata(files[-1]).metadata[landing.SHARDS_KEY]
 
     assert landed_anew(1) == b"16"
-    store.change(changed(made, 64), ("shards",), at=WHEN, by="", because="", after=store.entries(STUDY))
+    store.studies.change(changed(made, 64), ("shards",), at=WHEN, by="", because="", after=store.history.newest(STUDY))
     assert landed_anew(2) == b"64"
     layouts = Layouts(ingest.settings.store)
     assert layouts.shards(STUDY) == 64
@@ -503,7 +508,7 @@ def test_a_running_study_may_change_it(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["study", "create", *given, "--landing", str(tmp_path / "landing")]) == 0
     file.write_text(FILE.format(shards=512, by="mean", m=3))
     assert main(["study", "change", *given]) == 0
-    assert open_store(tmp_path / "store").settings("large")[1].shards == 512
+    assert open_store(tmp_path / "store").studies.settings("large")[1].shards == 512
     assert main(["study", "history", "large", "--store", store]) == 0
     assert "shards: 16 -> 512" in capsys.readouterr().out
 

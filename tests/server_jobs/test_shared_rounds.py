@@ -462,7 +462,7 @@ def test_an_answer_that_was_lost_is_asked_for_again_though_the_request_was_put_a
 
 
 def test_a_version_that_is_answered_to_another_request_is_left_behind_and_counted(tmp_path: Path) -> None:
-    from fedping.model_store.rollback import continue_at
+    from fedping.model_store.decisions import continue_at
 
     line, store, landing = begun(tmp_path, central=CENTRAL)
     other = store_with(tmp_path / "copy/store", line.study)
@@ -487,19 +487,19 @@ def test_what_people_have_to_mend_is_waited_for(tmp_path: Path, reason: str) -> 
     result = round_of(store, landing, Refusing(reason))
     assert result.status == "asked"
     assert result.sentence.endswith(f"it refuses the request ({reason}: because it likes to)")
-    told = store.asked("private", "main").told(0)
+    told = store.helper_request("private", "main").told(0)
     assert told is not None
     counts = reason == "too_many"  # its sentence says how many clients there are, which pages do not tell
     assert told.why == f"it refuses the request ({reason}{'' if counts else ': because it likes to'})"
     assert round_of(store, landing, line.way).status == "published"
-    assert store.asked("private", "main").told(0) is None
+    assert store.helper_request("private", "main").told(0) is None
 
 
 def test_how_many_clients_the_helper_counts_is_for_the_operator_and_not_for_pages(tmp_path: Path) -> None:
     line, store, landing = begun(tmp_path)
     result = round_of(store, landing, Refusing("too_few", line.helper))
     assert "(too_few: because it likes to), which is put aside" in result.sentence
-    told = store.asked("private", "main").told(0)
+    told = store.helper_request("private", "main").told(0)
     assert told is not None
     assert told.why == "it refuses the request (too_few), which is put aside; the next round makes another"
 

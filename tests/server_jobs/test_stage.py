@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from fedping.dashboard.live.decisions import plan_for_held
 from fedping.dashboard.live.lineage import lineage_of
 from fedping.main import main
-from fedping.model_store.held_versions import discard, release
-from fedping.model_store.rollback import continue_at, rollback
+from fedping.model_store.decisions import continue_at, discard, release, rollback
 from fedping.model_store.store import ModelStore, StoreError, open_store
-from fedping.model_store.version import ArmSummary, GuardState, Heard, StageState, Winsorised
+from fedping.model_store.version import ArmSummary, GuardState, StageResult, StageState, Winsorised
 from fedping.protocol.enrolment import enrol, staged_for, uuid_texts
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.guard import Guard, Stage
@@ -93,7 +92,7 @@ def test_a_new_version_goes_to_a_share_of_the_clients_first(staged: ModelStore, 
     assert staged.head("study", "main").iteration == 0
     newest, first = shown(tmp_path), shown(tmp_path, "staged-1")
     assert (newest.iteration, newest.staged) == (0, Staged(iteration=1, share=SHARE))
-    held = staged.held("study", "main")
+    held = staged.held.held_version("study", "main")
     assert held is not None
     assert (first.iteration, first.model) == (1, held.model)
     assert shown(tmp_path, "0").staged is msgspec.UNSET, "what is fetched by its number never changes"
@@ -105,7 +104,7 @@ def test_a_new_version_goes_to_a_share_of_the_clients_first(staged: ModelStore, 
 
 
 def test_one_that_holds_is_for_everybody_and_its_pings_are_the_next_rounds(staged: ModelStore, tmp_path: Path) -> None:
-    held = staged.held("study", "main")
+    held = staged.held.held_version("study", "main")
     assert held is not None
     land_stage(tmp_path, 0, 1, 5, tried=1.05, stayed=1.0)
     result = play(staged, tmp_path)
@@ -134,7 +133,7 @@ def test_it_is_judged_by_the_settings_that_it_was_made_with(
     staged: ModelStore, tmp_path: Path, tried: float, status: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = staging(Stage(share=0.5, clients=10_000, most=1.001)) if tried < 1.1 else small_study()
-    staged.change(now, ("lines.main.guard",), at=WHEN, after=0)
+    staged.studies.change(now, ("lines.main.guard",), at=WHEN, after=0)
     assert play(staged, tmp_path).sentence.endswith("0 of 20 heard, 0 of 20 heard of those who stay")
     assert main(["store", "held", "study", "main", "--store", str(tmp_path / "store")]) == 0
     assert "staged to 25 % of clients, since" in capsys.readouterr().out
@@ -146,7 +145,7 @@ def test_it_is_judged_by_the_settings_that_it_was_made_with(
     number = head.iteration
     land(tmp_path, crowd(CLIENTS, seed=7, version=number, first_document=90_000), iteration=number, at_ms=FIRST_MS + 9)
     assert play(staged, tmp_path).status == ("staged" if tried < 1.1 else "published")
-    made = staged.held("study", "main") or staged.head("study", "main")
+    made = staged.held.held_version("study", "main") or staged.head("study", "main")
     assert made.lineage.settings == 1
 
 
@@ -167,7 +166,7 @@ def test_one_that_is_worse_is_withdrawn_by_itself_and_no_number_is_used_twice(
     assert (shown(tmp_path).iteration, shown(tmp_path).staged) == (2, msgspec.UNSET)
     assert not (tmp_path / "store/study/main/public/1.json").exists()
     assert recompute(staged, tmp_path, "study", "main", 2, NumpyEngine()).identical
-    assert staged.trouble("study", "main") is None
+    assert staged.lines.trouble("study", "main") is None
     land(tmp_path, crowd(CLIENTS, seed=2, version=2), iteration=2, at_ms=FIRST_MS + 6)
     after_it = play(staged, tmp_path)
     assert (after_it.status, after_it.iteration, after_it.counts["stale"]) == ("staged", 2, 0)
@@ -188,7 +187,7 @@ def test_who_was_not_dealt_the_version_is_not_heard_of_it(staged: ModelStore, tm
     first = sum(gets_it_first(client, 1) for client in range(40))
     assert (result.stage.tried.clients, result.stage.tried.arms["treatment"].loss) == (first, 1.0)
     assert result.missing == f"{first} of 20 heard"
-    noted = staged.heard("study", "main", 1)
+    noted = staged.held.stage("study", "main", 1)
     assert noted == result.stage
 
 
@@ -231,7 +230,7 @@ def test_people_may_decide_before_the_stage_does(
     places = ["--store", str(tmp_path / "store")]
     assert main(["store", "held", "study", "main", *places]) == 0
     assert "is staged to 25 % of clients" in capsys.readouterr().out
-    held = staged.held("study", "main")
+    held = staged.held.held_version("study", "main")
     assert held is not None
     assert main(["round", "study", "main", f"--{decision}", *places, "--landing", str(tmp_path)]) == 0
     head = staged.head("study", "main")
@@ -266,7 +265,7 @@ def test_what_the_lineage_says_of_a_stage_has_to_lead_to_its_decision(staged: Mo
     assert guard.stage is not None
     forged = msgspec.structs.replace(guard, stage=seen(2.0, 1.0))
     lineage = msgspec.structs.replace(head.lineage, guard=forged)
-    other = ModelStore(staged.blobs, staged.where)
+    other = ModelStore(staged.documents.storage, staged.where)
     (tmp_path / "store/study/main/versions/1.json").write_bytes(
         msgspec.json.encode(msgspec.structs.replace(head, lineage=lineage))
     )
@@ -345,7 +344,7 @@ def summary(loss: float, error: float | None = None, examples: int = 30) -> ArmS
 
 def seen(tried: float, stayed: float, clients: tuple[int, int] = (30, 30), error: float | None = None) -> StageState:
     sides = [
-        Heard(clients=number, arms={"treatment": summary(loss, error)}) if number else Heard()
+        StageResult(clients=number, arms={"treatment": summary(loss, error)}) if number else StageResult()
         for number, loss in zip(clients, (tried, stayed), strict=True)
     ]
     return StageState(share=SHARE, tried=sides[0], stayed=sides[1])
@@ -447,7 +446,7 @@ def test_a_round_that_is_killed_at_any_write_goes_on_to_the_same_end(
     land(tmp_path / "landing", crowd(CLIENTS, seed=0), iteration=0)
     assert len(list(kills(tmp_path))) >= 3, "the version, its document, and the newest document that names it"
     assert shown(tmp_path).staged == Staged(iteration=1, share=SHARE)
-    held = store.held("study", "main")
+    held = store.held.held_version("study", "main")
     land_stage(tmp_path / "landing", 0, 1, 5, tried=tried, stayed=1.0)
     assert len(list(kills(tmp_path))) >= 3  # the last of them may be of the round after it
     head = open_store(tmp_path / "store").head("study", "main")
@@ -465,7 +464,7 @@ def test_what_was_decided_stays_decided_where_more_has_landed_since_the_kill(
 ) -> None:
     os.rename(tmp_path / "study=study", (tmp_path / "landing").mkdir() or tmp_path / "landing" / "study=study")
     land_stage(tmp_path / "landing", 0, 1, 5, tried=2.0, stayed=1.0)
-    while staged.intended("study", "main") is None:
+    while staged.held.intended("study", "main") is None:
         assert killed_at(3, tmp_path).returncode == -signal.SIGKILL
     land_stage(tmp_path / "landing", 0, 1, 6, tried=0.0, stayed=9.0, clients=10 * CLIENTS)
     result = play(staged, tmp_path / "landing")
@@ -475,12 +474,12 @@ def test_what_was_decided_stays_decided_where_more_has_landed_since_the_kill(
 
 
 def test_a_person_who_discards_is_followed_where_the_command_was_killed(staged: ModelStore, tmp_path: Path) -> None:
-    from fedping.model_store.held_versions import withdrawal
+    from fedping.model_store.decisions import withdrawal
 
-    held = staged.held("study", "main")
+    held = staged.held.held_version("study", "main")
     assert held is not None
     watch = GuardState(decision="discarded", stage=held.staged)
-    staged.intend(withdrawal(staged.head("study", "main"), held, watch, created=WHEN, code_version="test"))
+    staged.held.intend(withdrawal(staged.head("study", "main"), held, watch, created=WHEN, code_version="test"))
     land_stage(tmp_path, 0, 1, 5, tried=1.0, stayed=1.0)
     result = play(staged, tmp_path)
     assert (result.status, staged.head("study", "main").iteration) == ("withdrawn", 2)

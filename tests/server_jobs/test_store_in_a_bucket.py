@@ -24,7 +24,7 @@ from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.model_store.copying import copy_study
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import all_landed, partition, write_landed
+from fedping.protocol.landing import open_landing, partition, write_landed
 from fedping.protocol.location import place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, connection
 from fedping.protocol.study import Arm, Study
@@ -157,7 +157,7 @@ def test_a_study_moves_into_a_bucket_and_back(
     assert files == sorted(path.relative_to(back) for path in Path(back).rglob("*") if path.is_file())
     assert all((Path(home) / file).read_bytes() == (Path(back) / file).read_bytes() for file in files)
     for store in (away, back):
-        assert open_store(place_of(store)).declared("study").state == "paused"
+        assert open_store(place_of(store)).studies.declared("study").state == "paused"
         assert digests(open_store(place_of(store))) == made
         for version in range(1, ROUNDS + 1):
             again = ["store", "recompute", "study", "main", str(version), "--store", store, "--landing", str(landing)]
@@ -241,7 +241,7 @@ def test_where_create_would_replace_nothing_is_made_or_copied(tmp_path: Path, bu
         copy_study(home, away, "study")
     with pytest.raises(FedpingError, match="has no conditional writes"):
         store_with(place_of(bucket.url), small_study())
-    assert away.blobs.names("") == ["study"]
+    assert away.documents.names("") == ["study"]
 
 
 KILLED = """
@@ -277,10 +277,10 @@ def test_kills_and_faults_at_once_lose_no_version_and_make_none_twice(tmp_path: 
             killed = subprocess.run([sys.executable, "-c", KILLED % WHEN, *call], cwd=ROOT)
             assert killed.returncode in (-signal.SIGKILL, 0)
             kills += killed.returncode != 0
-            if store.newest("study", "main") < number:
+            if store.lines.newest("study", "main") < number:
                 rounds(store, landing, NumpyEngine(), 1)
             bucket.well()
-            store.refresh_public("study", "main")
+            store.public.refresh("study", "main")
             assert bucket.get(f"{attempt}/study/main/public/latest.json").json()["iteration"] == number
         assert digests(store) == made
     assert kills > 0
@@ -448,7 +448,7 @@ def test_nothing_is_rolled_back_where_conditional_writes_are_not_obeyed(
         assert main(["store", *asked, "--store", bucket.url, "--landing", str(landing)]) == 1
         assert "has no conditional writes" in capsys.readouterr().err
     bucket.well()
-    assert store.newest("study", "main") == ROUNDS
+    assert store.lines.newest("study", "main") == ROUNDS
 
 
 @pytest.mark.parametrize("choice", ["release", "discard"])
@@ -465,9 +465,9 @@ def test_nothing_is_decided_where_conditional_writes_are_not_obeyed(
     with pytest.raises(FedpingError, match="has no conditional writes"):
         decide(store, "study", "main", Decision(choice, seen_as(held)), created=WHEN, code_version="t")
     bucket.well()
-    assert store.newest("study", "main") == 0
+    assert store.lines.newest("study", "main") == 0
     assert main(asked) == 0
-    assert store.newest("study", "main") == 1
+    assert store.lines.newest("study", "main") == 1
 
 
 def test_a_page_says_that_the_bucket_is_away(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,7 +515,7 @@ def test_the_guide_can_be_typed(
     moved, saved = ["store copy"] * 2 + ["landing copy"] * 2, ["store copy", "landing copy"] * 2
     assert [each for each in ran if each.endswith(" copy")] == moved + saved
     assert len(ran) == 17
-    assert open_store(place_of(f"{bucket.url}/restored")).newest("demo", "main") == 1000
+    assert open_store(place_of(f"{bucket.url}/restored")).lines.newest("demo", "main") == 1000
     assert open_store(tmp_path / "backup").iterations("demo", "main")[0] == 0
-    [kept] = all_landed(tmp_path / "backup-pings")
-    assert kept.read_bytes() == all_landed(tmp_path / "landing")[0].read_bytes()
+    [kept] = open_landing(tmp_path / "backup-pings").all_files()
+    assert kept.read_bytes() == open_landing(tmp_path / "landing").all_files()[0].read_bytes()

@@ -112,7 +112,7 @@ def test_whatever_the_pings_what_is_published_can_be_read(
             break
     looked = open_store(tmp_path / "store")
     for number in looked.iterations("study", "main"):
-        document = msgspec.json.decode(looked.public_document("study", "main", number), type=ModelDocument)
+        document = msgspec.json.decode(looked.public.document("study", "main", number), type=ModelDocument)
         assert validate_spec(document.model, study.lines[0].spec) is None
         assert len(document.model) == 2
         assert looked.version("study", "main", number).digest

@@ -18,7 +18,7 @@ import pytest
 
 from fedping.model_store import open_store
 from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import all_landed
+from fedping.protocol.landing import open_landing
 from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import landed_ids
@@ -32,7 +32,9 @@ KEPT = Path(__file__).parent / "written_by_older"
 def clients_of(landing: Path) -> dict[str, str]:
     """Return who sent each landed document."""
     batches = (
-        batch for file in all_landed(landing) for batch in open_landed(file).batches(["document_id", "client_id"])
+        batch
+        for file in open_landing(landing).all_files()
+        for batch in open_landed(file).batches(["document_id", "client_id"])
     )
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     return {str(uuid.UUID(bytes=document)): str(uuid.UUID(bytes=client)) for document, client in rows}

@@ -12,7 +12,7 @@ from werkzeug.test import Client, TestResponse
 
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import all_landed
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.ingest.application import Edge
@@ -101,7 +101,9 @@ def ingest_app(folder: Path, m: int = 22, others: Sequence[Study] = (), **settin
 
 def landed_ids(landing: Place, version: int | None = None) -> list[str]:
     """Return the document ids of every landed ping, or of those about a version, sorted, duplicates included."""
-    files = [file for file in all_landed(landing) if version is None or f"/iteration={version}/" in str(file)]
+    files = [
+        file for file in open_landing(landing).all_files() if version is None or f"/iteration={version}/" in str(file)
+    ]
     batches = (batch for file in files for batch in open_landed(file).batches(["document_id"]))
     return sorted(str(uuid.UUID(bytes=i)) for batch in batches for i in batch.column(0).to_pylist())
 

@@ -25,7 +25,7 @@ from fedping.experiments.laboratory.units import problem_digest
 from fedping.experiments.run_folder import ENVIRONMENT
 from fedping.experiments.simulate import experiment_from_toml as simulation_file
 from fedping.experiments.simulate import simulate
-from fedping.model_store.rollback import rollback
+from fedping.model_store.decisions import rollback
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.digest import digest_of
 from fedping.protocol.draws import bits, child_keys, root_key, uniforms
@@ -78,7 +78,7 @@ def _change(store: ModelStore) -> None:
     line = study.lines[0]
     fewer = msgspec.structs.replace(line, pipeline=msgspec.structs.replace(line.pipeline, min_clients=2))
     told = ("lines.main.pipeline.min_clients: 1 -> 2",)
-    store.change(msgspec.structs.replace(study, lines=(fewer,)), told, at=WHEN, by="test", after=0)
+    store.studies.change(msgspec.structs.replace(study, lines=(fewer,)), told, at=WHEN, by="test", after=0)
 
 
 def digests() -> dict[str, str]:

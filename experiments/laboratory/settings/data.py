@@ -10,7 +10,7 @@ from msgspec.structs import fields, replace
 
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_path import local_path
+from fedping.protocol.location import local_path
 
 Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 

@@ -17,7 +17,7 @@ from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.tallies import OwnMetric
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.links import Upload, check_links, traits_of_links
-from fedping.protocol.local_path import local_path
+from fedping.protocol.location import local_path
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.rules import Parts, Trait, check, traits_of, traits_where

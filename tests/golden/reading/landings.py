@@ -7,7 +7,7 @@ from typing import Any
 
 from fedping.model_store import open_store
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import all_landed
+from fedping.protocol.landing import open_landing
 from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.golden.reading.common import LATER
@@ -72,7 +72,7 @@ def lands(folder: Path) -> dict[str, Any]:
         "weights": list(head.weights),
     }
     found["identical"] = recompute(store, landing, "study", "main", 1, NumpyEngine()).identical
-    assert len(all_landed(landing)) >= 2
+    assert len(open_landing(landing).all_files()) >= 2
     return found
 
 

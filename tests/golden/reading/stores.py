@@ -15,9 +15,9 @@ ENGINE = NumpyEngine()
 
 def read(folder: Path) -> dict[str, Any]:
     store, landing = open_store(folder / "store"), folder / "landing"
-    places = [(study, line.name) for study in store.studies() for line in store.study(study).lines]
+    places = [(study, line.name) for study in store.studies.names() for line in store.study(study).lines]
     return {
-        "studies": {name: told_of(store, name) for name in store.studies()},
+        "studies": {name: told_of(store, name) for name in store.studies.names()},
         "versions": {f"{study}/{line}": versions(store, landing, study, line) for study, line in places},
         "next": {f"{study}/{line}": goes_on(folder, study, line) for study, line in places},
         "after": {f"{study}/{line}": versions(store, landing, study, line) for study, line in places},
@@ -26,16 +26,16 @@ def read(folder: Path) -> dict[str, Any]:
 
 def told_of(store: ModelStore, study: str) -> dict[str, Any]:
     """Return how a study stands, and what its history has."""
-    declared = store.declared(study)
+    declared = store.studies.declared(study)
     return {
         "digest": store.study(study).digest,
         "state": declared.state,
         "simulated": declared.simulated,
         "history": [
             [entry.number, entry.kind, entry.at, entry.by, entry.because, list(entry.told)]
-            for entry in store.history(study)
+            for entry in store.studies.history(study)
         ],
-        "settings": [store.settings(study, entry.settings)[1].digest for entry in store.history(study)],
+        "settings": [store.studies.settings(study, entry.settings)[1].digest for entry in store.studies.history(study)],
     }
 
 
@@ -49,7 +49,7 @@ def versions(store: ModelStore, landing: Path, study: str, line: str, **more: An
             again = recompute(store, landing, study, line, number, ENGINE, **more)
         found[str(number)] = {
             "digest": version.digest,
-            "public": digest(store.public_document(study, line, number)),
+            "public": digest(store.public.document(study, line, number)),
             "weights": list(version.weights[:4]),
             "origin": version.lineage.origin,
             "counts": version.lineage.counts,
@@ -57,9 +57,9 @@ def versions(store: ModelStore, landing: Path, study: str, line: str, **more: An
             "noise": None if again is None else again.noise,
             "given": None if again is None else bool(again.given),
         }
-    held = store.held(study, line)
+    held = store.held.held_version(study, line)
     found["held"] = None if held is None else {"number": held.iteration, "digest": held.digest}
-    found["trouble"], found["notes"] = store.trouble(study, line), len(store.notes(study, line))
+    found["trouble"], found["notes"] = store.lines.trouble(study, line), len(store.lines.notes(study, line))
     return found
 
 

@@ -96,7 +96,9 @@ def write(folder: Path) -> None:
 
 def train_privately(folder: Path, hushed: Study) -> None:
     """Publish two versions of a private line."""
-    open_store(folder / "store").declare("hushed", Declared(state="running", since=WHEN, simulated=True, by="golden"))
+    open_store(folder / "store").studies.declare(
+        "hushed", Declared(state="running", since=WHEN, simulated=True, by="golden")
+    )
     for number in range(2):
         crowd = private_crowd(hushed, 20, seed=number, version=number)
         land_private(folder / "landing", hushed, crowd, iteration=number, at_ms=FIRST_MS + number)

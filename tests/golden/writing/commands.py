@@ -31,7 +31,7 @@ def write(folder: Path) -> None:
     store = stored(folder, institutions, hushed, *plain)
     for each in plain:
         grown(folder, each, rounds=1)
-        store.declare(each.name, Declared(state=each.name, since=WHEN, by="an operator", because="it is time"))
+        store.studies.declare(each.name, Declared(state=each.name, since=WHEN, by="an operator", because="it is time"))
     for version in range(2):
         said = [
             Said(client=n, arm=arm, version=version, loss=1.0 + n / 8, examples=50 + n, confusion=(20, 5, 6, 19 + n))
@@ -39,7 +39,9 @@ def write(folder: Path) -> None:
             for arm in ("hospitals", "held-out")
         ]
         land(folder / "landing", institutions, *said, landed_ms=FIRST_MS + 100 * version)
-    open_store(folder / "store").declare("hushed", Declared(state="running", since=WHEN, simulated=True, by="golden"))
+    open_store(folder / "store").studies.declare(
+        "hushed", Declared(state="running", since=WHEN, simulated=True, by="golden")
+    )
     for number in range(2):
         crowd = private_crowd(hushed, 40, seed=number, version=number)
         land_private(folder / "landing", hushed, crowd, iteration=number, at_ms=FIRST_MS + number)

@@ -6,7 +6,7 @@ from uuid import UUID
 import numpy as np
 
 from fedping.model_store import open_store
-from fedping.model_store.held_versions import discard, release
+from fedping.model_store.decisions import discard, release
 from fedping.protocol.enrolment import staged_for
 from fedping.protocol.guard import Guard, Guardrail, Stage
 from fedping.protocol.limits import Limits
@@ -66,7 +66,7 @@ def write(folder: Path) -> None:
             if number < 3:
                 play(folder, "guarded", name)
     play(folder, "guarded", "railed", "rolled_back")
-    land(landing, made, "railed", store.newest("guarded", "railed"), at=9)
+    land(landing, made, "railed", store.lines.newest("guarded", "railed"), at=9)
 
 
 def heard(folder: Path, made, name: str, worse: bool) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from fedping.model_store import open_store
-from fedping.model_store.rollback import continue_at, rollback
+from fedping.model_store.decisions import continue_at, rollback
 from fedping.protocol.limits import Limits, UpdateLimits
 from fedping.protocol.pipeline import (
     Adagrad,
@@ -119,7 +119,7 @@ def write(folder: Path) -> None:
     land(folder / "landing", made, "stopping", 5, at=5)
     rollback(open_store(folder / "store"), "lines", "rprop", 1, created=WHEN, code_version="golden")
     continue_at(open_store(folder / "store"), "lines", "rprop", 9, created=WHEN, code_version="golden")
-    newest = store.newest("lines", "rprop")
+    newest = store.lines.newest("lines", "rprop")
     land(folder / "landing", made, "rprop", newest, at=20)
     # one client that sends all its pings twice, and one that is louder than all others
     loud = np.full((1, 4), 1e20, np.float32)

@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fedping.model_store import open_store
-from fedping.protocol.landing import landed_files, partition, remove_landed, rewrite
+from fedping.protocol.landing import landed_files, open_landing, partition, rewrite
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.pipeline import Adam, RProp
 from fedping.protocol.study import Declared, Study, protected
@@ -34,14 +34,16 @@ def write(folder: Path) -> None:
     for name, states in STATES.items():
         for at, state in enumerate(states):
             since = f"2026-01-0{at + 1}T00:00:00.000+00:00"
-            store.declare(name, Declared(state=state, since=since, by="an operator", because="it is time"))
+            store.studies.declare(name, Declared(state=state, since=since, by="an operator", because="it is time"))
     change(folder, next(each for each in plain if each.name == "changed"))
     begin_warm(folder)
     removed = landed_files(partition(folder / "landing", "pruned", "main", 0))
     versions = {"main": (1,)}
-    store.note("pruned", "pruned", ("pings of version 0 removed",), at=WHEN, by="an operator", versions=versions)
+    store.studies.note(
+        "pruned", "pruned", ("pings of version 0 removed",), at=WHEN, by="an operator", versions=versions
+    )
     for file in removed:
-        remove_landed(file)
+        open_landing(folder / "landing").remove(file)
     forget(folder)
 
 
@@ -50,10 +52,10 @@ def change(folder: Path, of: Study) -> None:
     store = open_store(folder / "store")
     fewer = with_line(of, pipeline=replace(of.lines[0].pipeline, min_clients=3))
     told = ("lines.main.pipeline.min_clients: 2 -> 3",)
-    store.change(fewer, told, at=WHEN, by="an operator", because="few are left", after=0)
+    store.studies.change(fewer, told, at=WHEN, by="an operator", because="few are left", after=0)
     play(folder, "changed", "main")
     more = with_line(of, pipeline=replace(of.lines[0].pipeline, min_clients=4))
-    store.change(more, ("lines.main.pipeline.min_clients: 3 -> 4",), at=WHEN, by="an operator", after=1)
+    store.studies.change(more, ("lines.main.pipeline.min_clients: 3 -> 4",), at=WHEN, by="an operator", after=1)
     land(folder / "landing", of, "main", 3, at=3)
 
 
@@ -77,5 +79,5 @@ def forget(folder: Path) -> None:
     file = next(each for each in landed_files(partition(landing, "gone", "main", 0)) if f"{FIRST_MS}" in each.name)
     key = file.relative_to(landing).as_posix()
     told = ("pings of one client removed from 1 landed files",)
-    store.note("gone", "forgotten", told, at=WHEN, by="an operator", versions={"main": (1,)}, files=(key,))
+    store.studies.note("gone", "forgotten", told, at=WHEN, by="an operator", versions={"main": (1,)}, files=(key,))
     rewrite(file, lambda table: table.filter([each.as_py() != client for each in table["client_id"]]))

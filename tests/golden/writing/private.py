@@ -44,7 +44,7 @@ def write(folder: Path) -> None:
     }
     store = stored(folder, *studies.values(), *(each.study for each in shared.values()))
     for name in (*studies, *shared):
-        store.declare(name, Declared(state="running", since=WHEN, simulated=True, by="golden"))
+        store.studies.declare(name, Declared(state="running", since=WHEN, simulated=True, by="golden"))
     for name, made in studies.items():
         for number in range(3):
             for arm, clients in (("treatment", 30), ("control", 20)):

@@ -1,20 +1,135 @@
-"""What a line's guard leads to: a held version is published after all, or left behind; a line is rolled back.
+"""Versions that people or the guard publish: rollbacks, continuations, released and discarded held versions.
 
-A version that is held because it is staged has been fetched by some. So it is left behind under another number than its
-own, which is fenced off: `intended` says what is to take its place, before the fence is made.
+Some clients have fetched a held version that is staged. So it is discarded under another number than its own, which is
+fenced off: `intended` is the version in its place, written before the fence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
-from fedping.model_store.rollback import repeated
-from fedping.model_store.store import ModelStore
-from fedping.model_store.version import Decision, GuardState, StageState, Version
+from fedping.model_store.store import ModelStore, lost
+from fedping.model_store.version import Decision, GuardState, Lineage, StageState, Version
+from fedping.model_store.versions import LARGEST_NUMBER
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.guard import Stage
+
+
+def rollback(store: ModelStore, study: str, line: str, to: int, *, created: str, code_version: str) -> Version:
+    """Publish version ``to``'s weights and optimizer state as the line's next version, and return that version.
+
+    Numbers only grow: clients with a later version see a newer one, and pings of the versions in between stay stale.
+    Nothing is deleted.
+
+    Raises:
+        StoreError: there is no such version.
+        InvalidSettings: ``to`` is already the head.
+        VersionConflict: a round published in the meantime; run it again.
+    """
+    head = store.head(study, line)
+    if to == head.iteration:
+        raise InvalidSettings(
+            f"line '{line}' of study '{study}' is at version {to} already; there is nothing to roll back"
+        )
+    restored = repeated(store.version(study, line, to), head, created=created, code_version=code_version)
+    store.publish(restored)
+    return restored
+
+
+def repeated(
+    target: Version,
+    head: Version,
+    *,
+    number: int | None = None,
+    origin: Literal["rollback", "continued"] = "rollback",
+    stopped: bool = False,
+    created: str,
+    code_version: str,
+    settings: int | None = None,
+) -> Version:
+    """Return the version after ``head`` that repeats ``target``, under the next number or a larger one.
+
+    ``stopped``: training is over with it (:class:`fedping.model_store.version.Lineage`), by the rule of ``settings``,
+    which are those of the head if None.
+    """
+    return msgspec.structs.replace(
+        target,
+        iteration=head.iteration + 1 if number is None else number,
+        parent=head.iteration,
+        parent_digest=head.digest,
+        created=created,
+        lineage=Lineage(
+            origin=origin,
+            code_version=code_version,
+            config_digest=head.lineage.config_digest,
+            window_end_ms=head.lineage.window_end_ms,
+            restored=target.iteration,
+            guard=_remembered(head.lineage.guard),
+            known=head.lineage.known,
+            stopped=stopped,
+            settings=head.lineage.settings if settings is None else settings,
+        ),
+    )
+
+
+def _remembered(guard: GuardState | None) -> GuardState | None:
+    """Return the guard's state for future rounds: all its figures, and no earlier alarm."""
+    return None if guard is None else GuardState(figures=guard.figures)
+
+
+def continue_at(
+    store: ModelStore, study: str, line: str, number: int, *, seen: int = -1, created: str, code_version: str
+) -> Version:
+    """Publish the head's weights and optimizer state again, as version ``number``, and return that version.
+
+    For a store restored from a copy: clients may have fetched versions that it no longer has, and no number may ever
+    refer to two models. Numbers up to ``number`` are skipped, and pings of them are stale. This also skips the head's
+    pings, for when a round cannot make a version from them.
+
+    Args:
+        store: the store of the line.
+        study: the study's name.
+        line: the line's name.
+        number: the new version's number, larger than any that may have been published.
+        seen: the largest number known elsewhere to have been published; -1 for none.
+        created: now, ISO 8601 in UTC.
+        code_version: written into the lineage.
+
+    Raises:
+        InvalidSettings: the number is not larger than those that were published.
+        StoreError: a file in the store is in the way.
+        VersionConflict: a round published in the meantime.
+    """
+    head = store.head(study, line)
+    if head.lineage.origin == "continued" and head.iteration == number:
+        store.public.refresh(study, line)  # finishes what an interrupted call may have left
+        return head
+    if number <= head.iteration:
+        raise InvalidSettings(
+            f"line '{line}' of study '{study}' is at version {head.iteration}; give --from a number above it, and "
+            "above every version that clients may have fetched"
+        )
+    seen = max(seen, store.lines.largest_seen(study, line))
+    if number <= seen:
+        raise InvalidSettings(lost(study, line, head.iteration, seen, "what was kept beside it"))
+    if number >= LARGEST_NUMBER:
+        raise InvalidSettings(f"--from {number} is too large; versions go up to {LARGEST_NUMBER - 1:,}")
+    version = repeated(head, head, number=number, origin="continued", created=created, code_version=code_version)
+    store.publish(version)
+    return version
+
+
+def difference(old: Version, new: Version, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the differences between two versions of a line with these weight names, weight by weight in wire order.
+
+    Each entry has ``name``, ``old``, ``new`` (as published) and ``change``; equal weights are left out.
+    """
+    rows = enumerate(zip(old.model, new.model, strict=True))
+    return [{"name": names[i], "old": a, "new": b, "change": b - a} for i, (a, b) in rows if a != b]
 
 
 def release(store: ModelStore, study: str, line: str, *, created: str) -> Version:
@@ -45,7 +160,7 @@ def discard(store: ModelStore, study: str, line: str, *, created: str, code_vers
     held, head = _held(store, study, line), store.head(study, line)
     if held.staged:
         watch = GuardState(decision="discarded", stage=held.staged)
-        instead = store.intend(withdrawal(head, held, watch, created=created, code_version=code_version))
+        instead = store.held.intend(withdrawal(head, held, watch, created=created, code_version=code_version))
         store.publish(instead)
         return instead
     again = repeated(head, head, created=created, code_version=code_version)
@@ -81,7 +196,7 @@ def withdrawal(
 ) -> Version:
     """Return the version that repeats the newest one after the number of a staged one, which is given up; pure.
 
-    It is to be intended before it is published (:meth:`fedping.model_store.store.ModelStore.intend`).
+    It must be intended before it is published (:meth:`fedping.model_store.held.HeldVersions.intend`).
 
     Args:
         head: the newest version.
@@ -155,10 +270,10 @@ def _told(version: Version, reasons: GuardState | None, decision: Decision) -> G
 
 
 def _held(store: ModelStore, study: str, line: str) -> Version:
-    held = store.held(study, line)
+    held = store.held.held_version(study, line)
     if held is None:
         raise InvalidSettings(f"no version of line '{line}' of study '{study}' is held; there is nothing to decide")
-    if (state := store.declared(study).state) != "running":
+    if (state := store.studies.declared(study).state) != "running":
         raise InvalidSettings(
             f"study '{study}' {'is paused' if state == 'paused' else 'has ended'}, and publishes nothing; 'fedping "
             f"study resume {study}' lets it go on, and the version stays held until you decide"

@@ -1,0 +1,83 @@
+"""Files of this machine: durable folders for owner and group, secrets for their owner alone, and stamps of files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from pathlib import Path
+from typing import TypeAlias
+
+FOLDER_MODE, FILE_MODE = 0o750, 0o640
+"""Modes of what clients send: for the owner and the group, whatever the umask allows beyond that."""
+
+FileStamp: TypeAlias = tuple[int, int, int]
+"""Inode, time of the last write in nanoseconds, and bytes of a file; zeros if it doesn't exist."""
+
+SETTLED_NS = 2_000_000_000
+"""Nanoseconds after which a second change has another time, even on file systems that keep whole seconds."""
+
+
+def for_the_group(path: str, flags: int) -> int:
+    """Open a file that only its owner and group can read; the ``opener`` of :func:`open`."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def make_folder(folder: Path, mode: int = FOLDER_MODE) -> None:
+    """Make a folder and the missing ones above it, with a mode that the umask limits further.
+
+    Each is on disk before anything is written into it.
+    """
+    for each in [*reversed(folder.parents), folder]:
+        if not each.is_dir():
+            each.mkdir(mode=mode, exist_ok=True)
+            with contextlib.suppress(PermissionError):  # a folder that may be passed through and not be listed
+                sync_folder(each.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, so that a rename or a new name in it survives a power loss."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_secret(path: Path, secret: bytes) -> None:
+    """Write a secret, in hexadecimal, into a new file that only its owner can read; it is then on disk.
+
+    Raises:
+        OSError: it can't be written, or the file exists (FileExistsError).
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(secret.hex() + "\n")
+        file.flush()
+        os.fsync(handle)
+    sync_folder(path.parent)
+
+
+def others_may_use(mode: int) -> bool:
+    """Return whether a file of this mode is accessible to anyone but its owner."""
+    return bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
+
+
+def file_stamp(path: Path) -> FileStamp:
+    """Return the stamp of a file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def is_settled(changed: int, now: int | None = None) -> bool:
+    """Return whether a further change would show: a recent change may be followed by another with the same time.
+
+    Args:
+        changed: time of the last change, nanoseconds since 1970 (``st_mtime_ns``).
+        now: the present time in the same unit; the clock's if None.
+    """
+    return (time.time_ns() if now is None else now) - changed > SETTLED_NS

@@ -1,0 +1,407 @@
+"""A folder of a bucket as a storage: S3 and what speaks like it, Google Cloud Storage, Azure Blob Storage.
+
+Each operation is a request or a few, tried again while the object store is away. A blob is created by a conditional put
+(``If-None-Match: *``, or Google's ``x-goog-if-generation-match: 0``), so that of any number of writers one wins. Its
+stamp is the object's entity tag, never a time. Connections and errors: :mod:`fedping.protocol.object_store`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
+
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.location import Bucket, child
+from fedping.protocol.object_store import (
+    BROKEN_ANSWERS,
+    BROKEN_PUTS,
+    Unsettled,
+    again,
+    check_bucket,
+    connection,
+    heeding,
+    told,
+)
+from fedping.protocol.storage.interface import (
+    LARGEST_BLOB,
+    Bytes,
+    ChangedMeanwhile,
+    NoConditionalWrites,
+    Opened,
+    ShortFile,
+    Stamp,
+    TooLarge,
+)
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, UpdateVersion
+    from obstore.store import ObjectStore
+
+_T = TypeVar("_T")
+
+A_LIST = 1000
+"""Maximum objects in one answer to a list; these services give at most as many, or by default."""
+
+PART_BYTES = 2**24
+"""Bytes of a part. A file of more than twice as many is sent in parts, since each has its own time to arrive."""
+
+_WRITER = "writer"
+"""Metadata of an object: its creator. By it, a writer whose answer was lost recognizes its own object."""
+
+_NO_SUCH_RANGE = ("InvalidRange", "416 Range Not Satisfiable", "non-partial response when range requested")
+
+_WITHOUT_SUFFIX = "az"
+"""Azure has no request for the last bytes of an object, so its size is requested first."""
+
+
+class BucketStorage:
+    """Objects below a folder of a bucket; see :class:`fedping.protocol.storage.interface.Storage`.
+
+    Every method raises :class:`fedping.protocol.object_store.StorageAway` if the object store doesn't answer.
+
+    Args:
+        place: the bucket, and the folder in it.
+        headers: the HTTP headers that each key is served with, of a bucket that clients fetch from; None of others.
+    """
+
+    far = True
+
+    def __init__(self, place: Bucket, headers: Callable[[str], Mapping[str, str]] | None = None) -> None:
+        self.place = place
+        self._headers = headers
+
+    def exists(self, key: str) -> bool:
+        """See :meth:`Storage.exists`."""
+        return self._head(key) is not None or bool(next(self._listed(key, 1), []))
+
+    def folders(self, folder: str) -> list[str]:
+        """See :meth:`Storage.folders`."""
+        return [path.rstrip("/").rpartition("/")[2] for path in self._below(folder)[0]]
+
+    def files(self, folder: str) -> list[str]:
+        """See :meth:`Storage.files`."""
+        return self._below(folder)[1]
+
+    def _below(self, folder: str) -> tuple[list[str], list[str]]:
+        import obstore
+
+        where = self._at(folder)
+        found = self._request(
+            "list",
+            folder,
+            lambda: obstore.list_with_delimiter(self._objects, where.prefix or None),
+            BROKEN_ANSWERS,
+        )
+        names = [_name(each, where) for each in found["objects"]]
+        return list(found["common_prefixes"]), [name for name in names if name]
+
+    def tree(self, folder: str, changed_since_ms: int = 0) -> Mapping[str, list[str]]:
+        """See :meth:`Storage.tree`: one request for every :data:`A_LIST` objects."""
+        where = self._at(folder)
+        found: dict[str, list[str]] = {}
+        for listed in self._listed(folder, A_LIST):
+            for each in listed:
+                way, _, name = _name(each, where).rpartition("/")
+                if name and not any(part.startswith(".") for part in way.split("/")):
+                    found.setdefault(way, []).append(name)
+        return found
+
+    def _listed(self, folder: str, at_once: int) -> Iterator[list[ObjectMeta]]:
+        """Yield the objects below a folder, ``at_once`` at a time; continue in place after a broken answer."""
+        import obstore
+
+        where = self._at(folder)
+        last: str | None = None
+        pages: Iterator[list[ObjectMeta]] | None = None
+
+        def ask() -> list[ObjectMeta]:
+            nonlocal pages
+            if pages is None:
+                listing = obstore.list(self._objects, where.prefix or None, offset=last, chunk_size=at_once)
+                pages = iter(cast("Iterable[list[ObjectMeta]]", listing))
+            try:
+                return next(pages, [])
+            except Exception:
+                pages = None
+                raise
+
+        while listed := self._request("list", folder, ask, BROKEN_ANSWERS):
+            yield listed
+            last = max(each["path"] for each in listed)
+
+    def token(self, folder: str, now_ns: int | None = None) -> int | None:
+        """See :meth:`Storage.token`: a bucket has no folders whose changes would show."""
+        return None
+
+    def stamp(self, key: str) -> Stamp | None:
+        """See :meth:`Storage.stamp`: a hash of the object's entity tag, and its size."""
+        found = self._head(key)
+        if found is None:
+            return None
+        tag = found["e_tag"] or found["version"] or found["last_modified"].isoformat()
+        return int.from_bytes(hashlib.sha256(tag.encode()).digest()[:8]), found["size"]
+
+    def _size(self, key: str) -> int:
+        found = self._head(key)
+        if found is None:
+            raise FileNotFoundError(f"there is no {self._at(key)}")
+        return found["size"]
+
+    def _head(self, key: str) -> ObjectMeta | None:
+        import obstore
+
+        where = self._at(key)
+
+        def ask() -> ObjectMeta | None:
+            try:
+                return obstore.head(self._objects, where.prefix)
+            except FileNotFoundError as error:
+                check_bucket(error)
+                return None
+
+        return self._request("look at", key, ask, BROKEN_ANSWERS) if where.prefix else None
+
+    @contextmanager
+    def opened(self, key: str) -> Iterator[Opened]:
+        """See :meth:`Storage.opened`; nothing is requested before the first read."""
+        yield _OpenedObject(self, key)
+
+    def tail(self, key: str, most: int) -> tuple[Bytes, int]:
+        """See :meth:`Storage.tail`."""
+        import obstore
+        from obstore.exceptions import GenericError
+
+        where = self._at(key)
+        if where.scheme == _WITHOUT_SUFFIX:
+            size = self._size(key)
+            return self.read_range(key, max(0, size - most), min(most, size)), size
+
+        def ask() -> tuple[Bytes, int]:
+            try:
+                found = obstore.get(self._objects, where.prefix, options={"range": {"suffix": most}})
+            except GenericError as error:
+                if self._is_empty(error, key):
+                    return b"", 0
+                raise
+            return memoryview(found.bytes()), found.meta["size"]
+
+        with _gone_or_away("read", where):
+            return again(lambda: heeding(ask), BROKEN_ANSWERS)
+
+    def _is_empty(self, error: Exception, key: str) -> bool:
+        """Return whether an object has no last bytes because it is empty; services answer that in two ways."""
+        return any(words in str(error) for words in _NO_SUCH_RANGE) and self._size(key) == 0
+
+    def read_range(self, key: str, start: int, size: int) -> Bytes:
+        """Return some bytes of an object; raises :class:`FileNotFoundError` if it is gone."""
+        import obstore
+        from obstore.exceptions import GenericError
+
+        if size == 0:
+            return b""
+        where = self._at(key)
+
+        def ask() -> Bytes:
+            try:
+                return memoryview(obstore.get_range(self._objects, where.prefix, start=start, length=size))
+            except GenericError as error:
+                if any(words in str(error) for words in _NO_SUCH_RANGE):
+                    return b""
+                raise
+
+        with _gone_or_away("read", where):
+            found = again(lambda: heeding(ask), BROKEN_ANSWERS)
+        if len(found) != size:
+            raise ShortFile
+        return found
+
+    def read(self, key: str, most: int = LARGEST_BLOB) -> bytes | None:
+        """See :meth:`Storage.read`."""
+        import obstore
+
+        where = self._at(key)
+
+        def ask() -> bytes | TooLarge | None:
+            try:
+                found = obstore.get(self._objects, where.prefix)
+            except FileNotFoundError as error:
+                check_bucket(error)
+                return None
+            size = found.meta["size"]
+            return bytes(found.bytes()) if size <= most else TooLarge(size)
+
+        found = self._request("read", key, ask, BROKEN_ANSWERS)
+        if isinstance(found, TooLarge):
+            raise found
+        return found
+
+    def create(self, key: str, data: bytes) -> bool:
+        """See :meth:`Storage.create`."""
+        writer = secrets.token_hex(16)
+        with told("write", self._at(key)):
+            return again(lambda: self._created(key, data, writer), BROKEN_PUTS)
+
+    def _created(self, key: str, data: bytes, writer: str) -> bool:
+        """Return whether an object was created by this writer; the call may be repeated after a failure."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        path, attributes = self._at(key).prefix, self._attributes(key) | {_WRITER: writer}
+        try:
+            heeding(lambda: obstore.put(self._objects, path, data, mode="create", attributes=attributes))
+        except (AlreadyExistsError, PreconditionError) as conflict:
+            # By another writer; or by this one, whose first try was carried out and its answer lost.
+            try:
+                return self._written_by(key) == writer
+            except FileNotFoundError as error:  # S3 answers 409 while another put is under way, which may yet fail
+                check_bucket(error)
+                raise Unsettled(f"another writer may be at it, and did not end: {conflict}") from error
+        except Exception:
+            with suppress(Exception):
+                if self._written_by(key) == writer:
+                    return True
+            raise
+        return True
+
+    def _written_by(self, key: str) -> str | None:
+        import obstore
+
+        path = self._at(key).prefix
+        attributes: dict[str, str] = dict(heeding(lambda: obstore.get(self._objects, path)).attributes)
+        return attributes.get(_WRITER)
+
+    def write(self, key: str, parts: Iterable[Bytes], *, durable: bool = True) -> None:
+        """See :meth:`Storage.write`: a put is whole, or absent.
+
+        What clients fetch is put in one request, as versions are: the parts of an upload that was killed stay, cost
+        money, and are visible to nobody. Its put isn't repeated when the connection breaks: a late repetition would
+        undo what another publisher has put in the meantime.
+        """
+        if self._headers is None:
+            self._put(key, b"".join(parts), None)
+            return
+        import obstore
+
+        path, data, attributes = self._at(key).prefix, b"".join(parts), self._attributes(key)
+
+        def put() -> object:
+            return obstore.put(self._objects, path, data, mode="overwrite", attributes=attributes, use_multipart=False)
+
+        self._request("write", key, put, ())
+
+    def rewrite(self, key: str, parts: Iterable[Bytes]) -> None:
+        """See :meth:`Storage.rewrite`: only if no other process has written the object in the meantime."""
+        found = self._head(key)
+        if found is None:
+            raise FileNotFoundError(f"there is no {self._at(key)}")
+        self._put(key, b"".join(parts), found)
+
+    def _put(self, key: str, data: bytes, instead_of: ObjectMeta | None) -> None:
+        """Write an object; in place of the one that was seen, if that is not None and still there."""
+        import obstore
+        from obstore.exceptions import PreconditionError
+
+        where = self._at(key)
+        mode: Literal["overwrite"] | UpdateVersion = "overwrite"
+        if instead_of is not None:
+            seen = {"e_tag": instead_of["e_tag"], "version": instead_of["version"]}
+            mode = cast("UpdateVersion", {name: tag for name, tag in seen.items() if tag is not None})
+
+        def ask() -> None:
+            obstore.put(
+                self._objects,
+                where.prefix,
+                data,
+                mode=mode,
+                use_multipart=instead_of is None and len(data) > 2 * PART_BYTES,
+                chunk_size=PART_BYTES,
+            )
+
+        try:
+            self._request("write", key, ask, BROKEN_PUTS)
+        except PreconditionError as error:
+            if bytes(self.tail(key, len(data) + 1)[0]) == data:
+                return  # by this very put, whose answer was lost
+            raise ChangedMeanwhile(where) from error
+
+    def remove(self, key: str) -> None:
+        """See :meth:`Storage.remove`."""
+        import obstore
+
+        path = self._at(key).prefix
+
+        def ask() -> None:
+            with suppress(FileNotFoundError):
+                obstore.delete(self._objects, path)
+
+        self._request("delete", key, ask, BROKEN_PUTS)
+
+    def check_conditional_writes(self) -> None:
+        """See :meth:`Storage.check_conditional_writes`, on an object that is deleted again.
+
+        Raises:
+            NoConditionalWrites: an object was created twice.
+            StorageAway: nothing can be written, or objects must stay as they are (retention, immutability).
+        """
+        key = f".probe-{secrets.token_hex(8)}"
+        try:
+            if not (self.create(key, b"1") and not self.create(key, b"2")):
+                raise NoConditionalWrites(
+                    f"the object store of {self.place} has no conditional writes (a put with 'If-None-Match: *'), by "
+                    "which a version is published once; two rounds could each publish another: use one that has them"
+                )
+            self.write(key, [b"3"])
+        finally:
+            with suppress(FedpingError):  # where writing fails, so does removal; the first error is raised
+                self.remove(key)
+
+    def _at(self, key: str) -> Bucket:
+        return child(self.place, key) if key else self.place
+
+    @property
+    def _objects(self) -> ObjectStore:
+        """The connection to the whole bucket, which all storages in it share."""
+        return connection(Bucket(self.place.scheme, self.place.name))
+
+    def _attributes(self, key: str) -> dict[str, str]:
+        return dict(self._headers(key)) if self._headers else {}
+
+    def _request(self, what: str, key: str, ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:
+        from obstore.exceptions import PreconditionError
+
+        with told(what, self._at(key), let=(PreconditionError,)):
+            return again(lambda: heeding(ask), broken)
+
+
+class _OpenedObject:
+    """An object whose bytes are requested as they are read."""
+
+    def __init__(self, storage: BucketStorage, key: str) -> None:
+        self._storage, self._key = storage, key
+
+    @property
+    def size(self) -> int:
+        return self._storage._size(self._key)
+
+    def read(self, start: int, size: int) -> Bytes:
+        return self._storage.read_range(self._key, start, size)
+
+
+@contextmanager
+def _gone_or_away(what: str, where: Bucket) -> Iterator[None]:
+    """Distinguish an object that is gone from a bucket that is."""
+    with told(what, where, let=(FileNotFoundError,)):
+        try:
+            yield
+        except FileNotFoundError as error:
+            check_bucket(error)
+            raise FileNotFoundError(f"there is no {where}") from error
+
+
+def _name(found: ObjectMeta, folder: Bucket) -> str:
+    """Return the path to an object from a folder; "" for the object by which web consoles mark the folder itself."""
+    path = found["path"]
+    return path if not folder.prefix else path.removeprefix(folder.prefix).removeprefix("/")
