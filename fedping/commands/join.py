@@ -127,7 +127,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Loop:
+class TimedRunner:
     """Runs requests in the time that is left."""
 
     runner: asyncio.Runner
@@ -219,8 +219,8 @@ def join(url: str, study: str, **options: Any) -> int:
             transport = _transport(url)
             _warn_of_listeners(url)
             files.callback(lambda: runner.run(transport.close()))
-            loop = Loop(runner, pace)
-            institutions = _institutions(transport, loop, files, study, chosen)
+            timed = TimedRunner(runner, pace)
+            institutions = _institutions(transport, timed, files, study, chosen)
             if not chosen.show:
                 keep_share(institutions[-1].folder, chosen.hold_out or 0.0)
             log.tell(f"warning: {REVEALS}", "warning")
@@ -231,10 +231,10 @@ def join(url: str, study: str, **options: Any) -> int:
             _warn_of_one_class(institutions[-1].table.rows)
             if chosen.show:
                 for institution in institutions:
-                    _show(loop, institution)
+                    _show(timed, institution)
                 return 0
             ask = _make_prompt(chosen.as_json) if not chosen.yes else None
-            return Participation(loop, institutions, ask, chosen.as_json).resume()
+            return Session(timed, institutions, ask, chosen.as_json).resume()
     except StudyEnded as over:
         click.echo(f"fedping: {over}", err=True)
         return 0
@@ -307,7 +307,7 @@ def _check_terms(institution: Institution, options: Options) -> None:
 
 
 def _institutions(
-    transport: Transport, loop: Loop, files: ExitStack, name: str, options: Options
+    transport: Transport, timed: TimedRunner, files: ExitStack, name: str, options: Options
 ) -> tuple[Institution, ...]:
     """Return the client that trains, after the one that evaluates on held-out rows, if any are held out."""
     from fedping.client_sim.joining.columns import read_columns
@@ -326,7 +326,7 @@ def _institutions(
 
     agreed = None if options.columns is None else read_columns(options.columns)
     tickets = [None if file is None else _read_ticket(file) for file in (options.ticket, options.held_out_ticket)]
-    study, share, state = loop.run(transport.fetch_study(name)), options.hold_out, options.state_of(name)
+    study, share, state = timed.run(transport.fetch_study(name)), options.hold_out, options.state_of(name)
     if share is not None:
         check_holding_out(study, share)
     new_seed = any_seed if share is None else in_arm(study, lambda arm: arm.submits)
@@ -401,17 +401,17 @@ def _introduction(institution: Institution, data: Path) -> str:
     )
 
 
-def _show(loop: Loop, institution: Institution) -> None:
+def _show(timed: TimedRunner, institution: Institution) -> None:
     """Print the ping that waits to be posted, or that would be posted now."""
     ping = institution.folder.waiting
     if ping is None:
-        problem = loop.run(institution.fetch())
+        problem = timed.run(institution.fetch())
         if institution.version < 0:
             raise FedpingError(f"there is no model to train on: {problem or 'none was published'}; try again later")
         if not institution.has_new:
             click.echo(f"nothing would be sent: {problem or _nothing_to_send(institution)}", err=True)
             return
-        ping = _train(institution, loop.pace)
+        ping = _train(institution, timed.pace)
     click.echo(_summary(ping), err=True)
     click.echo(bytes(ping.body).decode())
 
@@ -493,22 +493,26 @@ class _Finished(Exception):
         self.code = code
 
 
-class Participation:
+class Session:
     """Drives clients by their next actions, turn after turn, until the end; of several clients the last one trains.
 
     Args:
-        loop: runs their requests.
+        timed: runs their requests.
         institutions: the clients.
         ask: asks a person whether to send a ping; None sends without asking.
         as_json: whether reports are JSON.
     """
 
     def __init__(
-        self, loop: Loop, institutions: tuple[Institution, ...], ask: Callable[[Waiting], str] | None, as_json: bool
+        self,
+        timed: TimedRunner,
+        institutions: tuple[Institution, ...],
+        ask: Callable[[Waiting], str] | None,
+        as_json: bool,
     ) -> None:
         from fedping.client_sim.client import Backoff
 
-        self._loop, self._pace, self._institutions = loop, loop.pace, institutions
+        self._timed, self._pace, self._institutions = timed, timed.pace, institutions
         self._ask, self._as_json = ask, as_json
         self._rounds, self._accepted, self._failures, self._waits = 0, 0, 0, 0
         self._last_explanation = ""
@@ -572,7 +576,7 @@ class Participation:
                 case Action.POST:
                     return institution.folder.waiting, None
                 case Action.FETCH:
-                    problem = self._loop.run(institution.fetch())
+                    problem = self._timed.run(institution.fetch())
                 case Action.TRAIN:
                     self._explain(problem)
                     ping = _train(institution, self._pace)
@@ -609,7 +613,7 @@ class Participation:
 
         self._delay(institution, ping)
         with status(f"posting the ping of version {ping.version}"):
-            state = self._loop.run(institution.post(ping))
+            state = self._timed.run(institution.post(ping))
         if isinstance(state, SetAside):
             self._explain(f"{state.reason}{', and the server asked for more time' if state.closed_for else ''}")
             return False
@@ -618,7 +622,7 @@ class Participation:
         self._report(ping, state.outcome)
         if not state.accepted:
             with suppress(_TimeOver):
-                self._loop.run(institution.fetch_unchanged_study())  # it may have ended, which is no fault
+                self._timed.run(institution.fetch_unchanged_study())  # it may have ended, which is no fault
             raise _rejection(institution, ping, state.outcome)
         self._accepted += 1
         return True
@@ -650,7 +654,7 @@ class Participation:
         self._waits += 1
         if self._waits % FETCHES_A_STUDY == 0:
             for institution in self._institutions:
-                self._loop.run(institution.fetch_unchanged_study())
+                self._timed.run(institution.fetch_unchanged_study())
 
     def _sleep(self, seconds: float, activity: str) -> None:
         """Sleep, and end if no time is left after it."""
