@@ -91,46 +91,47 @@ class TrainingCurve(Struct, frozen=True, kw_only=True):
 
 
 def smallest_enough(points: Sequence[TrainingPoint], within: float, start_loss: float) -> TrainingPoint | None:
-    """Return the smallest cohort from which on every mean loss is within so many percent of the lowest.
+    """Return the smallest cohort from which on every mean loss is within a percentage of the lowest.
 
     None if the curve does not show it: not even the largest cohort qualifies, or none ended below version 0's loss.
     """
     best = min(point.loss for point in points)
-    found = None
+    smallest = None
     for point in reversed(points):
         if point.loss > best * (1 + within / 100) or best >= start_loss:
             break
-        found = point
-    return found
+        smallest = point
+    return smallest
 
 
 def headline(points: Sequence[TrainingPoint], within: float, start_loss: float) -> str:
-    """Say how large a cohort is large enough, or that the cohorts tried cannot tell."""
-    best, found = min(points, key=lambda point: point.loss), smallest_enough(points, within, start_loss)
+    """Return which cohort is large enough, or that the cohorts tried do not show it."""
+    best, smallest = min(points, key=lambda point: point.loss), smallest_enough(points, within, start_loss)
     if best.loss >= start_loss:
         return (
             f"No cohort learned anything: the lowest final loss, {best.loss:.4g}, is not below the {start_loss:.4g} of "
             "version 0, so this curve says nothing about how many users are needed."
         )
-    if found is None:
+    if smallest is None:
         above = 100 * (points[-1].loss / best.loss - 1)
         return (
             f"This curve does not say how many clients a round are enough: its lowest final loss is {best.loss:.4g}, "
             f"with {best.cohort:,}, and the largest cohort, {points[-1].cohort:,}, ends "
             f"{above:.3g} % above it, as it can by chance; try more --seeds, or larger --cohorts."
         )
-    said = (
-        f"{found.cohort:,} clients a round are enough: the final loss is {found.loss:.4g}, within {within:g} % of the "
-        f"best ({best.loss:.4g}, with {best.cohort:,}), where version 0 has {start_loss:.4g}; that takes about "
-        f"{found.enrolled:,} enrolled users and {found.searches_a_day:,.0f} searches a day in the arms that train."
+    text = (
+        f"{smallest.cohort:,} clients a round are enough: the final loss is {smallest.loss:.4g}, within {within:g} % "
+        f"of the best ({best.loss:.4g}, with {best.cohort:,}), where version 0 has {start_loss:.4g}; that takes about "
+        f"{smallest.enrolled:,} enrolled users and {smallest.searches_a_day:,.0f} searches a day in the arms that "
+        "train."
     )
     if len(points) == 1:
-        return f"{said} Only one cohort was tried, so that nothing is known of others."
-    if found.cohort == points[-1].cohort:
-        return f"{said} It is the largest that was tried: a larger one may do better, so try more --cohorts."
-    if found.cohort == points[0].cohort:
-        return f"{said} It is the smallest that was tried: fewer may do as well, so try smaller --cohorts."
-    return said
+        return f"{text} Only one cohort was tried, so that nothing is known of others."
+    if smallest.cohort == points[-1].cohort:
+        return f"{text} It is the largest that was tried: a larger one may do better, so try more --cohorts."
+    if smallest.cohort == points[0].cohort:
+        return f"{text} It is the smallest that was tried: fewer may do as well, so try smaller --cohorts."
+    return text
 
 
 def runs_as_csv(runs: Sequence[TrainingRun]) -> str:
@@ -200,11 +201,11 @@ def _rule_losses(axes: Axes, curve: TrainingCurve, theme: Theme) -> None:
     near = min(point.loss for point in curve.points) * (1 + curve.within / 100)
     _rule(axes, near, f"{curve.within:g} % above the best: {near:.4g}", theme)
     low, high = axes.get_ylim()
-    said = f"loss of version 0: {curve.start_loss:.4g}"
+    label = f"loss of version 0: {curve.start_loss:.4g}"
     if low <= curve.start_loss <= high + (high - low):
-        _rule(axes, curve.start_loss, said, theme)
+        _rule(axes, curve.start_loss, label, theme)
     else:
-        axes.set_title(said, loc="right", fontsize=TEXT_SIZE, color=theme.soft)
+        axes.set_title(label, loc="right", fontsize=TEXT_SIZE, color=theme.soft)
 
 
 def _rule(axes: Axes, height: float, text: str, theme: Theme) -> None:

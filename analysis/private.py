@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedping.model_store.version import PrivacyEvent
 
 ENOUGH = 5.0
-"""By how many standard deviations of its noise a number of clients has to exceed 0, for a ratio over it to be told."""
+"""Standard deviations of its noise by which a number of clients has to exceed 0 for a ratio over it to be shown."""
 
 
 class Estimated(Struct, frozen=True, kw_only=True):
@@ -175,12 +175,12 @@ def line_rounds(store: ModelStore, study: Study, line: Line, confidence: float =
 
 def _events(store: ModelStore, study: Study, line: Line) -> dict[int, PrivacyEvent]:
     """Return what the rounds of a line have released, by the version whose clients they heard."""
-    found = {}
+    events = {}
     for number in store.iterations(study.name, line.name):
         version = store.version(study.name, line.name, number)
         if version.lineage.privacy is not None and version.parent is not None:
-            found[version.parent] = version.lineage.privacy
-    return found
+            events[version.parent] = version.lineage.privacy
+    return events
 
 
 def _noise(events: Iterable[PrivacyEvent], line: Line) -> float:
@@ -222,8 +222,8 @@ def _ratio(sums: Sums, of: float, low: float, span: float, confidence: float) ->
     of_noise = sums.noise**2 * (1 + share**2)
     of_clients = sums.often * sums.clients * share * (1 - share)
     error = math.sqrt(of_noise + of_clients) / sums.clients
-    found = estimated(low + span * share, span * error, confidence)
-    return replace(found, low=max(found.low, low), high=min(found.high, low + span))
+    ratio = estimated(low + span * share, span * error, confidence)
+    return replace(ratio, low=max(ratio.low, low), high=min(ratio.high, low + span))
 
 
 def estimated(value: float, error: float, confidence: float) -> Estimated:
@@ -239,22 +239,22 @@ def difference(metric: str, one: ArmResult, other: ArmResult, confidence: float)
     a, b = getattr(one, metric), getattr(other, metric)
     if a is None or b is None:
         return None
-    found = estimated(a.value - b.value, math.hypot(a.error, b.error), confidence)
-    p = math.erfc(abs(found.value) / found.error / math.sqrt(2)) if found.error else float(found.value == 0)
+    estimate = estimated(a.value - b.value, math.hypot(a.error, b.error), confidence)
+    p = math.erfc(abs(estimate.value) / estimate.error / math.sqrt(2)) if estimate.error else float(estimate.value == 0)
     words = metric.replace("_", "-") + (" rate" if metric == "top_choice" else "")
     sure = (
-        f"is {'above' if found.value > 0 else 'below'} that of {other.arm}"
-        if not found.low <= 0 <= found.high
+        f"is {'above' if estimate.value > 0 else 'below'} that of {other.arm}"
+        if not estimate.low <= 0 <= estimate.high
         else f"does not differ from that of {other.arm} by more than chance and noise explain"
     )
     return Difference(
         metric=metric,
         arm=one.arm,
         against=other.arm,
-        difference=found,
+        difference=estimate,
         p=p,
         sentence=f"The {words} of {one.arm} {sure}: "
-        + with_minus(f"{found.value:+.4g} ({found.low:+.4g} to {found.high:+.4g}, p = {p:.2g})."),
+        + with_minus(f"{estimate.value:+.4g} ({estimate.low:+.4g} to {estimate.high:+.4g}, p = {p:.2g})."),
     )
 
 

@@ -41,12 +41,12 @@ def to_terminal(table: Table) -> RichTable:
     from rich.table import Table as Rich
     from rich.text import Text
 
-    made = Rich(title=Text(table.title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    grid = Rich(title=Text(table.title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for i, head in enumerate(table.heads):
-        made.add_column(Text(head.replace(", ", ",\n")), justify="left" if i < table.words else "right", vertical="top")
+        grid.add_column(Text(head.replace(", ", ",\n")), justify="left" if i < table.words else "right", vertical="top")
     for row in table.rows:
-        made.add_row(*(Text(cell.replace(" [", "\n[")) for cell in row))
-    return made
+        grid.add_row(*(Text(cell.replace(" [", "\n[")) for cell in row))
+    return grid
 
 
 def to_html(table: Table) -> str:

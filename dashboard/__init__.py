@@ -1,1 +1,1 @@
-"""The web pages to watch a study, read its results and run experiments: a separate process, beside ingest or alone."""
+"""The web pages to watch a study, read its results and run experiments: a separate process, next to ingest or alone."""

@@ -138,23 +138,25 @@ def _status(error: FedpingError | OSError) -> HTTPStatus:
 
 
 def _sentence(error: FedpingError | OSError) -> tuple[Response | str, int]:
-    return _told(sentence_of(error), _status(error))
+    return _error_answer(sentence_of(error), _status(error))
 
 
 def _too_deep(error: RecursionError) -> tuple[Response | str, int]:
-    return _told("the request is nested too deeply; send fewer levels", HTTPStatus.BAD_REQUEST)
+    return _error_answer("the request is nested too deeply; send fewer levels", HTTPStatus.BAD_REQUEST)
 
 
 def _http_error(error: HTTPException) -> tuple[Response | str, int]:
     status = HTTPStatus(error.code or 500)
     if status == HTTPStatus.NOT_FOUND:
-        return _told(f"there is no page {request.path[:MOST]}; go back to the start", status)
+        return _error_answer(f"there is no page {request.path[:MOST]}; go back to the start", status)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return _told("this is a bug in the dashboard; see the details in the terminal where it was started", status)
-    return _told(f"{status.phrase}: {error.description}", status)
+        return _error_answer(
+            "this is a bug in the dashboard; see the details in the terminal where it was started", status
+        )
+    return _error_answer(f"{status.phrase}: {error.description}", status)
 
 
-def _told(sentence: str, status: HTTPStatus) -> tuple[Response | str, int]:
+def _error_answer(sentence: str, status: HTTPStatus) -> tuple[Response | str, int]:
     """Answer a person with a page, and a program with JSON."""
     if wants_page(request) and not request.path.endswith((".json", ".csv")):
         return render_template("error.html", sentence=sentence, status=status), status
@@ -195,7 +197,7 @@ def prepare(settings: DashboardSettings, port_option: str = "--port") -> None:
 
 
 def serve(settings: DashboardSettings, parent: int | None = None, ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until told to stop by SIGINT or SIGTERM.
+    """Serve until SIGINT or SIGTERM.
 
     Args:
         settings: what to serve, and where.

@@ -1,6 +1,6 @@
 """Who may do what, and what a page may load. Applied to every request, so that no view can forget it.
 
-The host check is against DNS rebinding: somebody else's page whose name points to loopback has that name in ``Host``.
+The host check is against DNS rebinding: an attacker's page whose name points to loopback has that name in ``Host``.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _mark(token: str) -> str:
 _FREE = ("/static/", "/enter")
 
 MOST_BYTES = 2 * 1024 * 1024
-"""Limit on a request's body: descriptions are short, and anybody may send to the login page."""
+"""Limit on a request's body: descriptions are short, and the login page is open to all."""
 
 
 def guard(application: Flask, settings: DashboardSettings) -> None:

@@ -41,9 +41,9 @@ class Job:
 
     Attributes:
         folder: holds everything of the job.
-        state: ``waiting`` for its turn, ``running``, ``finished``, ``failed`` by itself, ``stopped`` by somebody, or
+        state: ``waiting`` for its turn, ``running``, ``finished``, ``failed`` by itself, ``stopped`` by a person, or
             ``lost``: it was killed from outside, or the machine went down.
-        stopping: it is running, and somebody has asked it to stop.
+        stopping: it is running, and a stop has been requested.
         started: when it was last started; None before.
         ended: when it ended; None before it has, and if nothing recorded the end.
         code: its exit code, or minus the signal; None where ``ended`` is.
@@ -76,14 +76,14 @@ class Job:
 
     def last_line(self) -> str:
         """Return the last line of its standard error, without the command's name in front; empty if there is none."""
-        said = [line for line in last_lines(self.folder / STDERR, _TAIL) if line.strip()]
-        text = said[-1].decode(errors="replace").strip() if said else ""
+        lines = [line for line in last_lines(self.folder / STDERR, _TAIL) if line.strip()]
+        text = lines[-1].decode(errors="replace").strip() if lines else ""
         return text.removeprefix("fedping: ").removeprefix("Error: ")
 
 
 def job_fields(folder: Path) -> dict[str, Any]:
     """Return the fields of :class:`Job` from a folder."""
-    alive = is_alive(folder)  # first: whoever starts it takes the lock before anything else
+    alive = is_alive(folder)  # first: the starting process takes the lock before anything else
     process = decoded(folder / PROCESS, Process)
     waiting = not alive and (folder / WAITING).exists()
     ended = None if alive or waiting else decoded(folder / ENDED, Ended)
@@ -116,14 +116,14 @@ def read_job(
     """Return the contents of a job's note, and the fields of the job.
 
     Raises:
-        FedpingError: made by ``unknown`` from ``none`` if there is no such note, or from the sentence about a later
+        FedpingError: made by ``unknown`` from ``none`` if the note does not exist, or from the sentence about a later
             version of fedping that has written the job.
     """
     try:
-        found = decoded(folder / note, kind)
-        if found is None:  # before anything else is read of the folder, which may not exist
+        document = decoded(folder / note, kind)
+        if document is None:  # before anything else is read of the folder, which may not exist
             raise unknown(none)
-        return found, job_fields(folder)
+        return document, job_fields(folder)
     except NewerFormat as error:
         raise unknown(str(error)) from error
 
@@ -190,9 +190,9 @@ class Queue:
         if not self.folder.is_dir():
             return
         with self.alone():
-            found = list(jobs())
-            waiting = sorted((job for job in found if job.state == "waiting"), key=lambda job: (job.queued, job.id))
-            for job in waiting[: self.room(found)]:
+            current = list(jobs())
+            waiting = sorted((job for job in current if job.state == "waiting"), key=lambda job: (job.queued, job.id))
+            for job in waiting[: self.room(current)]:
                 begin(job)
                 (job.folder / WAITING).unlink(missing_ok=True)
 

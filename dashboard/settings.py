@@ -25,7 +25,7 @@ class DashboardSettings:
         host: the address to listen on.
         port: the port to listen on.
         token: what a visitor must present; None admits everybody, which is only for loopback.
-        token_is_ours: whether the dashboard made the token, so that nobody knows it without being told.
+        token_is_ours: whether the dashboard made the token, which users then have to be shown.
         hosts: names, besides those of loopback, by which this dashboard may be addressed if it has no token.
         viewers: the most pages that are kept up to date by an open connection; the others poll.
         runs_at_once: the most runs with a process; the others wait.
@@ -59,12 +59,12 @@ class DashboardSettings:
 
     @property
     def secret_file(self) -> Path:
-        """The file of the key that signs cookies, so that a restart logs nobody out."""
+        """The file of the key that signs cookies, so that a restart keeps users logged in."""
         return self.key or self.runs / ".dashboard-key"
 
     @property
     def token_file(self) -> Path:
-        """The file of the token that the dashboard makes on loopback, so that a restart logs nobody out."""
+        """The file of the token that the dashboard makes on loopback, so that a restart keeps users logged in."""
         return self.runs / ".dashboard-token"
 
 

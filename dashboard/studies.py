@@ -49,11 +49,11 @@ class StudiesOfRuns:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request."""
-        found = _BELOW.fullmatch(environ.get("PATH_INFO", ""))
-        application = self._of(found[2]) if found else None
-        if found is None or application is None:
+        match = _BELOW.fullmatch(environ.get("PATH_INFO", ""))
+        application = self._of(match[2]) if match else None
+        if match is None or application is None:
             return self.rest(environ, start_response)
-        moved = {"SCRIPT_NAME": environ.get("SCRIPT_NAME", "") + found[1], "PATH_INFO": found[3]}
+        moved = {"SCRIPT_NAME": environ.get("SCRIPT_NAME", "") + match[1], "PATH_INFO": match[3]}
         return application({**environ, **moved}, start_response)
 
     def _of(self, id: str) -> Flask | None:

@@ -1,7 +1,7 @@
 """The common parts of all figures: theme colours, an empty canvas, labels at the ends of lines, and output files.
 
 An arm has the same colour in every figure, by its position in the study. The colours are Okabe and Ito's, which people
-with any common colour vision can tell apart, darkened for white paper and lightened for black, so that text in them is
+with any common colour vision can distinguish, darkened for white paper and lightened for black, so that text in them is
 readable.
 
 Matplotlib's ``Figure`` is used directly: no window system, no global list of open figures, no global style.
@@ -139,8 +139,8 @@ def panels(
 
     figure = Figure(figsize=(width, height), layout="constrained", facecolor=theme.paper)
     figure.get_layout_engine().set(wspace=0.08)  # type: ignore[union-attr, call-arg]
-    made = figure.subplots(1, columns, sharey=one_scale, squeeze=False)
-    axes: list[Axes] = list(made[0])
+    axes_grid = figure.subplots(1, columns, sharey=one_scale, squeeze=False)
+    axes: list[Axes] = list(axes_grid[0])
     for one in axes:
         _style(one, theme)
     return figure, axes
@@ -233,15 +233,15 @@ def spread(heights: Sequence[float], low: float, high: float) -> list[float]:
     """Return heights at least a line of text apart, in the same order, and below ``high`` if they fit."""
     gap = _LABEL_GAP * (high - low)
     order = sorted(range(len(heights)), key=lambda i: heights[i])
-    found = dict.fromkeys(order, 0.0)
+    positions = dict.fromkeys(order, 0.0)
     floor = float("-inf")
     for i in order:
-        floor = found[i] = max(heights[i], floor + gap)
+        floor = positions[i] = max(heights[i], floor + gap)
     ceiling = max(high, low + gap * (len(heights) - 1))
     for i in reversed(order):
-        ceiling = found[i] = min(found[i], ceiling)
+        ceiling = positions[i] = min(positions[i], ceiling)
         ceiling -= gap
-    return [found[i] for i in range(len(heights))]
+    return [positions[i] for i in range(len(heights))]
 
 
 DOTS_PER_INCH = 150

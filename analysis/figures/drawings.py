@@ -96,9 +96,9 @@ def _whisker_panel(
         sure = one.finding != "inconclusive" if one.null == null else None
         _whisker(axes, row, estimate(one), sure, theme)
         value = round(estimate(one).value, digits) + 0.0  # adding 0 turns -0.0 into 0.0
-        said = f"{value:.{digits}f}" if null else f"{value:+.{digits}f}{percent_text(estimate(one).value, one.base)}"
+        label = f"{value:.{digits}f}" if null else f"{value:+.{digits}f}{percent_text(estimate(one).value, one.base)}"
         axes.annotate(
-            with_minus(f"{said}  {finding_sign(one)}" if sure else said),
+            with_minus(f"{label}  {finding_sign(one)}" if sure else label),
             (value, row),
             xytext=(0, 9),
             textcoords="offset points",
@@ -154,7 +154,7 @@ def draw_private_rounds(
 ) -> Figure:
     """Draw what each round of a private line said of its arms' metric, with intervals; there is at least one.
 
-    A line has a gap where a round told nothing of an arm.
+    A line has a gap where a round released nothing about an arm.
     """
     figure, (axes,) = panels(theme)
     ends = []

@@ -40,7 +40,7 @@ def executed(notebook: NotebookNode, folder: Path) -> NotebookNode:
     Raises:
         nbclient.exceptions.CellExecutionError: a cell raised.
     """
-    made = nbformat.from_dict(notebook)  # type: ignore[no-untyped-call]
+    copy = nbformat.from_dict(notebook)  # type: ignore[no-untyped-call]
     environment = {
         **os.environ,
         "IPYTHONDIR": str(folder / ".ipython"),
@@ -48,7 +48,7 @@ def executed(notebook: NotebookNode, folder: Path) -> NotebookNode:
         "MPLCONFIGDIR": str(folder / ".matplotlib"),
     }
     client = NotebookClient(
-        made,
+        copy,
         timeout=TIMEOUT,
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
@@ -57,7 +57,7 @@ def executed(notebook: NotebookNode, folder: Path) -> NotebookNode:
         config=Config({"KernelManager": {"transport_encryption": "auto"}}),  # without it the kernel warns
     )
     client.execute(env=environment)
-    return _plain(made)
+    return _plain(copy)
 
 
 def _plain(notebook: NotebookNode) -> NotebookNode:

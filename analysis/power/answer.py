@@ -15,10 +15,10 @@ from fedping.analysis.power.report import (
     PowerRow,
     SimulatedFigure,
     Sizes,
-    given,
     least_headline,
     notes_about,
     power_headline,
+    settings_of_report,
     size_headline,
 )
 from fedping.analysis.statistics.power import (
@@ -59,7 +59,7 @@ def answer(
         change: the change to show.
         users: how many are enrolled in all arms.
         table: further numbers of enrolled users to compute the power for.
-        watch: is told what is being computed.
+        watch: gets what is being computed.
 
     Raises:
         InvalidSettings: neither a change nor users are given, or either is impossible.
@@ -108,16 +108,16 @@ class _Planner:
     def least(self, users: int) -> PowerReport:
         """Answer what smallest effect a number of users shows, in either direction."""
         compared = self._design.compared_of(users)
-        found = (self._least(compared, "less"), self._least(compared, "more"))
+        effects = (self._least(compared, "less"), self._least(compared, "more"))
         return self._report(
             compared,
             question="effect",
-            headline=least_headline(self._pilot, self._design, users, found),
+            headline=least_headline(self._pilot, self._design, users, effects),
             enrolled=users,
             effect=None,
             sizes=None,
             rows=(),
-            least=found,
+            least=effects,
         )
 
     def _report(self, compared: int, **more: Any) -> PowerReport:
@@ -126,7 +126,7 @@ class _Planner:
         same = effect_between(self._pilot.distribution, self._pilot.distribution)
         false_alarms = self._simulated(same, compared)
         fields: dict[str, Any] = {
-            **given(self._pilot, self._design),
+            **settings_of_report(self._pilot, self._design),
             **more,
             "changed": changed,
             "unchanged": unchanged,
@@ -139,8 +139,8 @@ class _Planner:
         level, share, power = self._design.level, self._design.share, self._design.power
         try:
             exact = max(FEWEST_COMPARED, sample_size(effect, power, level, share))
-            self._design.enrolled(exact)  # before studies of so many users are drawn
-            found = simulated_size(
+            self._design.enrolled(exact)  # before studies of as many users are drawn
+            size = simulated_size(
                 effect, self._rng, guess=exact, power=power, alpha=level, share=share, studies=self._design.studies
             )
         except ValueError as error:
@@ -148,10 +148,10 @@ class _Planner:
         return Sizes(
             formula=exact,
             noether=noether_size(effect.superiority, power, level, share),
-            simulated=found.n,
-            low=found.low,
-            high=found.high,
-            agree=found.low <= exact <= found.high,
+            simulated=size.n,
+            low=size.low,
+            high=size.high,
+            agree=size.low <= exact <= size.high,
         )
 
     def _row(self, effect: Effect, compared: int, enrolled: int | None) -> PowerRow:

@@ -27,7 +27,7 @@ _MOST = 1e150
 """The most that a stated value or count can be, so that no product of two overflows."""
 
 _EVEN = 256
-"""Number of values in the stand-in for a distribution without ties; with so many, ties have no effect."""
+"""Number of values in the stand-in for a distribution without ties; among as many, ties have no effect."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +113,10 @@ def _csv_rows(text: str) -> list[list[str]]:
 
 def _toml_rows(text: str, path: Path) -> list[list[Any]]:
     try:
-        said = tomllib.loads(text)
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidSettings(f"the distribution file {path} is not valid TOML: {error}") from error
-    values, counts = said.get("values"), said.get("counts")
+    values, counts = table.get("values"), table.get("counts")
     if not isinstance(values, list) or not isinstance(counts, list) or len(values) != len(counts):
         raise InvalidSettings(
             f"the distribution file {path} has to give values = [...] and counts = [...] of the same length"
@@ -125,14 +125,14 @@ def _toml_rows(text: str, path: Path) -> list[list[Any]]:
 
 
 def _stated(rows: Iterable[list[Any]], source: str, metric: str, unit: Unit) -> Pilot:
-    found: dict[float, float] = {}
+    frequencies: dict[float, float] = {}
     for row in rows:
         value, count = _number_pair(row, source)
-        found[value] = found.get(value, 0.0) + count
-    values = sorted(value for value, count in found.items() if count > 0)
+        frequencies[value] = frequencies.get(value, 0.0) + count
+    values = sorted(value for value, count in frequencies.items() if count > 0)
     if len(values) < 2:
         raise InvalidSettings(f"{source} gives no two different values, so that no change of them can be planned")
-    weights = np.array([found[value] for value in values])
+    weights = np.array([frequencies[value] for value in values])
     distribution = Distribution(np.array(values), weights / weights.sum())
     return Pilot(distribution.coarsened(MOST_VALUES), metric, source, unit)
 
@@ -141,8 +141,8 @@ def _number_pair(row: list[Any], source: str) -> tuple[float, float]:
     try:
         value, count = (float(cell) for cell in row)
     except (TypeError, ValueError) as error:
-        said = ",".join(map(str, row))
-        raise InvalidSettings(f"'{said}' in {source} is no value with its count, such as 3,120 or 3:120") from error
+        text = ",".join(map(str, row))
+        raise InvalidSettings(f"'{text}' in {source} is no value with its count, such as 3,120 or 3:120") from error
     if not (abs(value) <= _MOST and 0 <= count <= _MOST):
         raise InvalidSettings(
             f"the value {value:g} with the count {count:g} in {source} cannot be: values lie within {_MOST:g} of 0, "
@@ -221,7 +221,7 @@ class Design:
         return first, compared - first
 
     def enrolled(self, compared: int) -> int:
-        """Return how many users must be enrolled in all arms to compare so many.
+        """Return the number of users to enrol in all arms for a number of compared users.
 
         Raises:
             InvalidSettings: more than `MOST_USERS`.
@@ -235,7 +235,7 @@ class Design:
         return math.ceil(enrolled)
 
     def compared_of(self, enrolled: int) -> int:
-        """Return how many users are compared if so many are enrolled.
+        """Return the number of compared users for a number of enrolled users.
 
         Raises:
             InvalidSettings: fewer than four, or more than `MOST_USERS` are enrolled.

@@ -28,12 +28,13 @@ def size_headline(pilot: Pilot, design: Design, effect: EffectFigures, sizes: Si
 
 
 def power_headline(pilot: Pilot, design: Design, effect: EffectFigures, sizes: Sizes, row: PowerRow) -> str:
-    """Say what the power is."""
-    found = row.simulated
+    """Return the power as a sentence."""
+    simulated = row.simulated
     return (
         f"With {_among(pilot, design, row.enrolled, row.changed)} with the change and "
         f"{row.unchanged:,} without, the power to show {change_words(pilot, effect)} at the {level_words(design)} is "
-        f"{percent(row.formula)}; by simulation {percent(found.value)} ({percent(found.low)} to {percent(found.high)})."
+        f"{percent(row.formula)}; by simulation {percent(simulated.value)} ({percent(simulated.low)} to "
+        f"{percent(simulated.high)})."
     )
 
 
@@ -168,7 +169,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
 
 
 class PowerRow(Struct, frozen=True, kw_only=True):
-    """The power with so many enrolled, of whom ``changed`` and ``unchanged`` are compared."""
+    """The power with a number of enrolled users, of whom ``changed`` and ``unchanged`` are compared."""
 
     enrolled: int
     changed: int
@@ -217,7 +218,7 @@ class PowerReport(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def given(pilot: Pilot, design: Design) -> dict[str, object]:
+def settings_of_report(pilot: Pilot, design: Design) -> dict[str, object]:
     """Return the fields of a report that repeat the inputs."""
     return {
         "metric": pilot.metric,
@@ -273,12 +274,12 @@ def _least_table(report: PowerReport) -> Table:
 
 
 def _least_cells(one: Least) -> tuple[str, ...]:
-    effect, found = one.effect, one.simulated
-    if effect is None or found is None:
+    effect, simulated = one.effect, one.simulated
+    if effect is None or simulated is None:
         return one.direction, "none shows"
     moved = [(effect.changed_mean, ".4g"), (effect.difference, "+.4g"), (effect.percent, "+.3g")]
     means = ("" if value is None else with_minus(f"{value:{form}}") for value, form in moved)
-    return one.direction, *means, f"{effect.superiority:.4f}", percent(found.value), _interval(found)
+    return one.direction, *means, f"{effect.superiority:.4f}", percent(simulated.value), _interval(simulated)
 
 
 def _interval(found: SimulatedFigure) -> str:

@@ -62,13 +62,13 @@ def write_figures(
     Raises:
         FedpingError: a file cannot be written.
     """
-    found = plates(verdict, histories)
+    drawn = plates(verdict, histories)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        written = [path for plate in found if isinstance(plate, Plate) for path in _written(plate, folder, theme)]
+        written = [path for plate in drawn if isinstance(plate, Plate) for path in _written(plate, folder, theme)]
     except OSError as error:
         raise FedpingError(f"cannot write figures to {folder}: {error.strerror}; give another --figures") from error
-    return written, [plate for plate in found if isinstance(plate, Gap)]
+    return written, [plate for plate in drawn if isinstance(plate, Gap)]
 
 
 def _written(plate: Plate, folder: Path, theme: Theme) -> list[Path]:
@@ -185,11 +185,11 @@ def _print_rest(verdict: Verdict, console: Console) -> None:
     for table in report_tables(verdict):
         console.print(to_terminal(table))
         console.print()
-    for said in segment_sentences(verdict):
-        console.print(Text(f" - {said}"))
-    for said, one in zip(verdict.sentences, verdict.comparisons, strict=True):
+    for text in segment_sentences(verdict):
+        console.print(Text(f" - {text}"))
+    for text, one in zip(verdict.sentences, verdict.comparisons, strict=True):
         mark = Text(" - ", style="dim" if one.finding == "inconclusive" else "bold")
-        console.print(mark + Text(said))
+        console.print(mark + Text(text))
     console.print()
     beside = personal_note(verdict)  # it stands beside the verdict
     for note in [*table_notes(verdict), *([] if verdict.ratio.mismatch else [verdict.ratio_sentence])]:
@@ -230,11 +230,11 @@ def write_private_page(
     """
     from markupsafe import Markup
 
-    found = [each for line in result.lines for each in line.differences]
+    differences = [each for line in result.lines for each in line.differences]
     page = rendered(
         "private_page.html",
         study=result.study,
-        headline=found[0].sentence if found else "No two arms can be compared yet.",
+        headline=differences[0].sentence if differences else "No two arms can be compared yet.",
         caution=caution,
         lines=[
             {
@@ -284,13 +284,13 @@ def _cell(found: Estimated | None) -> str:
 
 
 def _figures(rounds: LineRounds) -> list[tuple[str, Markup]]:
-    """Return a figure of each metric of which any round has told something: its title and its drawing."""
+    """Return a figure, as title and drawing, of each metric that any round has released."""
     from markupsafe import Markup
 
-    made = []
+    figures = []
     for name, title, label in _METRICS:
         if any(getattr(each, name) is not None for results in rounds.arms.values() for each in results):
             figure = draw_private_rounds(rounds, "loss" if name == "loss" else "top_choice", label, theme=PAGE)
-            said = f"{label} of each arm of line {rounds.line}, by round, with intervals"
-            made.append((title, Markup(to_svg(figure, f"{rounds.line}-{name}", title, said))))
-    return made
+            description = f"{label} of each arm of line {rounds.line}, by round, with intervals"
+            figures.append((title, Markup(to_svg(figure, f"{rounds.line}-{name}", title, description))))
+    return figures

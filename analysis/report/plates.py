@@ -64,10 +64,10 @@ def plates(verdict: Verdict, histories: Sequence[LineHistory]) -> list[Plate | G
         histories: the study's lines.
     """
     arms = [arm.name for arm in verdict.study.arms]
-    found: list[Plate | Gap] = [*_effects(verdict), *_over_time(verdict)]
+    items: list[Plate | Gap] = [*_effects(verdict), *_over_time(verdict)]
     for history in histories:
-        found += _OfLine(history, arms, verdict.measured, several=len(histories) > 1).plates()
-    return [*found, _hours(verdict, arms)]
+        items += _OfLine(history, arms, verdict.measured, several=len(histories) > 1).plates()
+    return [*items, _hours(verdict, arms)]
 
 
 def _effects(verdict: Verdict) -> Iterator[Plate]:
@@ -158,20 +158,20 @@ class _OfLine:
             reason = f"No {self._measured.one} of line '{self._history.line}' {self._measured.none} yet."
             yield self._gap("loss", "Loss over the iterations", reason)
             return
-        said = _series_said(series_of(curves, "loss"))
+        caption = _series_said(series_of(curves, "loss"))
         yield self._plate(
             "loss",
             "Loss over the iterations",
             f"The mean over each iteration's {self._measured.averaged}, measured before its pings train the next "
             "version.",
-            said,
+            caption,
             partial(draw.draw_loss, curves, arms=self._arms),
         )
         yield self._plate(
             "loss-smoothed",
             "Loss over the iterations, smoothed",
             "Each point is the mean of the last five iterations.",
-            said,
+            caption,
             partial(draw.draw_smooth_loss, curves, arms=self._arms),
         )
 
@@ -189,7 +189,7 @@ class _OfLine:
             yield self._plate("characters-typed", title, note, _series_said(typed), figure)
         title = "Selected rank over the iterations, smoothed"
         if not ranks:
-            yield self._gap("selected-rank", title, "The pings of this line tell no rank.")
+            yield self._gap("selected-rank", title, "The pings of this line have no rank.")
         else:
             figure = partial(draw.draw_rank, self._history.curves, arms=self._arms)
             yield self._plate("selected-rank", title, f"0 is the top. {note}", _series_said(ranks), figure)
@@ -198,12 +198,12 @@ class _OfLine:
         traffic = self._history.traffic
         most, least = max(traffic.total), min(traffic.total)
         swing = f", {most / least:.1f} times as many as the quietest" if least else ""
-        said = f"The busiest iteration has {most:,} pings{swing}, which has {least:,}."
+        caption = f"The busiest iteration has {most:,} pings{swing}, which has {least:,}."
         return self._plate(
             "pings-by-iteration",
             "Pings by iteration",
-            f"{said} Dotted lines are midnight, UTC.",
-            said,
+            f"{caption} Dotted lines are midnight, UTC.",
+            caption,
             partial(draw.draw_round_traffic, traffic, arms=self._arms),
         )
 
@@ -235,8 +235,8 @@ class _OfLine:
 
     def _titled(self, title: str) -> str:
         """Return a title, with the line's name if there are several lines; a question stays a single question."""
-        said = title.removesuffix("?")
-        return f"{said}, line {self._history.line}{title[len(said) :]}" if self._several else title
+        text = title.removesuffix("?")
+        return f"{text}, line {self._history.line}{title[len(text) :]}" if self._several else title
 
 
 def _subsample_note(quality: SubsampleQuality) -> str:

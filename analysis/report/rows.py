@@ -189,7 +189,7 @@ def table_notes(verdict: Verdict) -> list[str]:
         notes.append(f"'overturned by' is the number of clients who, {how}, would leave a finding unproven. {TICKETS}")
     notes.extend(f"{shortage_sentence(one)}." for one in verdict.comparisons if one.shortage is not None)
     if verdict.enrolled is None:
-        notes.append("Pings do not tell how many clients were enrolled; --enrolled adds that number.")
+        notes.append("Pings do not show how many clients were enrolled; --enrolled adds that number.")
     if verdict.tally.mixed:
         notes.append(
             f"{verdict.tally.mixed:,} clients named more than one arm; they are left out of the comparison by client."

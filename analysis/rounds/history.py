@@ -32,12 +32,12 @@ def series_of(curves: Mapping[str, ArmCurve], what: Literal["loss", "rank_select
 
     Arms without any value are left out.
     """
-    found = {}
+    series = {}
     for name, curve in curves.items():
         points = [(i, v) for i, v in zip(curve.iterations, getattr(curve, what), strict=True) if not np.isnan(v)]
         if points:
-            found[name] = Series(*map(tuple, zip(*points, strict=True)))
-    return found
+            series[name] = Series(*map(tuple, zip(*points, strict=True)))
+    return series
 
 
 def metric_series(store: ModelStore, landing: Place, study: str, line: str, column: str) -> dict[str, Series]:
@@ -160,22 +160,22 @@ def line_history(
 
 def _typed(store: ModelStore, landing: Place, study: str, line: str) -> Mapping[str, Series] | Missing:
     try:
-        found = metric_series(store, landing, study, line, "num_chars_typed")
+        series = metric_series(store, landing, study, line, "num_chars_typed")
     except FedpingError as error:
         return Missing(str(error))
-    return found or Missing(f"No interaction of line '{line}' ended with a selection yet.")
+    return series or Missing(f"No interaction of line '{line}' ended with a selection yet.")
 
 
 def _quality(
     store: ModelStore, landing: Place, study: str, line: str, size: int, seed: int
 ) -> SubsampleQuality | Missing:
     try:
-        found = subsample_quality(store, landing, study, line, size=size, seed=seed)
+        quality = subsample_quality(store, landing, study, line, size=size, seed=seed)
     except FedpingError as error:
         return Missing(str(error))
-    if found.iterations:
-        return found
-    most = max(found.skipped.values(), default=0)
+    if quality.iterations:
+        return quality
+    most = max(quality.skipped.values(), default=0)
     return Missing(
         f"No iteration of line '{line}' has more than {size:,} usable pings to draw from, the most has {most:,}; "
         "ask for smaller subsamples with --subsample."

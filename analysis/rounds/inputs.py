@@ -86,8 +86,8 @@ def arm_places(table: pa.Table, arms: Sequence[str]) -> NDArray[np.int64]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pc.index_in(table.column("study_variation"), value_set=pa.array(arms, pa.string()))
-    return np.asarray(pc.fill_null(found, -1).to_numpy(), dtype=np.int64)
+    places = pc.index_in(table.column("study_variation"), value_set=pa.array(arms, pa.string()))
+    return np.asarray(pc.fill_null(places, -1).to_numpy(), dtype=np.int64)
 
 
 def examples_of(table: pa.Table, study: Study) -> NDArray[np.int64]:

@@ -111,20 +111,20 @@ def subsample_quality(
         StoreError: there is no such study or line, or a version cannot be read.
         FedpingError: a file that a round read is gone or damaged.
     """
-    found, skipped = [], {}
+    errors_by_iteration, skipped = [], {}
     for pings in _iterations(store, landing, study, line):
         if len(pings) <= size:
             skipped[pings.iteration] = len(pings)
             continue
         rng = np.random.default_rng([seed, pings.iteration])
-        found.append(
+        errors_by_iteration.append(
             (pings.iteration, len(pings), subsample_errors(pings, rng, size=size, draws=draws, replacement=replacement))
         )
-    errors = [one for _, _, one in found]
+    errors = [one for _, _, one in errors_by_iteration]
     return SubsampleQuality(
         size=size,
-        iterations=tuple(iteration for iteration, _, _ in found),
-        pings=tuple(count for _, count, _ in found),
+        iterations=tuple(iteration for iteration, _, _ in errors_by_iteration),
+        pings=tuple(count for _, count, _ in errors_by_iteration),
         update=_stacked([one.update for one in errors], draws),
         signs=_stacked([one.signs for one in errors], draws),
         loss=_stacked([one.loss for one in errors], draws),

@@ -162,7 +162,7 @@ def log_wealth(counts: ValueCounts, means: Floats) -> Floats:
     Returns:
         Shape (k,); infinite where a value is impossible under the mean.
     """
-    found = np.empty(len(means))
+    wealth = np.empty(len(means))
     for begun in range(0, len(means), portion := max(1, _CELLS // (len(FRACTIONS) * len(counts.values)))):
         against = means[begun : begun + portion, None, None]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -170,8 +170,8 @@ def log_wealth(counts: ValueCounts, means: Floats) -> Floats:
         logs = np.log1p(FRACTIONS[:, None] * (ratio - 1)) @ counts.counts.astype(np.float64)
         # Under the mean 0 only 0 is possible, and under no mean is a bet worth more than its expectation there.
         logs = np.where(against[..., 0] > 0, logs, math.inf if counts.values[-1] > 0 else 0.0)
-        found[begun : begun + portion] = logsumexp(logs, axis=1) - math.log(len(FRACTIONS))
-    return found
+        wealth[begun : begun + portion] = logsumexp(logs, axis=1) - math.log(len(FRACTIONS))
+    return wealth
 
 
 def evidence(larger: ValueCounts, smaller: ValueCounts, difference: float = 0.0) -> float:

@@ -329,5 +329,5 @@ class _Differences:
 
     def _largest_at_most(self, difference: float) -> float:
         where = np.searchsorted(self._values, self._others + difference, side="right") - 1
-        found = where >= 0
-        return float((self._values[where[found]] - self._others[found]).max())
+        exists = where >= 0
+        return float((self._values[where[exists]] - self._others[exists]).max())

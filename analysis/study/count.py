@@ -218,7 +218,7 @@ class _Reading:
         self._verified: list[tuple[Sequence[Path], Sequence[str]]] = []
 
     def read(self, folders: Mapping[Place, Sequence[Place]], columns: Mapping[str, str]) -> DataFrame:
-        """Return some columns of landed files; :meth:`checked` tells after an action whether all could be read.
+        """Return some columns of landed files; :meth:`checked` raises after an action if a file was unreadable.
 
         Raises:
             FedpingError: a file of a folder cannot be read, or is none of landed pings.
@@ -322,7 +322,7 @@ def _beginnings(reading: _Reading, study: Study, landing: Place) -> DataFrame:
 
 
 def _settled(pings: DataFrame, days: int) -> DataFrame:
-    """Return the pings from so many days after the hour of their client's first on."""
+    """Return the pings from a number of days after the hour of their client's first ping on."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return pings.where(F.col("received") >= (F.col("begun").cast("bigint") + 24 * days) * HOUR_MS) if days else pings
@@ -453,7 +453,7 @@ def _values(documents: DataFrame, clients: DataFrame, metrics: Sequence[Metric],
     from pyspark.sql import functions as F  # noqa: N812
 
     selections, exposed = documents.where("selected"), clients.where("n > 0 and arm is not null")
-    found = [
+    frames = [
         _counted("hours", documents.select("arm", F.col("hour").cast("double").alias("value"))),
         _counted("exposed", exposed.select("arm", F.col("since").cast("double").alias("value"))),
     ]
@@ -462,9 +462,9 @@ def _values(documents: DataFrame, clients: DataFrame, metrics: Sequence[Metric],
         if first_values:
             kinds[f"f{i}"] = (exposed, F.col(f"f{i}"))
         for kind, (rows, value) in kinds.items():
-            found.append(_counted(kind, rows.select("arm", _on_grid(value, metric.digits).alias("value"))))
-    union = found[0]
-    for other in found[1:]:
+            frames.append(_counted(kind, rows.select("arm", _on_grid(value, metric.digits).alias("value"))))
+    union = frames[0]
+    for other in frames[1:]:
         union = union.unionAll(other)
     return union
 
@@ -538,23 +538,25 @@ def _parts(
 
     exposed = clients.where("n > 0 and arm is not null")
     means = [(F.col(f"s{i}") / F.col("n")).alias(f"x{i}") for i in measured]
-    found = _moments(in_parts((F.floor(F.col("hour") / hours) * hours).cast("int")), 0, metrics, ends)
+    moments = _moments(in_parts((F.floor(F.col("hour") / hours) * hours).cast("int")), 0, metrics, ends)
     for j in range(len(segments)):
         rows = exposed.select("arm", F.col(f"g{j}").alias("number"), *means)
-        found = found.unionAll(_moments(rows, j + 1, metrics, ends))
-    return found.unionAll(_moments(in_parts(part), len(segments) + 1, metrics, ends))
+        moments = moments.unionAll(_moments(rows, j + 1, metrics, ends))
+    return moments.unionAll(_moments(in_parts(part), len(segments) + 1, metrics, ends))
 
 
 def _within(value: str, metric: int, ends: Sequence[Ends]) -> Column:
     """Return a client's value of a metric (its number), moved to the nearest end of its arm where it is beyond."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    found = F.col(value)
+    value_column = F.col(value)
     for arm, of_metrics in enumerate(ends):
         if (two := of_metrics[metric]) is not None:
             low, high = map(F.lit, two)
-            found = F.when(F.col("arm") == arm, F.least(F.greatest(F.col(value), low), high)).otherwise(found)
-    return found
+            value_column = F.when(F.col("arm") == arm, F.least(F.greatest(F.col(value), low), high)).otherwise(
+                value_column
+            )
+    return value_column
 
 
 def _moments(rows: DataFrame, segment: int, metrics: Sequence[Metric], ends: Sequence[Ends]) -> DataFrame:

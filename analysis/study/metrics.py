@@ -135,7 +135,7 @@ def measured_by(document: DocumentType) -> Measured:
     """
     if document.name not in MEASURED:
         raise FedpingError(
-            f"{document.name} pings tell nothing that may be counted ping by ping; their metrics are in the versions, "
+            f"{document.name} pings have nothing to be counted ping by ping; their metrics are in the versions, "
             "as sums with noise"
         )
     return MEASURED[document.name]

@@ -102,7 +102,7 @@ class Part:
     Attributes:
         segment: the segment's name; None for a part of the time, `IN_STUDY` for one of the clients' own time.
         number: the group's position in its segment, the first hour since 1970, or a key of `WEEKS`.
-        arms: the clients' moments in it by arm and metric; without arms that had nobody.
+        arms: the clients' moments in it by arm and metric; without arms that had no client.
     """
 
     segment: str | None
@@ -241,11 +241,13 @@ def split_columns(
         rows: rows (segment, number, arm, n, m0, v0, ...), see `fedping.analysis.study.count`.
         segments: the names in the order of the segments' numbers, with None for time.
     """
-    found: dict[tuple[int, int], dict[str, dict[str, ClientMoments]]] = {}
+    parts_by_number: dict[tuple[int, int], dict[str, dict[str, ClientMoments]]] = {}
     for row in rows.to_pylist():
         moments = {
             metric.name: ClientMoments(row["n"], row[f"m{i}"], math.nan if row["n"] < 2 else row[f"v{i}"])
             for i, metric in enumerate(metrics)
         }
-        found.setdefault((row["segment"], row["number"]), {})[arms[row["arm"]]] = moments
-    return tuple(Part(segments[segment], number, by_arm) for (segment, number), by_arm in sorted(found.items()))
+        parts_by_number.setdefault((row["segment"], row["number"]), {})[arms[row["arm"]]] = moments
+    return tuple(
+        Part(segments[segment], number, by_arm) for (segment, number), by_arm in sorted(parts_by_number.items())
+    )

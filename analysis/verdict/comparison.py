@@ -157,7 +157,7 @@ def compare(plan: Plan, tallies: Sequence[tuple[Metric, Pair, MetricTally, Metri
     p = [level.test.log10_p for level in clients]
     corrected = CORRECTIONS[plan.correction](p)
     level = deciding_level(p, plan.alpha, plan.correction)
-    made = []
+    comparisons = []
     for i, (metric, pair, a, b) in enumerate(tallies):
         sequence = _sequence(metric, *_firsts(a, b), plan) if plan.interim else None
         finding = _finding(clients[i], corrected[i], sequence, plan.alpha)
@@ -166,7 +166,7 @@ def compare(plan: Plan, tallies: Sequence[tuple[Metric, Pair, MetricTally, Metri
             mann_whitney(a.pings, b.pings),
             clustered_difference(a.sums, b.sums, plan.confidence),
         )
-        made.append(
+        comparisons.append(
             Comparison(
                 metric=metric,
                 pair=pair,
@@ -182,7 +182,7 @@ def compare(plan: Plan, tallies: Sequence[tuple[Metric, Pair, MetricTally, Metri
                 shortage=_shortage(metric, a, b) if plan.interim else None,
             )
         )
-    return made
+    return comparisons
 
 
 def _clients(a: MetricTally, b: MetricTally, confidence: float) -> ClientLevel:

@@ -1,4 +1,4 @@
-"""The plan of an analysis: what to compare, and how strictly. It is fixed before anybody looks at the data."""
+"""The plan of an analysis: what to compare, and how strictly. It is fixed before the data are read."""
 
 from __future__ import annotations
 
@@ -179,10 +179,10 @@ def _pairs(study: Study, given: tuple[str, ...] | None) -> tuple[Pair, ...]:
     everything = all_pairs(study)
     if given is None:
         return everything
-    found = []
+    pairs = []
     for pair in given:
         first, colon, second = pair.partition(":")
         if not colon:
             raise InvalidSettings(f"'{pair}' is no pair of arms; write it as {':'.join(everything[0])}")
-        found.append((study.arm(first.strip()).name, study.arm(second.strip()).name))
-    return tuple(found)
+        pairs.append((study.arm(first.strip()).name, study.arm(second.strip()).name))
+    return tuple(pairs)

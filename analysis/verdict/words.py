@@ -23,35 +23,35 @@ def sentence(comparison: Comparison, plan: Plan, unit: str = "interaction") -> s
     first, second = comparison.pair
     numbers = _numbers(comparison, plan, unit)
     if comparison.finding == "inconclusive":
-        said = f"{comparison.metric.title.capitalize()}, {first} against {second}: inconclusive; {numbers}"
+        text = f"{comparison.metric.title.capitalize()}, {first} against {second}: inconclusive; {numbers}"
     else:
         did = comparison.metric.less if comparison.finding == "less" else comparison.metric.more
-        said = f"Users of {first} {did} than users of {second}: {numbers}"
+        text = f"Users of {first} {did} than users of {second}: {numbers}"
         if comparison.ranks_against_means:
-            said += ". The means say the opposite; most users decide, not the largest values"
+            text += ". The means say the opposite; most users decide, not the largest values"
     if comparison.fragility is not None:
-        said += f". {_fragile(comparison)}"
+        text += f". {_fragile(comparison)}"
     elif (shortage := shortage_sentence(comparison)) is not None:
-        said += f". {shortage}"
-    return f"{said}. {_guardrail(comparison)}".strip() if _is_guardrail(comparison, plan) else f"{said}."
+        text += f". {shortage}"
+    return f"{text}. {_guardrail(comparison)}".strip() if _is_guardrail(comparison, plan) else f"{text}."
 
 
 def headline(comparisons: Sequence[Comparison], plan: Plan, ratio: SampleRatio) -> str:
     """Return the verdict in one sentence, the first one that people read."""
-    found = [one for one in comparisons if one.finding != "inconclusive"]
+    findings = [one for one in comparisons if one.finding != "inconclusive"]
     total = f"{len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''}"
-    if not found:
+    if not findings:
         none = "the comparison does not show" if len(comparisons) == 1 else f"none of the {total} shows"
-        said = f"Inconclusive: {none} a difference at the {100 * plan.alpha:g} % level, corrected for all tests"
+        text = f"Inconclusive: {none} a difference at the {100 * plan.alpha:g} % level, corrected for all tests"
     else:
-        shown = "; ".join(_summaries(found))
-        said = f"{len(found)} of {total} {'show' if len(found) > 1 else 'shows'} a difference: {shown}"
-    broken = sorted({one.metric.title for one in found if _is_guardrail(one, plan) and is_worse(one)})
+        shown = "; ".join(_summaries(findings))
+        text = f"{len(findings)} of {total} {'show' if len(findings) > 1 else 'shows'} a difference: {shown}"
+    broken = sorted({one.metric.title for one in findings if _is_guardrail(one, plan) and is_worse(one)})
     if broken:
-        said = f"Guardrail broken ({', '.join(broken)}). {said}"
+        text = f"Guardrail broken ({', '.join(broken)}). {text}"
     if plan.interim:
-        said = f"Interim look, not the final verdict. {said}"
-    return f"Do not rely on this: the arms have the wrong sizes. {said}." if ratio.mismatch else f"{said}."
+        text = f"Interim look, not the final verdict. {text}"
+    return f"Do not rely on this: the arms have the wrong sizes. {text}." if ratio.mismatch else f"{text}."
 
 
 def shortage_sentence(comparison: Comparison) -> str | None:
@@ -123,11 +123,11 @@ def fragility_text(comparison: Comparison) -> str:
 
 def fragility_sentence(comparisons: Sequence[Comparison]) -> str | None:
     """Return how few clients would overturn the most fragile finding, and the remedy; None without a finding."""
-    found = [one for one in comparisons if one.fragility is not None]
-    if not found:
+    findings = [one for one in comparisons if one.fragility is not None]
+    if not findings:
         return None
-    least = min(found, key=lambda one: one.fragility or 0)
-    which = f" ({least.metric.title}, {least.pair[0]} against {least.pair[1]})" if len(found) > 1 else ""
+    least = min(findings, key=lambda one: one.fragility or 0)
+    which = f" ({least.metric.title}, {least.pair[0]} against {least.pair[1]})" if len(findings) > 1 else ""
     return f"{_fragile(least)}{which}. {TICKETS}"
 
 

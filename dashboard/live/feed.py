@@ -60,7 +60,7 @@ class Paced(Generic[T]):
 class Now(Struct, frozen=True, kw_only=True):
     """What can change without a new version.
 
-    ``hint`` says what there is to do next, if anything is; ``held`` is a version that waits for somebody's decision.
+    ``hint`` says what to do next, if anything; ``held`` is a version that waits for a decision.
     ``privacy`` is there for a private line. In a ``discreet`` store, which has a private study, neither ``ingest`` nor
     ``landed`` tell how many pings there are: that changes with every client that sends one.
     """
@@ -96,7 +96,7 @@ def now_of(newest: int, facts: CheckInput) -> Now:
 
 
 def _discreet(ingest: Ingest, facts: CheckInput) -> Ingest:
-    """Return what may be told of ingest: nothing that a ping of a private study would change."""
+    """Return the part of ingest that may be shown: nothing that a ping of a private study would change."""
     own = facts.ingest.studies.get(facts.study) if facts.line.privacy is None else None
     return Ingest(
         state=ingest.state,
@@ -108,7 +108,7 @@ def _discreet(ingest: Ingest, facts: CheckInput) -> Ingest:
 
 
 def _own(facts: CheckInput) -> tuple[Uploads, ...]:
-    """Return what has come for the line; of a discreet store nobody is told."""
+    """Return the updates of the line, by encoding."""
     own = facts.study, facts.line.name
     return tuple(one for one in facts.ingest.uploads if (one.study, one.line) == own)
 
@@ -178,11 +178,11 @@ def studies_in(lines: Lines) -> list[StudySummary]:
     """
     judged = lines.watch.all(lines.ingest())
     store = open_store(lines.settings.store)
-    found = [
+    summaries = [
         StudySummary(name=name, declared=declared, health=health, lines=_lines(store, name))
         for name, (declared, health) in judged.items()
     ]
-    return sorted(found, key=lambda one: VERDICTS.index(one.health.verdict))
+    return sorted(summaries, key=lambda one: VERDICTS.index(one.health.verdict))
 
 
 def _lines(store: ModelStore, study: str) -> tuple[LineSummary, ...]:
@@ -197,8 +197,8 @@ def _summary(store: ModelStore, study: str, line: str) -> LineSummary:
         newest = store.versions.outcome(study, line, store.lines.newest(study, line))
     except FedpingError:
         return LineSummary(name=line)
-    made = newest.lineage.aggregate
-    clients = None if made is None else made.clients
+    aggregate = newest.lineage.aggregate
+    clients = None if aggregate is None else aggregate.clients
     if newest.lineage.privacy is not None:
         arms = store.study(study).arms
         clients = sum(newest.lineage.arms[arm.name].pings for arm in arms if arm.line == line and arm.submits)
@@ -263,11 +263,11 @@ class Lines:
             return self._lines[key]
 
     def _taking_part(self, study: str, line: str) -> TakingPart:
-        found, landing = open_store(self.settings.store).study(study), self.settings.landing
-        if not lists_clients(found):
+        the_study, landing = open_store(self.settings.store).study(study), self.settings.landing
+        if not lists_clients(the_study):
             return TakingPart()
-        told = evaluations(landing, found, line)[-EVALUATIONS:]
-        return TakingPart(roll=list_participants(landing, found, line), evaluations=tuple(told))
+        newest = evaluations(landing, the_study, line)[-EVALUATIONS:]
+        return TakingPart(roll=list_participants(landing, the_study, line), evaluations=tuple(newest))
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Page:
 
 
 class KnownLine:
-    """What was read of a line; valid as long as it is still there.
+    """Cache of the versions of a line; valid while the line exists.
 
     ``numbers`` are its versions, ascending; ``unreadable`` has, among those that were read, the damaged ones with their
     sentences. Methods are called by one thread at a time (:class:`LineHistory` ensures this).
@@ -66,7 +66,7 @@ class KnownLine:
         self.numbers = store.iterations(files.study, files.line)
         if not self.numbers:
             store.head(files.study, files.line)  # raises a sentence if there is none
-        self.shown = _shown(files, self.line, self.numbers)
+        self.shown = _selection(files, self.line, self.numbers)
         self.links = ShownLinks(self.line)
         self._training = [arm.name for arm in self.study.arms if arm.line == self.line.name and arm.submits]
         self.unreadable: dict[int, str] = {}
@@ -158,7 +158,7 @@ class LineHistory:
             return then(self._known)
 
     def deadline(self, seconds: float = READING_SECONDS) -> Callable[[], bool]:
-        """Return a function that says whether so many seconds have passed."""
+        """Return a function that returns whether a number of seconds have passed."""
         until = self._clock() + seconds
         return lambda: self._clock() > until
 
@@ -170,11 +170,11 @@ def version_mark(version: Version) -> str:
 
 
 def seen_as(version: Version) -> str:
-    """Return what a page says of the version that somebody looked at, before it decides something about it."""
+    """Return the identity of the version on a page, which a decision about it has to name."""
     return f"{version.iteration}.{version_mark(version)}"
 
 
-def _shown(files: LineFiles, line: Line, numbers: Sequence[int]) -> Shown:
+def _selection(files: LineFiles, line: Line, numbers: Sequence[int]) -> Shown:
     at = chosen_at(line.spec.m, numbers[-1])
     start = files.version(numbers[0]).model
     by = None if at is None else files.version(min(numbers, key=lambda number: abs(number - at))).model

@@ -57,11 +57,11 @@ def lineage_of(store: ModelStore, study: str, line: str, number: int) -> dict[st
     the_study = store.study(study)
     version = store.version(study, line, number)
     lineage = version.lineage
-    made = lineage.aggregate
+    aggregate = lineage.aggregate
     return {
         "version": version.iteration,
         "created": version.created,
-        "made_by": _made_by(version),
+        "made_by": _origin(version),
         "origin": lineage.origin,
         "restored": lineage.restored,
         "parent": version.parent,
@@ -71,9 +71,9 @@ def lineage_of(store: ModelStore, study: str, line: str, number: int) -> dict[st
         "config_digest": lineage.config_digest,
         "code_version": lineage.code_version,
         "window_end_ms": lineage.window_end_ms or None,
-        "clients": None if made is None else made.clients,
-        "pings": None if made is None else made.pings,
-        "weight": None if made is None else made.weight,
+        "clients": None if aggregate is None else aggregate.clients,
+        "pings": None if aggregate is None else aggregate.pings,
+        "weight": None if aggregate is None else aggregate.weight,
         "counts": [{"reason": r, "pings": n, "words": OUTCOMES.get(r, "")} for r, n in lineage.counts.items()],
         "ages": lineage.ages,
         "arms": lineage.arms,
@@ -94,12 +94,12 @@ def _released(version: Version) -> dict[str, Any] | None:
     event = version.lineage.privacy
     if event is None:
         return None
-    told = ("sigma", "noise_multiplier", "sensitivity", "sampling", "releases", "epsilon", "delta", "accountant")
+    names = ("sigma", "noise_multiplier", "sensitivity", "sampling", "releases", "epsilon", "delta", "accountant")
     shared = None if event.shared is None else {"helper": event.shared.helper, "refused": event.shared.refused}
-    return {name: getattr(event, name) for name in (*told, "stepped")} | {"shared": shared}
+    return {name: getattr(event, name) for name in (*names, "stepped")} | {"shared": shared}
 
 
-def _made_by(version: Version) -> str:
+def _origin(version: Version) -> str:
     match version.lineage.origin:
         case "created" if (begun := version.lineage.warm_start) is not None:
             return f"Published with the study, with weights that were taken over from {begun.taken.told}"

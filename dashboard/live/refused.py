@@ -89,8 +89,8 @@ def newest_refusals(folder: Path, study: str, most: int = NEWEST) -> list[Refusa
         study: its name.
         most: the most entries to return.
     """
-    found = [entry for path in sorted(folder.glob("*.jsonl")) for entry in _tail(path)]
-    concerned = [entry for entry in found if entry.study in ("", study)]
+    entries = [entry for path in sorted(folder.glob("*.jsonl")) for entry in _tail(path)]
+    concerned = [entry for entry in entries if entry.study in ("", study)]
     return sorted(concerned, key=lambda entry: entry.time, reverse=True)[:most]
 
 

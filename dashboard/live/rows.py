@@ -65,7 +65,7 @@ class Row(Struct, frozen=True, kw_only=True):
         away: distance of each shown weight's mean update from 0, in standard errors; of a private line that of the sum
             in standard deviations of its noise; None without a round, and where clients alone add noise.
         stable: the share of all weights with a stable sign; None where ``away`` is.
-        influence: who moved the model; None without a round, or if it is not told.
+        influence: who moved the model; None without a round, or if it is not published.
     """
 
     version: int
@@ -88,11 +88,11 @@ class Row(Struct, frozen=True, kw_only=True):
 def row_of(version: Version, shown: Shown, links: ShownLinks, training: Sequence[str] = ()) -> Row:
     """Return the row of a version; pure. ``training`` are the arms that submit."""
     lineage = version.lineage
-    made, event = lineage.aggregate, lineage.privacy
-    away, stable = (None, None) if made is None else _signs(standard_errors(made), made.weight, shown)
+    aggregate, event = lineage.aggregate, lineage.privacy
+    away, stable = (None, None) if aggregate is None else _signs(standard_errors(aggregate), aggregate.weight, shown)
     if event is not None and event.sigma and training:
         away, stable = _signs(above_noise(event, training), math.inf, shown)
-    clients = None if made is None else made.clients
+    clients = None if aggregate is None else aggregate.clients
     if event is not None:
         clients = sum(lineage.arms[name].pings for name in training)
     return Row(
@@ -109,7 +109,7 @@ def row_of(version: Version, shown: Shown, links: ShownLinks, training: Sequence
         links={name: _known(values.tolist()) for name, values in links.of(version, shown.positions).items()},
         away=away,
         stable=stable,
-        influence=None if made is None else made.influence,
+        influence=None if aggregate is None else aggregate.influence,
         privacy=None
         if event is None
         else Released(releases=event.releases, epsilon=event.epsilon, stepped=event.stepped),
@@ -192,7 +192,7 @@ def _vector(name: str) -> Callable[[Arrays], Vector]:
 
 
 def _tried(display: Display, state: Arrays) -> tuple[NDArray[np.float64], str | None]:
-    """Return a display's values for a state, or NaN and the reason if it fails, since a link may be anybody's code."""
+    """Return a display's values for a state, or NaN and the reason if it fails: a link may be a user's code."""
     try:
         with np.errstate(all="ignore"):
             values = np.atleast_1d(np.asarray(display.values(state), dtype=np.float64))

@@ -58,7 +58,7 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.get("/")
     def overview() -> AnyResponse | str:
-        given = _given(studies)
+        given = _overview(studies)
         found = given["studies"]
         if len(found) == 1 and len(found[0].lines) == 1:
             return redirect(url_for("live.line", study=found[0].name, line=found[0].lines[0].name))
@@ -66,7 +66,7 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.get("/studies")
     def studies_alone() -> str:
-        return render_template("live/studies.html", **_given(studies))
+        return render_template("live/studies.html", **_overview(studies))
 
     @views.get("/changes")
     def studies_changes() -> Response:
@@ -176,7 +176,7 @@ def blueprint(services: Services) -> Blueprint:
     return views
 
 
-def _given(studies: Callable[[], list[StudySummary]]) -> dict[str, Any]:
+def _overview(studies: Callable[[], list[StudySummary]]) -> dict[str, Any]:
     """Return the contents of the page of all studies."""
     try:
         return {"studies": studies(), "trouble": ""}

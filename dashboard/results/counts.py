@@ -49,7 +49,7 @@ ASKED, LANDED = "asked.json", "landed.json"
 
 
 class UnknownCount(NotThere):
-    """There is no such count of a study."""
+    """The study does not have this count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class Counts:
         store: the model store.
         landing: where pings land.
         command: returns the command line that counts a study by a question; `fedping analyze` if None. With another
-            command, the next count is started by whoever requests it, not by the previous count.
+            command, the next count is started by its request, not by the previous count.
     """
 
     def __init__(self, folder: Path, store: Place, landing: Place, command: Command | None = None) -> None:
@@ -289,7 +289,7 @@ def _question(counts: Counts, study: Study) -> Asked:
 
 
 def keep_refreshing(counts: Counts, minutes: float, stop: threading.Event) -> None:
-    """Refresh now and at this interval in minutes, until told to stop; errors are logged, and do not end it."""
+    """Refresh now and at this interval in minutes, until stopped; errors are logged, and do not end it."""
     while True:
         try:
             for count in refresh(counts):

@@ -97,9 +97,9 @@ class Watch:
             known = self._seen.get(key)
             if known is not None and self.clock() - known[0] < FRESH_S:
                 return known[1]
-            found = self._look(study, window, landed())
-            self._seen[key] = (self.clock(), found)
-            return found
+            current = self._look(study, window, landed())
+            self._seen[key] = (self.clock(), current)
+            return current
 
     def _look(self, study: Study, window: Window, before: Files) -> Since:
         pings = read = 0

@@ -43,9 +43,9 @@ class Looks:
     @property
     def sentences(self) -> list[str]:
         """What to know about them; empty after a single look at a single question."""
-        said = []
+        texts = []
         if self.total > 1:
-            said.append(
+            texts.append(
                 f"This is look {self.number} of {self.total} at these comparisons, on other pings each time, and none "
                 "was counted as an interim look. P-values and intervals are right for one look, at an end that was "
                 "planned: looking again as pings come in raises the chance of a false alarm (at 5 %, two looks make it "
@@ -54,11 +54,11 @@ class Looks:
             )
         if self.others:
             questions = "another question was" if self.others == 1 else f"{self.others} other questions were"
-            said.append(
+            texts.append(
                 f"In addition, {questions} asked of this study, with other metrics, pairs, windows or levels. Alpha "
-                "holds for the one that was written down before anybody looked."
+                "holds for the one that was written down before the first look."
             )
-        return said
+        return texts
 
 
 def looks_at(count: Count, counts: Sequence[Count], study: Study) -> Looks:
@@ -127,8 +127,8 @@ class Page:
     def clients_so_far(self) -> tuple[int, int]:
         """The smallest and the largest number of compared clients in two arms together."""
         comparisons = self.document["comparisons"] if self.document else ()
-        found = [sum(one["per_client"]["n"]) for one in comparisons] or [0]
-        return min(found), max(found)
+        numbers = [sum(one["per_client"]["n"]) for one in comparisons] or [0]
+        return min(numbers), max(numbers)
 
     @property
     def outlook(self) -> list[str]:
@@ -185,13 +185,13 @@ def page_of(counts: Counts, study: Study, fields: Mapping[str, str], id: str | N
     mine = [one for one in everything if one.key == key_of(asked)]
     history = tuple(one for one in everything if one.state == "finished")
     count = chosen or next((one for one in mine if one.state == "finished"), None)
-    made = Page(study, fields_of(asked), asked, latest=mine[0] if mine else None, history=history)
+    page = Page(study, fields_of(asked), asked, latest=mine[0] if mine else None, history=history)
     if history:
-        made = replace(made, usual=history[0].seconds)
-    return made if count is None or count.state != "finished" else _shown(made, count)
+        page = replace(page, usual=history[0].seconds)
+    return page if count is None or count.state != "finished" else _with_document(page, count)
 
 
-def _shown(page: Page, count: Count) -> Page:
+def _with_document(page: Page, count: Count) -> Page:
     document = count.document
     return replace(
         page,
@@ -241,13 +241,13 @@ class Block:
 
 def blocks_of(document: Document, role: str) -> list[Block]:
     """Return the blocks of the metrics that are a ``goal``, or a ``guardrail``."""
-    found: dict[str, list[Row]] = {}
+    rows_by_metric: dict[str, list[Row]] = {}
     for one, sentence in zip(document["comparisons"], document["sentences"], strict=True):
         if one["role"] == role:
-            found.setdefault(one["metric"], []).append(
+            rows_by_metric.setdefault(one["metric"], []).append(
                 _row(one, sentence, document["metrics"][one["metric"]]["better"])
             )
-    return [Block(name, document["metrics"][name]["title"], tuple(rows)) for name, rows in found.items()]
+    return [Block(name, document["metrics"][name]["title"], tuple(rows)) for name, rows in rows_by_metric.items()]
 
 
 def _row(one: Document, sentence: str, better: str | None) -> Row:
@@ -324,14 +324,16 @@ def outlook(document: Document) -> list[str]:
 
 def _shows(document: Document) -> Iterator[str]:
     for one in document["comparisons"]:
-        found = _least(one, document)
-        if found is None:
+        limits = _least(one, document)
+        if limits is None:
             continue
         metric, pair = document["metrics"][one["metric"]]["title"].capitalize(), " against ".join(one["pair"])
-        said = f"{metric}, {pair}: differences from about {_told(found[0], one)}"
+        text = f"{metric}, {pair}: differences from about {_difference_text(limits[0], one)}"
         if document["interim"] and sum(one["per_client"]["n"]) < document["planned_clients"]:
-            said += f" now, and from about {_told(found[1], one)} at {document['planned_clients']:,} clients"
-        yield f"{said} are shown with a power of {100 * POWER:g} %."
+            text += (
+                f" now, and from about {_difference_text(limits[1], one)} at {document['planned_clients']:,} clients"
+            )
+        yield f"{text} are shown with a power of {100 * POWER:g} %."
 
 
 def _least(one: Document, document: Document) -> tuple[float, float] | None:
@@ -359,7 +361,7 @@ def _least(one: Document, document: Document) -> tuple[float, float] | None:
     return half + more * error, at_end * (boundary(planned, level, planned) + more)
 
 
-def _told(difference: float, one: Document) -> str:
+def _difference_text(difference: float, one: Document) -> str:
     base = one["per_client"]["means"][1]
     return f"{difference:.3g}" + (f" ({_short(100 * difference / abs(base))} %)" if base else "")
 

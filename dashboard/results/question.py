@@ -59,12 +59,12 @@ def asked_by(fields: Mapping[str, str], study: Study) -> Asked:
 
 def fields_of(asked: Asked) -> dict[str, str]:
     """Return the fields of a question: always the metrics, everything else if it is not the default."""
-    found = {"metrics": ",".join(asked.metrics)}
+    fields = {"metrics": ",".join(asked.metrics)}
     for name in FIELDS[1:]:
         value = getattr(asked, name.replace("-", "_"))
         if value != _DEFAULTS[name]:
-            found[name] = _written(name, value)
-    return found
+            fields[name] = _written(name, value)
+    return fields
 
 
 def query_of(asked: Asked) -> str:

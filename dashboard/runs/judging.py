@@ -72,7 +72,7 @@ class Problem:
 def judge(text: str, data: Sequence[Path] = ()) -> Judged | Problem:
     """Return the checked description, or its problem.
 
-    It may come from anybody who can reach the dashboard. So a file that it names must be below one of the folders
+    It may come from any user who can reach the dashboard. So a file that it names must be below one of the folders
     ``data``, and a function in a module that the operator has loaded as an extension.
     """
     try:
@@ -89,22 +89,22 @@ MOST_PROBLEMS = 8
 
 
 def judge_all(text: str, data: Sequence[Path] = ()) -> Judged | list[Problem]:
-    """Return the checked description, or all problems that can be told apart, in order.
+    """Return the checked description, or all problems that can be distinguished, in order.
 
     Problems after the first are found by leaving out the setting that has it.
     """
     judged = judge(text, data)
-    found: list[Problem] = []
-    while isinstance(judged, Problem) and len(found) < MOST_PROBLEMS:
-        if any((each.path, each.variant) == (judged.path, judged.variant) for each in found):
+    problems: list[Problem] = []
+    while isinstance(judged, Problem) and len(problems) < MOST_PROBLEMS:
+        if any((each.path, each.variant) == (judged.path, judged.variant) for each in problems):
             break  # it is a required setting
-        found.append(judged)
+        problems.append(judged)
         rest = _without(judged, text)
         if rest is None:
             break
         text = rest
         judged = judge(text, data)
-    return judged if isinstance(judged, Judged) and not found else found
+    return judged if isinstance(judged, Judged) and not problems else problems
 
 
 def _without(problem: Problem, text: str) -> str | None:
@@ -219,7 +219,7 @@ def _check_functions(model: Mapping[str, Any]) -> None:
 
 
 def _study(text: str, tables: Mapping[str, Any], data: Sequence[Path]) -> Judged:
-    """Return the checked experiment of a study; a shipped study is put beside it."""
+    """Return the checked experiment of a study; a shipped study is copied next to it."""
     from fedping.experiments.simulate.settings import experiment_from_toml
 
     beside = _beside(tables.get("study"), data)
@@ -277,16 +277,16 @@ def _says(variant: str, path: str, tables: Mapping[str, Any]) -> bool:
 
 def _path(sentence: str) -> str | None:
     for pattern in _OF_MODEL:
-        if found := pattern.search(sentence):
-            return f"model.{found['key']}"
+        if match := pattern.search(sentence):
+            return f"model.{match['key']}"
     for pattern in _PLACES:
-        if found := pattern.search(sentence):
-            table = found.groupdict().get("table")
-            return f"{table}.{found['key']}" if table else found["key"]
-    if found := _NOT_THERE.match(sentence):
-        return "model.name" if found["what"] == "model" else "data.name"
-    found = _TABLE.search(sentence)
-    return found["table"] if found else None
+        if match := pattern.search(sentence):
+            table = match.groupdict().get("table")
+            return f"{table}.{match['key']}" if table else match["key"]
+    if match := _NOT_THERE.match(sentence):
+        return "model.name" if match["what"] == "model" else "data.name"
+    match = _TABLE.search(sentence)
+    return match["table"] if match else None
 
 
 EXPERIMENTS = Path(experiments.__file__).parent
@@ -341,8 +341,8 @@ class Preset:
 def presets() -> tuple[Preset, ...]:
     """Return the shipped experiments: of the laboratory first, then studies."""
     files = [*sorted(EXPERIMENTS.glob("*.toml")), *sorted((EXPERIMENTS / "papers").glob("*.toml"))]
-    found = [preset for preset in map(_preset, files) if preset is not None]
-    return tuple(sorted(found, key=lambda preset: (preset.kind, preset.path.parent.name)))
+    known_presets = [preset for preset in map(_preset, files) if preset is not None]
+    return tuple(sorted(known_presets, key=lambda preset: (preset.kind, preset.path.parent.name)))
 
 
 def preset(id: str) -> Preset:
@@ -374,9 +374,9 @@ def _preset(path: Path) -> Preset | None:
 
 def _about(lines: Iterable[str]) -> str:
     """Return the first paragraph of the comment at the beginning of a file."""
-    said = []
+    words = []
     for line in lines:
         if not line.startswith("#") or not line.strip("# "):
             break
-        said.append(line.strip("# "))
-    return " ".join(said)
+        words.append(line.strip("# "))
+    return " ".join(words)

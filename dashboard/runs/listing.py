@@ -48,10 +48,10 @@ class RunsFeed:
             return None
         runs = visible_runs(RunBook(self.folder, self.at_most))
         rows = [row(self.folder, where) for where in runs]
-        said = hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
+        digest = hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
         if changed is not None and all(where.over for where in runs):
-            _at_rest[self.folder] = (changed, said)
-        return None if said == position else Change(said, {"whole": True, "runs": rows})
+            _at_rest[self.folder] = (changed, digest)
+        return None if digest == position else Change(digest, {"whole": True, "runs": rows})
 
 
 _at_rest: dict[Path, tuple[int, str]] = {}
@@ -68,7 +68,7 @@ def _changed(folder: Path) -> int | None:
 
 
 def visible_runs(book: RunBook) -> list[Place]:
-    """Return all runs of a folder, whoever started them, the newest first, after starting waiting ones."""
+    """Return all runs of a folder, also those of the command line, the newest first, after starting waiting ones."""
     book.look()
     return sorted(places(book.folder), key=_described_at, reverse=True)
 
@@ -91,9 +91,9 @@ def row(runs: Path, where: Place) -> Mapping[str, Any]:
         "title": where.title,
         "state": where.state,
         "stopping": run is not None and run.stopping,
-        "described": told(_described_at(where)),
-        "started": told(run.started) if run else None,
-        "ended": told(run.ended) if run else None,
+        "described": moment_text(_described_at(where)),
+        "started": moment_text(run.started) if run else None,
+        "ended": moment_text(run.ended) if run else None,
         "message": run.message if run else None,
         "can_go_on": run is not None and run.can_resume,
         "is_over": where.over,
@@ -141,13 +141,13 @@ def _result(file: Path, changed: int) -> Result | None:
         return None
     if summary.best is None or summary.best not in summary.variants:
         return Result(None, {})
-    found = summary.variants[summary.best].metrics
+    metrics = summary.variants[summary.best].metrics
     return Result(
         summary.best,
         {
             f"{split} {metric}": (band.mean, band.half)
             for split, metric in columns_of(summary)
-            if (band := found.get(split, {}).get(metric)) is not None and band.mean is not None
+            if (band := metrics.get(split, {}).get(metric)) is not None and band.mean is not None
         },
     )
 
@@ -169,16 +169,27 @@ def chosen_rows(
 ) -> list[Mapping[str, Any]]:
     """Return the rows with all words of ``search`` and the ``tag``, sorted by a column; rows without it come last."""
     words = search.lower().split()
-    found = [each for each in rows if (not tag or tag in each["tags"]) and all(word in _text(each) for word in words)]
-    having = [each for each in found if _sort_key(each, sort) is not None]
+    matching = [
+        each for each in rows if (not tag or tag in each["tags"]) and all(word in _text(each) for word in words)
+    ]
+    having = [each for each in matching if _sort_key(each, sort) is not None]
     having.sort(key=lambda each: _sort_key(each, sort), reverse=backwards)
-    return having + [each for each in found if _sort_key(each, sort) is None]
+    return having + [each for each in matching if _sort_key(each, sort) is None]
 
 
 def _text(row: Mapping[str, Any]) -> str:
     """Return all searchable text."""
-    said = (row["title"], row["id"], row["state"], row["kind"], row["by"], row["best"] or "", row["note"], *row["tags"])
-    return " ".join(said).lower()
+    texts = (
+        row["title"],
+        row["id"],
+        row["state"],
+        row["kind"],
+        row["by"],
+        row["best"] or "",
+        row["note"],
+        *row["tags"],
+    )
+    return " ".join(texts).lower()
 
 
 def _sort_key(row: Mapping[str, Any], sort: str) -> Any:
@@ -195,7 +206,7 @@ def _took(row: Mapping[str, Any]) -> float | None:
     return (datetime.fromisoformat(row["ended"]) - datetime.fromisoformat(row["started"])).total_seconds()
 
 
-def told(moment: datetime | None) -> str | None:
+def moment_text(moment: datetime | None) -> str | None:
     """Return a time as ISO 8601 in UTC."""
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
 

@@ -73,14 +73,14 @@ def place(runs: Path, id: str) -> Place:
     try:
         return _of_book(RunBook(runs).run(id))
     except UnknownRun:
-        found = _of_command_line(runs / id) if _may_be_a_folder(id) else None
-        if found is None:
+        location = _of_command_line(runs / id) if _may_be_a_folder(id) else None
+        if location is None:
             raise
-        return found
+        return location
 
 
 def _may_be_a_folder(id: str) -> bool:
-    """Return whether a name that somebody sent can be that of a folder of runs, and of nothing else."""
+    """Return whether a name from a request can only be that of a folder of runs."""
     return "/" not in id and "\0" not in id and not id.startswith(".") and len(os.fsencode(id)) <= _LONGEST
 
 
@@ -148,9 +148,9 @@ def labelled(tags: str, note: str) -> Labels:
         InvalidSettings: there are too many, or one is too long.
     """
     each = [" ".join("".join(sign for sign in tag if sign.isprintable()).split()) for tag in tags.split(",")]
-    said = {"tags": list(dict.fromkeys(filter(None, each))), "note": note.strip()}
+    document = {"tags": list(dict.fromkeys(filter(None, each))), "note": note.strip()}
     try:
-        return msgspec.convert(said, Labels)
+        return msgspec.convert(document, Labels)
     except msgspec.ValidationError as error:
         raise InvalidSettings(
             f"a run has at most {MOST_TAGS} tags of 40 letters each, and a note of 4,000 letters; shorten them"

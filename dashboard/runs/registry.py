@@ -130,21 +130,21 @@ class RunBook:
     def runs(self) -> list[Run]:
         """Return all runs, newest first."""
         names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
-        found = []
+        known = []
         for name in filter(_ID.fullmatch, names):
             try:
-                found.append(read_run(self.folder / name))
+                known.append(read_run(self.folder / name))
             except UnknownRun:  # it is just being created or deleted
                 continue
-        return sorted(found, key=lambda run: run.described, reverse=True)
+        return sorted(known, key=lambda run: run.described, reverse=True)
 
     def look(self) -> list[Run]:
         """Return all runs, newest first, after starting waiting ones as far as there is room."""
-        found = self.runs()
-        if self._queue.room(found) and any(run.state == "waiting" for run in found):
+        current = self.runs()
+        if self._queue.room(current) and any(run.state == "waiting" for run in current):
             self.start_waiting()
             return self.runs()
-        return found
+        return current
 
     def run(self, id: str) -> Run:
         """Return one run.
@@ -211,7 +211,7 @@ class RunBook:
             if run.state == "running":
                 raise WrongState(f"'{run.title}' is running; stop it before you delete it")
             gone = self.folder / f".deleted-{run.id}"
-            run.folder.rename(gone)  # atomically, so that nobody sees half of it
+            run.folder.rename(gone)  # atomically, so that no process sees half of it
         shutil.rmtree(gone, ignore_errors=True)
 
     def start_waiting(self) -> None:

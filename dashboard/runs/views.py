@@ -110,7 +110,7 @@ _CODE = re.compile(r"``([^`]+)``")
 def describing(views: Blueprint, book: RunBook, data: Sequence[Path]) -> None:
     """Add the pages; ``data`` are the folders whose files descriptions may name."""
     views.add_app_template_filter(helped, "helped")
-    views.add_app_template_filter(given, "given")
+    views.add_app_template_filter(has_input, "given")
     views.add_app_template_filter(wrong_in, "wrong_in")
 
     @views.get("/new")
@@ -160,7 +160,7 @@ def helped(text: str) -> Markup:
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
 
 
-def given(nodes: Sequence[Node], values: Mapping[str, str]) -> bool:
+def has_input(nodes: Sequence[Node], values: Mapping[str, str]) -> bool:
     """Return whether a form sets any of these settings to something other than its default."""
     there = tuple(nodes)
     usual = {field.name: "on" if field.default == "true" else "" for field in fields_of(there)}
@@ -232,8 +232,8 @@ def _verdict(form: Mapping[str, str], data: Sequence[Path]) -> Mapping[str, Any]
     judged: Judged | list[Problem] = [problem] if problem else judge_all(text, data)
     if isinstance(judged, Judged):
         return {"text": text, "size": _size(judged), "problems": []}
-    told = _of_text(judged) if "text" in form else _of_form(judged, form, arms_of(form))
-    return {"text": text, "size": "", "problems": [each._asdict() for each in told]}
+    messages = _of_text(judged) if "text" in form else _of_form(judged, form, arms_of(form))
+    return {"text": text, "size": "", "problems": [each._asdict() for each in messages]}
 
 
 class _Told(NamedTuple):
@@ -266,7 +266,7 @@ def _size(judged: Judged) -> str:
 
 def _form_page(filled: Filled, title: str, problems: Sequence[Problem] = (), blank: int | None = None) -> str:
     form = filled.values
-    told = _of_form(problems, form, filled.arms)
+    messages = _of_form(problems, form, filled.arms)
     try:
         text = toml_text(tables_of(form, filled.arms))
     except FedpingError:
@@ -281,8 +281,8 @@ def _form_page(filled: Filled, title: str, problems: Sequence[Problem] = (), bla
         hints=_hints(),
         title=title,
         text=text,
-        problems=told,
-        wrong={each.input: each.sentence for each in told if each.input},
+        problems=messages,
+        wrong={each.input: each.sentence for each in messages if each.input},
         presets=_by_kind(),
     )
 

@@ -100,10 +100,10 @@ class Row:
 def settings_of(out: Path, order: Sequence[str] = ()) -> dict[str, Flat]:
     """Return the settings of each variant of the experiment in a folder, in this order; none if there are none."""
     try:
-        said = msgspec.json.decode((out / NOTE).read_bytes())
+        note = msgspec.json.decode((out / NOTE).read_bytes())
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
-    variants = said.get("variants") if isinstance(said, dict) else None
+    variants = note.get("variants") if isinstance(note, dict) else None
     if not isinstance(variants, dict):
         return {}
     names = dict.fromkeys([*(name for name in order if name in variants), *variants])
@@ -201,7 +201,7 @@ class Pair:
     why_not: str | None
 
 
-def found(runs: Path, keys: Sequence[str]) -> list[One]:
+def compared_runs(runs: Path, keys: Sequence[str]) -> list[One]:
     """Return the variants that an address names, each "run:variant", in order.
 
     Raises:
@@ -287,8 +287,8 @@ def points_of(out: Path, unit: Unit, of: Measured) -> Points:
     """Return the measurements of a run, finished or not."""
     if unit.outcome is not None:
         return finished(out, unit, of)
-    told = grown(unit, of, None)
-    return told.points if told else Points([], [])
+    growth = grown(unit, of, None)
+    return growth.points if growth else Points([], [])
 
 
 def _final(one: One, of: Measured) -> Mapping[str, Any] | None:
@@ -373,8 +373,8 @@ def sweep_of(variants: Mapping[str, Flat], summary: Summary) -> Sweep | None:
     axes = axes_of(variants)
     if not axes:
         return None
-    found = {name: row.metrics.get(summary.split, {}).get(summary.metric) for name, row in summary.variants.items()}
-    means = {name: band.mean if band else None for name, band in found.items()}
+    values = {name: row.metrics.get(summary.split, {}).get(summary.metric) for name, row in summary.variants.items()}
+    means = {name: band.mean if band else None for name, band in values.items()}
     known = [mean for mean in means.values() if mean is not None]
     upwards = higher_is_better(summary.metric)
     points = [

@@ -104,15 +104,15 @@ class Grown(NamedTuple):
 
 def grown(unit: Unit, of: Measured, since: Reached | None) -> Grown | None:
     """Return a running run's news; None if it has reported nothing yet."""
-    told = read_progress(unit.path, since.begun, since.offset) if since else read_progress(unit.path)
-    if told is None:
+    progress = read_progress(unit.path, since.begun, since.offset) if since else read_progress(unit.path)
+    if progress is None:
         return None
-    again = since is None or since.begun != told.begun
-    before = Reached(0, 0, 0, told.begun) if since is None or again else since
-    points = _points(told.rows, of)
-    rounds = max(before.rounds, rounds_of(told.rows))
-    reached = Reached(told.offset, before.points + len(points.rounds), rounds, told.begun)
-    return Grown(again, points, reached, measured_in(told.rows))
+    again = since is None or since.begun != progress.begun
+    before = Reached(0, 0, 0, progress.begun) if since is None or again else since
+    points = _points(progress.rows, of)
+    rounds = max(before.rounds, rounds_of(progress.rows))
+    reached = Reached(progress.offset, before.points + len(points.rounds), rounds, progress.begun)
+    return Grown(again, points, reached, measured_in(progress.rows))
 
 
 def finished(out: Path, unit: Unit, of: Measured) -> Points:
@@ -167,8 +167,8 @@ def measured_so_far(unit: Unit) -> list[Measured]:
     """Return the metrics of a run, finished or not."""
     if unit.outcome is not None:
         return measured_by(unit.path)
-    told = read_progress(unit.path, most=_FIRST)
-    return measured_in(told.rows) if told else []
+    progress = read_progress(unit.path, most=_FIRST)
+    return measured_in(progress.rows) if progress else []
 
 
 @lru_cache(maxsize=512)

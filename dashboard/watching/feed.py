@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fedping.dashboard.feeds import Change, last_lines
-from fedping.dashboard.runs.listing import told
+from fedping.dashboard.runs.listing import moment_text
 from fedping.dashboard.runs.places import Place, place
 from fedping.dashboard.watching.curves import Grown, Measured, Points, Reached, finished, grown, measured_by
 from fedping.dashboard.watching.units import Pace, Unit, seconds_left, units_in
@@ -78,7 +78,7 @@ class RunFeed:
             **_state(where, _left(where, seen)),
             "study": study,
             "units": [
-                _told(where.out, number, one, self.of) for number, one in enumerate(seen) if one.known != one.before
+                _changes(where.out, number, one, self.of) for number, one in enumerate(seen) if one.known != one.before
             ],
             "measured": _measured(seen),
         }
@@ -100,7 +100,7 @@ def _look(unit: Unit, of: Measured, before: Known | None) -> Seen:
     return Seen(unit, before, unit.outcome if new is None else None, new)  # it may have finished in this moment
 
 
-def _told(out: Path, number: int, one: Seen, of: Measured) -> Mapping[str, Any]:
+def _changes(out: Path, number: int, one: Seen, of: Measured) -> Mapping[str, Any]:
     """Return one changed run in the form that pages get."""
     if one.outcome is not None:
         sent = one.before.points if isinstance(one.before, Reached) else 0
@@ -140,8 +140,8 @@ def _state(where: Place, left: float | None) -> dict[str, Any]:
         "state": where.state,
         "stopping": run is not None and run.stopping,
         "message": run.message if run else None,
-        "started": told(run.started) if run else None,
-        "ended": told(run.ended) if run else None,
+        "started": moment_text(run.started) if run else None,
+        "ended": moment_text(run.ended) if run else None,
         "left": left,
     }
 
@@ -244,9 +244,9 @@ def position_text(position: Position) -> str:
 
 def read_position(text: str | None) -> Position | None:
     """Return the position in a text; None if there is none."""
-    if text is None or (found := re.fullmatch(r"([a-z0-9:-]*)/([0-9a-z_.,]*)", text)) is None:
+    if text is None or (match := re.fullmatch(r"([a-z0-9:-]*)/([0-9a-z_.,]*)", text)) is None:
         return None
-    state, rest = found.groups()
+    state, rest = match.groups()
     try:
         runs = [known for part in rest.split(",") if part for known in _read_part(part)]
     except ValueError:

@@ -17,7 +17,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.answers import NotThere
 from fedping.dashboard.runs.judging import preset, presets
-from fedping.dashboard.runs.listing import told
+from fedping.dashboard.runs.listing import moment_text
 from fedping.dashboard.runs.places import Place, labels_of, place, places
 from fedping.dashboard.settings import Services
 from fedping.dashboard.watching.comparing import (
@@ -29,10 +29,10 @@ from fedping.dashboard.watching.comparing import (
     Sweep,
     best_among,
     common,
+    compared_runs,
     differing,
     drawn,
     finals,
-    found,
     pairs,
     settings_apart,
     settings_of,
@@ -119,11 +119,11 @@ def _comparing(page: Blueprint, runs: Path) -> None:
     def compare() -> str | AnyResponse:
         if ticked := request.args.getlist("run"):
             return redirect(f"/compare/?{urlencode([('of', key) for key in _variants_of(runs, ticked)])}")
-        return _compare_page(runs, found(runs, request.args.getlist("of")))
+        return _compare_page(runs, compared_runs(runs, request.args.getlist("of")))
 
     @page.get("/compare/curves.json")
     def curves() -> Response:
-        ones = found(runs, request.args.getlist("of"))
+        ones = compared_runs(runs, request.args.getlist("of"))
         of = _wanted([unit for one in ones for unit in one.units])
         return jsonify(curves=drawn(ones, of), differences=_differences(ones, of), best=best_among(ones, of))
 
@@ -155,8 +155,8 @@ def _run_page(runs: Path, where: Place) -> str:
     return render_template(
         "watching/run.html",
         place=where,
-        begun=told(where.run.started) if where.run else None,
-        ended=told(where.run.ended) if where.run else None,
+        begun=moment_text(where.run.started) if where.run else None,
+        ended=moment_text(where.run.ended) if where.run else None,
         of=_wanted(units),
         description=_text(where.run.description) if where.run else None,
         note=_text(where.out / "experiment.json") if where.run is None else None,
@@ -304,9 +304,11 @@ def all_metrics(out: Path) -> pa.Table:
 def _of(unit: Unit) -> pa.Table:
     if unit.outcome is not None:
         return read_measurements(unit.path / "metrics.parquet")
-    told = read_progress(unit.path)
+    progress = read_progress(unit.path)
     log = MetricLog(unit.note.name, unit.note.seed, unit.note.fold)
-    log.rows.extend((*row[:3], float("nan") if row[3] is None else row[3]) for row in (told.rows if told else ()))
+    log.rows.extend(
+        (*row[:3], float("nan") if row[3] is None else row[3]) for row in (progress.rows if progress else ())
+    )
     return log.table()
 
 

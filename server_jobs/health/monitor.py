@@ -120,7 +120,7 @@ class Webhook:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _began: float | None = None
 
-    def judged(self, found: Mapping[str, tuple[Declared, Health]]) -> None:
+    def update(self, found: Mapping[str, tuple[Declared, Health]]) -> None:
         """Take the present health of studies, by name, and return at once.
 
         One thread posts all that are due, one after the other, the study that has waited longest first.
@@ -218,6 +218,6 @@ def watch_studies(monitor: StudyMonitor, names: Sequence[str], clock: Clock, eve
                 known[name] = dedup_key(*judgement)
                 reports.on_change(name, judgement)
         if reports.webhook is not None:
-            reports.webhook.judged(current)
+            reports.webhook.update(current)
         if not clock.wait_until(clock.now() + every):
             return

@@ -50,14 +50,14 @@ def line_rounds(landing: Place, store: ModelStore, study: str, line: Line, newes
 
 def all_rounds(landing: Place, store: ModelStore) -> list[LineRounds]:
     """Return what there is to tell of every line of a store; a study that cannot be read is left out."""
-    found = []
+    rounds = []
     for name in store.studies.names():
         with suppress(FedpingError):
-            found += [
+            rounds += [
                 line_rounds(landing, store, name, line, _newest(store, name, line.name))
                 for line in store.study(name).lines
             ]
-    return found
+    return rounds
 
 
 def _newest(store: ModelStore, study: str, line: str) -> Outcome | None:
@@ -71,11 +71,11 @@ def build_family(part: str) -> Metric:
     """Return which fedping writes these metrics; ``part`` is what of it runs."""
     from prometheus_client.core import GaugeMetricFamily
 
-    made = GaugeMetricFamily(
+    family = GaugeMetricFamily(
         "fedping_build_info", "Always 1, of the fedping that runs here.", labels=["version", "commit", "part"]
     )
-    made.add_metric([__version__, os.environ.get("FEDPING_COMMIT", ""), part], 1)
-    return made
+    family.add_metric([__version__, os.environ.get("FEDPING_COMMIT", ""), part], 1)
+    return family
 
 
 def round_families(lines: Sequence[LineRounds]) -> Iterator[Metric]:

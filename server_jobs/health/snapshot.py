@@ -84,13 +84,13 @@ class StudyMonitor:
         Raises:
             StoreError: there is no store.
         """
-        found: dict[str, Judgement] = {}
+        judgements: dict[str, Judgement] = {}
         for name in names or self.studies():
             try:
-                found[name] = self.study(name, ingest)
+                judgements[name] = self.study(name, ingest)
             except FedpingError as error:
-                found[name] = Declared(), unreadable_study(str(error))
-        return found
+                judgements[name] = Declared(), unreadable_study(str(error))
+        return judgements
 
     def private(self) -> frozenset[str]:
         """Return the names of private studies, and of those that could never be read, which may be private.
@@ -129,8 +129,8 @@ class StudyMonitor:
             StoreError: there is no such study, or it cannot be read.
         """
         with self._lock:
-            found = self._read(name)
-            facts = [self._facts(found, line, ingest) for line in found.lines or (None,)]
+            the_study = self._read(name)
+            facts = [self._facts(the_study, line, ingest) for line in the_study.lines or (None,)]
         return facts[0].declared, merge_lines(facts[0].declared, [(one.line.name, check_line(one)) for one in facts])
 
     def line(self, study: str, line: str, ingest: Ingest) -> CheckInput:
@@ -141,8 +141,8 @@ class StudyMonitor:
             InvalidSettings: it has no such line.
         """
         with self._lock:
-            found = self._read(study)
-            return self._facts(found, found.line(line), ingest)
+            the_study = self._read(study)
+            return self._facts(the_study, the_study.line(line), ingest)
 
     def _read(self, name: str) -> Study:
         """Return a study, read again only if its file has changed: one that lists many weights is large."""
@@ -239,16 +239,16 @@ class _SeenLine:
         numbers = self._newest_numbers(store)
         keys = [(number, store.versions.stamp(self._study, self._line.name, number)) for number in numbers]
         self._outcomes = {key: self._outcomes.get(key) or self._outcome(store, key[0]) for key in keys}
-        found = self._outcomes.values()
+        outcomes = self._outcomes.values()
         trouble = self._store_trouble(store, tuple(keys))
-        unreadable = [one for one in found if isinstance(one, str)]
+        unreadable = [one for one in outcomes if isinstance(one, str)]
         private = self._private_now(store, tuple(keys)) if self._line.privacy is not None else None
         return LineSnapshot(
             name=self._line.name,
             min_clients=self._line.pipeline.min_clients,
             most_examples=self._most_examples,
             longest=60 * self._line.length.most if self._line.length is not None else 0.0,
-            outcomes=tuple(one for one in found if isinstance(one, Outcome)),
+            outcomes=tuple(one for one in outcomes if isinstance(one, Outcome)),
             landed=self._landed.of(numbers[-1], now_ns) if numbers else None,
             troubles=tuple(
                 dict.fromkeys(filter(None, [trouble, *unreadable, self._held_trouble, self._private_trouble]))

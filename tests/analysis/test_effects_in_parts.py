@@ -21,6 +21,7 @@ from fedping.analysis.study.metrics import MEASURED
 from fedping.analysis.study.tally import HOUR_MS, ClientMoments, Part
 from fedping.analysis.verdict import Plan, Verdict, all_pairs, as_document, default_metrics, plan_of, reach_verdict
 from fedping.analysis.verdict.plan import Asked
+from fedping.analysis.verdict.words import parts_sentence
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import partition, write_landed
@@ -151,8 +152,8 @@ def test_effects_in_parts_have_welchs_interval_and_percent() -> None:
 def test_whether_groups_differ_is_told_by_cochrans_q_and_not_by_whose_interval_leaves_out_zero() -> None:
     same, other = with_parts(interaction=0.5), with_parts(interaction=1.5)
     [alike], [unlike] = ([one for one in verdict.parts if one.segment] for verdict in (same, other))
-    assert "not shown that the effect differs between groups" in alike.sentence(same.plan)
-    assert unlike.sentence(other.plan).startswith(
+    assert "not shown that the effect differs between groups" in parts_sentence(alike, same.plan)
+    assert parts_sentence(unlike, other.plan).startswith(
         "characters typed, treatment against control, by offered: the effect differs between groups (p = "
     )
     squared_error = 2 * 4.0 / 200

@@ -17,7 +17,7 @@ import pytest
 from flask.testing import FlaskClient
 from pyarrow import csv
 
-from fedping.dashboard.watching.comparing import drawn, found, pairs, settings_apart
+from fedping.dashboard.watching.comparing import compared_runs, drawn, pairs, settings_apart
 from fedping.dashboard.watching.curves import Measured
 from fedping.dashboard.watching.views import metrics_as_csv
 from fedping.experiments.laboratory.comparing import chosen, compared
@@ -202,7 +202,7 @@ def test_variants_of_several_runs_are_compared_over_the_seeds_that_they_share(
 
 def test_what_has_no_seed_in_common_is_not_paired(folder: Path) -> None:
     runs = folder / "runs"
-    ones = found(runs, [f"{A}:gradient", "by_hand:gradient"])
+    ones = compared_runs(runs, [f"{A}:gradient", "by_hand:gradient"])
     assert pairs(ones)[0].comparison is not None
     without = [one for one in ones[1].units if one.note.seed != 2]
     other = type(ones[1])(ones[1].key, ones[1].label, ones[1].place, ones[1].name, tuple(without))
@@ -212,7 +212,7 @@ def test_what_has_no_seed_in_common_is_not_paired(folder: Path) -> None:
 
 
 def test_final_values_have_the_band_of_the_summary(folder: Path) -> None:
-    [one] = found(folder / "runs", [f"{A}:gradient"])
+    [one] = compared_runs(folder / "runs", [f"{A}:gradient"])
     summary = json.loads((folder / "runs" / A / "out/summary.json").read_text())
     [curve] = drawn([one], Measured("local", "accuracy"))
     final: Any = curve["final"]
@@ -221,7 +221,7 @@ def test_final_values_have_the_band_of_the_summary(folder: Path) -> None:
 
 
 def test_settings_that_a_baseline_does_not_depend_on_are_no_difference(folder: Path) -> None:
-    ones = found(folder / "runs", [f"{A}:gradient", f"{A}:local, three", f"{A}:centralised"])
+    ones = compared_runs(folder / "runs", [f"{A}:gradient", f"{A}:local, three", f"{A}:centralised"])
     assert {row.setting.split(".")[0] for row in settings_apart(ones)} == {"sampling", "training"}
     assert settings_apart([ones[0], ones[2]]) == []
 

@@ -335,7 +335,7 @@ def test_a_webhook_is_told_at_first_and_of_every_change_and_of_nothing_else() ->
     with receiving() as receiver:
         hook = Webhook(make_poster(receiver.url), complaints.append, lambda: now[0], begin=lambda work: work())
         for health in (WELL, WELL, ILL, ill(7), ILL, WELL):
-            hook.judged({"study": (Declared(), health)})
+            hook.update({"study": (Declared(), health)})
     assert [(body["was"], body["verdict"]) for body in receiver.bodies] == [
         (None, "healthy"),
         ("healthy", "problem"),
@@ -352,13 +352,13 @@ def test_all_that_is_due_is_posted_at_once_and_a_receiver_that_fails_is_not_aske
     with receiving() as receiver:
         hook = Webhook(make_poster(receiver.url), complaints.append, lambda: now[0], begin=lambda work: work())
         receiver.statuses = [500]
-        hook.judged(studies)
+        hook.update(studies)
         assert len(receiver.bodies) == 1
-        hook.judged(studies)
+        hook.update(studies)
         assert len(receiver.bodies) == 30, "all but the one that is tried again later"
         now[0] = 30.0
-        hook.judged(studies)
-        hook.judged(studies)
+        hook.update(studies)
+        hook.update(studies)
     assert len(receiver.bodies) == 31
     assert {body["study"] for body in receiver.bodies} == studies.keys()
 
@@ -370,9 +370,9 @@ def test_a_post_that_fails_is_told_without_the_address_and_made_again_later() ->
         hook = Webhook(make_poster(receiver.url), complaints.append, lambda: now[0], begin=lambda work: work())
         for then in (0.0, 29.0, 30.0, 89.0, 90.0, 1000.0):
             now[0] = then
-            hook.judged({"study": (Declared(), ILL)})
+            hook.update({"study": (Declared(), ILL)})
         assert len(receiver.bodies) == 3, "at 0, 30 and 90 seconds, and no more once it was taken"
-    hook.judged({"study": (Declared(), WELL)})
+    hook.update({"study": (Declared(), WELL)})
     assert complaints[:2] == [
         "the webhook could not be told of study 'study': HTTP 500; it is tried again in 30 s",
         "the webhook could not be told of study 'study': HTTP 302; it is tried again in 60 s",
@@ -391,16 +391,16 @@ def test_a_receiver_that_hangs_holds_up_nobody_and_only_the_newest_waits() -> No
             threading.Thread(target=lambda: (work(), done.release()), daemon=True).start()
 
         hook = Webhook(make_poster(receiver.url), complaints.append, lambda: now[0], begin=begin)
-        hook.judged({"study": (Declared(), WELL)})
+        hook.update({"study": (Declared(), WELL)})
         assert receiver.came.acquire(timeout=60)
         for k in range(50):
             now[0] = 2.0 * k
-            hook.judged({"study": (Declared(), ILL if k % 2 else WELL)})
+            hook.update({"study": (Declared(), ILL if k % 2 else WELL)})
         assert len(receiver.bodies) == 1
         assert complaints == ["the webhook has not ended its answer for a minute; nothing is posted until it does"]
         receiver.may_answer.set()
         assert done.acquire(timeout=60)
-        hook.judged({"study": (Declared(), ILL)})
+        hook.update({"study": (Declared(), ILL)})
         assert done.acquire(timeout=60)
     assert [body["verdict"] for body in receiver.bodies] == ["healthy", "problem"]
 

@@ -278,7 +278,7 @@ def _field(owner: type, field: inspect.Field, path: str, name: str, kinds: list[
         name=name,
         label=words.label(path),
         widget=widget,
-        default=shown(default, widget),
+        default=default_text(default, widget),
         required=field.required,
         options=tuple(sorted(options, key=lambda each: each[0] != default)),
         help=" ".join(filter(None, (about, _range(kinds)))),
@@ -287,7 +287,7 @@ def _field(owner: type, field: inspect.Field, path: str, name: str, kinds: list[
     )
 
 
-def shown(default: Any, widget: Widget) -> str | None:
+def default_text(default: Any, widget: Widget) -> str | None:
     """Return a default as the form shows it."""
     if default in _NO_DEFAULT:
         return None
@@ -329,8 +329,8 @@ def _range(kinds: list[inspect.Type]) -> str:
         for word, end in (("at least", only.ge), ("more than", only.gt), ("at most", only.le), ("less than", only.lt))
         if end is not None and abs(end) < 1e6
     ]
-    said = ", ".join(ends)
-    return f"{said[0].upper()}{said[1:]}." if said else ""
+    text = ", ".join(ends)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 _ROLE = re.compile(r":[a-z]+:`~?\.?([^`]*)`")
@@ -347,10 +347,10 @@ def first_paragraph(text: str) -> str:
 def help_of(kind: type, setting: str) -> str:
     """Return what the docstring of a class, or of one that it extends, says of one of its settings; else nothing."""
     documented = (python.getdoc(each) or "" for each in kind.__mro__ if each.__module__.startswith("fedping."))
-    return next(filter(None, (_said(text, setting) for text in documented)), "")
+    return next(filter(None, (_sentence_about(text, setting) for text in documented)), "")
 
 
-def _said(text: str, setting: str) -> str:
+def _sentence_about(text: str, setting: str) -> str:
     sections = _SECTION.split(text)
     for title, section in zip(sections[1::2], sections[2::2], strict=True):
         if title == "Attributes":

@@ -16,11 +16,11 @@ from fedping.dashboard.runs.form.nodes import (
     Option,
     Table,
     Widget,
+    default_text,
     fields_of_struct,
     first_paragraph,
     node_of,
     plain,
-    shown,
 )
 from fedping.experiments.laboratory.choices import PAGE_RANKINGS, WORKED_OUT, Ask, ModelChoice, data_sets, models
 from fedping.experiments.laboratory.learning import OfSpec
@@ -89,10 +89,10 @@ def _of_setup(field: inspect.Field) -> Node:
         return _data()
     node = node_of(Setup, field, path, path)
     if isinstance(node, Field) and path == "upload":
-        return replace(node, help=f"{node.help}{_told_of('upload_link')}")
+        return replace(node, help=f"{node.help}{_extensions('upload_link')}")
     if isinstance(node, Table) and path == "evaluation":
         children = (
-            replace(each, help=f"{each.help}{_told_of('metric')}")
+            replace(each, help=f"{each.help}{_extensions('metric')}")
             if isinstance(each, Field) and each.key == "metrics"
             else each
             for each in node.children
@@ -101,7 +101,7 @@ def _of_setup(field: inspect.Field) -> Node:
     return node
 
 
-def _told_of(kind: Kind) -> str:
+def _extensions(kind: Kind) -> str:
     """Return the extensions of a kind with their settings, as a sentence to append; empty if there are none."""
     told = [f"{each.name}{_settings_in_words(each)}" for each in all_of(kind)]
     return f" There are: {'; '.join(told)}." if told else ""
@@ -109,7 +109,7 @@ def _told_of(kind: Kind) -> str:
 
 def _settings_in_words(extension: Extension) -> str:
     said = [
-        each.encode_name if each.required else f"{each.encode_name} = {shown(each.default, 'toml')}"
+        each.encode_name if each.required else f"{each.encode_name} = {default_text(each.default, 'toml')}"
         for each in fields_of_struct(extension.settings)
     ]
     return f" ({', '.join(said)})" if said else ""
@@ -159,7 +159,7 @@ def _of_data(field: inspect.Field, source: str) -> Node:
         )
     node = node_of(Data, field, path, name)
     if isinstance(node, Field) and path == "data.settings":
-        return replace(node, help=f"{node.help}{_told_of('data_set')}")
+        return replace(node, help=f"{node.help}{_extensions('data_set')}")
     if isinstance(node, Field) and field.encode_name in ("file", "target", "users"):
         return replace(node, required=True)
     return node
@@ -179,7 +179,7 @@ def _model() -> Choice:
 def _of_model(model: ModelChoice) -> Option:
     name = f"model@{model.name}"
     of_spec = _of_spec(name)
-    own = tuple(_asked(ask, name) for ask in model.settings if ask.name not in of_spec)
+    own = tuple(_input_field(ask, name) for ask in model.settings if ask.name not in of_spec)
     return Option(
         value=model.name,
         label=model.name,
@@ -201,7 +201,7 @@ def _of_extension(model: Extension) -> Option:
         value=model.name,
         label=model.name,
         help=first_paragraph(model.help),
-        children=(*own, _asked(next(gradient), name), *_of_spec(name).values()),
+        children=(*own, _input_field(next(gradient), name), *_of_spec(name).values()),
     )
 
 
@@ -214,7 +214,7 @@ def _of_spec(name: str) -> dict[str, Node]:
     }
 
 
-def _asked(ask: Ask, name: str) -> Field:
+def _input_field(ask: Ask, name: str) -> Field:
     path = f"model.{ask.name}"
     widgets: dict[str, Widget] = {
         "whole": "number",
@@ -231,7 +231,7 @@ def _asked(ask: Ask, name: str) -> Field:
         name=f"{name}.{ask.name}",
         label=words.label(path),
         widget=widget,
-        default=shown(ask.default, widget),
+        default=default_text(ask.default, widget),
         required=ask.default is None and not ask.optional,
         options=tuple((each, words.option(path, each)) for each in ask.choices),
         help=" ".join(filter(None, (words.HELPS.get(path, ""), given, least))),

@@ -194,8 +194,8 @@ def arms_of(form: Mapping[str, str]) -> list[Arm]:
     names: dict[int, str] = {}
     keys: dict[tuple[int, int], dict[str, str]] = {}
     for input_name, value in form.items():
-        if found := _ARM.fullmatch(input_name):
-            arm, what, number = int(found[1]), found[2], found[3]
+        if match := _ARM.fullmatch(input_name):
+            arm, what, number = int(match[1]), match[2], match[3]
             if what == "name":
                 names[arm] = value
             elif number is not None:

@@ -160,7 +160,7 @@ RARE = frozenset({
     "data.client", "data.choice", "data.kind",
     "users", "activity", "gradient", "start", "tick_minutes", "optimization.length", "optimization.early_stopping",
 })  # fmt: skip
-"""Settings that stay folded until somebody asks for them."""
+"""Settings that are folded at first."""
 
 EXAMPLES: dict[str, str] = {
     "data.file": "/home/me/rows.csv",

@@ -205,11 +205,11 @@ def _change(change: str | None, superiority: float | None) -> Change | None:
 
 def _numbers(given: str | None, separator: str, option: str) -> list[float]:
     try:
-        found = [float(part) for part in (given or "").split(separator) if part.strip()]
+        numbers = [float(part) for part in (given or "").split(separator) if part.strip()]
     except ValueError as error:
         raise InvalidSettings(
             f"'{given}' is no list of numbers for {option}; see 'fedping power effect --help'"
         ) from error
-    if any(not 0 < number < float("inf") for number in found):
+    if any(not 0 < number < float("inf") for number in numbers):
         raise InvalidSettings(f"every number of {option} is above 0; '{given}' has one that is not")
-    return found
+    return numbers

@@ -163,10 +163,10 @@ def effect_between(a: Distribution, b: Distribution) -> Effect:
 def aligned_probabilities(a: Distribution, b: Distribution) -> tuple[Floats, Floats]:
     """Return the probabilities in each distribution of all values of either, ascending; shape (k,) each."""
     values = np.union1d(a.values, b.values)
-    made = np.zeros((2, len(values)))
-    made[0, np.searchsorted(values, a.values)] = a.probabilities
-    made[1, np.searchsorted(values, b.values)] = b.probabilities
-    return made[0], made[1]
+    probabilities = np.zeros((2, len(values)))
+    probabilities[0, np.searchsorted(values, a.values)] = a.probabilities
+    probabilities[1, np.searchsorted(values, b.values)] = b.probabilities
+    return probabilities[0], probabilities[1]
 
 
 def noether_size(superiority: float, power: float = 0.8, alpha: float = 0.05, share: float = 0.5) -> int:
