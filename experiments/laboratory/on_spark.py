@@ -25,7 +25,7 @@ from fedping.experiments.laboratory.units import Unit
 from fedping.experiments.on_executors import forget_locks, one_at_a_time
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.server_jobs.spark.failures import Job
-from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.session_pool import SessionPool
 from fedping.server_jobs.spark.spreading import spread
 
 RUNS = Job("the runs", "those that are finished stay; run the same command again to go on")
@@ -49,7 +49,7 @@ def check_can_be_spread(variants: Mapping[str, Setup]) -> None:
 
 
 def run_units_on_spark(
-    units: Sequence[Unit], out: Path, sessions: LivingSession, watch: Watch, finished: Finished
+    units: Sequence[Unit], out: Path, sessions: SessionPool, watch: Watch, finished: Finished
 ) -> None:
     """Run all units on the executors, as many at a time as they have cores, and report each as it ends.
 

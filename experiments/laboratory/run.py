@@ -23,7 +23,7 @@ from fedping.experiments.run_folder import OtherRun, claim, noted_of, take_over,
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import with_recorded_code
-from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.session_pool import SessionPool
 
 
 def run_experiment(
@@ -32,7 +32,7 @@ def run_experiment(
     jobs: int | None = None,
     watch: Watch = lambda _: None,
     replace: bool = False,
-    spark: LivingSession | None = None,
+    spark: SessionPool | None = None,
 ) -> Summary:
     """Run what has not been run yet, and return the summary, which is also written to ``<out>/summary.json``.
 
