@@ -93,7 +93,7 @@ def take_slot(folder: Path) -> int:
     return number
 
 
-class Wakeup:
+class StopEvent:
     """A stop event that signal handlers can set.
 
     A byte in a pipe ends the wait. The lock of a `threading.Event` could be held by the thread that the handler
@@ -102,18 +102,18 @@ class Wakeup:
 
     def __init__(self) -> None:
         self.reader, self._writer = os.pipe()
-        self.asked = False
+        self.is_set = False
 
-    def ask(self) -> None:
+    def set(self) -> None:
         """Set the event: the current wait and every later one end at once."""
-        self.asked = True
+        self.is_set = True
         os.write(self._writer, b".")
 
     def wait(self, seconds: float) -> bool:
         """Wait for at most ``seconds``; return whether the event is set."""
-        if not self.asked:
+        if not self.is_set:
             select.select([self.reader], [], [], seconds)
-        return self.asked
+        return self.is_set
 
 
 def _bind_and_run(parent: int, nice: int, command: list[str]) -> None:

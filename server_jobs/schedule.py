@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.server_jobs.processes import Wakeup
+from fedping.server_jobs.processes import StopEvent
 
 DAY = 24 * 3600
 LEAST_LIMIT = 10 * 60
@@ -245,12 +245,12 @@ class WallClock:
     """The real time; :meth:`stop` may be called by a signal handler."""
 
     def __init__(self) -> None:
-        self._wakeup = Wakeup()
+        self._stop = StopEvent()
 
     @property
     def stopping(self) -> bool:
         """Whether :meth:`stop` was called."""
-        return self._wakeup.asked
+        return self._stop.is_set
 
     def now(self) -> float:
         """See :class:`Clock`."""
@@ -259,12 +259,12 @@ class WallClock:
     def wait_until(self, when: float) -> bool:
         """See :class:`Clock`; looks at the time at least once a minute, since the machine may sleep or be set."""
         while not self.stopping and (left := when - self.now()) > 0:
-            self._wakeup.wait(min(left, 60))
+            self._stop.wait(min(left, 60))
         return not self.stopping
 
     def stop(self) -> None:
         """Make this and every later wait end at once."""
-        self._wakeup.ask()
+        self._stop.set()
 
 
 MOST_BYTES = 1_000_000

@@ -38,7 +38,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import packed, unpack
 from fedping.server_jobs.processes import exit_with_parent
 from fedping.server_jobs.spark.failures import Job
-from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.session_pool import SessionPool
 from fedping.server_jobs.spark.spreading import spread
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -261,7 +261,7 @@ def check_can_be_spread(variants: Mapping[str, Setup]) -> None:
 
 
 def run_units_on_spark(
-    units: Sequence[Unit], out: Path, sessions: LivingSession, watch: Watch, finished: Finished
+    units: Sequence[Unit], out: Path, sessions: SessionPool, watch: Watch, finished: Finished
 ) -> None:
     """Run all units on the executors, as many at a time as they have cores, and report each as it ends.
 

@@ -37,7 +37,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import Extension, Own, extension_of, recorded, with_recorded_code
 from fedping.protocol.formats import without_format
 from fedping.protocol.source_digest import digest_of_value, own_modules
-from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.session_pool import SessionPool
 
 
 def run_experiment(
@@ -46,7 +46,7 @@ def run_experiment(
     jobs: int | None = None,
     watch: Watch = lambda _: None,
     replace: bool = False,
-    spark: LivingSession | None = None,
+    spark: SessionPool | None = None,
 ) -> Summary:
     """Run what has not been run yet, and return the summary, which is also written to ``<out>/summary.json``.
 

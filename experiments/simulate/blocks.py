@@ -29,7 +29,7 @@ from fedping.protocol.study import Study
 from fedping.server_jobs.spark.failures import Job
 
 if TYPE_CHECKING:
-    from fedping.server_jobs.spark.session_pool import LivingSession
+    from fedping.server_jobs.spark.session_pool import SessionPool
 
 SEARCHES_A_BLOCK = 2**16
 """How many searches a tick of a block has at most, about, in the busier phase: some 100 MB while they are made."""
@@ -166,7 +166,7 @@ class OnSpark:
         hostile: Hostile,
         out: Path,
         landing: Path,
-        sessions: LivingSession,
+        sessions: SessionPool,
     ) -> None:
         self._said = pickle.dumps((experiment, study, hostile, landing.resolve()))
         self._out, self._sessions = out.resolve(), sessions

@@ -169,17 +169,20 @@ def gunzip(data: bytes, limit: int, room: Room) -> bytes:
     is nearly always the only one. Otherwise memory is taken for the limit, and unpacking starts again.
     """
     size = min(limit, int.from_bytes(data[-4:], "little"))
-    if len(data) <= _CHUNK and size <= _CHUNK:
-        room.take(size)
-        whole = _one_member(data, size)
-        if whole is not None:
-            return whole
-    for most in (size, limit):
-        room.take(most)
-        out = _gunzip_up_to(data, most)
-        if out is not None:
-            room.keep(len(out))
-            return out
+    try:
+        if len(data) <= _CHUNK and size <= _CHUNK:
+            room.take(size)
+            whole = _one_member(data, size)
+            if whole is not None:
+                return whole
+        for most in (size, limit):
+            room.take(most)
+            out = _gunzip_up_to(data, most)
+            if out is not None:
+                room.keep(len(out))
+                return out
+    except zlib.error as error:
+        raise _broken("gzip") from error
     raise _too_large(limit)
 
 
@@ -205,10 +208,7 @@ class _Parts:
 def _one_member(data: bytes, size: int) -> bytes | None:
     """Return a gzip member unpacked, or None if it has not ``size`` bytes or data follow it."""
     member = zlib.decompressobj(_GZIP)
-    try:
-        out = member.decompress(data, size + 1)
-    except zlib.error as error:
-        raise _broken("gzip") from error
+    out = member.decompress(data, size + 1)
     return out if member.eof and len(out) == size and not member.unused_data else None
 
 
@@ -220,27 +220,24 @@ def _gunzip_up_to(data: bytes, most: int) -> bytes | None:
     piece = next(pieces, b"")
     member = zlib.decompressobj(_GZIP)
     fresh, padded = True, False
-    try:
-        while True:
-            if fresh and padded:
-                piece = piece.lstrip(b"\0")
-            part = member.decompress(piece, _CHUNK)
-            fresh = fresh and not piece
-            out += part
-            if len(out) > most:
-                return None
-            if member.eof:
-                parts.one_more()
-                piece = member.unused_data
-                member, fresh, padded = zlib.decompressobj(_GZIP), True, True
-            else:
-                piece = member.unconsumed_tail
-            if not piece and len(part) < _CHUNK:
-                piece = next(pieces, b"")
-                if not piece:
-                    break
-    except zlib.error as error:
-        raise _broken("gzip") from error
+    while True:
+        if fresh and padded:
+            piece = piece.lstrip(b"\0")
+        part = member.decompress(piece, _CHUNK)
+        fresh = fresh and not piece
+        out += part
+        if len(out) > most:
+            return None
+        if member.eof:
+            parts.one_more()
+            piece = member.unused_data
+            member, fresh, padded = zlib.decompressobj(_GZIP), True, True
+        else:
+            piece = member.unconsumed_tail
+        if not piece and len(part) < _CHUNK:
+            piece = next(pieces, b"")
+            if not piece:
+                break
     if not fresh or not data:
         raise _broken("gzip")
     return cast(bytes, out)  # not copied, which would double the memory; callers use only what bytes support

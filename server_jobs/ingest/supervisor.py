@@ -41,7 +41,7 @@ from fedping.server_jobs.ingest.settings import (
 )
 from fedping.server_jobs.ingest.worker import MakeApplication, front, start_worker
 from fedping.server_jobs.listener import CannotStart, check_port
-from fedping.server_jobs.processes import Lock, Wakeup, exit_with_parent
+from fedping.server_jobs.processes import Lock, StopEvent, exit_with_parent
 from fedping.server_jobs.shutdown import describe_exit
 
 DESCRIPTORS = CONNECTIONS + 256
@@ -175,7 +175,7 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
     """Compact until SIGTERM, then the rest, and exit; exit code 1 if something had to stay in the journal."""
     exit_with_parent(parent)
     os.setpgrp()
-    stop = _stop_event(Wakeup.ask)
+    stop = _stop_event(StopEvent.set)
     if not Lock(settings.journal / COMPACTOR_LOCK).take(patience=30.0):
         tell("another compactor works on this journal; stop it", before=LOGGED)
         sys.exit(1)
@@ -193,7 +193,7 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
     compactor = Compactor(settings, Counters(settings.counters))
     note = FailureNote(settings.compaction_failing)
     try:
-        while not stop.asked:
+        while not stop.is_set:
             if compactor.has_work():
                 stop.wait(GATHER)
             compacted = attempt(compactor, note)
@@ -205,9 +205,9 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
     sys.exit(0 if emptied else 1)
 
 
-def _stop_event(on_signal: Callable[[Wakeup], None]) -> Wakeup:
+def _stop_event(on_signal: Callable[[StopEvent], None]) -> StopEvent:
     """Return an event that SIGINT and SIGTERM pass to ``on_signal``."""
-    stop = Wakeup()
+    stop = StopEvent()
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
         on_signal(stop)
@@ -265,12 +265,12 @@ class Child:
         return self.process.exitcode or 0
 
 
-def _stop_or_kill(stop: Wakeup) -> None:
+def _stop_or_kill(stop: StopEvent) -> None:
     """Ask for a stop; the second signal kills all children."""
-    if stop.asked:
+    if stop.is_set:
         for child in multiprocessing.active_children():
             child.kill()
-    stop.ask()
+    stop.set()
 
 
 def supervise(
@@ -292,9 +292,9 @@ def supervise(
     server = Child(_in_child(lambda: run_server(settings, here, make)), "server", died)
     others = [Child(_in_child(partial(run, here)), name, died) for name, run in beside.items()]
     children = [compactor, server, *others]
-    while not stop.asked:
+    while not stop.is_set:
         wait([stop.reader, *(child.process.sentinel for child in children)])
-        if not stop.asked:
+        if not stop.is_set:
             for child in children:
                 child.revive()
     server.stop(KILL_AFTER + 5.0)

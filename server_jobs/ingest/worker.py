@@ -53,7 +53,7 @@ def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = 
     application = make(services)
     calm_collector()
     sys.setswitchinterval(0.001)  # how long the loop waits for each thread that is busy with a batch
-    Keeper(services).start()
+    Ticker(services).start()
     # Not `atexit`, because a multiprocessing process does not run its functions at exit.
     Finalize(None, services.flush, exitpriority=0)
     return application
@@ -102,14 +102,14 @@ FLUSH_EVERY = 1.0
 TELL_EVERY = 60.0
 
 
-class Keeper(threading.Thread):
+class Ticker(threading.Thread):
     """Rolls the journal when its age or a flush requires it, refreshes the catalogue, and so on.
 
     All workers roll at the same moments of the wall clock, so that their segments are compacted into one file together.
     """
 
     def __init__(self, services: Services) -> None:
-        super().__init__(name="keeper", daemon=True)
+        super().__init__(name="ticker", daemon=True)
         self._services = services
         self._period = self._current_period()
         self._flush_seen = self._flush_stamp()

@@ -17,7 +17,7 @@ from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.server_jobs.optimize.transformation import BrokenLink
 from fedping.server_jobs.round.aggregate import WEIGHT_BYTES, ShardPartial, partial_bytes
 from fedping.server_jobs.round.plan import Rules, Work, tasks_for
-from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.session_pool import SessionPool
 from fedping.server_jobs.spark.shipping import send_own
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ class SparkEngine:
     """Computes the partials on a Spark session, which is opened when the first round has something to read.
 
     Args:
-        open_session: as of :class:`fedping.server_jobs.spark.session_pool.LivingSession`.
+        open_session: as of :class:`fedping.server_jobs.spark.session_pool.SessionPool`.
 
     Attributes:
         sessions: holds the session, for whoever has other jobs for it between rounds.
     """
 
     def __init__(self, open_session: Callable[[], AbstractContextManager[SparkSession]]) -> None:
-        self.sessions = LivingSession(open_session)
+        self.sessions = SessionPool(open_session)
 
     def partials(self, work: Work) -> Iterator[ShardPartial]:
         """See :class:`fedping.server_jobs.round.engine.Engine`.

@@ -45,6 +45,11 @@ def spark_home() -> Path:
     return Path(package.origin).parent
 
 
+def cannot_run_spark(program: object, error: OSError) -> FedpingError:
+    """Return the error for a program of Spark that does not run."""
+    return FedpingError(f"Can't run {program} ({error}). Set SPARK_HOME to a Spark 4.3, or unset it.")
+
+
 SUPPORTED = (17, 21, 25)
 """The major versions of Java that Spark 4.3 supports."""
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.shutdown import BY_FORCE, signals_held
+from fedping.server_jobs.spark.installation import cannot_run_spark
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -267,7 +268,7 @@ def _launch(master: str) -> tuple[Any, Complaints]:
     try:
         gateway = launch_gateway(popen_kwargs=output)  # type: ignore[no-untyped-call]
     except OSError as error:
-        raise FedpingError(f"Spark cannot be run ({error}): SPARK_HOME has to be a Spark 4.3, or unset") from error
+        raise cannot_run_spark("Spark", error) from error
     except PySparkRuntimeError as error:
         complaints.close_write_end()
         raise FedpingError(f"Spark did not start on master {master}: {complaints.cause()}") from error

@@ -79,10 +79,9 @@ def _java_options(environment: Mapping[str, str]) -> list[str]:
 
 
 def _variable(environment: Mapping[str, str], name: str) -> str:
-    try:
-        return environment[name]
-    except KeyError as error:
-        raise InvalidSettings(f"Spark on Kubernetes sets {name}, and it is not set: this is for its pods") from error
+    if name not in environment:
+        raise InvalidSettings(f"{name} isn't set. This command runs only inside a Spark pod on Kubernetes.")
+    return environment[name]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class LivingSession:
+class SessionPool:
     """The session of a process that runs one job after another.
 
     A job that fails or is interrupted ends its session, so that the next job meets neither its remains nor the cause of

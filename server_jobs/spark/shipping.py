@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.extensions import packed, unpack
 from fedping.server_jobs.spark.installation import cache_folder, keep_newest, put, put_cached
 from fedping.server_jobs.spark.settings import is_local
 
@@ -177,6 +176,8 @@ def send_own(context: SparkContext, modules: Iterable[str] = ()) -> Callable[[],
     Raises:
         FedpingError: a source cannot be read.
     """
+    from fedping.protocol.extensions import packed  # not above: spark-submit.sh reports missing packages itself
+
     extensions = packed()
     return partial(_take_up, _shipped(context, {*modules, *extensions.modules}), extensions.data)
 
@@ -184,6 +185,8 @@ def send_own(context: SparkContext, modules: Iterable[str] = ()) -> Callable[[],
 def _take_up(shipped: _Shipped, extensions: bytes) -> None:
     """Make this executor's process import what was shipped last, and nothing that was shipped before."""
     from pyspark import SparkFiles
+
+    from fedping.protocol.extensions import unpack
 
     _put_first(shipped, SparkFiles.get(shipped.archive))
     unpack(extensions)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.spark.failures import Job
-from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.session_pool import SessionPool
 from fedping.server_jobs.spark.shipping import send_own
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Result: TypeAlias = tuple[int, bytes]
 
 
 def spread(
-    sessions: LivingSession, work: Callable[[int], T], count: int, job: Job, modules: Iterable[str] = ()
+    sessions: SessionPool, work: Callable[[int], T], count: int, job: Job, modules: Iterable[str] = ()
 ) -> Generator[tuple[int, T], None, None]:
     """Run ``count`` tasks on the executors; yield the number of each task, from 0, and its outcome when it ends.
 

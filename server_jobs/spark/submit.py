@@ -26,7 +26,14 @@ from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.server_jobs.shutdown import EndedBySignal, Interrupted, TemporaryFailure, ended_by_signals
 from fedping.server_jobs.spark.failures import REFUSED, secret_refused
-from fedping.server_jobs.spark.installation import cache_folder, find_java, put_cached, spark_home
+from fedping.server_jobs.spark.installation import (
+    cache_folder,
+    cannot_run_spark,
+    find_java,
+    java_home,
+    put_cached,
+    spark_home,
+)
 from fedping.server_jobs.spark.settings import (
     LOG4J,
     QUICK_START,
@@ -193,12 +200,10 @@ def _become_spark_submit(words: list[str]) -> NoReturn:
     try:
         os.execve(program, [str(program), *words], _environment())
     except OSError as error:
-        raise FedpingError(f"cannot run {program} ({error}): SPARK_HOME has to be a Spark 4.3, or unset") from error
+        raise cannot_run_spark(program, error) from error
 
 
 def _environment() -> dict[str, str]:
-    from fedping.server_jobs.spark.installation import java_home
-
     return {**os.environ, "JAVA_HOME": str(java_home()), "SPARK_HOME": str(spark_home())}
 
 
@@ -206,18 +211,18 @@ EXIT_CODE = re.compile(r"^\s*exit code: (\d+)$", re.MULTILINE)
 
 
 def to_kubernetes(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a submission to Kubernetes; return the exit code of the driver's container, where one is waited for."""
+    """Run a submission to Kubernetes; return the exit code of the driver's container if the submission waits for it."""
     code, said = run_and_read(words, environment)
     ended = EXIT_CODE.findall(said)
     return code or int(ended[-1]) if ended else code
 
 
 def run_and_read(words: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run a program and pass on to stderr what it says; return its exit code, and what it has said.
+    """Run a program with its output on stderr; return its exit code and its output.
 
     Raises:
-        FedpingError: it cannot be run.
-        EndedBySignal: SIGINT or SIGTERM came; the program is killed, and the driver that it waits for goes on.
+        FedpingError: the program can't be run.
+        EndedBySignal: SIGINT or SIGTERM arrived; the program is killed, and its driver on the cluster continues.
     """
     said = []
     with ended_by_signals():
@@ -232,9 +237,7 @@ def run_and_read(words: Sequence[str], environment: Mapping[str, str]) -> tuple[
                 errors="replace",
             )
         except OSError as error:
-            raise FedpingError(
-                f"cannot run {words[0]} ({error}): SPARK_HOME has to be a Spark 4.3, or unset"
-            ) from error
+            raise cannot_run_spark(words[0], error) from error
         try:
             for line in process.stdout or ():
                 said.append(line)

@@ -119,7 +119,7 @@ def test_an_executor_gets_its_options_in_their_order(tmp_path: Path) -> None:
     assert made[made.index("--podName") + 1] == "podName"
     for missing in pod.EXECUTOR.values():
         left = {name: value for name, value in variables.items() if name != missing}
-        with pytest.raises(InvalidSettings, match=f"sets {missing}, and it is not set"):
+        with pytest.raises(InvalidSettings, match=f"{missing} isn't set"):
             pod.program(["executor"], left | {"SPARK_EXECUTOR_MEMORY": "2g"}, tmp_path, tmp_path)
 
 

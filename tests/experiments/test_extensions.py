@@ -48,7 +48,7 @@ from fedping.protocol.settings_file import converted
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import BrokenLink, Transformation, first_state, first_versions, step_arrays
 from fedping.server_jobs.round import engine_named, recompute
-from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.session_pool import SessionPool
 from fedping.server_jobs.spark.shipping import own_sources
 from tests.support.laboratory import small
 from tests.support.registry import registry_of_its_own
@@ -164,7 +164,7 @@ def at_work(spark: Any) -> Any:
 @pytest.mark.spark
 def test_they_come_to_the_same_on_executors_that_do_not_have_them(at_work: Any, site: Path, tmp_path: Path) -> None:
     run(experiment(), tmp_path / "here")
-    run_experiment(experiment(), tmp_path / "there", spark=LivingSession(lambda: nullcontext(at_work)))
+    run_experiment(experiment(), tmp_path / "there", spark=SessionPool(lambda: nullcontext(at_work)))
     found = [np.load(run_of(tmp_path / where) / "last.npy") for where in ("here", "there")]
     np.testing.assert_array_equal(*found)
 
@@ -838,7 +838,7 @@ def written(folder: Path, **modules: str) -> Path:
 
 def on_spark(metric: str, out: Path, spark: Any) -> float:
     """Return what a metric comes to on the executors."""
-    run_experiment(experiment_with(metric), out, spark=LivingSession(lambda: nullcontext(spark)))
+    run_experiment(experiment_with(metric), out, spark=SessionPool(lambda: nullcontext(spark)))
     return measured(metric, out)
 
 

@@ -28,7 +28,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import landed_files
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from fedping.server_jobs.spark.failures import Job
-from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.session_pool import SessionPool
 from fedping.server_jobs.spark.spreading import spread
 from tests.support.laboratory import small_file
 from tests.support.processes import left_over, marked, new_mark, wait_until
@@ -270,7 +270,7 @@ def test_that_spark_is_not_installed_is_told_before_anything_is_read(tmp_path: P
 
 @pytest.mark.spark
 def test_outcomes_come_as_they_end_and_an_error_is_the_same_error(spark) -> None:
-    sessions = LivingSession(lambda: nullcontext(spark))
+    sessions = SessionPool(lambda: nullcontext(spark))
 
     def squared(number: int) -> int:
         if number == 7:
@@ -292,7 +292,7 @@ def test_outcomes_come_as_they_end_and_an_error_is_the_same_error(spark) -> None
 
 SCRIPT = """
 from fedping.server_jobs.spark.failures import Job
-from fedping.server_jobs.spark.session_pool import LivingSession
+from fedping.server_jobs.spark.session_pool import SessionPool
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import SparkSettings
 from fedping.server_jobs.spark.spreading import spread
@@ -302,7 +302,7 @@ def work(number):
     return helper.FACTOR * number
 
 if __name__ == "__main__":
-    sessions = LivingSession(lambda: spark_session(SparkSettings(master="local[1]")))
+    sessions = SessionPool(lambda: spark_session(SparkSettings(master="local[1]")))
     print(list(spread(sessions, work, 2, Job("the try", "run it again"))))
     sessions.close()
 """

@@ -1,6 +1,7 @@
 """Encoded updates at the edge and on disk: what a line's links say is taken and landed as it was sent, nothing else."""
 
 import base64
+import binascii
 import gzip
 import json
 import re
@@ -164,7 +165,7 @@ def test_payloads_are_read_from_the_journal_as_they_were_written_into_it() -> No
 
 @pytest.mark.parametrize("text", ["A", "AAA", "AA-_", "=AAA", "AA==AA==", "AAAA=", "A A=", "AAA\n", "====", "AA=A"])
 def test_a_payload_in_the_journal_that_is_no_base64_is_none(text: str) -> None:
-    with pytest.raises(ValueError, match="a payload is not in base64"):
+    with pytest.raises(binascii.Error):
         from_base64(pa.array(["AAAA", text]))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from fedping.server_jobs.ingest.backlog import missing, note_inherited
 from fedping.server_jobs.ingest.segments import CLOSED, OPEN, segments
-from fedping.server_jobs.ingest.worker import Keeper
+from fedping.server_jobs.ingest.worker import Ticker
 from tests.support.ingest_app import PATH, IngestApp, ingest_app, landed_ids, make_store
 from tests.support.ingest_server import IngestServer
 from tests.support.pings import ping_json
@@ -55,7 +55,7 @@ CLEANING = [unlinked, renamed, replaced, removed, swapped]
 
 
 @pytest.mark.parametrize("clean", CLEANING)
-@pytest.mark.parametrize("noticed_by", ["the next ping", "the keeper", "the roll", "a full disk"])
+@pytest.mark.parametrize("noticed_by", ["the next ping", "the ticker", "the roll", "a full disk"])
 def test_a_segment_that_is_removed_while_it_is_written_is_written_again(
     tmp_path: Path,
     clean: Callable[[Path], None],
@@ -68,8 +68,8 @@ def test_a_segment_that_is_removed_while_it_is_written_is_written_again(
     clean(ingest.settings.journal)
     if noticed_by == "the next ping":
         documents += accepted(ingest, 1)
-    elif noticed_by == "the keeper":
-        Keeper(ingest.services).tick()
+    elif noticed_by == "the ticker":
+        Ticker(ingest.services).tick()
         assert len(segments(ingest.settings.journal, OPEN)) == 1 + (clean is swapped)
     elif noticed_by == "a full disk":
         with monkeypatch.context() as patch:
@@ -96,13 +96,13 @@ def test_what_cannot_be_written_again_is_refused_until_it_can(
     journal = ingest.settings.journal
     shutil.rmtree(journal)
     journal.write_text("a file where the folder was")
-    keeper = Keeper(ingest.services)
+    ticker = Ticker(ingest.services)
     for _ in range(3):
-        keeper.tick()
+        ticker.tick()
     assert ingest.ping().status_code == 500
     assert capsys.readouterr().err.count("do not stop ingest before") == 1
     journal.unlink()
-    keeper.tick()
+    ticker.tick()
     documents += accepted(ingest, 1)
     ingest.land()
     assert set(documents) <= set(landed_ids(ingest.settings.landing))
