@@ -60,6 +60,32 @@ def test_the_boundary_test_sees_an_import_inside_a_function() -> None:
     assert rooms_imported_by("from fedping import experiments, main") == {"experiments", "fedping"}
 
 
+def imported_files(path: Path) -> set[Path]:
+    """Return the files of ours that a file imports, also within functions and for types."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    files = {ROOT / (name.removeprefix("fedping.").replace(".", "/") + ".py") for name in found if "." in name}
+    return {file for file in files if file.exists()} - {path}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted((ROOT / "experiments/laboratory/settings").glob("*.py")), *sorted((ROOT / "protocol").glob("*.py"))],
+)
+def test_settings_and_rules_are_in_no_circle_of_imports(path: Path) -> None:
+    if path.stem in ("storage", "object_storage"):
+        pytest.skip("of storage, not of settings")
+    reached, ahead = set[Path](), {path}
+    while ahead:
+        ahead = {each for file in ahead for each in imported_files(file)} - reached
+        reached |= ahead
+    assert path not in reached
+
+
 OF_THE_HELPER = ("privacy", "listening", "forking_server", "ingest.processes.bonds")
 """What the other operator's server has of this room: how noise is drawn and counted, and how a server runs."""
 
