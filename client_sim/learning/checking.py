@@ -73,13 +73,11 @@ def _check_public(line: PublicLine, pings: str, keeps_state: bool) -> Model[Any]
 
 def check_training(model: Model[Any], training: Training, *, keeps_state: bool = True) -> None:
     """Raise unless clients of a model can train as asked, and can keep the state of the training."""
-    of_model: dict[Trait, bool] = {
-        "moves itself": moves_itself(bare(model)),
-        "keeps state": bool(algorithm_for(training).init_state(bare(model))),
-        "no store": not keeps_state,
-    }
-    words = {"training": algorithm_name(training)}
-    check("model", Parts(traits_of(training) | traits_where(of_model), words))
+    traits = traits_of(training) | traits_where({"moves itself": moves_itself(bare(model))})
+    check("model", Parts(traits))
+    state = algorithm_for(training).init_state(bare(model))
+    store: dict[Trait, bool] = {"keeps state": bool(state), "no store": not keeps_state}
+    check("state", Parts(traits_where(store), {"training": algorithm_name(training)}))
 
 
 def declared_traits(training: Training) -> Traits:
@@ -88,7 +86,7 @@ def declared_traits(training: Training) -> Traits:
 
 
 def wrong_participation(training: Training, share: float, clients: int | None = None) -> Iterator[str]:
-    """Tell of a training whose ``participation`` is not the share of the clients that take part in a round.
+    """Yield advice if a training's ``participation`` is not the share of the clients that take part in a round.
 
     SCAFFOLD and FedDyn move what the server keeps by this share.
 
@@ -108,7 +106,7 @@ def wrong_participation(training: Training, share: float, clients: int | None = 
         )
 
 
-def check_mean(training: Training, traits: Traits) -> None:
+def check_mean(training: Training, traits: Traits, where: str = "") -> None:
     """Raise unless the server adds the mean of the updates, if the training relies on that.
 
     An algorithm that is not installed here declares nothing.
@@ -116,12 +114,13 @@ def check_mean(training: Training, traits: Traits) -> None:
     Args:
         training: what clients do.
         traits: of the line or of the experiment.
+        where: begins the sentence of the error.
 
     Raises:
         InvalidSettings: something else is added.
     """
-    where = f"the training '{algorithm_name(training)}' needs a server that adds the mean of the updates as it is, but "
-    check("mean", Parts(traits | declared_traits(training)), where)
+    needs = f"the training '{algorithm_name(training)}' needs a server that adds the mean of the updates as it is, but "
+    check("mean", Parts(traits | declared_traits(training)), where + needs)
 
 
 def check_study(study: Study, own_models: Collection[str] = ()) -> list[str]:
@@ -155,10 +154,7 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
     parts = _parts_of(study, line)
     check("reclustering", parts, f"[lines.pipeline] of line '{line.name}' ")
     receiving(line)
-    try:
-        check_mean(line.training, parts.traits)
-    except InvalidSettings as error:
-        raise InvalidSettings(f"[lines.training] of line '{line.name}': {error}") from error
+    check_mean(line.training, parts.traits, f"[lines.training] of line '{line.name}': ")
     yield from sentences("advice", parts)
     if line.participation < 1:
         for sentence in wrong_participation(line.training, line.participation):

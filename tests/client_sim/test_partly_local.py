@@ -263,7 +263,7 @@ def test_a_spec_with_the_local_blocks_in_it_is_refused() -> None:
 
 
 def test_training_within_a_link_is_refused() -> None:
-    with pytest.raises(InvalidSettings, match="structured = true and a 'personal' model with 'local' blocks"):
+    with pytest.raises(InvalidSettings, match="'structured' and a 'personal' model with 'local' blocks"):
         LocalSteps(rate=0.1, steps=1, structured=True, personal=METHODS["FedRecon"])
 
 

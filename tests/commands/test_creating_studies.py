@@ -17,7 +17,7 @@ from fedping.server_jobs.optimize import first_versions
 from tests.support.environments import ROOT
 
 EXPERIMENTS = ROOT / "experiments"
-UNBOUNDED = "takes the mean of updates that may have any length"
+UNBOUNDED = "takes the mean of updates of any length"
 
 
 def studies() -> list[Path]:

@@ -13,7 +13,7 @@ from fedping.client_sim.models import FRECENCY_NAMES, LINEAR_15_NAMES
 from fedping.main import main
 from fedping.protocol import extensions
 
-UNBOUNDED = "takes the mean of updates that may have any length"
+UNBOUNDED = "takes the mean of updates of any length"
 STEP = {"start": 0.1, "min": 1e-6, "max": 50.0}
 LOGISTIC = {"model": "logistic-regression", "settings": {"features": 30}}
 LOCAL = {"algorithm": "local", "epochs": 1, "rate": 1.0}
@@ -140,14 +140,14 @@ REFUSED = [
         study({**LOGISTIC, **ARRAYS}, pipeline={"aggregate": {"by": "recluster"}}),
         "and its settings have no 'clusters'; reclustering is for",
     ),
-    (study({**K_MEANS, **CENTROIDS}, pipeline=RECLUSTER), "its [lines.training] sends a gradient; set training = "),
+    (study({**K_MEANS, **CENTROIDS}, pipeline=RECLUSTER), "its [lines.training] sends a gradient. Set training = "),
     (
         study({**K_MEANS, **CENTROIDS}, pipeline=RECLUSTER, training={**LOCAL, "sign": True}),
-        "its [lines.training] sends signs alone; leave out 'sign'",
+        "its [lines.training] sends signs alone",
     ),
     (
         study({**K_MEANS, **weights([f"c{i}" for i in range(6)], integer=True)}, pipeline=RECLUSTER, training=LOCAL),
-        "has integer weights, and centroids are no whole numbers; leave out 'integer'",
+        "Remove 'integer'",
     ),
 ]
 
@@ -382,10 +382,10 @@ TWICE = blocks(coefficients=[30], intercept=[1], control=[31])
 @pytest.mark.parametrize(
     ("pipeline", "sentence"),
     [
-        ({"optimizer": {"optimizer": "gradient_descent"}}, 'the server clips updates; set clip = { by = "none" }'),
+        ({"optimizer": {"optimizer": "gradient_descent"}}, "the server clips updates"),
         (
             {"clip": {"by": "none"}},
-            'the server has another optimizer; set optimizer = { optimizer = "gradient_descent"',
+            'the server has another optimizer. Set optimizer = { optimizer = "gradient_descent"',
         ),
         ({"clip": {"by": "none"}, "optimizer": {"optimizer": "gradient_descent"}}, None),
     ],

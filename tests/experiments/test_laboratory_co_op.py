@@ -89,7 +89,7 @@ def test_it_learns_with_slow_clients_and_the_same_seed_gives_the_same(tmp_path: 
     [
         ({"co_op": {"lower": 3, "upper": 2}}, "nobody would merge"),
         ({"co_op": {}, "training": {"algorithm": "gradient"}}, "mixes the clients' models"),
-        ({"co_op": {}, "where": "files"}, "leave out 'where'"),
+        ({"co_op": {}, "where": "files"}, "Remove 'where'"),
         ({"co_op": {}, "lateness": {"shares": [0.5, 0.5]}}, "ages of its own"),
         ({"co_op": {}, "server": {"min_clients": 2}}, "without the steps of a \\[server\\]"),
         (

@@ -146,10 +146,10 @@ def test_clients_can_protect_themselves(tmp_path: Path, local: dict[str, Any], e
         ({"where": "files"}, "in memory"),
         ({"sampling": {"sampling": "uniform", "clients": 3}}, "bernoulli"),
         ({"sampling": {"sampling": "stratified", "clients": 3}}, "bernoulli"),
-        ({"upload": [{"link": "sign", "zero": "up"}]}, "leave 'upload' out"),
-        ({"lateness": {"shares": [0.5, 0.5]}}, "leave [lateness] out"),
+        ({"upload": [{"link": "sign", "zero": "up"}]}, "Remove 'upload'"),
+        ({"lateness": {"shares": [0.5, 0.5]}}, "Remove [lateness]"),
         ({"attack": {"attack": "sign_flip", "share": 0.2}}, "[attack]"),
-        ({"privacy": {"central": CENTRAL | {"sampling": 0.1}}}, "set both alike"),
+        ({"privacy": {"central": CENTRAL | {"sampling": 0.1}}}, "Set both"),
     ],
 )
 def test_settings_that_could_guarantee_nothing_are_refused(changes: dict[str, Any], told: str) -> None:
@@ -163,7 +163,7 @@ def test_settings_that_could_guarantee_nothing_are_refused(changes: dict[str, An
     ("changes", "told"),
     [
         ({"server__weighting": "examples"}, 'weighting = "client"'),
-        ({"server__aggregate": {"by": "median"}}, "leave 'aggregate'"),
+        ({"server__aggregate": {"by": "median"}}, "Remove 'aggregate'"),
         ({"privacy": {"central": CENTRAL | {"noise_multiplier": 0.1}}}, "leave 'noise_multiplier' out"),
     ],
 )

@@ -95,7 +95,7 @@ def test_where_users_drift_versions_are_judged_by_how_they_are_at_the_time() -> 
 
 def test_what_is_judged_by_one_set_of_examples_is_refused_where_users_drift() -> None:
     drifting = {**PLAIN, "drift": {"at": 2, "over": 2, "to": {"days": 90.0}}}
-    with pytest.raises(InvalidSettings, match="leave out 'drift' or these"):
+    with pytest.raises(InvalidSettings, match="Remove 'drift'"):
         problem(data__population=drifting, attack={"attack": "sign_flip", "clients": 1})
 
 

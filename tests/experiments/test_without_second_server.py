@@ -47,7 +47,7 @@ def test_the_laboratory_has_no_second_server(tmp_path: Path) -> None:
     assert line in text
     file = tmp_path / "experiment.toml"
     file.write_text(text.replace(line, f'{line}\nprivacy.shared = {{ helper = "{HELPER}" }}'))
-    with pytest.raises(InvalidSettings, match="shares are for two servers, of which the laboratory has none"):
+    with pytest.raises(InvalidSettings, match="Remove 'shared'"):
         laboratory_from_toml(file)
 
 

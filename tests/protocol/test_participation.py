@@ -121,7 +121,7 @@ def test_an_institution_waits_for_its_turn_and_follows_a_share_that_has_changed(
     ("study", "says"),
     [
         (small_study(), "do not draw who takes part"),
-        (private_study(local=OneSign(epsilon=1.0)), "leave 'participation' out"),
+        (private_study(local=OneSign(epsilon=1.0)), "Remove 'participation'"),
     ],
 )
 def test_other_studies_do_not_draw(study: Study, says: str) -> None:

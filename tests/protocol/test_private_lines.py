@@ -25,26 +25,26 @@ LINE = private_study().lines[0]
 LOCAL = Privacy(local=LocalGaussian(epsilon=1, delta=1e-6))
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
-    "weighting by pings": ({"pipeline": Pipeline(weighting="ping")}, 'set weighting = "client"'),
-    "weighting by examples": ({"pipeline": Pipeline(weighting="examples")}, 'set weighting = "client"'),
-    "late pings": ({"pipeline": Pipeline(staleness=Staleness(most=3))}, "leave 'staleness' out"),
-    "signs": ({"pipeline": Pipeline(aggregate=MeanOfSigns())}, "leave 'aggregate', 'clip' and 'bucketing' out"),
-    "a median": ({"pipeline": Pipeline(aggregate=Median())}, "leave 'aggregate', 'clip' and 'bucketing' out"),
-    "reclustering": ({"pipeline": Pipeline(aggregate=Recluster())}, "leave 'aggregate', 'clip' and 'bucketing' out"),
-    "a clip": ({"pipeline": Pipeline(clip=ClipByNorm(norm=1))}, "leave 'aggregate', 'clip' and 'bucketing' out"),
+    "weighting by pings": ({"pipeline": Pipeline(weighting="ping")}, 'weighting = "client"'),
+    "weighting by examples": ({"pipeline": Pipeline(weighting="examples")}, 'weighting = "client"'),
+    "late pings": ({"pipeline": Pipeline(staleness=Staleness(most=3))}, "Remove 'staleness'"),
+    "signs": ({"pipeline": Pipeline(aggregate=MeanOfSigns())}, "Remove 'aggregate', 'clip' and 'bucketing'"),
+    "a median": ({"pipeline": Pipeline(aggregate=Median())}, "Remove 'aggregate', 'clip' and 'bucketing'"),
+    "reclustering": ({"pipeline": Pipeline(aggregate=Recluster())}, "Remove 'aggregate', 'clip' and 'bucketing'"),
+    "a clip": ({"pipeline": Pipeline(clip=ClipByNorm(norm=1))}, "Remove 'aggregate', 'clip' and 'bucketing'"),
     "buckets": (
         {"pipeline": Pipeline(aggregate=Median(), bucketing=2)},
-        "leave 'aggregate', 'clip' and 'bucketing' out",
+        "Remove 'aggregate', 'clip' and 'bucketing'",
     ),
-    "a guard": ({"guard": Guard()}, "leave 'guard' out"),
-    "limits": ({"limits": UpdateLimits(norm=1.0)}, "leave 'limits' out"),
-    "a length by clients": ({"length": IterationByClients(clients=5)}, 'set length = { by = "time" }'),
-    "a length by signs": ({"length": IterationBySigns()}, 'set length = { by = "time" }'),
-    "signs of the training": ({"training": OneGradient(sign=True)}, "leave 'sign' out of 'training'"),
-    "another link": ({"upload": (Sign(),)}, "leave 'upload' out"),
+    "a guard": ({"guard": Guard()}, "Remove 'guard'"),
+    "limits": ({"limits": UpdateLimits(norm=1.0)}, "Remove 'limits'"),
+    "a length by clients": ({"length": IterationByClients(clients=5)}, 'length = { by = "time" }'),
+    "a length by signs": ({"length": IterationBySigns()}, 'length = { by = "time" }'),
+    "signs of the training": ({"training": OneGradient(sign=True)}, "'sign' of 'training'"),
+    "another link": ({"upload": (Sign(),)}, "Remove 'upload'"),
     "a stop by losses that nobody tells": (
         {"privacy": LOCAL, "early_stopping": EarlyStop(arm="treatment")},
-        "leave 'early_stopping' out",
+        "Remove 'early_stopping'",
     ),
     "a weight that is not there": ({"privacy": Privacy(central=CENTRAL, left_out=("w9",))}, "names the weight 'w9'"),
     "a kind without a norm": (
@@ -85,7 +85,7 @@ def test_clients_that_choose_their_arm_have_one_line() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "neither how the operator protects clients nor how they protect themselves"),
+        ({}, "'privacy' has no guarantee"),
         ({"central": CENTRAL, "loss": (1.0, 1.0)}, "give a range"),
         (
             {"central": Central(epsilon=1, delta=0.001, rounds=1, population=1000)},

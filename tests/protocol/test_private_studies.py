@@ -15,20 +15,20 @@ from tests.support.versions import small_study
 STUDY = private_study()
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "pings that tell more": ({"pings": "model-update"}, 'set pings = "private-update"'),
+    "pings that tell more": ({"pings": "model-update"}, 'pings = "private-update"'),
     "a line that is not private": (
         {
             "lines": (*STUDY.lines, replace(STUDY.lines[0], name="open", privacy=None, upload=())),
             "arms": (*STUDY.arms[:1], replace(STUDY.arms[1], line="open", submits=True)),
         },
-        "line 'open' is not, and one study has one type of ping",
+        "line 'open' is not",
     ),
-    "an arm without a line": ({"arms": (STUDY.arms[0], Arm(name="plain", share=0.1))}, "arm 'plain' follows no line"),
-    "the envelope of Firefox": ({"telemetry": True}, "leave 'telemetry' out"),
-    "metrics": ({"metrics": (StudyMetric(name="m", column="model_version"),)}, "leave 'metrics' out"),
-    "segments": ({"segments": (Segment(name="s", column="model_version", cuts=(1,)),)}, "leave 'segments' out"),
-    "limits": ({"limits": Limits(loss=(0, 1))}, "leave 'limits' out"),
-    "tickets": ({"tickets": "required"}, "leave 'tickets' out"),
+    "an arm without a line": ({"arms": (STUDY.arms[0], Arm(name="plain", share=0.1))}, "arm 'plain' has no line"),
+    "the envelope of Firefox": ({"telemetry": True}, "Remove 'telemetry'"),
+    "metrics": ({"metrics": (StudyMetric(name="m", column="model_version"),)}, "Remove 'metrics'"),
+    "segments": ({"segments": (Segment(name="s", column="model_version", cuts=(1,)),)}, "Remove 'segments'"),
+    "limits": ({"limits": Limits(loss=(0, 1))}, "Remove 'limits'"),
+    "tickets": ({"tickets": "required"}, "Remove 'tickets'"),
 }
 
 

@@ -6,6 +6,7 @@ or "accepted" with the safe choices of a new study and the settings of each piec
 ``python -m tests.protocol.test_rules`` prints the verdicts that differ and writes the file.
 """
 
+import ast
 import json
 import string
 from collections.abc import Iterator
@@ -15,7 +16,11 @@ from typing import Any
 
 import pytest
 
+from fedping.protocol.rules import RULES, Parts, Trait
+from fedping.protocol.rules import sentences as sentences_of
 from tests.support.combinations import changed, grid, keys_of, sentences
+
+ROOT = Path(__file__).parents[2]
 
 FROZEN = Path(__file__).with_name("verdicts.json")
 DIGITS = string.digits + string.ascii_letters
@@ -71,6 +76,81 @@ def test_all_verdicts_are_what_they_were() -> None:
 
 def _two_digits(number: int) -> str:
     return DIGITS[number // len(DIGITS)] + DIGITS[number % len(DIGITS)]
+
+
+DOCUMENTED: tuple[tuple[str, str, str, tuple[set[Trait], ...]], ...] = (
+    (
+        "reference.md",
+        "averaged first; not with `mean` or `recluster`",
+        "pipeline",
+        ({"buckets", "mean"}, {"buckets", "centroids"}),
+    ),
+    ("reference.md", "(`over_capacity`); not with `staleness`", "pipeline", ({"late pings", "centroids"},)),
+    (
+        "reference.md",
+        "`recluster` of gradients, of signs, or of integer weights",
+        "reclustering",
+        ({"centroids", "gradient"}, {"centroids", "sends signs"}, {"centroids", "integer weights"}),
+    ),
+    (
+        "researchers.md",
+        "`[training.personal]` does not go with `[co_op]`, `[gossip]`, a server that clusters again, or `trained`",
+        "personal file",
+        ({"co_op"}, {"centroids"}, {"trained"}),
+    ),
+    (
+        "researchers.md",
+        "does not go with `[co_op]`, `[gossip]`",
+        "gossip",
+        ({"personal", "all clients", "local steps"},),
+    ),
+    ("researchers.md", "a vector not with `[lateness]`", "personal file", ({"vector", "lateness"},)),
+    (
+        "extending.md",
+        "A server with another optimizer, aggregate or clip, or with late pings, is then refused",
+        "mean",
+        (
+            {"adds the mean", "mean"},
+            {"adds the mean", "as it is"},
+            {"adds the mean", "mean", "as it is", "clips"},
+            {"adds the mean", "mean", "as it is", "late pings"},
+        ),
+    ),
+    (
+        "extending.md",
+        'leave it at `all` or `uniform`, the latter without `weighting = "examples"`',
+        "votes of a file",
+        ({"adds the mean", "by coin"}, {"adds the mean", "equal parts", "votes of examples"}),
+    ),
+)
+"""By page of docs/ what it says of parts that do not go together, and traits that the rules of a group refuse."""
+
+
+@pytest.mark.parametrize(("page", "words", "group", "refused"), DOCUMENTED)
+def test_what_the_documentation_refuses_is_refused(
+    page: str, words: str, group: str, refused: tuple[set[Trait], ...]
+) -> None:
+    assert words in " ".join((ROOT / "docs" / page).read_text().split())
+    for traits in refused:
+        assert list(sentences_of(group, Parts(frozenset(traits)))), traits
+
+
+def test_what_the_documentation_allows_is_allowed() -> None:
+    for traits in {"adds the mean", "all clients", "votes of examples"}, {"adds the mean", "equal parts"}:
+        assert not list(sentences_of("votes of a file", Parts(frozenset(traits))))  # type: ignore[arg-type]
+
+
+def test_each_group_of_rules_is_checked_somewhere() -> None:
+    """And each that is checked exists: the name of a group is a key, which no type checker knows."""
+    found = set()
+    for room in ("protocol", "client_sim", "experiments"):
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("check", "sentences") and node.args:
+                    first = node.args[0]
+                    if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                        found.add(first.value)
+    assert found == RULES.keys()
 
 
 def write() -> None:

@@ -319,5 +319,5 @@ def test_a_model_without_centroids_cannot_be_reclustered(clusters: int | None, f
 
 
 def test_late_movements_cannot_be_reclustered() -> None:
-    with pytest.raises(InvalidSettings, match="leave out 'staleness'"):
+    with pytest.raises(InvalidSettings, match="'staleness'"):
         clustering_study(staleness=Staleness())
