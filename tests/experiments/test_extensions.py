@@ -649,7 +649,7 @@ class Apart(msgspec.Struct, frozen=True):
 def pack():
     packed = extensions.packed()
     pathlib.Path("packed").write_bytes(packed.data)
-    print("apart" in packed.modules, extensions.found("metric", "apart").code)
+    print("apart" in packed.modules, extensions.registered("metric", "apart").code)
 
 if __name__ == "__main__":
     pack()
