@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from msgspec.structs import replace
 
-from fedping.experiments.laboratory.choices import named_in_modules
+from fedping.experiments.laboratory.models import named_in_modules
 from fedping.experiments.laboratory.one_run import OnRound, run_unit
 from fedping.experiments.laboratory.results import Outcome, Row, read_progress, rounds_of
 from fedping.experiments.laboratory.settings import Setup

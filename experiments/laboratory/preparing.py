@@ -41,7 +41,7 @@ from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.learning.model import precision
 from fedping.client_sim.learning.registry import is_ranking_model
 from fedping.client_sim.learning.submodel import Part
-from fedping.experiments.laboratory.learning import FROM_DATA, known_from, model_for_data
+from fedping.experiments.laboratory.models import FROM_DATA, known_from, model_for_data
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.tallies import Classification, Clustering, Ranking, Regression, Tally, WithOwn

@@ -21,7 +21,7 @@ import pyarrow as pa
 from fedping.client_sim.learning.models.named import named
 from fedping.client_sim.learning.settings import Settings
 from fedping.client_sim.models.own import CODE
-from fedping.experiments.laboratory.choices import named_in_modules
+from fedping.experiments.laboratory.models import named_in_modules
 from fedping.experiments.laboratory.pool import Progress, Watch, check_can_be_spread, run_units, run_units_on_spark
 from fedping.experiments.laboratory.preparing import check_model
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, write_table, write_units

@@ -26,7 +26,7 @@ from fedping.client_sim.models.arrays import IntArray
 from fedping.client_sim.population.sample import Sample
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.population.synthetic import SyntheticPopulation, Wishes, searches_of
-from fedping.experiments.laboratory.learning import of_spec_and_own
+from fedping.experiments.laboratory.models import of_spec_and_own
 from fedping.experiments.laboratory.settings.data import UserGroup
 from fedping.protocol.draws import child_keys, uniforms
 from fedping.protocol.errors import InvalidSettings

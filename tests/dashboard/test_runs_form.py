@@ -22,8 +22,7 @@ from fedping.dashboard.runs.form.values import Arm, Difference, filled_form, tab
 from fedping.dashboard.runs.judging import Judged, Problem, judge
 from fedping.dashboard.runs.presets import preset, presets
 from fedping.dashboard.runs.toml import toml_text
-from fedping.experiments.laboratory.choices import models
-from fedping.experiments.laboratory.learning import OfSpec
+from fedping.experiments.laboratory.models import OfSpec, models
 from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.settings.experiment import Head
 from fedping.experiments.laboratory.settings.setup import Setup

@@ -14,7 +14,7 @@ from fedping.dashboard.runs.form import words
 from fedping.dashboard.runs.form.helps import first_paragraph, help_of
 from fedping.dashboard.runs.form.nodes import Choice, Field, Node, Option, Table, Widget
 from fedping.dashboard.runs.toml import value_text
-from fedping.experiments.laboratory.learning import OfSpec
+from fedping.experiments.laboratory.models import OfSpec
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.settings.experiment import DEFAULTS, Head
 from fedping.experiments.laboratory.settings.setup import Setup

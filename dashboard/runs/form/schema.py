@@ -12,8 +12,7 @@ from fedping.dashboard.runs.form import words
 from fedping.dashboard.runs.form.fields import fields_of_struct, node_of, shown
 from fedping.dashboard.runs.form.helps import first_paragraph, plain
 from fedping.dashboard.runs.form.nodes import Choice, Field, Node, Option, Table, Widget
-from fedping.experiments.laboratory.choices import PAGE_RANKINGS, WORKED_OUT, Ask, ModelChoice, data_sets, models
-from fedping.experiments.laboratory.learning import OfSpec
+from fedping.experiments.laboratory.models import PAGE_RANKINGS, WORKED_OUT, Ask, ModelChoice, OfSpec, data_sets, models
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.settings.experiment import Head
 from fedping.experiments.laboratory.settings.setup import Setup

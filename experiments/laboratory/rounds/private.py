@@ -18,7 +18,7 @@ from fedping.experiments.laboratory.rounds.memory import MemoryChannel
 from fedping.experiments.laboratory.rounds.server import Delivered
 from fedping.experiments.laboratory.rounds.study import with_a_turn
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes
-from fedping.experiments.privacy.noise import SeededNoise
+from fedping.experiments.privacy.mechanisms import SeededNoise
 from fedping.protocol.encodings.vector import vector_payloads
 from fedping.protocol.privacy import LocalGaussian, Privacy, local_sigma
 from fedping.protocol.study import Study

@@ -8,7 +8,7 @@ from typing import Any
 from fedping.client_sim.data import DATASETS
 from fedping.client_sim.learning.registry import LEARNERS
 from fedping.client_sim.models.own import CODE
-from fedping.experiments.laboratory.learning import OfSpec
+from fedping.experiments.laboratory.models import OfSpec
 from fedping.experiments.laboratory.settings.merging import Raw
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import Extension, OddSettings, checked_at, registered
