@@ -99,18 +99,20 @@ def model_for_data(
         InvalidSettings: there is no such model, or a setting is missing, unknown or invalid.
     """
     of_spec, own = of_spec_and_own(settings)
-    wanted = FROM_DATA.get(of_spec.name, ())
-    if "classes" in wanted and "classes" not in known:
+    names = FROM_DATA.get(of_spec.name, ())
+    if "classes" in names and "classes" not in known:
         raise InvalidSettings(
             f"the model '{of_spec.name}' predicts classes, but the target is a number; choose another model, or a "
             "target of classes"
         )
-    given = {key: value for key, value in {**known, "seed": seed}.items() if key in wanted}
-    with_them = model_spec(of_spec.name, given | own, margin=of_spec.margin, epsilon=of_spec.epsilon, training=training)
+    derived = {key: value for key, value in {**known, "seed": seed}.items() if key in names}
+    with_them = model_spec(
+        of_spec.name, derived | own, margin=of_spec.margin, epsilon=of_spec.epsilon, training=training
+    )
     shared = len(bare(learner_for(with_them, training)).weight_names)
     spec = model_spec(
         of_spec.name,
-        given | own,
+        derived | own,
         start=_start(of_spec, with_them.start_array[:shared], seed),
         step=of_spec.step,
         integer=of_spec.integer,
@@ -221,11 +223,11 @@ def check_choices(model: Mapping[str, Any], data_set: str | None) -> None:
 def _model_choice(name: str) -> ModelChoice:
     asking = _Asking(name)
     try:
-        made: object = LEARNERS[name](asking)
+        model: object = LEARNERS[name](asking)
     except FedpingError:  # a package is missing; the settings have been read by then
-        made = LEARNERS[name]
+        model = LEARNERS[name]
     module = sys.modules[LEARNERS[name].__module__].__doc__ or ""
-    documented = made if inspect.isroutine(made) else type(made)
+    documented = model if inspect.isroutine(model) else type(model)
     from_data = FROM_DATA.get(name, ())
     asks = tuple(_optional(ask) if ask.name in from_data else ask for ask in asking.asks.values())
     return ModelChoice(name, module.strip().partition("\n")[0], inspect.getdoc(documented) or "", asks)
@@ -288,4 +290,4 @@ def named_in_modules(model: Mapping[str, Any]) -> dict[str, str]:
     """Return the module names in the settings of a model of the user's own; each is imported, and may be called."""
     if model.get("name") not in OWN_CODE:
         return {}
-    return {name: said for name in _FUNCTIONS if isinstance(said := model.get(name), str)}
+    return {name: text for name in _FUNCTIONS if isinstance(text := model.get(name), str)}

@@ -188,8 +188,8 @@ def _newcomers(asked: int | float, problem: Problem) -> Clients:
             f"[evaluation] has {count:,} newcomers, and {len(able):,} of {len(problem.train):,} clients have test "
             "examples; lower the number, so that somebody is left to train"
         )
-    drawn = uniforms(child_keys(key(problem.seed, "newcomers"), able), 1)[:, 0]
-    return np.sort(able[np.argsort(drawn, kind="stable")[:count]])
+    order = uniforms(child_keys(key(problem.seed, "newcomers"), able), 1)[:, 0]
+    return np.sort(able[np.argsort(order, kind="stable")[:count]])
 
 
 def _problem(setup: Setup, seed: int, fold: int | None) -> Problem:
@@ -246,8 +246,8 @@ def _stamp(file: str | None) -> tuple[tuple[str, int, int], ...]:
     if file is None:
         return ()
     files = [Path(file), *(sorted(Path(file).rglob("*")) if Path(file).is_dir() else [])]
-    found = [(str(each), each.stat()) for each in files if each.exists()]
-    return tuple((name, of.st_mtime_ns, of.st_size) for name, of in found)
+    stats = [(str(each), each.stat()) for each in files if each.exists()]
+    return tuple((name, of.st_mtime_ns, of.st_size) for name, of in stats)
 
 
 @lru_cache(maxsize=4)
