@@ -113,9 +113,9 @@ class Progress:
         fleet = self.fleet
         if self.stage or fleet is None:
             return self.stage
-        sent = fleet.counts.accepted - sum(row.pings for row in self.done)
-        made = fleet.counts.generated - sum(row.pings for row in self.done)
-        return f"clients: {fleet.live.stage}" + (f" ({sent:,} of {made:,} accepted)" if made else "")
+        accepted = fleet.counts.accepted - sum(row.pings for row in self.done)
+        generated = fleet.counts.generated - sum(row.pings for row in self.done)
+        return f"clients: {fleet.live.stage}" + (f" ({accepted:,} of {generated:,} accepted)" if generated else "")
 
 
 @dataclass(frozen=True, kw_only=True)

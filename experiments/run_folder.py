@@ -104,10 +104,10 @@ def is_study(out: Path) -> bool:
         return False
     for document in (note, note.partition(b"\n")[0]):
         try:
-            said = msgspec.json.decode(document)
+            value = msgspec.json.decode(document)
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
-        return isinstance(said, dict) and "study" in said
+        return isinstance(value, dict) and "study" in value
     return False
 
 
@@ -152,21 +152,21 @@ def _changed_settings(before: bytes, now: bytes) -> str:
     """Return what is run in a folder, and what was otherwise there if it is this one."""
     try:
         was, is_now = msgspec.json.decode(before), msgspec.json.decode(now)
-        found = list(_differing(was, is_now, ""))
+        changes = list(_differing(was, is_now, ""))
         same = isinstance(was, dict) and isinstance(is_now, dict) and was.get("name") == is_now.get("name")
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _OTHER
-    if found and all(path.endswith(".code") for path, _, _ in found):
-        path, one, other = found[0]
+    if changes and all(path.endswith(".code") for path, _, _ in changes):
+        path, one, other = changes[0]
         return (
             f"this experiment with other code of an extension ('{path.lstrip('.')}' was {str(one)[:12]} and is "
             f"{str(other)[:12]})"
         )
-    if not same or not found:
+    if not same or not changes:
         return _OTHER
-    told = [_told(*each) for each in found[:MOST_TOLD]]
-    more = [f"{len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
-    return f"{_OTHER} ({', '.join([*told, *more])})"
+    described = [_told(*each) for each in changes[:MOST_TOLD]]
+    more = [f"{len(changes) - MOST_TOLD} more"] if len(changes) > MOST_TOLD else []
+    return f"{_OTHER} ({', '.join([*described, *more])})"
 
 
 _OTHER = "another experiment, or of this one with other settings"

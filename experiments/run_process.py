@@ -195,16 +195,16 @@ def _end_session(keeper: int) -> None:
 
 def _session(leader: int) -> list[int]:
     """Return the processes of a session that are no zombies, on Linux; elsewhere none are found."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            said = (folder / "stat").read_text(errors="replace")
+            stat = (folder / "stat").read_text(errors="replace")
         except OSError:  # it has ended
             continue
-        state, _, _, session = said.rpartition(")")[2].split()[:4]
+        state, _, _, session = stat.rpartition(")")[2].split()[:4]
         if int(session) == leader and state not in "ZX":
-            found.append(int(folder.name))
-    return found
+            pids.append(int(folder.name))
+    return pids
 
 
 def main() -> None:

@@ -45,12 +45,12 @@ def server_process(what: str, command: Sequence[str], log: Path, addresses: Sequ
     Raises:
         FedpingError: it does not start; the sentence ends with what it said.
     """
-    with open(log, "wb") as said:
+    with open(log, "wb") as output:
         process = subprocess.Popen(
             child_command([sys.executable, "-m", "fedping", *command]),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), VARIABLE: "text"},
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )

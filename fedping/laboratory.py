@@ -152,8 +152,8 @@ def run(
     if jobs < 1:
         raise InvalidSettings(f"jobs is {jobs}; it has to be at least 1")
     functions: dict[str, Callable[..., Any]] = {}
-    made, beside = _experiment(experiment, overrides or {}, functions)
-    out = Path("simulated") / made.name if folder is None else Path(folder)
+    settings, beside = _experiment(experiment, overrides or {}, functions)
+    out = Path("simulated") / settings.name if folder is None else Path(folder)
     if not resume and out.exists():
         raise InvalidSettings(f"{out} exists; give another folder, or resume=True to go on with what is in it")
     if beside not in sys.path:  # last: a file of somebody's that is named as a module of Python's takes no place
@@ -161,7 +161,7 @@ def run(
     if any(name.startswith("__main__:") for name in functions):
         jobs = 1
     with _told_in_python("fedping.run"):
-        return Results(out, run_experiment(made, out, jobs, _watching(on_round), replace))
+        return Results(out, run_experiment(settings, out, jobs, _watching(on_round), replace))
 
 
 def open_results(folder: str | Path) -> Results:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from fedping import experiments
 from fedping.dashboard.runs.toml import toml_text
-from fedping.experiments.laboratory.choices import check_choices, named_in_modules
+from fedping.experiments.laboratory.models import check_choices, named_in_modules
 from fedping.experiments.laboratory.settings import Experiment, Setup, experiment_of
 from fedping.experiments.laboratory.settings.merging import CHOICES, nested, variants_of
 from fedping.protocol.errors import FedpingError, InvalidSettings

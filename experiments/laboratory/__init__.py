@@ -4,10 +4,10 @@ It knows both sides: clients learn by the code of `client_sim`, the server steps
 setting decides whether the updates go through memory, through landed files, or over HTTP and Spark. A whole study with
 simulated users, who see results and change their habits, is run by `fedping.experiments.simulate`.
 
-    settings/                  the file                   preparing.py, learning.py, users.py   a problem, for one seed
+    settings/                  the file                   preparing.py, models.py, users.py     a problem, for one seed
     cohort.py, attacking.py    the clients' updates       rounds/                               the server's rounds
     tallies.py, evaluation.py  metrics                    baselines.py                          pooled, alone, untrained
     training.py, resuming.py   one run                    units.py, one_run.py, pool.py, run.py all runs, side by side
     results.py, summary.py     the output                 report.py, exporting.py               for people, other tools
-    comparing.py               two variants               choices.py, notes.py                  for forms, for readers
+    comparing.py               two variants               notes.py                              for readers
 """

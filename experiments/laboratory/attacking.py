@@ -105,29 +105,29 @@ class Attacker:
 
     def measured(self, weights: FloatArray) -> dict[str, float]:
         """Return the attack's own figures of the newest version, by name."""
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         if self._last is not None and self._last.pings:
-            found["hostile_share"] = self._last.hostile / self._last.pings
+            figures["hostile_share"] = self._last.hostile / self._last.pings
         match self._attack:
             case TargetWeights(weights=wanted):
                 at = targeted(self._attack, self._names)
-                found["target_distance"] = float(np.abs(weights[at] - np.array(list(wanted.values()))).mean())
+                figures["target_distance"] = float(np.abs(weights[at] - np.array(list(wanted.values()))).mean())
             case Backdoor() | LabelFlip(source=int()):
-                found |= self._fooled(self._attack, weights)
+                figures |= self._fooled(self._attack, weights)
             case Reconstruction() if self._last is not None and self._last.victim is not None:
-                found |= reconstructed(self._last.victim, weights - self._last.weights)
-        return found
+                figures |= reconstructed(self._last.victim, weights - self._last.weights)
+        return figures
 
     def _fooled(self, attack: Backdoor | LabelFlip, weights: FloatArray) -> dict[str, float]:
         test, model = self._problem.test, self._problem.model
-        found = [Fooled(0, 0)]
+        tries = [Fooled(0, 0)]
         for clients in blocks(test.sizes):
             batch = test.batch(clients)
             if isinstance(attack, Backdoor):
-                found.append(fooled_by_trigger(attack, model, weights, batch))
+                tries.append(fooled_by_trigger(attack, model, weights, batch))
             else:
-                found.append(fooled_by_flip(attack, model, weights, batch))
-        fooled, of = np.sum(found, axis=0)
+                tries.append(fooled_by_flip(attack, model, weights, batch))
+        fooled, of = np.sum(tries, axis=0)
         name = "backdoor_success" if isinstance(attack, Backdoor) else "flip_success"
         return {name: float(fooled / of)} if of else {}
 
@@ -208,15 +208,15 @@ class Raid:
         self._see(block, hostile)
         known = replace(self._known, weights=weights)
         updates = self._plot.spoil(block.clients, block.repeats, block.updates, block.examples, known)
-        sent = replace(block, updates=updates, examples=np.where(hostile, self._claimed(block), block.examples))
+        spoiled = replace(block, updates=updates, examples=np.where(hostile, self._claimed(block), block.examples))
         if not self._plot.waits:
-            yield sent
+            yield spoiled
             return
         if hostile.any():
-            late = sent.of(hostile)
+            late = spoiled.of(hostile)
             self._waiting.append(replace(late, updates=np.empty((len(late.clients), 0))))
         if not hostile.all():
-            yield sent.of(~hostile)
+            yield spoiled.of(~hostile)
 
     def late(self, sender: Block | None) -> Iterator[Block]:
         """Yield what is sent when all clients' updates are through.
@@ -236,14 +236,14 @@ class Raid:
 
     def _invented(self, sender: Block, numbers: NDArray[np.intp], known: Known) -> Block:
         clients = self._clients + numbers
-        made = sender.repeated(len(numbers))
-        made = replace(made, clients=clients, keys=made.keys + numbers.astype(np.uint64))
-        self._see(made, np.ones(len(numbers), np.bool_))
-        examples = self._claimed(made)
+        pings = sender.repeated(len(numbers))
+        pings = replace(pings, clients=clients, keys=pings.keys + numbers.astype(np.uint64))
+        self._see(pings, np.ones(len(numbers), np.bool_))
+        examples = self._claimed(pings)
         if self._plot.waits:
-            return replace(made, updates=self._plot.late(clients, made.updates, known), examples=examples)
-        updates = self._plot.spoil(clients, made.repeats, made.updates, made.examples, known)
-        return replace(made, updates=updates, examples=examples)
+            return replace(pings, updates=self._plot.late(clients, pings.updates, known), examples=examples)
+        updates = self._plot.spoil(clients, pings.repeats, pings.updates, pings.examples, known)
+        return replace(pings, updates=updates, examples=examples)
 
     def _claimed(self, block: Block) -> NDArray[np.int64]:
         """Return the examples that these clients claim if they are hostile: whoever sends anything has one at least."""

@@ -60,8 +60,8 @@ def run_baseline(name: BaselineName, setup: Setup, problem: Problem, log: Metric
         measured.pop("newcomers", None)  # they have learned, too
     record(log, iterations, measured)
     if "test" in measured:  # beside variants whose clients have models of their own
-        found = evaluate(problem.model, problem.tally, per_client_weights(weights), problem.test)
-        measured["personal" if name == "local" else "central"] = found.mean(problem.learners)
+        evaluated = evaluate(problem.model, problem.tally, per_client_weights(weights), problem.test)
+        measured["personal" if name == "local" else "central"] = evaluated.mean(problem.learners)
     done = Trained(log, weights, weights, Watchman(None), final=measured, rounds=iterations)
     done.watchman.see(iterations, {})
     return done
@@ -106,8 +106,8 @@ def _learned_by(
         last = np.array([ends[place][0][row] for row, place in enumerate(best)])
         iterations = max(count for _, count in ends)
     else:
-        found = minimise(_losses_of(model, train, clients, pooled), start, most=most, on_iteration=judge)
-        last, iterations = found.weights, found.iterations
+        minimum = minimise(_losses_of(model, train, clients, pooled), start, most=most, on_iteration=judge)
+        last, iterations = minimum.weights, minimum.iterations
     return np.where(judge.judged[:, None], judge.best, last), iterations
 
 
@@ -231,9 +231,9 @@ def minimise(
     while going.any() and iterations < most:
         if 2 * np.count_nonzero(going) <= len(going):
             end = end.with_rows(function.rows, now)
-            kept = np.flatnonzero(going)
-            history = [(s[kept], y[kept], rho[kept]) for s, y, rho in history]
-            function, now, going = _Function(of, function.rows[kept]), now.rows(kept), going[kept]
+            active = np.flatnonzero(going)
+            history = [(s[active], y[active], rho[active]) for s, y, rho in history]
+            function, now, going = _Function(of, function.rows[active]), now.rows(active), going[active]
         direction = _direction(now.gradients, history)
         there = _search(function, now, direction, going, not history)
         moved = (there.weights != now.weights).any(axis=1)
@@ -314,17 +314,17 @@ def _search(function: _Function, now: _Point, direction: FloatArray, going: NDAr
     step = np.where(going, 1 / np.maximum(1.0, length) if first else 1.0, 0.0)
     slope = _dot(direction, now.gradients)
     rounding = 4 * np.finfo(np.float64).eps * np.abs(now.losses)  # near the end steps hardly decrease a loss
-    found, asked = now, np.flatnonzero(going)
+    points, searching = now, np.flatnonzero(going)
     for _ in range(_HALVINGS):
         weights = now.weights + step[:, None] * direction
-        losses, gradients = function(weights, asked)
-        pays = losses <= (now.losses + _SLOPE * step * slope + rounding)[asked]  # False for NaN
-        found = found.with_rows(asked[pays], _Point(weights[asked[pays]], losses[pays], gradients[pays]))
-        asked = asked[~pays]
-        if not len(asked):
+        losses, gradients = function(weights, searching)
+        pays = losses <= (now.losses + _SLOPE * step * slope + rounding)[searching]  # False for NaN
+        points = points.with_rows(searching[pays], _Point(weights[searching[pays]], losses[pays], gradients[pays]))
+        searching = searching[~pays]
+        if not len(searching):
             break
-        step[asked] /= 2
-    return found
+        step[searching] /= 2
+    return points
 
 
 def _pair(s: FloatArray, y: FloatArray) -> Pair:

@@ -77,11 +77,11 @@ class Cohorts:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know about the sampling: whether it is biased, unlike the training's, or late updates are lost."""
-        said = None if self._setup.gossip else bias_of(self._sampler, self._setup.server.weighting)
+        bias = None if self._setup.gossip else bias_of(self._sampler, self._setup.server.weighting)
         lost = self._setup.lateness and not self._setup.server.staleness
-        drawn, there = len(self._sampler.draw(0)), len(self._learners)
-        odd = wrong_participation(self._setup.training, drawn / there, there) if there else ()
-        return (*((said,) if said else ()), *odd, *((_LOST,) if lost else ()))
+        sampled, there = len(self._sampler.draw(0)), len(self._learners)
+        odd = wrong_participation(self._setup.training, sampled / there, there) if there else ()
+        return (*((bias,) if bias else ()), *odd, *((_LOST,) if lost else ()))
 
     @property
     def most_training(self) -> int:
@@ -121,9 +121,9 @@ class Cohorts:
         """Return how many versions old each client's weights are."""
         if self._setup.lateness is None:
             return np.zeros(len(clients), np.intp)
-        drawn = uniforms(child_keys(self._problem.keys(round_)[clients], _LATENESS), 1)[:, 0]
+        uniform = uniforms(child_keys(self._problem.keys(round_)[clients], _LATENESS), 1)[:, 0]
         bounds = np.cumsum(self._setup.lateness.shares)
-        return np.minimum(np.searchsorted(bounds, drawn, side="right"), len(bounds) - 1)
+        return np.minimum(np.searchsorted(bounds, uniform, side="right"), len(bounds) - 1)
 
     def _blocks_by(
         self,
@@ -186,11 +186,11 @@ class Cohorts:
         _refuse_what_cannot_travel(updates, training)
         if not self._setup.upload:
             return updates.astype(np.float32, copy=False)
-        sent = sent_updates(self._links, updates, child_keys(keys, _UPLOAD))
-        if isinstance(sent, Payloads):
-            return sent
-        _refuse_what_cannot_travel(sent, training)
-        return sent.astype(np.float32)
+        encoded = sent_updates(self._links, updates, child_keys(keys, _UPLOAD))
+        if isinstance(encoded, Payloads):
+            return encoded
+        _refuse_what_cannot_travel(encoded, training)
+        return encoded.astype(np.float32)
 
 
 def _refuse_what_cannot_travel(updates: Floats, training: str) -> None:

@@ -87,13 +87,13 @@ def compared(a: Chosen, b: Chosen) -> Comparison:
         for metric in metrics
         if metric in theirs[0].final.get(split, {}) and (metric != "auc" or len(binned) == 1)
     ]
-    found = [_difference(split, metric, paired_by_seed(ours, theirs, split, metric)) for split, metric in names]
-    found += [
+    differing = [_difference(split, metric, paired_by_seed(ours, theirs, split, metric)) for split, metric in names]
+    differing += [
         _difference("bytes", name, paired(ours, theirs, attrgetter(f"{name}_bytes")))
         for name in ("update", "posted", "fetched")
     ]
     seeds = tuple(dict.fromkeys(seed for seed, _ in pairs))
-    differences = tuple(each for each in found if each is not None)
+    differences = tuple(each for each in differing if each is not None)
     notes = _notes(a.label, ours, b.label, theirs, left_out=len(binned) > 1)
     return Comparison(a=a.label, b=b.label, seeds=seeds, differences=differences, notes=notes or UNSET)
 

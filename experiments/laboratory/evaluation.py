@@ -99,20 +99,20 @@ def evaluate(
         sizes = np.where(np.arange(len(sizes)) == without, 0, sizes)
     most = max(1, WEIGHTS_AT_A_TIME // len(model.weight_names)) if callable(weights) else len(sizes)
     whose = list(blocks(sizes, most_clients=most))
-    found = [_block(model, tally, weights, data, block, each) for block in whose]
-    if not found:
+    results = [_block(model, tally, weights, data, block, each) for block in whose]
+    if not results:
         return Evaluated({}, {}, np.empty(0, np.intp))
-    counts = np.sum([block.counts for block in found], axis=0)
-    losses, sizes = (np.concatenate(column) for column in zip(*((b.losses, b.sizes) for b in found), strict=True))
+    counts = np.sum([block.counts for block in results], axis=0)
+    losses, sizes = (np.concatenate(column) for column in zip(*((b.losses, b.sizes) for b in results), strict=True))
     areas = None
     if tally.by_rank:
-        scores, positive = (np.concatenate(column) for column in zip(*(b.ranked for b in found), strict=True))
+        scores, positive = (np.concatenate(column) for column in zip(*(b.ranked for b in results), strict=True))
         areas = areas_under_curve(scores, positive)[0]
     total = {name: float(value) for name, value in tally.metrics(counts, areas).items()}
     total["loss"] = float((losses * sizes).sum() / sizes.sum())
     if not each:
         return Evaluated(total, {}, np.empty(0, np.intp))
-    clients = {name: np.concatenate([block.metrics[name] for block in found]) for name in found[0].metrics}
+    clients = {name: np.concatenate([block.metrics[name] for block in results]) for name in results[0].metrics}
     return Evaluated(total, clients | {"loss": losses}, np.concatenate(whose))
 
 
@@ -140,9 +140,9 @@ def _block(
     batch = data.batch(clients)
     own = weights(clients) if callable(weights) else weights
     (predictions, scores), y, there = predictions_and_scores(model, own, batch), batch.y, batch.weight > 0
-    client, shown, positive = np.nonzero(there)[0], np.empty(0), np.empty(0, np.bool_)
+    client, ranked, positive = np.nonzero(there)[0], np.empty(0), np.empty(0, np.bool_)
     if tally.by_rank:
-        shown, positive = (scores_in(predictions) if scores is None else scores)[there], y[there] == 1
+        ranked, positive = (scores_in(predictions) if scores is None else scores)[there], y[there] == 1
     if not each:  # all clients' examples as those of one
         predictions, y, there = (
             predictions.reshape(1, -1, *predictions.shape[2:]),
@@ -154,10 +154,10 @@ def _block(
         losses = model.losses(own, batch)
     metrics: Metrics = {}
     if each:
-        areas = areas_under_curve(shown, positive, client, len(there)) if tally.by_rank else None
+        areas = areas_under_curve(ranked, positive, client, len(there)) if tally.by_rank else None
         metrics = tally.metrics(counts, areas)
     sizes = data.sizes[clients].astype(np.float64)
-    return _Block(counts.sum(axis=0), losses, sizes, metrics, (shown, positive))
+    return _Block(counts.sum(axis=0), losses, sizes, metrics, (ranked, positive))
 
 
 def blocks(
@@ -211,19 +211,19 @@ def measure(problem: Problem, weights: FloatArray | WeightsOf, local: bool) -> M
         weights: shape (m,), or a function that gives clients their own.
         local: whether to include the means over the clients.
     """
-    found: Measured = {}
+    measured: Measured = {}
     validation = evaluate(problem.model, problem.tally, weights, problem.validation, each=False)
     if validation.total:
-        found["validation"] = validation.total
+        measured["validation"] = validation.total
     newcomers = problem.newcomers
     test = evaluate(problem.model, problem.tally, weights, problem.test, each=local or len(newcomers) > 0)
     if test.total:
-        found["test"] = test.total
+        measured["test"] = test.total
         if local:
-            found |= {"local": test.mean(), "local_worst": test.worst()}
+            measured |= {"local": test.mean(), "local_worst": test.worst()}
         if len(newcomers):
-            found["newcomers"] = test.mean(newcomers)
-    return found
+            measured["newcomers"] = test.mean(newcomers)
+    return measured
 
 
 def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = None, rounds: int = 0) -> pa.Table:
@@ -235,9 +235,9 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
     ``rounds``.
     """
     test = problem.test
-    found = evaluate(problem.model, problem.tally, per_client_weights(weights), test)
-    order = np.argsort(found.whose)
-    whose = found.whose[order]
+    evaluated = evaluate(problem.model, problem.tally, per_client_weights(weights), test)
+    order = np.argsort(evaluated.whose)
+    whose = evaluated.whose[order]
     numbers, keys = getattr(test, "ids", None), getattr(problem.train, "natural_keys", None)
     columns: dict[str, pa.Array] = {"client": pa.array(whose if numbers is None else numbers[whose], pa.int64())}
     if keys is not None:
@@ -245,7 +245,9 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
     if len(problem.newcomers):
         columns["newcomer"] = pa.array(np.isin(whose, problem.newcomers))
     columns["examples"] = pa.array(test.sizes[whose], pa.int64())
-    metrics = {name: pa.array(values[order], pa.float64(), from_pandas=True) for name, values in found.clients.items()}
+    metrics = {
+        name: pa.array(values[order], pa.float64(), from_pandas=True) for name, values in evaluated.clients.items()
+    }
     if own is not None:
         personal = own.evaluated(weights, rounds, test)
         order = np.argsort(personal.whose)
@@ -294,21 +296,23 @@ class OwnModels:
         problem, data = self._problem.after(rounds), self._data(rounds)
         central = evaluate(problem.model, problem.tally, lambda clients: np.tile(weights, (len(clients), 1)), data)
         learners = problem.learners
-        found: dict[str, dict[str, float]] = {}
+        measured: dict[str, dict[str, float]] = {}
         if central.total:
             personal = self.evaluated(weights, rounds, data)
-            found |= {"central": central.mean(learners), "personal": personal.mean(learners)}
+            measured |= {"central": central.mean(learners), "personal": personal.mean(learners)}
             if np.isin(personal.whose, learners).sum() >= FEWEST:
-                found["personal_worst"] = personal.worst(clients=learners)
-            found["gain"] = {name: found["personal"][name] - found["central"][name] for name in found["central"]}
+                measured["personal_worst"] = personal.worst(clients=learners)
+            measured["gain"] = {
+                name: measured["personal"][name] - measured["central"][name] for name in measured["central"]
+            }
             if len(problem.newcomers):
                 tested = personal if data is problem.test else self.evaluated(weights, rounds, problem.test)
-                found["newcomers"] = tested.mean(problem.newcomers)
+                measured["newcomers"] = tested.mean(problem.newcomers)
         if self._setup.evaluation.decided_by == "personal":
             validation = self.evaluated(weights, rounds, problem.validation)
             if validation.total:
-                found["personal_validation"] = validation.mean(learners)
-        return found
+                measured["personal_validation"] = validation.mean(learners)
+        return measured
 
     def evaluated(self, weights: FloatArray, rounds: int, data: ClientData[Any]) -> Evaluated:
         """Return how well clients predict by what they have after so many rounds, each on its own examples."""
@@ -332,11 +336,13 @@ class OwnModels:
         learned = self._learned(rounds)
 
         def own(clients: Clients) -> FloatArray:
-            found = np.empty((len(clients), len(self._model.weight_names)))
+            own_weights = np.empty((len(clients), len(self._model.weight_names)))
             for at in blocks(np.maximum(learned.sizes[clients], 1)):
                 some = clients[at]
-                found[at] = algorithm.personal_weights(model, weights, learned.batch(some), self._states.load(some))
-            return found
+                own_weights[at] = algorithm.personal_weights(
+                    model, weights, learned.batch(some), self._states.load(some)
+                )
+            return own_weights
 
         return own
 
@@ -368,8 +374,8 @@ class BeforeMerging:
             if not problem.train.sizes[client]:
                 continue
             for into, without in ((self._everybody, None), (self._others, client)):
-                found = evaluate(problem.model, problem.tally, model, problem.test, each=False, without=without)
-                for name, value in found.total.items():
+                evaluated = evaluate(problem.model, problem.tally, model, problem.test, each=False, without=without)
+                for name, value in evaluated.total.items():
                     into[name].append(value)
 
     def taken(self) -> Measured:
@@ -379,8 +385,8 @@ class BeforeMerging:
         )
         self._everybody.clear()
         self._others.clear()
-        found = {"trained": everybody.mean(), "trained_worst": everybody.worst(), "others": others.mean()}
-        return {split: metrics for split, metrics in found.items() if metrics}
+        measured = {"trained": everybody.mean(), "trained_worst": everybody.worst(), "others": others.mean()}
+        return {split: metrics for split, metrics in measured.items() if metrics}
 
 
 def _arrays(found: dict[str, list[float]]) -> dict[str, FloatArray]:

@@ -91,9 +91,9 @@ def write_mlflow(out: Path, to: Path) -> int:
 def _runs(out: Path) -> tuple[str, list[Run]]:
     """Return an experiment's name and its finished runs."""
     try:
-        said = msgspec.json.decode(without_format((out / NOTE).read_bytes(), f"the file {out / NOTE}"))
+        settings = msgspec.json.decode(without_format((out / NOTE).read_bytes(), f"the file {out / NOTE}"))
         units = read_units(out) or []
-        runs = [_run(out, unit.name, unit.folder, said["variants"]) for unit in units]
+        runs = [_run(out, unit.name, unit.folder, settings["variants"]) for unit in units]
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise FedpingError(
             f"{out} holds no experiment of the laboratory; give the folder of a 'fedping simulate' or 'sweep'"
@@ -101,7 +101,7 @@ def _runs(out: Path) -> tuple[str, list[Run]]:
     found = [run for run in runs if run is not None]
     if not found:
         raise FedpingError(f"no run in {out} is finished; let 'fedping simulate' go on with it")
-    return str(said["name"]), found
+    return str(settings["name"]), found
 
 
 def _run(out: Path, name: str, folder: str, variants: Mapping[str, Any]) -> Run | None:
@@ -153,11 +153,11 @@ def _field(number: int, kind: int, value: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def _record(data: bytes) -> bytes:

@@ -32,12 +32,12 @@ def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
 
 
 def _of_clients(setup: Setup, problem: Problem) -> Iterator[str]:
-    asked = max(getattr(setup.partition, "clients", None) or 0, len(problem.train))
+    expected = max(getattr(setup.partition, "clients", None) or 0, len(problem.train))
     there = int((problem.train.sizes > 0).sum())
-    if there < asked:
+    if there < expected:
         least, name = getattr(setup.partition, "least", 1), setup.partition.__struct_config__.tag
         yield (
-            f"{asked - there:,} of {asked:,} clients have no training examples and take no part: the partition "
+            f"{expected - there:,} of {expected:,} clients have no training examples and take no part: the partition "
             f"'{name}' gives them fewer than least = {least:,}, or all that they have is "
             "set apart"
         )

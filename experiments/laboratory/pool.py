@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from msgspec.structs import replace
 
-from fedping.experiments.laboratory.choices import named_in_modules
+from fedping.experiments.laboratory.models import named_in_modules
 from fedping.experiments.laboratory.one_run import OnRound, run_unit
 from fedping.experiments.laboratory.results import Outcome, Row, read_progress, rounds_of
 from fedping.experiments.laboratory.settings import Setup
@@ -83,16 +83,16 @@ def run_units(units: Sequence[Unit], out: Path, jobs: int | None, watch: Watch, 
             with one_thread():
                 finished(unit, run_unit(unit, out, _tell(watch, unit), threads))
         return
-    heard = Future[None]()
+    reported = Future[None]()
     reader, writer = _CONTEXT.Pipe(duplex=False)
-    listener = threading.Thread(target=_listen, args=(reader, units, watch, heard), daemon=True)
+    listener = threading.Thread(target=_listen, args=(reader, units, watch, reported), daemon=True)
     listener.start()
     try:
-        _run_side_by_side(_Work(units, out, min(jobs, len(units)), threads), writer, heard, finished)
+        _run_side_by_side(_Work(units, out, min(jobs, len(units)), threads), writer, reported, finished)
     finally:
         writer.close()
         listener.join()
-    heard.result()
+    reported.result()
 
 
 def _after_short_ones(units: Sequence[Unit], out: Path, watch: Watch, finished: Finished) -> Sequence[Unit]:
@@ -312,10 +312,10 @@ def _looked_at(left: set[Unit], out: Path, watch: Watch) -> Iterator[None]:
     def look() -> None:
         while not over.wait(_LOOK_SECONDS):
             for unit in list(left):
-                told = None
+                progress = None
                 with suppress(OSError, FedpingError):  # being written, or of a run that has just ended
-                    told = read_progress(unit.folder(out).path)
-                if told and unit in left and (rounds := rounds_of(told.rows)) != known.get(unit):
+                    progress = read_progress(unit.folder(out).path)
+                if progress and unit in left and (rounds := rounds_of(progress.rows)) != known.get(unit):
                     known[unit] = rounds
                     watch(Progress(unit, rounds))
 

@@ -41,7 +41,7 @@ from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.learning.model import precision
 from fedping.client_sim.learning.registry import is_ranking_model
 from fedping.client_sim.learning.submodel import Part
-from fedping.experiments.laboratory.learning import FROM_DATA, known_from, model_for_data
+from fedping.experiments.laboratory.models import FROM_DATA, known_from, model_for_data
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.tallies import Classification, Clustering, Ranking, Regression, Tally, WithOwn
@@ -188,8 +188,8 @@ def _newcomers(asked: int | float, problem: Problem) -> Clients:
             f"[evaluation] has {count:,} newcomers, and {len(able):,} of {len(problem.train):,} clients have test "
             "examples; lower the number, so that somebody is left to train"
         )
-    drawn = uniforms(child_keys(key(problem.seed, "newcomers"), able), 1)[:, 0]
-    return np.sort(able[np.argsort(drawn, kind="stable")[:count]])
+    order = uniforms(child_keys(key(problem.seed, "newcomers"), able), 1)[:, 0]
+    return np.sort(able[np.argsort(order, kind="stable")[:count]])
 
 
 def _problem(setup: Setup, seed: int, fold: int | None) -> Problem:
@@ -246,8 +246,8 @@ def _stamp(file: str | None) -> tuple[tuple[str, int, int], ...]:
     if file is None:
         return ()
     files = [Path(file), *(sorted(Path(file).rglob("*")) if Path(file).is_dir() else [])]
-    found = [(str(each), each.stat()) for each in files if each.exists()]
-    return tuple((name, of.st_mtime_ns, of.st_size) for name, of in found)
+    stats = [(str(each), each.stat()) for each in files if each.exists()]
+    return tuple((name, of.st_mtime_ns, of.st_size) for name, of in stats)
 
 
 @lru_cache(maxsize=4)

@@ -260,18 +260,18 @@ def columns_of(summary: Summary) -> list[tuple[str, str]]:
     models of their own, these and the shared one come first, side by side metric by metric, and take the place of
     "local".
     """
-    shown = [*summary.shown, *(["loss"] if "loss" not in summary.shown else [])]
+    columns = [*summary.shown, *(["loss"] if "loss" not in summary.shown else [])]
     there = {split for row in summary.variants.values() for split in row.metrics}
     own = [
         (split, metric)
-        for metric in shown
+        for metric in columns
         for split in (_OWN if metric == summary.metric else _OWN[:3])
         if split in there and "personal" in there
     ]
     if own:
         there -= {"local", "local_worst", "newcomers"}
     splits = [split for split in (*_TESTED, "personal_validation", "validation") if split in there]
-    return [*own, *((split, metric) for split in splits for metric in shown), *columns_beside(summary)]
+    return [*own, *((split, metric) for split in splits for metric in columns), *columns_beside(summary)]
 
 
 def columns_beside(summary: Summary) -> list[tuple[str, str]]:
@@ -296,17 +296,17 @@ def counted(things: Sized, name: str) -> str:
 def _figures(summary: Summary, metrics: pa.Table) -> Iterator[tuple[str, Figure, str]]:
     names = list(summary.variants)
     best = sorted(names, key=lambda name: _order(summary, name))
-    drawn = [names[0], *(name for name in best if name != names[0])][:MOST_CURVES]
-    first = sorted(names, key=lambda name: name not in drawn)  # theirs are the colours before these repeat
+    figures = [names[0], *(name for name in best if name != names[0])][:MOST_CURVES]
+    first = sorted(names, key=lambda name: name not in figures)  # theirs are the colours before these repeat
     places = {name: place for place, name in enumerate(first)}
     split = summary.split
     repeated = f"mean and 95 % t interval over {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else "one seed"
     whose = "The clients' own models" if split == "personal" else f"On the {split} examples of all clients"
     note = f"{whose}; {repeated}. Dashed: the baselines."
-    if len(drawn) < len(names):
-        note += f" The first variant and the {len(drawn) - 1} best of the others, {len(names)} in all."
+    if len(figures) < len(names):
+        note += f" The first variant and the {len(figures) - 1} best of the others, {len(names)} in all."
     for metric in dict.fromkeys((*summary.shown, "loss")):
-        curves = [curve(metrics, name, split, metric) for name in names if name in drawn]
+        curves = [curve(metrics, name, split, metric) for name in names if name in figures]
         known = [each for each in curves if each is not None and np.isfinite(each.mean).any()]
         if any(len(each.rounds) > 1 for each in known):
             lines = {name: _mean(row, split, metric) for name, row in summary.baselines.items()}
@@ -316,7 +316,7 @@ def _figures(summary: Summary, metrics: pa.Table) -> Iterator[tuple[str, Figure,
             if at_bytes := over_bytes(known, metrics):
                 title = f"{shown_as(metric)} over the megabytes posted"
                 yield title, draw_curves(at_bytes, levels, places, metric, theme=PAGE), f"{note} {_OF_BYTES}"
-    yield from _own(summary, metrics, drawn, repeated)
+    yield from _own(summary, metrics, figures, repeated)
     finals = draw_finals(summary.variants, summary.baselines, split, summary.metric, places, theme=PAGE)
     note = f"{whose.removesuffix(' of all clients')}; {repeated}."
     yield f"{shown_as(summary.metric)} of the final models", finals, note
@@ -335,19 +335,19 @@ def _own(summary: Summary, metrics: pa.Table, drawn: Sequence[str], repeated: st
     with_own = [name for name in drawn if metric in summary.variants[name].metrics.get("personal", {})]
     curves: list[Curve] = []
     for split in _SIDE_BY_SIDE:
-        found = [
+        figures = [
             each
             for name in with_own[:MOST_SIDE_BY_SIDE]
             if (each := curve(metrics, name, split, metric)) is not None
             and np.isfinite(each.mean).any()
             and not (split == "personal" and _has_no_gain(summary.variants[name], metric))
         ]
-        same = all(np.array_equal(each.mean, found[0].mean, equal_nan=True) for each in found)
-        if found and same and (split != "personal" or len(summary.variants) == 1):
-            found = [replace(found[0], name=split)]  # of all variants
+        same = all(np.array_equal(each.mean, figures[0].mean, equal_nan=True) for each in figures)
+        if figures and same and (split != "personal" or len(summary.variants) == 1):
+            figures = [replace(figures[0], name=split)]  # of all variants
         else:
-            found = [replace(each, name=f"{each.name}, {split}") for each in found]
-        curves += found
+            figures = [replace(each, name=f"{each.name}, {split}") for each in figures]
+        curves += figures
     if not any(len(each.rounds) > 1 for each in curves):
         return
     alone = {name: _mean(row, "personal", metric) for name, row in summary.baselines.items()}
@@ -402,14 +402,14 @@ def segments_of(out: Path, metric: str) -> Segments | None:
     import pyarrow.parquet as pq
 
     counts: dict[str, list[int]] = defaultdict(list)
-    found: dict[str, dict[int, list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
+    segments: dict[str, dict[int, list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
     for unit in read_units(out) or ():
         file = out / unit.folder / "clients.parquet"
         if not file.is_file() or not {"key", metric} <= set(pq.read_schema(file).names):
             continue
         table = pq.read_table(file, columns=["key", metric], partitioning=None).group_by("key")
         each = table.aggregate([(metric, "mean"), ("key", "count")]).to_pylist()
-        found[unit.name][unit.seed].append(
+        segments[unit.name][unit.seed].append(
             {one["key"]: np.nan if one[f"{metric}_mean"] is None else one[f"{metric}_mean"] for one in each}
         )
         for one in each:
@@ -419,7 +419,7 @@ def segments_of(out: Path, metric: str) -> Segments | None:
         return None
     clients = {key: float(np.mean(counts[key])) for key in sorted(large, key=lambda key: (-np.mean(counts[key]), key))}
     shown = dict(list(clients.items())[:MOST_SEGMENTS])
-    return Segments(shown, {name: [_band(seeds, key) for key in shown] for name, seeds in found.items()})
+    return Segments(shown, {name: [_band(seeds, key) for key in shown] for name, seeds in segments.items()})
 
 
 def _band(seeds: dict[int, list[dict[str, float]]], key: str) -> Band:

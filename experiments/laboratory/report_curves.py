@@ -195,14 +195,14 @@ def draw_finals(
     figure, [axes] = panels(theme, height=max(HEIGHT / 2, 0.9 + 0.32 * len(rows)))
     axes.grid(axis="x", linewidth=0.8, color=theme.faint)
     for height, (_, row, colour, dashes) in enumerate(rows):
-        found = row.metrics.get(split, {}).get(metric)
-        if found is None or found.mean is None:
+        finals = row.metrics.get(split, {}).get(metric)
+        if finals is None or finals.mean is None:
             continue
-        half = found.half or 0.0
-        low, high = max(found.mean - half, least), min(found.mean + half, most)
+        half = finals.half or 0.0
+        low, high = max(finals.mean - half, least), min(finals.mean + half, most)
         axes.plot([low, high], [height, height], color=colour, linestyle=dashes, linewidth=1.8)
         inside = colour if dashes == "solid" else theme.paper
-        axes.plot(found.mean, height, "o", color=colour, markerfacecolor=inside, markersize=6)
+        axes.plot(finals.mean, height, "o", color=colour, markerfacecolor=inside, markersize=6)
         ends += [low, high]
     if ends:
         axes.set_xlim(_with_margin(min(ends), max(ends), least, most))

@@ -319,8 +319,8 @@ def read_units(out: Path) -> list[UnitNote] | None:
         DamagedRun: the file holds something else.
     """
     kinds: Any = _Units | list[UnitNote]  # a bare list from before formats were numbered
-    found: _Units | list[UnitNote] | None = read_whole(out / UNITS, kinds)
-    return found.units if isinstance(found, _Units) else found
+    document: _Units | list[UnitNote] | None = read_whole(out / UNITS, kinds)
+    return document.units if isinstance(document, _Units) else document
 
 
 class ProgressFile:
@@ -380,10 +380,10 @@ def read_progress(folder: Path, begun: float | None = None, offset: int = 0, mos
             if whose == begun and offset >= len(first):
                 file.seek(offset)
             start = file.tell()
-            said = file.read(most)
+            text = file.read(most)
     except FileNotFoundError:
         return None
-    whole = said[: said.rfind(b"\n") + 1]
+    whole = text[: text.rfind(b"\n") + 1]
     rows = [row for line in whole.splitlines() for row in _rows.decode(line)]
     return Told(whose, rows, start + len(whole))
 

@@ -285,8 +285,8 @@ class MappedStates:
         """Write the rows of clients that have not changed since the checkpoint to its journal, before they do."""
         if not len(clients):
             return
-        said = clients.astype("<i8").tobytes() + self._file[clients].tobytes()
-        journal.write(np.array([(len(clients), zlib.crc32(said))], _HEAD).tobytes() + said)
+        record = clients.astype("<i8").tobytes() + self._file[clients].tobytes()
+        journal.write(np.array([(len(clients), zlib.crc32(record))], _HEAD).tobytes() + record)
         journal.flush()
         os.fsync(journal.fileno())
         self._changed[clients] = True
@@ -296,11 +296,11 @@ class MappedStates:
         with open(self._path(generation), "rb") as journal:
             while len(head := journal.read(_HEAD.itemsize)) == _HEAD.itemsize:
                 [(count, crc)] = np.frombuffer(head, _HEAD).tolist()
-                said = journal.read(min(count, self._clients) * (8 + self.bytes_each))
-                if len(said) < count * (8 + self.bytes_each) or zlib.crc32(said) != crc:
+                record = journal.read(min(count, self._clients) * (8 + self.bytes_each))
+                if len(record) < count * (8 + self.bytes_each) or zlib.crc32(record) != crc:
                     return
-                rows = np.frombuffer(said, np.uint8, offset=8 * count)
-                yield np.frombuffer(said, "<i8", count), rows.reshape(count, self.bytes_each)
+                rows = np.frombuffer(record, np.uint8, offset=8 * count)
+                yield np.frombuffer(record, "<i8", count), rows.reshape(count, self.bytes_each)
 
 
 def _bytes_of(rows: NDArray[Any]) -> NDArray[np.uint8]:

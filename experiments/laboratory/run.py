@@ -21,7 +21,7 @@ import pyarrow as pa
 from fedping.client_sim.learning.models.own_loss import named
 from fedping.client_sim.learning.settings import Settings
 from fedping.client_sim.models.ranking_model import CODE
-from fedping.experiments.laboratory.choices import named_in_modules
+from fedping.experiments.laboratory.models import named_in_modules
 from fedping.experiments.laboratory.pool import Progress, Watch, check_can_be_spread, run_units, run_units_on_spark
 from fedping.experiments.laboratory.preparing import check_model
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, write_table, write_units
@@ -70,14 +70,14 @@ def run_experiment(
     units = units_of(experiment)
     _check_models([unit for unit in units if unit.folder(out).finished() is None])
     modules = OwnModules()
-    said, parts = msgspec.json.format(canonical_json(experiment)), code_identity(experiment, noted_of(out), modules)
+    settings, parts = msgspec.json.format(canonical_json(experiment)), code_identity(experiment, noted_of(out), modules)
     try:
-        claim(out, said, parts)
+        claim(out, settings, parts)
     except OtherRun as error:
         if not replace:
             raise OtherRun(f"{error}, or add --replace to run what has changed anew in this folder") from error
         forget_changed(experiment, out, parts, modules)
-        take_over(out, said, parts)
+        take_over(out, settings, parts)
     _forget_binned_auc(units, out, replace)
     write_units(out, [unit.note for unit in units])
     outcomes: dict[Unit, Outcome] = {}
@@ -210,14 +210,14 @@ def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str], mo
     noted = noted_of(out)
     changed = {name for name, digest in now.items() if noted.get(name, digest) != digest}
     known = {} if before is None else {unit.folder(out).path: _identity(unit) for unit in units_of(before)}
-    kept = {
+    unchanged = {
         unit.folder(out).path
         for unit in units_of(experiment)
         if known.get(unit.folder(out).path) == _identity(unit)
         and not changed & {"version of fedping", *_parts_of(unit.setup), *_modules_of(unit.setup, modules)}
     }
     for path in [*out.glob("runs/*/*"), *out.glob("baselines/*/*")]:
-        if path not in kept:
+        if path not in unchanged:
             shutil.rmtree(path)
             with suppress(OSError):  # it has other runs of the variant
                 path.parent.rmdir()
@@ -239,8 +239,8 @@ def _identity(unit: Unit) -> tuple[str | None, Setup | str]:
 
 
 def _parts_of(setup: Setup) -> set[str]:
-    found = {f"file {file}" for file in _files_of(setup)}
-    return found | {f"code of {text}" for text in named_in_modules(setup.model).values() if ":" in text}
+    parts = {f"file {file}" for file in _files_of(setup)}
+    return parts | {f"code of {text}" for text in named_in_modules(setup.model).values() if ":" in text}
 
 
 def _modules_of(setup: Setup, modules: OwnModules) -> dict[str, str]:
@@ -272,8 +272,8 @@ def _own_in(value: Any) -> Iterator[Own]:
 
 
 def _files_of(setup: Setup) -> list[str]:
-    found = (setup.data.file, setup.gossip.file if setup.gossip else None)
-    return [file for file in found if file is not None]
+    files = (setup.data.file, setup.gossip.file if setup.gossip else None)
+    return [file for file in files if file is not None]
 
 
 def _digest(part: str, setup: Setup, *, as_written: bool = False) -> str:

@@ -159,7 +159,7 @@ def read_summary(out: Path) -> Summary | None:
 
 
 def _finished(variant: Path) -> Iterator[Outcome]:
-    yield from (found for path in variant.glob("*/") if (found := RunFolder(path).finished()) is not None)
+    yield from (outcome for path in variant.glob("*/") if (outcome := RunFolder(path).finished()) is not None)
 
 
 def variant_summary(outcomes: Sequence[Outcome]) -> VariantSummary:
@@ -242,7 +242,7 @@ def _split_to_choose_on(rows: Mapping[str, VariantSummary], split: str, metric: 
     measured = [row.metrics for row in rows.values() if row.metrics]
     validation = "personal_validation" if split == "personal" else "validation"
     known = [metrics.get(validation, {}).get(metric) for metrics in measured]
-    return validation if known and all(found and found.mean is not None for found in known) else split
+    return validation if known and all(splits and splits.mean is not None for splits in known) else split
 
 
 def _note_of_choice(best: str | None, variants: int, chosen_on: str, split: str) -> Iterator[str]:
@@ -261,10 +261,10 @@ def _notes(variants: Mapping[str, Sequence[Outcome]]) -> Iterator[str]:
     """Yield each note once, with the variants that it concerns."""
     whose: dict[str, list[str]] = {}
     for name, outcomes in variants.items():
-        for said in dict.fromkeys(said for one in outcomes for said in one.notes):
-            whose.setdefault(said, []).append(name)
-    for said, names in whose.items():
-        yield f"{_together(names, len(variants))}: {said}"
+        for notes in dict.fromkeys(notes for one in outcomes for notes in one.notes):
+            whose.setdefault(notes, []).append(name)
+    for notes, names in whose.items():
+        yield f"{_together(names, len(variants))}: {notes}"
 
 
 def _together(names: Sequence[str], of: int) -> str:
@@ -296,18 +296,18 @@ def _is_level(best: Sequence[Outcome], other: Sequence[Outcome], split: str, met
 
 def best_of(rows: Mapping[str, VariantSummary], split: str, metric: str) -> str | None:
     """Return the variant with the best mean of a metric, the first of ties; None if none has any."""
-    found, value = None, math.nan
+    means, value = None, math.nan
     for variant, row in rows.items():
         mean = row.metrics.get(split, {}).get(metric, Band(None, None, 0)).mean
         if mean is not None and better(metric, mean, value):
-            found, value = variant, mean
-    return found
+            means, value = variant, mean
+    return means
 
 
 def _final(split: str, metric: str) -> Callable[[Outcome], float]:
     def value(outcome: Outcome) -> float:
-        found = outcome.final.get(split, {}).get(metric)
-        return math.nan if found is None else found
+        metric_value = outcome.final.get(split, {}).get(metric)
+        return math.nan if metric_value is None else metric_value
 
     return value
 
@@ -318,10 +318,10 @@ def _known(count: int | None) -> float:
 
 def _by_seed(outcomes: Iterable[Outcome], value: Callable[[Outcome], float]) -> list[float]:
     """Return one value per seed, the mean over its folds."""
-    found: dict[int, list[float]] = {}
+    by_seed: dict[int, list[float]] = {}
     for outcome in outcomes:
-        found.setdefault(outcome.seed, []).append(value(outcome))
-    return [math.fsum(values) / len(values) for values in found.values()]
+        by_seed.setdefault(outcome.seed, []).append(value(outcome))
+    return [math.fsum(values) / len(values) for values in by_seed.values()]
 
 
 SHOWN, LEADS, LEVEL = "★", "☆", "≈"
@@ -413,14 +413,14 @@ class Standing:
     @property
     def sentence(self) -> str:
         """Return which variant is the best, or that none is shown to be."""
-        said = self._judged()
+        text = self._judged()
         if self.best is not None and self.tested is not None:
             split, mean = self.tested
             of = of_split(split)
-            said += f" {of[0].upper()}{of[1:]} {self.best} has {told(mean)}."
+            text += f" {of[0].upper()}{of[1:]} {self.best} has {told(mean)}."
         if self.untrained:
-            said += f" {_named(self.untrained)} made no version."
-        return said
+            text += f" {_named(self.untrained)} made no version."
+        return text
 
     def _judged(self) -> str:
         if self.best is None:

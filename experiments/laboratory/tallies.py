@@ -157,14 +157,14 @@ class Classification:
         precision = ratio(right, matrix.sum(axis=-2), 0.0)
         recall = ratio(right, matrix.sum(axis=-1), 0.0)
         f1 = ratio(2 * precision * recall, precision + recall, 0.0)
-        found: Metrics = {"accuracy": ratio(right.sum(axis=-1), matrix.sum(axis=(-2, -1)))}
+        metrics_by_name: Metrics = {"accuracy": ratio(right.sum(axis=-1), matrix.sum(axis=(-2, -1)))}
         for name, of in (("precision", precision), ("recall", recall), ("f1", f1)):
-            found[name] = of[..., 1] if c == 2 else of.mean(axis=-1)
+            metrics_by_name[name] = of[..., 1] if c == 2 else of.mean(axis=-1)
             if 2 < c <= _MOST_LISTED:
-                found |= {f"{name}_of_{label}": of[..., label] for label in range(c)}
+                metrics_by_name |= {f"{name}_of_{label}": of[..., label] for label in range(c)}
         if c == 2:
-            found["auc"] = np.full(counts.shape[:-1], np.nan) if areas is None else areas
-        return found
+            metrics_by_name["auc"] = np.full(counts.shape[:-1], np.nan) if areas is None else areas
+        return metrics_by_name
 
 
 def areas_under_curve(
@@ -369,12 +369,12 @@ class WithOwn:
 
     def metrics(self, counts: FloatArray, areas: FloatArray | None = None) -> Metrics:
         """See :meth:`Tally.metrics`."""
-        found: Metrics = {}
+        metrics_by_name: Metrics = {}
         for each in reversed(self.own):
             width = _width(each)
-            found = {each.name: _metric(each, counts[..., -width:])} | found
+            metrics_by_name = {each.name: _metric(each, counts[..., -width:])} | metrics_by_name
             counts = counts[..., :-width]
-        return self.tally.metrics(counts, areas) | found
+        return self.tally.metrics(counts, areas) | metrics_by_name
 
 
 def _made(own: OwnMetric) -> tuple[Extension, Any]:
@@ -409,13 +409,13 @@ def _metric(own: OwnMetric, counts: FloatArray) -> FloatArray:
     if instance is None:
         return ratio(counts[..., 0], counts[..., 1])
     with extension.guarded(), np.errstate(divide="ignore", invalid="ignore"):
-        found = np.asarray(instance.metric(counts), dtype=np.float64)
-    if found.shape != counts.shape[:-1]:
+        values = np.asarray(instance.metric(counts), dtype=np.float64)
+    if values.shape != counts.shape[:-1]:
         raise ExtensionFailed(
-            f"{extension}, an extension, returned an array of shape {found.shape} for counts of shape {counts.shape}; "
+            f"{extension}, an extension, returned an array of shape {values.shape} for counts of shape {counts.shape}; "
             "return a number for each row"
         )
-    return found
+    return values
 
 
 def _refuse_odd(extension: Extension, values: FloatArray, shape: tuple[int, ...]) -> None:

@@ -14,18 +14,11 @@ from fedping.client_sim.data.seeds import key
 from fedping.client_sim.learning.batch import Clients, FloatArray
 from fedping.client_sim.learning.registry import is_ranking_model
 from fedping.client_sim.learning.searches import ClientSearches, SearchData
-from fedping.client_sim.models import (
-    NO_CANDIDATE,
-    PageTable,
-    RankingModel,
-    Searches,
-    model_for,
-    ranking_models,
-)
+from fedping.client_sim.models import NO_CANDIDATE, PageTable, RankingModel, Searches, model_for, ranking_models
 from fedping.client_sim.models.arrays import IntArray
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.population.synthetic import Sample, SyntheticPopulation, Wishes, searches_of
-from fedping.experiments.laboratory.learning import of_spec_and_own
+from fedping.experiments.laboratory.models import of_spec_and_own
 from fedping.experiments.laboratory.settings.data import UserGroup
 from fedping.protocol.draws import child_keys, uniforms
 from fedping.protocol.errors import InvalidSettings
@@ -115,16 +108,16 @@ class UserSearches:
         If users choose without noise, a candidate wanted exactly as much as the chosen one is left out, because ranking
         it on top would be just as right.
         """
-        made = self._of(np.arange(len(self)))
-        candidates, chosen = made.searches.candidates, made.searches.chosen
+        searches = self._of(np.arange(len(self)))
+        candidates, chosen = searches.searches.candidates, searches.searches.chosen
         everyone = np.arange(len(self))
         for group, habits in enumerate(self._habits):
             if habits.settings.noise_variance == 0:
-                wanted = habits.wishes.wanted(everyone, made.client, made.pages, made.searches.candidates)
+                wanted = habits.wishes.wanted(everyone, searches.client, searches.pages, searches.searches.candidates)
                 equal = _equals(chosen, wanted)
-                equal &= (self.natural_keys[made.client] == group)[:, None]
+                equal &= (self.natural_keys[searches.client] == group)[:, None]
                 candidates = np.where(equal, NO_CANDIDATE, candidates)
-        return replace(made, searches=_closed_up(candidates, chosen))
+        return replace(searches, searches=_closed_up(candidates, chosen))
 
     @property
     def _habits(self) -> tuple[Habits, ...]:
@@ -137,8 +130,8 @@ class UserSearches:
     def _in_group(self, group: int, habits: Habits, clients: NDArray[np.int64]) -> Sample:
         """Return the searches of those clients that are in a group, with owners as positions in ``clients``."""
         at = np.flatnonzero(self.natural_keys[clients] == group)
-        made = habits.population.sample(clients[at], self.iteration)
-        return replace(made, client=at[made.client])
+        sample = habits.population.sample(clients[at], self.iteration)
+        return replace(sample, client=at[sample.client])
 
 
 def made_users(model: RankingModel, groups: Sequence[UserGroup], seed: int, users: int) -> UserSearches:
@@ -151,9 +144,9 @@ def made_users(model: RankingModel, groups: Sequence[UserGroup], seed: int, user
         users: the number of users.
     """
     habits = tuple(Habits.of(model, group.population, seed) for group in groups)
-    drawn = uniforms(child_keys(key(seed, "group"), np.arange(users)), 1)[:, 0]
+    uniform = uniforms(child_keys(key(seed, "group"), np.arange(users)), 1)[:, 0]
     ends = np.cumsum([group.share for group in groups])
-    of_user = np.minimum(np.searchsorted(ends, drawn, side="right"), len(groups) - 1)
+    of_user = np.minimum(np.searchsorted(ends, uniform, side="right"), len(groups) - 1)
     return UserSearches(habits, of_user, seed, TRAINING)
 
 

@@ -83,11 +83,11 @@ def train_side_by_side(
 
 def _started(plan: TrainingPlan, out: Path, cohort: int, repetition: int) -> _Worker:
     context = multiprocessing.get_context("spawn")
-    told, tell = context.Pipe(duplex=False)
+    reported, tell = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(plan, out, cohort, repetition, tell), daemon=True)
     process.start()
     tell.close()
-    return _Worker(cohort, repetition, process, told)
+    return _Worker(cohort, repetition, process, reported)
 
 
 def _work(plan: TrainingPlan, out: Path, cohort: int, repetition: int, tell: Connection) -> None:
@@ -107,9 +107,9 @@ def _ctrl_c_later() -> Iterator[None]:
     the signal, and an interrupted start leaves a process that complains.
     """
     resource_tracker.ensure_running()  # otherwise it starts with the first process, and unblocks the signal
-    heard: list[int] = []
+    interrupted: list[int] = []
     in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number)) if in_main else None
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number)) if in_main else None
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -117,7 +117,7 @@ def _ctrl_c_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if in_main:
             signal.signal(signal.SIGINT, handler)
-    if heard:
+    if interrupted:
         raise KeyboardInterrupt
 
 
@@ -317,9 +317,9 @@ def _as_begun(plan: TrainingPlan, out: Path) -> TrainingPlan:
 def _claim(plan: TrainingPlan, out: Path) -> None:
     """Claim the folder for this plan, or check that it is this plan's; its cohorts and repetitions may differ."""
     note = out / "training.json"
-    said = canonical_json(plan.experiment) + b"\n" + canonical_json(plan.study) + b"\n%d" % plan.validation_searches
+    settings = canonical_json(plan.experiment) + b"\n" + canonical_json(plan.study) + b"\n%d" % plan.validation_searches
     if note.is_file():
-        if without_format(note.read_bytes(), f"the file {note}") != said:
+        if without_format(note.read_bytes(), f"the file {note}") != settings:
             raise InvalidSettings(
                 f"{out} holds trainings of another experiment, or of this one with other settings; give another --out, "
                 "or the settings that it was begun with"
@@ -328,7 +328,7 @@ def _claim(plan: TrainingPlan, out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(file.name not in _OURS for file in out.iterdir())):
         raise InvalidSettings(f"{out} exists and holds no trainings; give another --out")
     out.mkdir(parents=True, exist_ok=True)
-    write_whole_bytes(note, with_format(said))
+    write_whole_bytes(note, with_format(settings))
 
 
 @contextmanager

@@ -98,10 +98,10 @@ def training_plan(
             "the experiment's iterations do not last a fixed time, so that the number of clients does not decide how "
             'many a round gets; leave out length in [optimization], or set it to { by = "time" }'
         )
-    wanted = iterations if iterations is not None else experiment.optimization.iterations
-    if wanted < 1:
+    count = iterations if iterations is not None else experiment.optimization.iterations
+    if count < 1:
         raise InvalidSettings("without an iteration nothing is trained; give --iterations")
-    changed = replace(experiment, evaluation=None, optimization=replace(experiment.optimization, iterations=wanted))
+    changed = replace(experiment, evaluation=None, optimization=replace(experiment.optimization, iterations=count))
     plan = TrainingPlan(
         experiment=changed,
         study=_training_part(study, line, experiment),

@@ -295,24 +295,24 @@ def audit(
     release = None
     if line.privacy is not None and line.privacy.central is not None:
         release = _release(study, line, effort, noise or SystemNoise(), watch)
-    found = Audit(study=study.name, line=line.name, release=release)
+    result = Audit(study=study.name, line=line.name, release=release)
     if line.spec.model not in MODELS:
-        return found
+        return result
     watch("guessing what single pings tell")
     users = effort.users or PopulationSettings(searches=(1, 1), true_weights=_WANTED.get(line.spec.model, ()))
     own, victims = (searched(line.spec, users, effort.clients, effort.seed + each) for each in (1, 2))
-    found = replace(found, unprotected=_guesses(own, victims, raw_pings, effort.seed))
+    result = replace(result, unprotected=_guesses(own, victims, raw_pings, effort.seed))
     if line.privacy is not None:
-        sent = _as_sent(line.privacy, line.spec, effort.seed)
-        found = replace(found, attributes=_guesses(own, victims, sent, effort.seed))
+        encode = _as_sent(line.privacy, line.spec, effort.seed)
+        result = replace(result, attributes=_guesses(own, victims, encode, effort.seed))
     if line.privacy is not None and line.privacy.central is None:
-        return found  # what single pings tell is all that there is to tell
+        return result  # what single pings tell is all that there is to tell
     watch("guessing who took part")
     updates = np.asarray(own.seen.update)
     loud = updates[np.argmax(np.abs(updates).sum(axis=1))]
     rounds = TestedRounds(clients=effort.per_round, runs=effort.runs, seed=effort.seed)
     member = membership(updates, loud, rounds, line.spec, line.privacy)
-    return replace(found, membership=_told(member.guessed))
+    return replace(result, membership=_told(member.guessed))
 
 
 _WANTED = {

@@ -85,8 +85,8 @@ def canary_scores(study: Study, line: Line, folder: Path, engine: Engine, noise:
         landing = folder / ("with" if present else "without")
         _land(landing, study, line, _pings(study, line, arm, 0, present), 0)
         sums = _sums(landing, study, line, 0, engine, None)  # exact, and so the same in every run
-        made = [np.array(released(study, line, sums, noise)[arm.name], np.float64) for _ in range(runs)]
-        return np.array([each @ towards for each in made]) / scale
+        releases = [np.array(released(study, line, sums, noise)[arm.name], np.float64) for _ in range(runs)]
+        return np.array([each @ towards for each in releases]) / scale
 
     return Scores(scores(True), scores(False))
 
@@ -171,12 +171,12 @@ def one_run(study: Study, line: Line, folder: Path, engine: Engine, noise: Noise
         if there[number]
     ]
     _land(folder, study, line, pings, 0)
-    made = released(study, line, _sums(folder, study, line, 0, engine, None), noise)[arm.name]
+    means = released(study, line, _sums(folder, study, line, 0, engine, None), noise)[arm.name]
     assert line.privacy is not None
     counted = bounded_vectors(line.privacy, frame_of(line.privacy, line.spec), worst.astype(np.float64))[
         :, : line.spec.m
     ]
-    scores = counted @ np.array(made[: line.spec.m], np.float64)
+    scores = counted @ np.array(means[: line.spec.m], np.float64)
     return int(((scores > np.median(scores)) == there).sum())
 
 

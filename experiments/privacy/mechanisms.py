@@ -22,13 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedping.experiments.privacy.composition import Guarantee
 from fedping.server_jobs.privacy.gaussian import NoGuarantee, mu_of, textbook_noise
+from fedping.server_jobs.privacy.noise import Integers, checked_sigma, discrete_gaussian
 
 T = TypeVar("T")
 
@@ -332,3 +333,25 @@ def shuffled(epsilon: float, clients: int, delta: float) -> float:
         )
     spread = 8 * math.sqrt(math.exp(epsilon) * math.log(4 / delta) / clients) + 8 * math.exp(epsilon) / clients
     return math.log1p(math.tanh(epsilon / 2) * spread)
+
+
+@final
+class SeededNoise:
+    """The distribution of :class:`fedping.server_jobs.privacy.noise.SystemNoise` from a seed.
+
+    Whoever knows the seed subtracts the noise, so this is a type of its own, which a round takes of no study but one
+    that is declared to be simulated.
+    """
+
+    def __init__(self, seed: int | np.random.SeedSequence | np.random.Generator) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def integers(self, sigma: float, d: int) -> Integers:
+        """Return the next d discrete Gaussians of standard deviation σ, shape (d,); zeros for σ = 0.
+
+        Raises:
+            NoGuarantee: for σ that is neither 0 nor from 1 to 2^40.
+        """
+        if checked_sigma(sigma) == 0:
+            return np.zeros(d, np.int64)
+        return discrete_gaussian(self._rng.bytes, sigma, d)

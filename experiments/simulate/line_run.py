@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.experiments.privacy.noise import SeededNoise
+from fedping.experiments.privacy.mechanisms import SeededNoise
 from fedping.experiments.simulate.settings import Experiment, in_minutes
 from fedping.model_store.decisions import discard, release, rollback
 from fedping.model_store.store import ModelStore

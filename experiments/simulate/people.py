@@ -70,9 +70,9 @@ class Anybody:
     @cached_property
     def hostile(self) -> NDArray[np.bool_]:
         """Which of the clients are hostile, shape (N,)."""
-        found = np.zeros(self.count, np.bool_)
-        found[self.who_is_hostile.clients] = True
-        return found
+        ids = np.zeros(self.count, np.bool_)
+        ids[self.who_is_hostile.clients] = True
+        return ids
 
     def ids_of(self, clients: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return the ids of these clients, shape (k, 16)."""

@@ -71,15 +71,15 @@ class Contributions:
             DamagedRun: the file is not there, or holds something else.
         """
         try:
-            found = np.load(file)
+            states = np.load(file)
         except (OSError, ValueError, EOFError):
-            found = None
-        if found is None or found.shape != self._kept.shape or found.dtype != self._kept.dtype:
+            states = None
+        if states is None or states.shape != self._kept.shape or states.dtype != self._kept.dtype:
             raise DamagedRun(
                 f"what the clients of this run have contributed is not in {file}, so that it cannot go on; delete the "
                 "folder of the run, and begin again"
             )
-        self._kept = found
+        self._kept = states
 
 
 class PrivateTickMaker:
@@ -143,14 +143,14 @@ class PrivateTickMaker:
 
     def _willing(self, searches: TickSearches) -> NDArray[np.bool_]:
         """Return whose searches are worth making: no others are seen by anybody."""
-        found = np.zeros(len(searches), np.bool_)
+        willing = np.zeros(len(searches), np.bool_)
         for position, arm in enumerate(self._study.arms):
             rows = np.flatnonzero(searches.arm == position)
             users, first, whose = np.unique(searches.users[rows], return_index=True, return_inverse=True)
             assert arm.line is not None
             versions = searches.version[rows][first]
-            found[rows] = self._pings.willing(arm.line, users, versions, self._people.roots(users))[whose]
-        return found
+            willing[rows] = self._pings.willing(arm.line, users, versions, self._people.roots(users))[whose]
+        return willing
 
     def _send(self, some: list[Finished], tick: int) -> None:
         """Put on their way what the clients of one arm and version contribute, each with its earliest search."""

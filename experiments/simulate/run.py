@@ -99,8 +99,8 @@ def read_study_progress(out: Path) -> Progress | None:
     None before and after, while it is being written, or if it is by a later version of fedping.
     """
     try:
-        said = without_format((out / PROGRESS).read_bytes(), PROGRESS)
-        return msgspec.json.decode(said, type=Progress)
+        text = without_format((out / PROGRESS).read_bytes(), PROGRESS)
+        return msgspec.json.decode(text, type=Progress)
     except (FileNotFoundError, msgspec.DecodeError, NewerFormat):
         return None
 
@@ -163,7 +163,7 @@ class Simulation:
             )
         check_clients(public_study(study), keeps_state=False)
         study = with_recorded_code(study, begun_study(out))
-        said, as_before = _noted(experiment, study)
+        settings, as_before = _noted(experiment, study)
         study = _with_noise(study, out / "store")
         self.experiment, self.study, self.out = experiment, study, out
         self.landing = out / "landing"
@@ -171,7 +171,7 @@ class Simulation:
         self._watch = watch
         self._progress = ProgressNote(out)
         self._pings = 0
-        claim(out, said, as_before=as_before)
+        claim(out, settings, as_before=as_before)
         self.store = open_store(out / "store", create=True)
         self.landing.mkdir(parents=True, exist_ok=True)
         created = time_at(experiment.start_ms)

@@ -144,12 +144,12 @@ def _phase(
             mine = arm == position
             one.add(mine, mine & (version < newest.get(settings.line or "", -1)), rank, characters, loss)
         part = ids.view(np.uint8)[::16] // (256 // _PARTS)
-        for number, found in enumerate(senders):
-            found.append((ids[part == number], arm[part == number]))
+        for number, phase in enumerate(senders):
+            phase.append((ids[part == number], arm[part == number]))
     counts, who = np.zeros(len(arms), np.int64), []
-    for found in senders:
-        every, of = map(np.concatenate, zip(*found, strict=True)) if found else (_NOBODY, np.zeros(0, np.int16))
-        found.clear()
+    for phase in senders:
+        every, of = map(np.concatenate, zip(*phase, strict=True)) if phase else (_NOBODY, np.zeros(0, np.int16))
+        phase.clear()
         unique, first = np.unique(every, return_index=True)
         counts += np.bincount(of[first], minlength=len(arms))
         who.append(unique)
@@ -254,13 +254,13 @@ def below_from(study: Study, curves: dict[str, ArmCurve], over: int) -> int | No
     shared = sorted(set.intersection(*(set(by) for by in losses.values()))) if losses else []
     if len({applies[name] for name in losses}) < 2:
         return None
-    found = None
+    first = None
     for version in reversed(shared):
         trained = max(by[version] for name, by in losses.items() if applies[name])
         if trained >= min(by[version] for name, by in losses.items() if not applies[name]):
             break
-        found = version
-    return found
+        first = version
+    return first
 
 
 class PrivateLineFigures(Struct, frozen=True, kw_only=True):

@@ -49,13 +49,13 @@ def audit(
     with status("deriving the noise") as tell:
         study = with_noise(study_from_toml(study_file, new=True))
         lines = [study.line(only)] if only else list(study.lines)
-        found = [audited(study, line, effort, watch=tell) for line in lines]
+        audits = [audited(study, line, effort, watch=tell) for line in lines]
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        click.echo(msgspec.json.encode(audits).decode())
     else:
-        for each in found:
+        for each in audits:
             _print(each)
-    broken = [each.line for each in found if not each.holds]
+    broken = [each.line for each in audits if not each.holds]
     if broken:
         raise FedpingError(
             f"line '{broken[0]}' of study '{study.name}' does not keep what it promises: what was proven is above what "

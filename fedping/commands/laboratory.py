@@ -217,10 +217,10 @@ def _to_target(summary: Summary, row: VariantSummary) -> list[str]:
     """Return the cell of the rounds to the target, if there is one: of how many seeds, where not of all."""
     if summary.target is None:
         return []
-    found, seeds = row.to_target, len(summary.seeds)
-    if found.mean is None:
+    reached, seeds = row.to_target, len(summary.seeds)
+    if reached.mean is None:
         return ["never"]
-    return [_told(found, 1) + ("" if found.seeds == seeds else f" ({found.seeds} of {seeds} seeds)")]
+    return [_told(reached, 1) + ("" if reached.seeds == seeds else f" ({reached.seeds} of {seeds} seeds)")]
 
 
 def _has(summary: Summary, split: str) -> bool:

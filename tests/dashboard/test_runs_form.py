@@ -20,8 +20,7 @@ from fedping.dashboard.runs.form.schema import laboratory_nodes, study_nodes
 from fedping.dashboard.runs.form.values import Arm, Difference, arms_of, filled_form, input_of, settings, tables_of
 from fedping.dashboard.runs.judging import Judged, Problem, judge, preset, presets
 from fedping.dashboard.runs.toml import toml_text
-from fedping.experiments.laboratory.choices import models
-from fedping.experiments.laboratory.learning import OfSpec
+from fedping.experiments.laboratory.models import OfSpec, models
 from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.settings.experiment import Head
 from fedping.experiments.laboratory.settings.setup import Setup

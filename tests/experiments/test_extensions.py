@@ -31,7 +31,7 @@ from fedping.dashboard.runs.form.schema import laboratory_form, laboratory_nodes
 from fedping.dashboard.runs.form.values import filled_form, tables_of
 from fedping.dashboard.runs.judging import Judged, Problem, judge
 from fedping.dashboard.runs.toml import toml_text
-from fedping.experiments.laboratory.choices import data_sets
+from fedping.experiments.laboratory.models import data_sets
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.rounds import study_of
 from fedping.experiments.laboratory.run import run_experiment
@@ -649,7 +649,7 @@ class Apart(msgspec.Struct, frozen=True):
 def pack():
     packed = extensions.packed()
     pathlib.Path("packed").write_bytes(packed.data)
-    print("apart" in packed.modules, extensions.found("metric", "apart").code)
+    print("apart" in packed.modules, extensions.registered("metric", "apart").code)
 
 if __name__ == "__main__":
     pack()

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedping.experiments.laboratory.run import run_experiment
-from fedping.experiments.privacy.noise import SeededNoise
+from fedping.experiments.privacy.mechanisms import SeededNoise
 from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.privacy.gaussian import epsilon_of
 from tests.support.laboratory import small

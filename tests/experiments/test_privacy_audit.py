@@ -60,7 +60,9 @@ def test_too_little_noise_is_found_such_as_noise_that_was_divided_twice(times: f
 
 
 def test_a_vector_without_a_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private_sums, "taken", lambda privacy, frame, vectors: np.clip(vectors, -1e6, 1e6).astype(int))
+    monkeypatch.setattr(
+        private_sums, "bounded_vectors", lambda privacy, frame, vectors: np.clip(vectors, -1e6, 1e6).astype(int)
+    )
     assert not audited(study_with(), runs=100).holds
 
 

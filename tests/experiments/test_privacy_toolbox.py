@@ -17,6 +17,7 @@ from fedping.experiments.privacy.mechanisms import (
     Laplace,
     RandomisedResponse,
     SampledSensitivity,
+    SeededNoise,
     gaussian_signs_variance,
     one_sign_truth,
     one_sign_variance,
@@ -24,7 +25,6 @@ from fedping.experiments.privacy.mechanisms import (
     sampled_sensitivity,
     shuffled,
 )
-from fedping.experiments.privacy.noise import SeededNoise
 from fedping.server_jobs.privacy.gaussian import NoGuarantee, delta_of
 from fedping.server_jobs.privacy.noise import SystemNoise, has_its_size
 

@@ -13,7 +13,7 @@ import pytest
 
 from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.learning.states import in_memory
-from fedping.experiments.privacy.noise import SeededNoise
+from fedping.experiments.privacy.mechanisms import SeededNoise
 from fedping.experiments.run_folder import DamagedRun
 from fedping.experiments.simulate import PrivateSummary, experiment_from_toml, simulate
 from fedping.experiments.simulate.line_run import coins_key

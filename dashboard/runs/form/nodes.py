@@ -19,7 +19,7 @@ from msgspec import inspect
 
 from fedping.dashboard.runs.form import words
 from fedping.dashboard.runs.toml import value_text
-from fedping.experiments.laboratory.learning import OfSpec
+from fedping.experiments.laboratory.models import OfSpec
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.settings.experiment import DEFAULTS, Head
 from fedping.experiments.laboratory.settings.setup import Setup

@@ -22,8 +22,7 @@ from fedping.dashboard.runs.form.nodes import (
     node_of,
     plain,
 )
-from fedping.experiments.laboratory.choices import PAGE_RANKINGS, WORKED_OUT, Ask, ModelChoice, data_sets, models
-from fedping.experiments.laboratory.learning import OfSpec
+from fedping.experiments.laboratory.models import PAGE_RANKINGS, WORKED_OUT, Ask, ModelChoice, OfSpec, data_sets, models
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.settings.experiment import Head
 from fedping.experiments.laboratory.settings.setup import Setup

@@ -83,7 +83,7 @@ def averaged(models: FloatArray, moves: Floats, votes: FloatArray, order: Order)
         votes: the weights of those that take part, up to a factor, shape (n, n).
         order: of those that take part.
     """
-    found = models.copy()
+    mixed = models.copy()
     known: dict[bytes, FloatArray] = {}
     for node in order.nodes.tolist():
         row = votes[node]
@@ -100,8 +100,8 @@ def averaged(models: FloatArray, moves: Floats, votes: FloatArray, order: Order)
                 shards[of] = merged(shards.get(of, _NOTHING), moments)
             total = reduce(merged, (shards[of] for of in sorted(shards)), _NOTHING)
             same = known[row.tobytes()] = reference + total.mean
-        found[node] = same
-    return found
+        mixed[node] = same
+    return mixed
 
 
 class GossipRounds:
@@ -206,7 +206,7 @@ class GossipRounds:
         """
         problem, models = self._problem, np.atleast_2d(self.models)
         apart = self._models - self.weights
-        found: Measured = {
+        metrics_of_rounds: Measured = {
             "graph": {
                 "spectral_gap": self._gap,
                 "consensus_distance": float(np.sqrt((apart * apart).sum(axis=1).mean())),
@@ -217,8 +217,8 @@ class GossipRounds:
         if each[0]:
             metrics = {name: np.array([total[name] for total in each]) for name in each[0]}
             nodes = Evaluated({}, metrics, np.arange(len(each)))
-            found |= {"nodes": nodes.mean(), "nodes_worst": nodes.worst()}
-        return found
+            metrics_of_rounds |= {"nodes": nodes.mean(), "nodes_worst": nodes.worst()}
+        return metrics_of_rounds
 
 
 def _names(problem: Problem) -> list[str]:
@@ -277,8 +277,8 @@ def adjacency(settings: Gossip, names: Sequence[str], seed: int) -> NDArray[np.b
             f"the graph of [gossip] in {settings.file} is not connected: it is in {len(parts):,} parts, and no edges "
             f"lead from node {names[min(parts[1])]} to node {names[min(parts[0])]}; add edges between the parts"
         )
-    found: NDArray[np.bool_] = nx.to_numpy_array(graph, range(n), dtype=np.bool_)
-    return found
+    adjacent: NDArray[np.bool_] = nx.to_numpy_array(graph, range(n), dtype=np.bool_)
+    return adjacent
 
 
 def _random_regular(degree: int, n: int, seed: int) -> Graph:
@@ -297,15 +297,15 @@ def _random_regular(degree: int, n: int, seed: int) -> Graph:
     random = generator(seed, "graph")
     others = n - 1 - degree
     for _ in range(DRAWS):
-        drawn = int(random.integers(2**31))
+        seed_of_graph = int(random.integers(2**31))
         # The complement of a regular graph is regular, and drawing a dense one takes long.
-        found = (
-            nx.random_regular_graph(degree, n, drawn)
+        graph = (
+            nx.random_regular_graph(degree, n, seed_of_graph)
             if degree <= others
-            else nx.complement(nx.random_regular_graph(others, n, drawn))
+            else nx.complement(nx.random_regular_graph(others, n, seed_of_graph))
         )
-        if nx.is_connected(found):
-            return found
+        if nx.is_connected(graph):
+            return graph
     raise InvalidSettings(
         f"[gossip]: none of {DRAWS} random graphs of {n:,} nodes with degree = {degree} was connected; raise 'degree' "
         'to 3 or more, or set graph = "ring"'

@@ -151,20 +151,20 @@ class MemoryChannel:
 
     def _received(self, block: Updates) -> NDArray[np.float32]:
         """Return the updates as the server decodes them, shape (k, m)."""
-        sent = block.updates
-        if not isinstance(sent, Payloads) and not self._links.undone:
-            return sent
+        payloads = block.updates
+        if not isinstance(payloads, Payloads) and not self._links.undone:
+            return payloads
         links, m = self._links, self._line.spec.m
-        if isinstance(sent, Payloads) and len(sent):
+        if isinstance(payloads, Payloads) and len(payloads):
             least, most = links.lengths(m)
-            shortest, longest = int(sent.sizes.min()), int(sent.sizes.max())
+            shortest, longest = int(payloads.sizes.min()), int(payloads.sizes.max())
             if shortest < least or longest > most:
                 raise ExtensionFailed(  # ingest rejects such pings
                     f"the upload link '{links.encoding}' makes payloads of {shortest:,} to {longest:,} bytes, and its "
                     f"'lengths' says {least:,} to {most:,} for {m:,} weights; correct its two ends, so that they go "
                     "together"
                 )
-        column = sent.column if isinstance(sent, Payloads) else dense_payloads(sent)
+        column = payloads.column if isinstance(payloads, Payloads) else dense_payloads(payloads)
         with broken_if_failed():
             updates, ok = links.decode(column, m)
         if not ok.all():

@@ -18,7 +18,7 @@ from fedping.experiments.laboratory.rounds.memory import MemoryChannel
 from fedping.experiments.laboratory.rounds.server import Delivered
 from fedping.experiments.laboratory.rounds.study import with_a_turn
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes
-from fedping.experiments.privacy.noise import SeededNoise
+from fedping.experiments.privacy.mechanisms import SeededNoise
 from fedping.protocol.encodings.private import vector_payloads
 from fedping.protocol.privacy import LocalGaussian, Privacy, local_sigma
 from fedping.protocol.study import Study
@@ -61,13 +61,13 @@ class PrivateChannel(MemoryChannel):
         releases = self._number
         if self._privacy.contributions is not None:
             releases = min(releases, self._privacy.contributions)
-        found = {}
+        spent_by_guarantee = {}
         central, _ = epsilon_after(self._privacy, releases)
         if central is not None:
-            found["epsilon"] = central
+            spent_by_guarantee["epsilon"] = central
         if self._privacy.local is not None:
-            found["local_epsilon"] = _local_epsilon(self._privacy, self._contributor, releases)
-        return found
+            spent_by_guarantee["local_epsilon"] = _local_epsilon(self._privacy, self._contributor, releases)
+        return spent_by_guarantee
 
     def snapshot(self) -> Arrays:
         """Return the state to resume from, with the number of contributions of each client."""
@@ -90,12 +90,14 @@ class PrivateChannel(MemoryChannel):
 
     def send(self, block: Updates) -> Delivered:
         """Add the vectors of the clients that may send and have examples; the others send nothing."""
-        sent = _part(block, self._may_send[block.clients] & (block.examples > 0))
+        admitted = _part(block, self._may_send[block.clients] & (block.examples > 0))
         if not self._coin:
-            self._times[sent.clients] += 1
-        vectors = self._vectors(sent)
+            self._times[admitted.clients] += 1
+        vectors = self._vectors(admitted)
         self._sum.add(vectors)
-        return Delivered(sent, posted_bytes(replace(sent, updates=Payloads("private", vector_payloads(vectors)))))
+        return Delivered(
+            admitted, posted_bytes(replace(admitted, updates=Payloads("private", vector_payloads(vectors))))
+        )
 
     def step(self, clients: int) -> bool:
         """See :meth:`Channel.step`."""

@@ -46,5 +46,5 @@ def with_a_turn(problem: Problem, privacy: Privacy, version: int, clients: Clien
     share = privacy.turns
     if share == 1:
         return clients
-    drawn = [has_turn(STUDY, secret, LINE, version, share) for secret in problem.secrets(clients)]
-    return clients[np.array(drawn, np.bool_)]
+    selected = [has_turn(STUDY, secret, LINE, version, share) for secret in problem.secrets(clients)]
+    return clients[np.array(selected, np.bool_)]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fedping.client_sim.data import DATASETS
 from fedping.client_sim.learning.registry import LEARNERS
 from fedping.client_sim.models.ranking_model import CODE
-from fedping.experiments.laboratory.learning import OfSpec
+from fedping.experiments.laboratory.models import OfSpec
 from fedping.experiments.laboratory.settings.merging import (
     LONGEST_NAME,
     Raw,
