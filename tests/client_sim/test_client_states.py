@@ -43,6 +43,7 @@ from fedping.protocol.study import Study
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 from fedping.server_jobs.round import engine_named, run_round
 from tests.client_sim.test_fleet_learning import STUDY, WHEN, created, spec_of, study_of
+from tests.support import forked
 from tests.support.effort import few_or_all
 from tests.support.fleets import PlannedTransport, fleet_study
 from tests.support.ingest_server import running_ingest
@@ -248,7 +249,7 @@ while True:
 
 def test_a_kill_leaves_a_whole_save(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = [int(process.stdout.readline()) for _ in range(20)]
         process.send_signal(signal.SIGKILL)

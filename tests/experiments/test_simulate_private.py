@@ -1,6 +1,5 @@
 """Simulated private studies: one ping a client and version, budgets, the same bits after kills, and what is left."""
 
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +28,7 @@ from fedping.protocol.privacy import frame_of
 from fedping.protocol.study import public_study
 from fedping.server_jobs.privacy.sampling_key import digest_of_key
 from fedping.server_jobs.round import NumpyEngine, recompute, run_round
+from tests.support import forked
 from tests.support.private import private_study
 from tests.support.rounds import WHEN, store_with
 from tests.support.small_experiment import contents, private_experiment_file
@@ -85,7 +85,7 @@ def test_a_killed_run_ends_with_the_same_bits(done: Path, tmp_path: Path, functi
     def process(function: str) -> int:
         arguments = [done / "experiment.toml", tmp_path / "out", function, str(nth), moment]
         command = [sys.executable, "-m", "tests.support.small_experiment", *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, timeout=180).returncode
+        return forked.run(command, cwd=ROOT, timeout=180).returncode
 
     assert process(function) == -9
     assert (tmp_path / "out/clients").is_dir()  # killed in the middle of it

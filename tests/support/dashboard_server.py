@@ -11,6 +11,7 @@ from pathlib import Path
 
 import requests
 
+from tests.support import forked
 from tests.support.ingest_server import ROOT, free_port
 from tests.support.processes import left_over, new_mark, wait_until
 
@@ -52,7 +53,7 @@ def start_dashboard(said: Path, *arguments: str, port: int | None = None, cwd: P
     command = list(arguments) if arguments[0] == "ingest" else dashboard
     option = "--dashboard" if command[0] == "ingest" else "--port"
     with said.open("wb") as output:
-        process = subprocess.Popen(
+        process = forked.Popen(
             [sys.executable, "-m", "fedping", *command, option, str(port)],
             cwd=cwd,
             env=os.environ | mark,
