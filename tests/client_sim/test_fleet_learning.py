@@ -179,7 +179,7 @@ def test_blocks_that_stay_with_the_client_are_nowhere_on_the_wire(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("zero", ["up", "abstain"])
+@pytest.mark.parametrize("zero", [pytest.param("up", marks=pytest.mark.long), "abstain"])
 def test_signs_sent_over_http_are_counted_by_spark_as_by_numpy(
     spark: "SparkSession", tmp_path: Path, zero: Literal["up", "abstain"]
 ) -> None:

@@ -299,6 +299,7 @@ def test_the_same_bits_in_memory_and_over_files_however_they_are_divided(tmp_pat
 
 
 @pytest.mark.spark
+@pytest.mark.long  # `test_robust` has clipping on Spark in a chain
 def test_the_same_bits_on_spark(tmp_path: Path, spark: "SparkSession") -> None:
     engine = SparkEngine(lambda: nullcontext(spark))
     through_spark = play(through_files(tmp_path / "spark", CLIPPED[0], engine))

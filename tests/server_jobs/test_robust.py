@@ -278,7 +278,9 @@ def test_a_tenth_of_hostile_clients_does_not_keep_a_line_from_learning(name: str
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", ["multi-krum of buckets", "clip, buckets, median"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("multi-krum of buckets", marks=pytest.mark.long), "clip, buckets, median"]
+)
 def test_the_same_bits_on_spark(tmp_path: Path, name: str, spark: "SparkSession") -> None:
     study, engine = study_with(**ROBUST[name]), SparkEngine(lambda: nullcontext(spark))
     through_spark = play(through_files(tmp_path / "spark", study, engine))
