@@ -1,6 +1,7 @@
 """A process that is forked for a test does what one that Python starts does."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -37,6 +38,22 @@ def test_it_ends_and_says_the_same(tmp_path: Path, program: str) -> None:
     forked = run_forked(command, capture_output=True, **how)
     assert (forked.returncode, forked.stdout) == (started.returncode, started.stdout)
     assert forked.stderr.splitlines()[-1:] == started.stderr.splitlines()[-1:]
+
+
+def test_it_has_the_limits_of_the_process_that_starts_it() -> None:
+    code = (
+        "import os, resource; print(os.umask(0), resource.getrlimit(resource.RLIMIT_NOFILE), os.sched_getaffinity(0))"
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = os.umask(0o027)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+        command = [sys.executable, "-c", code]
+        said = run_forked(command, capture_output=True, text=True).stdout
+        assert said == subprocess.run(command, capture_output=True, text=True).stdout
+    finally:
+        os.umask(before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

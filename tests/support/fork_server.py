@@ -14,6 +14,7 @@ import importlib
 import io
 import json
 import os
+import resource
 import runpy
 import signal
 import socket
@@ -106,6 +107,10 @@ def _run(request: dict[str, Any], descriptors: list[int], parent: int) -> int:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    os.umask(request["umask"])
+    os.sched_setaffinity(0, request["cores"])
+    for number, soft, hard in request["limits"]:
+        resource.setrlimit(number, (soft, hard))
     os.environ.clear()
     os.environ.update(request["environment"])
     try:

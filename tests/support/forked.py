@@ -11,6 +11,7 @@ imported, or the variables that Python, NumPy or the threads of its libraries re
 import atexit
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -73,8 +74,16 @@ class _Server:
             self._process = self._requests = None
 
 
+LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_CORE)
+
 _SERVER = _Server()
 atexit.register(_SERVER.end)
+
+
+def _umask() -> int:
+    """Return the mask of this process's new files, which cannot be asked for without setting it."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("Umask:")).split()[1], 8)
 
 
 class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
@@ -95,6 +104,9 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             "words": words[1:],
             "cwd": os.fspath(cwd) if cwd is not None else str(Path.cwd()),
             "environment": {str(name): str(value) for name, value in environment.items()},
+            "umask": _umask(),
+            "limits": [[number, *resource.getrlimit(number)] for number in LIMITS],
+            "cores": sorted(os.sched_getaffinity(0)),
         }
         self._ended, report = os.pipe()
         weakref.finalize(self, os.close, self._ended)
