@@ -164,13 +164,8 @@ def test_a_study_moves_into_a_bucket_and_back(
             assert main(again) == 0
 
 
-@pytest.mark.parametrize(
-    ("is_near", "name"),
-    [
-        *((True, name) for name in ODD_NAMES),
-        *(pytest.param(False, name, marks=[] if name == "../study" else pytest.mark.long) for name in ODD_NAMES),
-    ],
-)
+@pytest.mark.parametrize("is_near", [True, False])
+@pytest.mark.parametrize("name", ODD_NAMES)
 def test_a_name_that_no_study_can_have_is_told_in_one_sentence(
     tmp_path: Path, bucket: Bucket, name: str, is_near: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

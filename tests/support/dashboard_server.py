@@ -70,10 +70,12 @@ def running_dashboard(folder: Path, *options: str, cwd: Path = ROOT) -> Iterator
     """Run ``fedping dashboard`` over ``folder`` (store, landing, runs); nothing of it may be left at the end."""
     places = [f"--{name}={folder / name}" for name in ("store", "landing", "runs")]
     server = start_dashboard(folder / "dashboard.log", *places, *options, cwd=cwd)
+    ended = 0
     try:
         yield server
     finally:
         if server.process.poll() is None:
-            server.stop()
+            ended = server.stop()
+    assert ended == 0, server.said.read_text()
     left = left_over(server.mark)
     assert not left, left
