@@ -105,12 +105,12 @@ def test_a_file_keeps_owners_apart_and_outlives_the_process_that_wrote_it(tmp_pa
             )
     with StateFile(path) as file:
         assert [file.of(owner, FIRST).load(np.array([4]))["control"][0, 0] for owner in "abc"] == [1.0, 2.0, MARK]
-        with pytest.raises(FedpingError, match=r"keeps the state of a as control:<f8\[3\] .* give another file"):
+        with pytest.raises(FedpingError, match=r"keeps the state of a as control:<f8\[3\]"):
             file.of("a", {"control": np.zeros(4)})
         with pytest.raises(FedpingError, match="is in use by another process"):
             StateFile(path)
     (tmp_path / "other").write_text("nothing of the kind, but long enough to be looked at" * 100)
-    with pytest.raises(FedpingError, match=r"cannot keep the state of clients in .*other .*; give another file"):
+    with pytest.raises(FedpingError, match=r"cannot keep the state of clients in .*other"):
         StateFile(tmp_path / "other")
 
 

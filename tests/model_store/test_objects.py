@@ -352,7 +352,7 @@ def test_credentials_that_cannot_be_read_are_told_and_not_repeated(
         monkeypatch.delenv(name)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InvalidSettings, match=r"cannot be opened .*; give what is missing by the environment") as told:
+    with pytest.raises(InvalidSettings, match=r"cannot be opened .*the environment") as told:
         ObjectBlobs(Place(scheme, "some-bucket", uuid.uuid4().hex)).names("")
     assert "secret" not in str(told.value)
     assert "\n" not in str(told.value)

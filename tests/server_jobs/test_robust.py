@@ -323,5 +323,5 @@ def test_in_memory_too_many_for_krum_are_refused() -> None:
 def test_what_buckets_are_of_no_use_for_is_refused_with_a_sentence() -> None:
     with pytest.raises(InvalidSettings, match="the mean of the means of buckets is the mean of all"):
         Pipeline(bucketing=2)
-    with pytest.raises(InvalidSettings, match="averages no centroids by their position, so 'bucketing' is of no use"):
+    with pytest.raises(InvalidSettings, match="'bucketing' is of no use"):
         Pipeline(aggregate=Recluster(), bucketing=2)
