@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+# Tests start hundreds of Pythons. Where this variable is set, each would compile fedping for itself: a second every time.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo test test-browser test-long test-anew test-pythons lint bench extension npm docs lint-extension lock notebooks vectors schemas screenshots install clean
 
 help:

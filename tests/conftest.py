@@ -84,9 +84,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         files = list(dict.fromkeys(item.path for item in items))
         place = dict(zip(files, order.sample(range(len(files)), len(files)), strict=True))
         items.sort(key=lambda item: (place[item.path], order.random()))
+    else:
+        one_spark_session_first(items)
     for item in items if wants_long(config) else []:
         if item.get_closest_marker("thorough"):
             item.add_marker(pytest.mark.long)
+
+
+def one_spark_session_first(items: list[pytest.Item]) -> None:
+    """Put files that use the shared Spark session first, after those that need it ended.
+
+    So one worker of xdist starts a JVM, where every worker would: the first gets what comes first, and another takes
+    over only what comes last.
+    """
+    place: dict[Path, int] = {}
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        shares, ends = "spark" in fixtures, "no_shared_session" in fixtures
+        place[item.path] = 1 if shares or place.get(item.path) == 1 else 0 if ends else place.get(item.path, 2)
+    items.sort(key=lambda item: place[item.path])
 
 
 def pytest_warning_recorded(warning_message: warnings.WarningMessage, when: str, nodeid: str) -> None:

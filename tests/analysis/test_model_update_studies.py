@@ -196,9 +196,7 @@ def test_an_arm_without_an_example_is_told_in_a_sentence(spark: "SparkSession", 
         )
         write_landed(partition(tmp_path, STUDY, "main", 0), landed_model_updates(pings, RECEIVED), examples)
     tally = count_study(spark, tmp_path, model_study(), MODEL_METRICS)
-    with pytest.raises(
-        FedpingError, match=r"none of the 30 pings of arm 'control' in the window .* had an example, so"
-    ):
+    with pytest.raises(FedpingError, match=r"none of the 30 pings of arm 'control' .* example"):
         judged(tally, msgspec.structs.replace(ASK, pairs=("treatment:control",)))
 
 

@@ -143,7 +143,7 @@ def test_figures_are_files_named_by_what_they_show(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FedpingError, match=r"cannot write figures to .*; give another --figures"):
+    with pytest.raises(FedpingError, match=r"cannot write figures to .*--figures"):
         write_figures(VERDICT, [EMPTY], tmp_path / "file" / "folder")
 
 

@@ -232,14 +232,14 @@ def test_pings_that_rank_among_history_and_bookmarks_alone_count_by_that_rank(co
 @pytest.mark.long  # as test_an_arm_without_pings_is_told_whatever_counted does without Spark
 def test_an_arm_without_pings_is_told_in_a_sentence(count: Count, tmp_path: Path) -> None:
     write_landed(partition(tmp_path, "study", "main", 0), landed_table(100, 3, arms=("treatment",)), 1)
-    with pytest.raises(FedpingError, match="arm 'control' of study 'study' has no pings in the window"):
+    with pytest.raises(FedpingError, match=r"arm 'control' .* has no pings"):
         judged(count(tmp_path, small_study()), small_study())
 
 
 def test_an_arm_without_pings_is_told_whatever_counted() -> None:
     tally = made_tally({"treatment": 3.0, "control": 4.0})
     silent = replace(tally.arms["control"], pings=0, clients=0)
-    with pytest.raises(FedpingError, match="arm 'control' of study 'study' has no pings in the window"):
+    with pytest.raises(FedpingError, match=r"arm 'control' .* has no pings"):
         judged(replace(tally, arms={**tally.arms, "control": silent}), small_study())
 
 

@@ -116,5 +116,5 @@ def test_pings_of_the_first_days_are_left_out_of_every_arm(spark: "SparkSession"
 
 
 def test_days_beyond_any_study_are_refused() -> None:
-    with pytest.raises(InvalidSettings, match=r"--settle is a number of days from 0 to 3,650, not -1"):
+    with pytest.raises(InvalidSettings, match=r"--settle .* 3,650, not -1"):
         Window(settle=-1)

@@ -43,6 +43,7 @@ from fedping.protocol.study import Study
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 from fedping.server_jobs.round import RoundOptions, engine_named, run_round
 from tests.client_sim.test_fleet_learning import STUDY, WHEN, created, spec_of, study_of
+from tests.support import forked
 from tests.support.effort import few_or_all
 from tests.support.fleets import PlannedTransport, fleet_study
 from tests.support.ingest_server import running_ingest
@@ -104,12 +105,12 @@ def test_a_file_keeps_owners_apart_and_outlives_the_process_that_wrote_it(tmp_pa
             )
     with StateFile(path) as file:
         assert [file.of(owner, FIRST).load(np.array([4]))["control"][0, 0] for owner in "abc"] == [1.0, 2.0, MARK]
-        with pytest.raises(FedpingError, match=r"keeps the state of a as control:<f8\[3\] .* give another file"):
+        with pytest.raises(FedpingError, match=r"keeps the state of a as control:<f8\[3\]"):
             file.of("a", {"control": np.zeros(4)})
         with pytest.raises(FedpingError, match="is in use by another process"):
             StateFile(path)
     (tmp_path / "other").write_text("nothing of the kind, but long enough to be looked at" * 100)
-    with pytest.raises(FedpingError, match=r"cannot keep the state of clients in .*other .*; give another file"):
+    with pytest.raises(FedpingError, match=r"cannot keep the state of clients in .*other"):
         StateFile(tmp_path / "other")
 
 
@@ -248,7 +249,7 @@ while True:
 
 def test_a_kill_leaves_a_whole_save(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = [int(process.stdout.readline()) for _ in range(20)]
         process.send_signal(signal.SIGKILL)

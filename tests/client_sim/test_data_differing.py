@@ -36,7 +36,7 @@ def test_some_keys_are_drawn_among_those_with_enough_rows() -> None:
         assert parts.natural_keys.min() >= 4
         drawn |= set(parts.natural_keys)
     assert drawn == set(range(4, 10))
-    with pytest.raises(FedpingError, match="only 6 natural keys have enough rows, and keys = 7 are wanted"):
+    with pytest.raises(FedpingError, match=r"only 6 natural keys .* keys = 7"):
         partition(rows, ByKey(keys=7, least=5), 0)
 
 

@@ -251,7 +251,7 @@ def test_before_its_version_the_shared_weights_are_trained_alone() -> None:
 def test_what_has_no_predictions_to_mix_is_refused() -> None:
     personal = Expert(private_rate=0.1, gate_rate=0.1)
     for name, settings in (("k-means", {"features": 2, "clusters": 2}), ("linear-15", {})):
-        with pytest.raises(InvalidSettings, match="an expert is mixed with the shared model by their predictions"):
+        with pytest.raises(InvalidSettings, match="an expert is mixed with the shared model"):
             algorithm_for(OneGradient(personal=personal)).init_state(learner_for(model_spec(name, settings)))
     with pytest.raises(InvalidSettings, match="so they cannot take local steps"):
         algorithm_for(LocalSteps(rate=0.1, steps=2, personal=personal))

@@ -181,7 +181,7 @@ def test_blocks_that_stay_with_the_client_are_nowhere_on_the_wire(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("zero", ["up", "abstain"])
+@pytest.mark.parametrize("zero", [pytest.param("up", marks=pytest.mark.long), "abstain"])
 def test_signs_sent_over_http_are_counted_by_spark_as_by_numpy(
     spark: "SparkSession", tmp_path: Path, zero: Literal["up", "abstain"]
 ) -> None:
@@ -410,7 +410,7 @@ def test_a_link_that_clients_do_not_have_is_refused_before_anything_is_sent() ->
     study = fleet_study()
     lines = tuple(msgspec.structs.replace(line, upload=(OwnLink(name="elsewhere", code=""),)) for line in study.lines)
     transport = PlannedTransport(msgspec.structs.replace(study, lines=lines))
-    with pytest.raises(InvalidSettings, match="the upload link 'elsewhere' is an extension that is not here"):
+    with pytest.raises(InvalidSettings, match="the upload link 'elsewhere'"):
         in_virtual_time(join_study(transport, study.name, FleetSettings(clients=5)))
     assert transport.sent == []
 

@@ -158,12 +158,12 @@ def test_a_number_that_was_agreed_on_is_told_by_its_row_however_few_are_numbers(
 
 def test_numbers_that_are_saved_as_texts_are_told(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"a": ["1"], "b": [2], "y": ["sick"]}), tmp_path / "t.parquet")
-    with pytest.raises(FedpingError, match="the column 'a' has numbers that are saved as texts; save them as numbers"):
+    with pytest.raises(FedpingError, match=r"the column 'a' .*saved as texts"):
         read_examples(tmp_path / "t.parquet", None, AGREED, TWO)
 
 
 def test_a_table_of_none_of_the_agreed_columns_is_told_by_its_first_row(tmp_path: Path) -> None:
-    with pytest.raises(FedpingError, match=r"has none of the columns that are wanted, such as 'b'; its first row has"):
+    with pytest.raises(FedpingError, match=r"none of the columns .* 'b'"):
         read_examples(csv(tmp_path, "north,old\nsouth,new\n"), None, AGREED, TWO)
 
 
@@ -172,7 +172,7 @@ def test_texts_that_are_not_in_utf_8_are_told_by_their_row(tmp_path: Path) -> No
     agreed = replace(AGREED, classes=("gesund", "krank", "ungeprüft"))
     three = Wanted("the model 'm'", 2, predicts=True, classes=3)
     path.write_bytes("a,b,y,u\n1,2,krank,ä\n1,2,ungeprüft,ä\n".encode("latin-1"))
-    with pytest.raises(FedpingError, match="the column 'y' is not in UTF-8, first in row 2; save the table as UTF-8"):
+    with pytest.raises(FedpingError, match="the column 'y' is not in UTF-8, first in row 2"):
         read_examples(path, None, agreed, three)
     path.write_bytes("a,b,y,u\n1,2,krank,ä\n".encode("latin-1"))  # a column that is not read may have anything
     assert read_examples(path, None, agreed, three).y.tolist() == [1]

@@ -227,7 +227,7 @@ def test_local_blocks_that_are_too_large_are_refused_before_anybody_makes_room(m
     """The spec bounds only what is shared, and a study may come from anybody."""
     training = OneGradient(personal=method(local=HEAD, rate=0.1))
     small = model_spec("network", NETWORK, training=training)
-    with pytest.raises(InvalidSettings, match="names 50,000,000,000 weights, and a client may have 2,000,000"):
+    with pytest.raises(InvalidSettings, match=r"50,000,000,000 weights, .* 2,000,000"):
         learner_for(replace(small, settings={**NETWORK, "classes": 10**10}), training)
 
 
@@ -258,7 +258,7 @@ def test_blocks_that_cannot_stay_are_refused(
 
 def test_a_spec_with_the_local_blocks_in_it_is_refused() -> None:
     training = OneGradient(personal=METHODS["FedPer"])
-    with pytest.raises(InvalidSettings, match=r"has 16 weights with the settings of .* but the spec has 26"):
+    with pytest.raises(InvalidSettings, match=r"16 weights .* 26"):
         learner_for(model_spec("network", NETWORK), training)
 
 

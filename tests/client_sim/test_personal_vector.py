@@ -265,7 +265,7 @@ def test_a_vector_that_does_not_fit_is_refused(personal: Vector, said: str) -> N
 
 def test_a_random_basis_is_bounded() -> None:
     wide = learner_for(model_spec("linear-regression", {"features": 400_000}))
-    with pytest.raises(InvalidSettings, match="needs a random basis of 40,000,100 numbers, and may have 4,194,304"):
+    with pytest.raises(InvalidSettings, match=r"40,000,100 numbers, .* 4,194,304"):
         method(Vector(rate=1.0, basis="random", size=100)).init_state(wide)
 
 
@@ -276,7 +276,7 @@ def test_lines_with_other_bases_do_not_draw_them_again_and_again() -> None:
 
 def test_a_model_that_moves_by_a_rule_of_its_own_is_refused() -> None:
     centroids = learner_for(model_spec("k-means", {"features": 2, "clusters": 3}))
-    with pytest.raises(InvalidSettings, match="along a gradient, but the model moves its weights by a rule of its own"):
+    with pytest.raises(InvalidSettings, match="along a gradient, but the model"):
         method(Vector(rate=1.0)).init_state(centroids)
 
 

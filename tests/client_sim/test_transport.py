@@ -198,14 +198,14 @@ def test_a_study_that_is_not_there_is_told_with_the_servers_words(server: Faulty
 @pytest.mark.parametrize("body", [b"<html>", b'{"name":"fleet"}', b"\xff", b"[1]", b'{"x":' + b"[" * 9999])
 def test_a_page_that_is_no_study_is_told(server: FaultyServer, body: bytes) -> None:
     server.files["/models/odd/study.json"] = body
-    with pytest.raises(TransportError, match=r"odd/study.json is not a study .*give the address of a fedping ingest"):
+    with pytest.raises(TransportError, match=r"odd/study.json is not a study"):
         over_http(server.url, lambda transport: transport.fetch_study("odd"))
 
 
 def test_a_study_that_has_ended_is_not_joined(server: FaultyServer) -> None:
     over = public_study(server.study, Declared(state="ended", since="2026-01-01T00:00:00.000+00:00"))
     server.files["/models/over/study.json"] = msgspec.json.encode(over)
-    with pytest.raises(TransportError, match=r"^the study 'over' has ended, and .* takes no more pings of it$"):
+    with pytest.raises(TransportError, match=r"^the study 'over' has ended"):
         over_http(server.url, lambda transport: transport.fetch_study("over"))
 
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from fedping.main import main
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.training import OneGradient
+from tests.support import forked
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.fleets import STUDY, fleet_study, seen
 from tests.support.ingest_server import free_port
@@ -231,7 +232,7 @@ def test_ctrl_c_ends_it_in_order(server: FaultyServer, form: list[str]) -> None:
     mark = new_mark()
     environment = {**os.environ, **mark}
     command = [sys.executable, "-m", "fedping", "fleet", server.url, STUDY, "--clients", "300", "--at-once", "4", *form]
-    fleet = subprocess.Popen(
+    fleet = forked.Popen(
         [*command, "--iterations", "9"],
         cwd=ROOT,
         env=environment,
@@ -255,7 +256,7 @@ def test_ctrl_c_ends_it_in_order(server: FaultyServer, form: list[str]) -> None:
 
 def test_ctrl_c_between_iterations(server: FaultyServer) -> None:
     command = [sys.executable, "-m", "fedping", "fleet", server.url, STUDY, "--clients", "30", "--every", "1h"]
-    fleet = subprocess.Popen(
+    fleet = forked.Popen(
         [*command, "--iterations", "2"],
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -33,6 +33,7 @@ from fedping.protocol.landing import copy_landed, open_landing, partition, write
 from fedping.protocol.location import child, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE
 from fedping.protocol.study import Study
+from tests.support import forked
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.fleets import RETRY, PlannedTransport, fleet_study
 from tests.support.ingest_server import IngestServer, running_ingest
@@ -578,7 +579,7 @@ def test_ctrl_c_ends_it_in_order(planned: FaultyServer, tmp_path: Path) -> None:
     planned.plan = plan
     mark = new_mark()
     command = [sys.executable, "-m", "fedping", "fleet", planned.url, STUDY, "--replay", str(tmp_path / "recording")]
-    ran = subprocess.Popen(
+    ran = forked.Popen(
         [*command, "--at-once", "4"],
         cwd=ROOT,
         env={**os.environ, **mark},
@@ -608,7 +609,7 @@ def test_ctrl_c_is_heeded_while_a_bucket_hangs(
         command = [sys.executable, "-m", "fedping", "fleet", planned.url, STUDY, "--replay", bucket.url, "--rate", "5"]
         environment = {**os.environ, PATIENCE_VARIABLE: "300"}  # longer than the test waits
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as ran:
+        with forked.Popen(command, cwd=ROOT, env=environment, **pipes) as ran:
             assert wait_until(lambda: bool(planned.attempts))
             bucket.faults("hangs")
             before = bucket.seen()["GET"]

@@ -26,6 +26,7 @@ from fedping.main import main
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.ingest.segments import OPEN, segments
+from tests.support import forked
 from tests.support.effort import few_or_all
 from tests.support.ingest_app import PATH, make_store
 from tests.support.ingest_server import ROOT, IngestServer, free_port
@@ -54,7 +55,7 @@ def entries(text: str) -> list[dict[str, Any]]:
 def ran(*words: object, environment: dict[str, str] | None = None) -> tuple[int, str, list[dict[str, Any]]]:
     """Run a command; return its exit code, what it printed and what it logged."""
     command = [sys.executable, "-m", "fedping", *map(str, words)]
-    done = subprocess.run(
+    done = forked.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=240, env={**os.environ, **(environment or {})}
     )
     return done.returncode, done.stdout, entries(done.stderr)
@@ -196,7 +197,7 @@ def test_a_schedule_logs_its_rounds_and_its_end(tmp_path: Path, number: signal.S
     mark, err = new_mark(), tmp_path / "err"
     command = [sys.executable, "-m", "fedping", "schedule", "study", "--every", "24h", "--now", "--engine", "numpy"]
     with open(err, "wb") as sink:
-        running = subprocess.Popen(
+        running = forked.Popen(
             [*command, *map(str, places(tmp_path)), *JSON], cwd=ROOT, env={**os.environ, **mark}, stderr=sink
         )
     try:
@@ -220,7 +221,7 @@ def logged_until(tmp_path: Path, part: str, *words: object, then: Callable[[], o
     mark, out, err = new_mark(), tmp_path / "out", tmp_path / "err"
     with open(out, "wb") as printed, open(err, "wb") as sink:
         command = [sys.executable, "-m", "fedping", *map(str, words), *JSON]
-        running = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **mark}, stdout=printed, stderr=sink)
+        running = forked.Popen(command, cwd=ROOT, env={**os.environ, **mark}, stdout=printed, stderr=sink)
     try:
         assert wait_until(lambda: part in err.read_text())
         then()
@@ -311,7 +312,7 @@ def test_lines_of_many_processes_do_not_tear_one_another() -> None:
         "for n in range(100): log.tell('é' * 10_000); print('x' * 3000, n, file=sys.stderr)"
     )
     reading, writing = os.pipe()
-    running = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=writing) for _ in range(3)]
+    running = [forked.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=writing) for _ in range(3)]
     os.close(writing)
     with open(reading, encoding="utf-8") as pipe:
         assert len(entries(pipe.read())) == 3 * 200

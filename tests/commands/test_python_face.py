@@ -96,9 +96,7 @@ def test_a_file_with_overrides_tells_its_rounds_and_goes_on_where_it_was_interru
     assert {now.variant for now in later} == {"local, three"}
     assert [now.metrics["train"]["clients"] for now in later[1:]] == [8, 8, 8], "the override lies above the variant"
     assert list(results.summary.variants) == ["gradient", "local, three"]
-    with pytest.raises(
-        fedping.InvalidSettings, match=r"another experiment.* give another 'folder', or add replace=True"
-    ):
+    with pytest.raises(fedping.InvalidSettings, match=r"another experiment.*'folder'.*replace=True"):
         fedping.run(file, folder=tmp_path / "out")
     with pytest.raises(fedping.InvalidSettings, match="resume=True"):
         fedping.run(file, overrides=overrides, folder=tmp_path / "out", resume=False)

@@ -1,7 +1,6 @@
 """`fedping study offer`: what a helper offers is published once it is the right one's and fits, and can be replaced."""
 
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.study import public_json, public_study
+from tests.support import forked
 from tests.support.ingest_server import ROOT
 from tests.support.private import CENTRAL, STUDY_FILE, private_study
 from tests.support.processes import wait_until
@@ -193,7 +193,7 @@ def test_a_helper_joins_a_study_is_asked_for_its_offer_and_takes_a_new_key(
     Path("study.json").write_bytes(public_json(public_study(study)))
     assert main(["helper", "join", "study.json", "--leader", LEADER, "--folder", "helper"]) == 0
     port = free_port()
-    serving = subprocess.Popen(
+    serving = forked.Popen(
         [sys.executable, "-m", "fedping", "helper", "serve", "--port", str(port), "--folder", str(folder / "helper")],
         cwd=ROOT,
     )

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import requests
 from fedping.commands.dashboard import dashboard
 from fedping.commands.ingest import ingest
 from fedping.main import main
+from tests.support import forked
 from tests.support.dashboard_server import DashboardServer, running_dashboard, start_dashboard
 from tests.support.ingest_app import PATH, landed_ids, make_store
 from tests.support.ingest_server import ROOT, descendants, free_port
@@ -188,7 +188,7 @@ def test_what_keeps_it_from_starting_is_one_sentence(
 def test_what_keeps_it_from_starting_is_one_sentence_of_its_process(tmp_path: Path) -> None:
     def ran(words: list[str]) -> tuple[int, str]:
         command = [sys.executable, "-m", "fedping", *words]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+        done = forked.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
         return done.returncode, done.stderr
 
     taken = "port {taken} of 127.0.0.1 is in use by another program; stop it"

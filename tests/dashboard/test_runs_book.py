@@ -17,6 +17,7 @@ from fedping.dashboard.answers import WrongState
 from fedping.dashboard.runs.registry import NOTE, RunBook, UnknownRun
 from fedping.dashboard_options import TOKEN_VARIABLE
 from fedping.experiments.run_process import ENDED, PROCESS
+from tests.support import forked
 from tests.support.dashboard import dashboard_client
 from tests.support.processes import left_over, marked, new_mark, wait_until
 from tests.support.watched import ended, noted
@@ -62,7 +63,7 @@ def test_a_run_outlives_the_server_that_started_it(tmp_path, mark):
     ]
     command += ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]
     slow = QUICK.replace(b"rounds = 3", b"rounds = 20").decode()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server, requests.Session() as visitor:
+    with forked.Popen(command, stdout=subprocess.DEVNULL) as server, requests.Session() as visitor:
         address = f"http://127.0.0.1:{port}"
         assert wait_until(lambda: answers(f"{address}/runs/feed"))
         page = visitor.get(f"{address}/runs/new", headers={"Accept": "text/html"}).text

@@ -19,6 +19,7 @@ from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.location import place_of
+from tests.support import forked
 from tests.support.effort import few_or_all
 from tests.support.object_server import SCHEMES, bucket_of
 from tests.support.processes import left_over, marked, new_mark, wait_until
@@ -94,7 +95,7 @@ def test_it_runs_spark_rounds_and_tells_where_everything_lies(
 def test_the_command_runs_spark_rounds_and_tells_where_everything_lies(tmp_path: Path) -> None:
     mark = new_mark()
     command = [sys.executable, "-m", "fedping", "demo", "--clients", "500", "--iterations", "2"]
-    ran = subprocess.run(
+    ran = forked.run(
         [*command, "--out", str(tmp_path / "out")], cwd=ROOT, env={**os.environ, **mark}, capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stderr
@@ -130,7 +131,7 @@ def check_interrupted(out: Path, when: Callable[[dict[str, str]], bool], before_
     """Interrupt a demo when a function of its processes' mark returns True, as a terminal does."""
     mark = new_mark()
     command = [sys.executable, "-m", "fedping", "demo", "--clients", "800", "--iterations", "200"]
-    started = subprocess.Popen(
+    started = forked.Popen(
         [*command, "--out", str(out)],
         cwd=ROOT,
         env={**os.environ, **mark},
@@ -162,7 +163,7 @@ def test_ingest_dies_with_a_demo_that_is_killed(tmp_path: Path) -> None:
         "with ingest_process(out / 'store', out / 'landing', out / 'log'):\n"
         "    print('up', flush=True); time.sleep(600)\n"
     )
-    started = subprocess.Popen(
+    started = forked.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
         cwd=ROOT,
         env={**os.environ, **mark},

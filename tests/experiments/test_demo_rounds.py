@@ -32,6 +32,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.study import study_from_toml
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import engine_named
+from tests.support import forked
 from tests.support.processes import left_over, new_mark, wait_until
 from tests.support.versions import WHEN
 
@@ -67,7 +68,7 @@ async def _search(address: str, clients: int) -> int:
 def test_rounds_follow_choices_until_ctrl_c_and_nothing_is_left_or_lost(tmp_path: Path) -> None:
     mark, out = new_mark(), tmp_path / "out"
     command = [sys.executable, "-m", "fedping", "demo", "--clients", "500", "--iterations", "1", "--engine", "numpy"]
-    started = subprocess.Popen(
+    started = forked.Popen(
         [*command, "--stay", "--every", "1s", "--out", str(out)],
         cwd=ROOT,
         env={**os.environ, **mark, "PYTHONUNBUFFERED": "1"},

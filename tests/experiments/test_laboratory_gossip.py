@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,6 +26,7 @@ from fedping.experiments.laboratory.units import Unit
 from fedping.experiments.papers.scripts.pictures import PICTURES
 from fedping.protocol.errors import InvalidSettings
 from tests.experiments.test_laboratory_run import ROOT, contents
+from tests.support import forked
 from tests.support.laboratory import small
 
 LOCAL = {"algorithm": "local", "epochs": 2, "batch": 16, "rate": 0.5}
@@ -304,7 +304,7 @@ def test_a_process_that_is_killed_at_any_moment_comes_to_the_same_bits(tmp_path:
     run_experiment(experiment, tmp_path / "whole", jobs=1)
     checkpoint = tmp_path / "killed/runs/federated/seed-1" / CHECKPOINT
     command = [sys.executable, "-m", "fedping", "simulate", str(file), "--jobs", "1", "--out", str(tmp_path / "killed")]
-    with subprocess.Popen(command, cwd=ROOT) as process:
+    with forked.Popen(command, cwd=ROOT) as process:
         while not checkpoint.is_file():
             assert process.poll() is None
             time.sleep(0.001)

@@ -85,9 +85,7 @@ def test_after_an_edit_of_the_loss_the_old_table_does_not_come_back(folder: Path
     before = run(folder)
     assert run(folder) == before
     write(folder, "my_loss.py", (folder / "my_loss.py").read_text().replace('"all": 1.0', '"all": 0.5'))
-    with pytest.raises(
-        OtherRun, match=r"made with another code of my_loss:loss .*give another --out, or add --replace"
-    ):
+    with pytest.raises(OtherRun, match=r"another code of my_loss:loss .*--out.*--replace"):
         run(folder)
     after = run(folder, replace=True)
     assert after.variants != before.variants

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 import tomllib
@@ -34,6 +33,7 @@ from fedping.main import main
 from fedping.protocol.errors import InvalidSettings
 from tests.experiments.test_laboratory_resuming import Killed
 from tests.experiments.test_laboratory_run import ROOT, contents
+from tests.support import forked
 from tests.support.laboratory import SMALL, small
 
 OWN: dict[str, Any] = {"by": "fine_tune", "rate": 0.5, "steps": 2, "from_version": 2}
@@ -258,7 +258,7 @@ def test_a_process_that_is_killed_at_any_moment_comes_to_the_same_bits(tmp_path:
     command += [word for option in options for word in ("--set", option)]
     assert main([*command[3:], "--out", str(tmp_path / "whole")]) == 0
     folder = tmp_path / "killed/runs/federated/seed-1"
-    with subprocess.Popen([*command, "--out", str(tmp_path / "killed")], cwd=ROOT) as process:
+    with forked.Popen([*command, "--out", str(tmp_path / "killed")], cwd=ROOT) as process:
         while not (folder / CHECKPOINT).is_file():
             assert process.poll() is None
             time.sleep(0.001)

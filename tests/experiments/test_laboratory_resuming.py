@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from fedping.experiments.laboratory.resuming import CHECKPOINT
 from fedping.experiments.laboratory.units import Unit
 from fedping.main import main
 from tests.experiments.test_laboratory_run import ROOT, contents
+from tests.support import forked
 from tests.support.laboratory import small, small_file
 
 CHANGES: dict[str, Any] = {
@@ -124,7 +124,7 @@ def test_a_process_that_is_killed_at_any_moment_comes_to_the_same_bits(tmp_path:
     command = [sys.executable, "-m", "fedping", "simulate", str(small_file(tmp_path)), *options]
     assert main([*command[3:], "--out", str(tmp_path / "whole")]) == 0
     checkpoint = tmp_path / "killed/runs/gradient/seed-1" / CHECKPOINT
-    with subprocess.Popen([*command, "--out", str(tmp_path / "killed")], cwd=ROOT) as process:
+    with forked.Popen([*command, "--out", str(tmp_path / "killed")], cwd=ROOT) as process:
         while not checkpoint.is_file():
             assert process.poll() is None
             time.sleep(0.001)

@@ -30,6 +30,7 @@ from fedping.experiments.laboratory.settings import Experiment, Setup, experimen
 from fedping.experiments.laboratory.summary import Summary
 from fedping.experiments.laboratory.units import Unit, units_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from tests.support import forked
 from tests.support.laboratory import small, small_file
 
 ROOT = Path(__file__).parents[2]
@@ -461,7 +462,7 @@ def test_who_is_late_learns_from_the_version_that_it_holds() -> None:
 def test_nothing_goes_on_unseen_when_an_experiment_is_ended(tmp_path: Path, how: signal.Signals) -> None:
     command = [sys.executable, "-m", "fedping", "simulate", str(small_file(tmp_path)), "--out", str(tmp_path / "out")]
     command += ["--jobs", "2", "--set", "rounds=1000000"]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, start_new_session=True) as process:
+    with forked.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, start_new_session=True) as process:
         while len(workers := workers_of(process.pid)) < 2 or not list((tmp_path / "out").glob("runs/*/seed-1")):
             assert process.poll() is None
             time.sleep(0.05)

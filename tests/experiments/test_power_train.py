@@ -27,6 +27,7 @@ from fedping.main import main
 from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.stopping_settings import IterationByTime
+from tests.support import forked
 from tests.support.processes import left_over, marked, new_mark, wait_until
 from tests.support.small_experiment import experiment_file
 
@@ -122,7 +123,7 @@ def test_a_killed_command_leaves_no_process_and_ends_as_one_that_was_not(done: P
     mark, out = new_mark(), tmp_path / "out"
     command = [sys.executable, "-m", "fedping", "power", "train", str(done / "experiment.toml"), "--out", str(out)]
     command += ["--cohorts", "12,40", "--seeds", "2", "--processes", "2", "--validation-searches", "300", "--json"]
-    begun = subprocess.Popen(command, cwd=ROOT, env=os.environ | mark, stdout=subprocess.DEVNULL)
+    begun = forked.Popen(command, cwd=ROOT, env=os.environ | mark, stdout=subprocess.DEVNULL)
     try:
         assert wait_until(lambda: len(list(out.rglob("versions/*.json"))) >= 4 or begun.poll() is not None)
     finally:
@@ -141,7 +142,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_process(done: Path, tmp_path: Path) ->
     mark, out = new_mark(), tmp_path / "out"
     command = [sys.executable, "-m", "fedping", "power", "train", str(done / "experiment.toml"), "--out", str(out)]
     command += ["--cohorts", "300,400", "--processes", "2"]
-    begun = subprocess.Popen(
+    begun = forked.Popen(
         command, cwd=ROOT, env=os.environ | mark, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert wait_until(lambda: len(marked(mark)) >= 3 or begun.poll() is not None)

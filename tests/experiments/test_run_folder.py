@@ -57,5 +57,5 @@ def test_a_damaged_file_of_a_run_is_named(tmp_path: Path, said: bytes) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("x,y\n")
-    with pytest.raises(InvalidSettings, match=r"cannot make the folder .*rows.csv/out: Not a directory; give another"):
+    with pytest.raises(InvalidSettings, match=r"rows.csv/out: Not a directory"):
         claim(tmp_path / "rows.csv" / "out", b"{}")

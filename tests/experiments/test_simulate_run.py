@@ -1,6 +1,5 @@
 """Whole runs: the same seed the same bits, also after kills; phases, stale models, and what a run leaves."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import landed_files, partition
 from fedping.server_jobs.round import engine_named, recompute
+from tests.support import forked
 from tests.support.small_experiment import contents, experiment_file
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def test_a_killed_run_ends_with_the_same_bits(done: Path, tmp_path: Path, functi
     def process(function: str) -> int:
         arguments = [done / "experiment.toml", tmp_path / "out", function, str(nth), moment]
         command = [sys.executable, "-m", "tests.support.small_experiment", *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, timeout=120).returncode
+        return forked.run(command, cwd=ROOT, timeout=120).returncode
 
     assert process(function) == -9
     every = contents(done / "out")

@@ -179,6 +179,7 @@ def predict(weights, x):
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.usefixtures("warm_commands")
 def test_a_sweep_on_executors_leaves_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -25,6 +25,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request, is_from, read_signed, signed
 from fedping.protocol.sharing.keys import identity_of, signing_key
 from fedping.protocol.sharing.offer import Offer, terms_of
+from tests.support import forked
 from tests.support.helping import (
     CENTRAL,
     HELPER,
@@ -383,7 +384,7 @@ def test_killed_at_any_step_a_version_has_one_answer(helping: Helping, tmp_path:
     data = request_of(helping, clients_of(helping, 50).rows)
     (tmp_path / "request").write_bytes(data)
     command = [sys.executable, "-m", "tests.support.killed_helper", moment, helping.folder.path, tmp_path / "request"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=240)
+    ended = forked.run(command, cwd=ROOT, capture_output=True, timeout=240)
     assert ended.returncode == -9, ended.stderr
     with helping.folder.records() as records:
         known = records.answered(1, 3)

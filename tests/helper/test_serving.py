@@ -22,6 +22,7 @@ from fedping.main import main
 from fedping.protocol.notation import utc_now
 from fedping.protocol.sharing.exchange import Answer, digest_of_signed, is_from
 from fedping.protocol.sharing.offer import Offer
+from tests.support import forked
 from tests.support.effort import in_full
 from tests.support.helping import Helping, answer_in, clients_of, combined, joined, request_of
 from tests.support.processes import wait_until
@@ -57,7 +58,7 @@ def running(folder: Path, *options: str) -> Iterator[Running]:
         *options,
     ]
     with open(log, "ab") as sink:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=sink, stderr=sink)
+        process = forked.Popen(command, cwd=ROOT, stdout=sink, stderr=sink)
     made = Running(f"http://127.0.0.1:{port}", process, log)
 
     def answers() -> bool:
@@ -251,7 +252,7 @@ def test_what_is_wrong_is_told_before_it_listens(tmp_path: Path, wrong: str, cap
             taken.listen()
         command = ["helper", "serve", "--folder", str(folder), "--port", str(port)]
         if wrong == "a port that is taken":
-            ended = subprocess.run([sys.executable, "-m", "fedping", *command], cwd=ROOT, timeout=240).returncode
+            ended = forked.run([sys.executable, "-m", "fedping", *command], cwd=ROOT, timeout=240).returncode
         else:
             ended = main(command)
     told = capfd.readouterr().err

@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from fedping.main import main
 from fedping.model_store.store import store_at
 from fedping.protocol.errors import FedpingError
+from tests.support import forked
 from tests.support.ingest_app import make_store
 
 WRITE = """
@@ -31,7 +31,7 @@ def test_a_kill_in_a_write_leaves_the_old_or_nothing(tmp_path: Path, operation: 
     if operation == "replace":
         blobs.replace("a/key.json", b"old")
     code = WRITE.format(operation=operation)
-    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path), step], cwd=Path(__file__).parents[2])
+    killed = forked.run([sys.executable, "-c", code, str(tmp_path), step], cwd=Path(__file__).parents[2])
     assert killed.returncode == -signal.SIGKILL
     assert blobs.read("a/key.json") == (b"old" if operation == "replace" else None)
     assert blobs.names("a") == (["key.json"] if operation == "replace" else [])

@@ -21,7 +21,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.location import Bucket as Place
 from fedping.protocol.location import place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway, _reason, connection
-from tests.support import azurite
+from tests.support import azurite, forked
 from tests.support.effort import few_or_all
 from tests.support.object_server import SCHEMES, Bucket, bucket_of, environment
 
@@ -199,7 +199,7 @@ def test_only_time_ends_the_tries(monkeypatch: pytest.MonkeyPatch, bucket: Bucke
 def test_ctrl_c_ends_the_wait_for_a_dead_endpoint(bucket: Bucket) -> None:
     environment = {**os.environ, PATIENCE_VARIABLE: "300", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
     command = [sys.executable, "-m", "fedping", "study", "list", "--store", bucket.url]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(4)
         process.send_signal(signal.SIGINT)
@@ -352,7 +352,7 @@ def test_credentials_that_cannot_be_read_are_told_and_not_repeated(
         monkeypatch.delenv(name)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InvalidSettings, match=r"cannot be opened .*; give what is missing by the environment") as told:
+    with pytest.raises(InvalidSettings, match=r"cannot be opened .*the environment") as told:
         store_at(Place(scheme, "some-bucket", uuid.uuid4().hex)).documents.names("")
     assert "secret" not in str(told.value)
     assert "\n" not in str(told.value)

@@ -132,7 +132,9 @@ def test_what_is_added_does_the_same_in_memory_and_through_files(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("study", OWN[1::2], ids=["median of batches", "all"])
+@pytest.mark.parametrize(
+    "study", [pytest.param(OWN[1], id="median of batches", marks=pytest.mark.long), pytest.param(OWN[3], id="all")]
+)
 def test_what_is_added_does_the_same_on_spark(
     tmp_path: Path, study: Study, monkeypatch: pytest.MonkeyPatch, spark: "SparkSession"
 ) -> None:

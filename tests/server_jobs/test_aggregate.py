@@ -316,9 +316,19 @@ def engine(spark: "SparkSession") -> SparkEngine:
     return SparkEngine(lambda: nullcontext(spark))
 
 
+HERE = ((900, 2), (6000, 5))
+"""Rows in a file and tasks of the cases in `make test`; the others are long."""
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("tasks", [2, 5, *(pytest.param(tasks, marks=pytest.mark.long) for tasks in (1, 16))])
-@pytest.mark.parametrize("rows_per_file", [900, 6000], ids=["small files", "files in shards"])
+@pytest.mark.parametrize(
+    ("rows_per_file", "tasks"),
+    [
+        pytest.param(rows, tasks, id=f"{name}-{tasks}", marks=[] if (rows, tasks) in HERE else pytest.mark.long)
+        for rows, name in ((900, "small files"), (6000, "files in shards"))
+        for tasks in (2, 5, 1, 16)
+    ],
+)
 def test_spark_and_numpy_agree_to_the_last_bit(
     tmp_path: Path, engine: SparkEngine, tasks: int, rows_per_file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,8 +346,17 @@ def test_spark_and_numpy_agree_to_the_last_bit(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("votes", [{"weighting": "client"}, {"weighting": "examples", "most_votes": 5}])
-@pytest.mark.parametrize("rows", [2000, 8000], ids=["one row group", "sixteen shards"])
+@pytest.mark.parametrize(
+    ("rows", "votes"),
+    [
+        pytest.param(2000, {"weighting": "client"}, id="one row group-votes0"),
+        pytest.param(8000, {"weighting": "examples", "most_votes": 5}, id="sixteen shards-votes1"),
+        pytest.param(8000, {"weighting": "client"}, id="sixteen shards-votes0", marks=pytest.mark.long),
+        pytest.param(
+            2000, {"weighting": "examples", "most_votes": 5}, id="one row group-votes1", marks=pytest.mark.long
+        ),
+    ],
+)
 def test_spark_and_numpy_agree_on_model_updates(
     tmp_path: Path, engine: SparkEngine, votes: dict[str, object], rows: int
 ) -> None:

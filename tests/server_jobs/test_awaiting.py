@@ -14,6 +14,7 @@ from fedping.model_store import ModelStore
 from fedping.model_store.store import open_store
 from fedping.protocol.study import Study
 from fedping.server_jobs.round.wait_for_clients import ArrivalCounter, Arrivals, Timer, Wait, wait_for_clients
+from tests.support import forked
 from tests.support.institutions import ARMS, ROOT, STUDY, tumours
 from tests.support.model_pings import Said, land
 from tests.support.private import private_study
@@ -100,7 +101,7 @@ def test_the_command_begins_the_round_when_all_are_in(store: ModelStore, study: 
     command = [sys.executable, "-m", "fedping", "round", STUDY, "--wait-for", "3", "--wait-at-most", "2h"]
     some = [Said(client=k, arm="hospitals", document=k) for k in range(3)]
     land(tmp_path / "landing", study, *some[:2], m=M)
-    running = subprocess.Popen(
+    running = forked.Popen(
         [*command, *places(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     land(tmp_path / "landing", study, some[2], m=M)

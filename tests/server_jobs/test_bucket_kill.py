@@ -31,6 +31,7 @@ from fedping.protocol.location import key_in, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE
 from fedping.protocol.pipeline import Pipeline, Staleness
 from fedping.protocol.study import Study
+from tests.support import forked
 from tests.support.ingest_app import PATH, STUDY, ingest_study
 from tests.support.ingest_server import IngestServer
 from tests.support.object_server import Bucket, bucket_of
@@ -158,7 +159,7 @@ class Work:
     def _start(self, command: str, *more: str) -> subprocess.Popen[bytes]:
         said = [command, STUDY, *more, "--engine", "numpy", "--store", self.store, "--landing", self.landing]
         with open(self.logs / f"{command}.out", "ab") as out, open(self.logs / f"{command}.err", "ab") as err:
-            return subprocess.Popen([sys.executable, "-m", "fedping", *said], cwd=ROOT, stdout=out, stderr=err)
+            return forked.Popen([sys.executable, "-m", "fedping", *said], cwd=ROOT, stdout=out, stderr=err)
 
     def round(self) -> int:
         """Run a round to its end, and return its exit code."""

@@ -2,13 +2,13 @@
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from fedping.main import main
+from tests.support import forked
 from tests.support.ingest_app import make_store
 from tests.support.ingest_server import ROOT, IngestServer, free_port
 from tests.support.processes import left_over, new_mark
@@ -24,7 +24,7 @@ def run(*options: object) -> tuple[int, str]:
     command = [sys.executable, "-m", "fedping", "ingest", *map(str, options)]
     mark = new_mark()
     environment = {**os.environ, **mark}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    done = forked.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
     assert "Traceback" not in done.stderr
     assert left_over(mark) == []
     return done.returncode, done.stderr

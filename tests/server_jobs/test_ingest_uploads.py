@@ -206,7 +206,7 @@ def test_a_store_of_which_no_study_can_be_served_is_told_of_at_the_start(tmp_pat
     store = open_store(tmp_path / "store", create=True)
     only = study("only", (OwnLink(name="elsewhere", code=""),))
     store.create_study(only, first_versions(only, created=WHEN, code_version="test"))
-    with pytest.raises(FedpingError, match="study 'only' cannot take pings: the upload link 'elsewhere'"):
+    with pytest.raises(FedpingError, match=r"study 'only' .*the upload link 'elsewhere'"):
         Catalogue(store)
     assert Catalogue(store, patient=True).names() == []
 

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
@@ -34,6 +33,7 @@ from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.server_jobs.test_ingest_compaction import at_version_1, fill
 from tests.server_jobs.test_store_in_a_bucket import CLIENTS, ROUNDS, digests, post, small_study
+from tests.support import forked
 from tests.support.effort import few_or_all
 from tests.support.ingest_app import STUDY, make_store
 from tests.support.ingest_server import running_ingest
@@ -481,14 +481,14 @@ def test_ingest_tells_what_is_wrong_with_a_bucket_before_it_starts(tmp_path: Pat
     }
     for landing, sentence in cases.items():
         command = [sys.executable, "-m", "fedping", "ingest", "--store", str(tmp_path / "store"), "--landing", landing]
-        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        ended = forked.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert ended.returncode != 0
         assert sentence in ended.stderr
         assert "Traceback" not in ended.stderr
         assert "secret" not in ended.stderr
     bucket.faults("denied", method="PUT")
     command[-1] = f"{bucket.url}/x"
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    ended = forked.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ended.returncode != 0
     assert "give credentials that may" in ended.stderr
 
@@ -523,7 +523,7 @@ def test_compaction_that_is_killed_among_faults_loses_no_ping_and_lands_none_twi
         while segments(journal, CLOSED):
             bucket.faults(draws.choice(["slow_down", "lost", "cut", "throttled"]), share=0.15, seed=draws.randrange(99))
             call = [landing, str(journal), str(draws.randrange(1, 4)), draws.choice(["before", "after"])]
-            ended = subprocess.run([sys.executable, "-c", KILLED, *call], cwd=ROOT)
+            ended = forked.run([sys.executable, "-c", KILLED, *call], cwd=ROOT)
             assert ended.returncode in (-signal.SIGKILL, 0)
             kills += ended.returncode != 0
             bucket.well()

@@ -1,7 +1,6 @@
 """kill -9 of a private round at every step: one release a version, and in the end no ping is left."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from fedping.model_store.store import open_store
 from fedping.server_jobs.privacy.budget import spent
 from fedping.server_jobs.round import recompute
 from fedping.server_jobs.round.engine import NumpyEngine
+from tests.support import forked
 from tests.support.private import private_study
 from tests.support.private_rounds import land_private, private_crowd
 from tests.support.rounds import store_with
@@ -24,7 +24,7 @@ BETWEEN = ("repaired", "listed", "aggregated", "stepped", "replace", "replaced")
 def run(moment: str, folder: Path) -> int:
     round_ = ["round", "private", "--engine", "numpy", "--store", folder / "store", "--landing", folder / "landing"]
     command = [sys.executable, "-m", "tests.support.disturbed_round", moment, folder, *round_]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=240).returncode
+    return forked.run(command, cwd=ROOT, capture_output=True, timeout=240).returncode
 
 
 def landed(folder: Path) -> list[Path]:

@@ -77,7 +77,7 @@ def test_a_changed_ping_shows(trained: ModelStore, tmp_path: Path) -> None:
     first = landed_files(folder)[0]
     other = land(tmp_path / "elsewhere", crowd(40, seed=77, version=1), iteration=1)
     other.rename(first)
-    with pytest.raises(FedpingError, match=rf"{first.name} is not the file that version 2 was computed from"):
+    with pytest.raises(FedpingError, match=rf"{first.name} is not the file"):
         recompute(trained, tmp_path, "study", "main", 2, ENGINE)
 
 
@@ -102,7 +102,7 @@ def test_a_missing_or_other_file_is_named(trained: ModelStore, tmp_path: Path) -
         recompute(trained, tmp_path, "study", "main", 1, ENGINE)
     second.write_bytes(kept)
     land(tmp_path / "elsewhere", crowd(3)).rename(first)
-    with pytest.raises(FedpingError, match=rf"{first.name} has 3 pings, but version 1 was computed from 40"):
+    with pytest.raises(FedpingError, match=rf"{first.name} has 3 pings, .* 40"):
         recompute(trained, tmp_path, "study", "main", 1, ENGINE)
 
 

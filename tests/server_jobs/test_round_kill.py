@@ -12,6 +12,7 @@ import pytest
 from fedping.model_store.store import ModelStore, open_store
 from fedping.model_store.version import Version
 from fedping.protocol.model import ModelDocument
+from tests.support import forked
 from tests.support.rounds import FIRST_MS, crowd, land, store_with
 from tests.support.versions import small_study
 
@@ -23,7 +24,7 @@ def start(moment: str, folder: Path, store: str = "store") -> subprocess.Popen[s
     """Start `fedping round` on a store below a folder, to be disturbed at a moment."""
     round_ = ["round", "study", "main", "--engine", "numpy", "--store", folder / store, "--landing", folder / "landing"]
     command = [sys.executable, "-m", "tests.support.disturbed_round", moment, folder, *round_]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return forked.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:

@@ -18,6 +18,7 @@ from fedping.protocol.notation import time_at
 from fedping.protocol.stopping_settings import EarlyStop, IterationByClients, IterationBySigns, IterationByTime
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.round import NumpyEngine, RoundOptions, RoundResult, recompute, run_round
+from tests.support import forked
 from tests.support.rounds import FIRST_MS, WHEN, Ping, land, store_with
 from tests.support.versions import small_study
 
@@ -150,7 +151,7 @@ def start(moment: str, folder: Path) -> subprocess.CompletedProcess[str]:
         folder / "landing",
     ]
     command = [sys.executable, "-m", "tests.support.disturbed_round", moment, folder, *round_]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    return forked.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.mark.parametrize(("moment", "left"), [("published", 4), ("second_link", 4), ("second_linked", 5)])
@@ -301,7 +302,7 @@ def test_a_schedule_skips_a_line_whose_iteration_lasts_on_and_says_until_when(tm
     land_loss(tmp_path / "landing", 0, 1.0)
     places = ["--engine", "numpy", "--store", tmp_path / "store", "--landing", tmp_path / "landing"]
     command = [sys.executable, "-m", "fedping", "schedule", "study", "--now", "--every", "6h", *places]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = [process.stdout.readline(), process.stdout.readline()]
         process.kill()

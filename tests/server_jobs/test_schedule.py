@@ -34,6 +34,7 @@ from fedping.server_jobs.schedule import (
     slots_between,
     time_of_day_after,
 )
+from tests.support import forked
 from tests.support.rounds import FIRST_MS, Ping, crowd, land, store_with
 from tests.support.versions import small_study
 
@@ -196,7 +197,7 @@ def schedule(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     where = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing"), "--every", "1s", "--now"]
     command = [sys.executable, "-m", "fedping", "schedule", "study", *where, *arguments]
     with open(tmp_path / "said", "w") as said:
-        return subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said, text=True)
+        return forked.Popen(command, cwd=ROOT, stdout=said, stderr=said, text=True)
 
 
 def wait_for(what: Callable[[], object], process: subprocess.Popen[str]) -> None:
@@ -354,7 +355,7 @@ def test_a_failing_study_does_not_keep_another_from_its_rounds(tmp_path: Path, s
     (tmp_path / "plan.toml").write_text(PLAN)
     where = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing"), "--engine", "numpy"]
     command = [sys.executable, "-m", "fedping", "schedule", "--plan", str(tmp_path / "plan.toml"), "--now", *where]
-    process = subprocess.Popen(command, cwd=ROOT)
+    process = forked.Popen(command, cwd=ROOT)
     try:
         wait_for(lambda: store.lines.newest("other", "main") == 1, process)
         process.send_signal(signal.SIGTERM)

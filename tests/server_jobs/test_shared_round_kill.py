@@ -13,6 +13,7 @@ from fedping.model_store.store import open_store
 from fedping.server_jobs.privacy.budget import spent
 from fedping.server_jobs.round import recompute
 from fedping.server_jobs.round.engine import NumpyEngine
+from tests.support import forked
 from tests.support.helper_server import HelperServer, helper_server
 from tests.support.private_rounds import land_private
 from tests.support.rounds import FIRST_MS, store_with
@@ -26,7 +27,7 @@ def run(moment: str, folder: Path, *more: str) -> subprocess.CompletedProcess[st
     places = ["--store", folder / "store", "--landing", folder / "landing", "--privacy-key", folder / "key"]
     round_ = ["round", "private", "main", "--engine", "numpy", *places, *more]
     command = [sys.executable, "-m", "tests.support.disturbed_round", moment, folder, *map(str, round_)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    return forked.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture

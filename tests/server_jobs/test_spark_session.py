@@ -276,7 +276,7 @@ def test_control_c_in_a_job_reaches_python_while_the_jvm_still_works(
     ("stage", "after"),
     [
         ("launcher.Main", 0.0),
-        ("/bin/java -cp", 0.8),
+        pytest.param("/bin/java -cp", 0.8, marks=pytest.mark.long),
         pytest.param("spark-class", 0.0, marks=pytest.mark.long),
         pytest.param("/bin/java -cp", 0.0, marks=pytest.mark.long),
         *(pytest.param("/bin/java -cp", tenths / 10, marks=pytest.mark.long) for tenths in range(4, 25, 6)),

@@ -6,7 +6,6 @@ import random
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from fedping.protocol.object_store import PATIENCE_VARIABLE, connection
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
+from tests.support import forked
 from tests.support.dashboard import dashboard_client
 from tests.support.effort import few_or_all
 from tests.support.ingest_app import PATH, STUDY, make_store
@@ -164,13 +164,8 @@ def test_a_study_moves_into_a_bucket_and_back(
             assert main(again) == 0
 
 
-@pytest.mark.parametrize(
-    ("is_near", "name"),
-    [
-        *((True, name) for name in ODD_NAMES),
-        *(pytest.param(False, name, marks=[] if name == "../study" else pytest.mark.long) for name in ODD_NAMES),
-    ],
-)
+@pytest.mark.parametrize("is_near", [True, False])
+@pytest.mark.parametrize("name", ODD_NAMES)
 def test_a_name_that_no_study_can_have_is_told_in_one_sentence(
     tmp_path: Path, bucket: Bucket, name: str, is_near: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,7 +269,7 @@ def test_kills_and_faults_at_once_lose_no_version_and_make_none_twice(tmp_path: 
         for number in range(1, ROUNDS + 1):
             bucket.faults(draws.choice(["slow_down", "lost", "cut", "throttled"]), share=0.1, seed=attempt)
             call = [url, str(landing), str(draws.randrange(1, 4)), draws.choice(["before", "after"])]
-            killed = subprocess.run([sys.executable, "-c", KILLED % WHEN, *call], cwd=ROOT)
+            killed = forked.run([sys.executable, "-c", KILLED % WHEN, *call], cwd=ROOT)
             assert killed.returncode in (-signal.SIGKILL, 0)
             kills += killed.returncode != 0
             if store.lines.newest("study", "main") < number:
@@ -359,7 +354,7 @@ def test_ingest_over_a_bucket_that_is_not_there_ends_with_a_sentence(
         ("s3://key:secret@bucket/x", "has a name, a password or a token in it"),
     ):
         command = [sys.executable, "-m", "fedping", "ingest", "--store", store, "--landing", str(tmp_path / "landing")]
-        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        ended = forked.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         assert ended.returncode != 0
         assert sentence in ended.stderr
         assert "Traceback" not in ended.stderr

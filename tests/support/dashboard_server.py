@@ -11,6 +11,7 @@ from pathlib import Path
 
 import requests
 
+from tests.support import forked
 from tests.support.ingest_server import ROOT, free_port
 from tests.support.processes import left_over, new_mark, wait_until
 
@@ -52,7 +53,7 @@ def start_dashboard(said: Path, *arguments: str, port: int | None = None, cwd: P
     command = list(arguments) if arguments[0] == "ingest" else dashboard
     option = "--dashboard" if command[0] == "ingest" else "--port"
     with said.open("wb") as output:
-        process = subprocess.Popen(
+        process = forked.Popen(
             [sys.executable, "-m", "fedping", *command, option, str(port)],
             cwd=cwd,
             env=os.environ | mark,
@@ -69,10 +70,12 @@ def running_dashboard(folder: Path, *options: str, cwd: Path = ROOT) -> Iterator
     """Run ``fedping dashboard`` over ``folder`` (store, landing, runs); nothing of it may be left at the end."""
     places = [f"--{name}={folder / name}" for name in ("store", "landing", "runs")]
     server = start_dashboard(folder / "dashboard.log", *places, *options, cwd=cwd)
+    ended = 0
     try:
         yield server
     finally:
         if server.process.poll() is None:
-            server.stop()
+            ended = server.stop()
+    assert ended == 0, server.said.read_text()
     left = left_over(server.mark)
     assert not left, left

@@ -4,8 +4,8 @@
 
 MOMENT is a step of the round (it is killed right after it); `link`, `linked`: before and after a version's file gets
 its name; `second_link`, `second_linked`: that of the version after it; `replace`, `replaced`: before and after the
-first public file gets its name; or `wait`: before publishing, it says in WAIT_FOLDER that it is there, and goes on when
-there is a file `go`.
+first public file gets its name; or `wait`: before a version's file gets its name, it says in WAIT_FOLDER that it is
+there, and goes on when there is a file `go`.
 """
 
 import os
@@ -58,15 +58,15 @@ def disturb(moment: str, folder: Path) -> None:
     def on_step(step: str) -> None:
         if step == moment:
             die()
-        if step == "stepped" and moment == "wait":
-            wait(folder)
 
     @contextmanager
     def progress(_: str) -> Iterator[Callable[[str], None]]:
         yield on_step
 
     fedping.commands.round._progress = progress
-    if moment in ("link", "replace"):
+    if moment == "wait":
+        around("link", lambda: wait(folder), nothing)
+    elif moment in ("link", "replace"):
         around(moment, die, nothing)
     elif moment in ("linked", "replaced"):
         around(moment.removesuffix("ed") if moment == "linked" else "replace", nothing, die)

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.hostile import children
 from benchmarks.ingest import free_port
+from tests.support import forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +48,9 @@ class IngestServer:
         self._operator = f"http://127.0.0.1:{self.operations_port}"
         self._command += ["--port", str(self.port), "--operations-port", str(self.operations_port)]
         self._command += ["--compact-every", "0.5", *options]
+        self._start = forked.Popen if python == sys.executable else subprocess.Popen
+        words = (2, *(int(options[at + 1]) for at, word in enumerate(options) if word == "--workers"))
+        self._number = words[-1]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -59,9 +63,9 @@ class IngestServer:
         assert self._process is None
         with contextlib.ExitStack() as streams:
             out, err = [streams.enter_context(open(each, "ab")) for each in self._says or ()] or (None, None)
-            self._process = subprocess.Popen(self._command, cwd=self._cwd, stdout=out, stderr=err)
+            self._process = self._start(self._command, cwd=self._cwd, stdout=out, stderr=err)
         deadline = time.monotonic() + 240
-        while not (self.is_well() if well else self.answers()):
+        while not (self.is_well() and self._all_serve() if well else self.answers()):
             assert self._process.poll() is None, "ingest ended at its start"
             assert time.monotonic() < deadline, "ingest did not become well"
             time.sleep(0.02)
@@ -72,6 +76,11 @@ class IngestServer:
             asked = (self.ask("/__heartbeat__"), self.operator_asks("/__heartbeat__"))
             return all(bool(answer["status"] == "ok") for answer in asked)
         return False
+
+    def _all_serve(self) -> bool:
+        """Return whether every worker handles signals: a stop before that is noticed only after ten seconds."""
+        workers = self.workers()
+        return len(workers) >= self._number and all(map(_serves, workers))
 
     def answers(self) -> bool:
         """Return whether both ports answer."""
@@ -164,6 +173,14 @@ def running_ingest(
 def _json_of(url: str, method: str) -> Any:
     with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=240) as answer:
         return json.loads(answer.read())
+
+
+def _serves(pid: int) -> bool:
+    """Return whether a worker runs its loop, for which it has threads."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) >= 4
+    except OSError:
+        return False
 
 
 def open_files(pid: int) -> list[str]:

@@ -20,6 +20,7 @@ from fedping.protocol.pipeline import GradientDescent, Pipeline
 from fedping.protocol.spec import Step
 from fedping.protocol.study import Arm, Line, Study
 from fedping.protocol.training import LocalSteps, Training
+from tests.support import forked
 
 ROOT = Path(__file__).parents[2]
 STUDY = "tumours"
@@ -90,7 +91,7 @@ def joining(url: str, *options: str | Path, stdin: int = subprocess.DEVNULL) -> 
     """Start `fedping join` in a process of its own."""
     command: Sequence[str] = [sys.executable, "-m", "fedping", "join", url, STUDY, *map(str, options)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
+    return forked.Popen(
         command, cwd=ROOT, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 

@@ -7,20 +7,20 @@ A write is a link, a rename or a removal of a file. The process ends well if the
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedping.main import main
+from tests.support import forked
 
 ROOT = Path(__file__).parents[2]
 
 
 def killed_at(write: int, *words: str) -> int:
     """Run a command in a process that is killed at a write; return its exit code, which is negative if it was."""
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "tests.support.killed_command", str(write), *words],
         cwd=ROOT,
         check=False,

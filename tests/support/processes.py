@@ -15,9 +15,17 @@ def new_mark() -> dict[str, str]:
     return {MARK: f"{os.getpid()}-{time.monotonic_ns()}-{uuid.uuid4().hex}"}
 
 
+_SESSIONS: dict[str, dict[int, str]] = {}
+
+
+def note_session(mark: str, session: int, command: str) -> None:
+    """Note a process that leads a session of its own, and shows neither its mark nor its command line."""
+    _SESSIONS.setdefault(mark, {})[session] = command
+
+
 def marked(mark: dict[str, str]) -> dict[int, str]:
     """Return the living processes with a mark, and their command lines."""
-    wanted = f"{MARK}={mark[MARK]}".encode()
+    wanted, sessions = f"{MARK}={mark[MARK]}".encode(), _SESSIONS.get(mark[MARK], {})
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
@@ -25,6 +33,10 @@ def marked(mark: dict[str, str]) -> dict[int, str]:
                 if wanted in (folder / "environ").read_bytes().split(b"\0"):
                     command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                     found[int(folder.name)] = command
+                elif sessions:
+                    state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                    if int(session) in sessions and state not in "ZX":
+                        found[int(folder.name)] = sessions[int(session)]
             except OSError:  # it has ended, or is not ours
                 continue
     return found
