@@ -58,9 +58,9 @@ def rounds_left(privacy: Privacy, releases: int) -> int | None:
 def epsilon_after(privacy: Privacy, releases: int) -> tuple[float | None, str]:
     """Return ε of a line's central guarantee after a number of releases, and the accountant's name.
 
-    None and "" without a central guarantee. Without sampling ε is exact and immediate. With sampling it is computed on a
-    coarse, fast grid of losses. If only that grid puts ε above the guarantee, as in last rounds, it is computed on the
-    grid that the noise was derived on.
+    None and "" without a central guarantee. Without sampling ε is exact and immediate. With sampling it is computed on
+    a coarse, fast grid of losses. If only that grid puts ε above the guarantee, as in last rounds, it is computed on
+    the grid that the noise was derived on.
     """
     central = privacy.central
     if central is None or central.noise_multiplier is None:
