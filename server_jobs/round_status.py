@@ -1,8 +1,8 @@
-"""What is known of the rounds that a line has had: the last one, and how many ended in which way.
+"""Status of a line's rounds: the latest attempt, and counts by outcome.
 
-A version's lineage tells only of rounds that made one. This note, beside the pings, is for those who watch the others:
-by it a study's health says that rounds fail, and why. No round decides anything by it: a round that was killed leaves
-none, of two at once one may not count, and where the landing folder can only be read, rounds leave none at all.
+A lineage records only rounds that published a version. This note, next to the pings, covers the others: from it a
+study's health reports failing rounds, and why. No round decides by it. A killed round leaves no note, of two concurrent
+ones one may not count, and with a read-only landing folder there is none.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fedping.protocol.location import Place
 from fedping.protocol.notation import milliseconds_of
 
 FAILURES = ("failed", "temporary", "out_of_time", "ended", "crashed")
-"""How a round ends without a result: by a mistake or damage that somebody has to mend; by what may be otherwise in a
-minute; by its time limit; by a signal; by an error that nobody foresaw."""
+"""Outcomes of a round without a result: a mistake or damage that a person has to fix; a temporary failure; the time
+limit; a signal; an unforeseen error."""
 
 
 LONGEST_REASON = 1_000
-"""Characters of a failure's reason that are kept."""
+"""Maximum characters of a failure's reason."""
 
 FAILED_IN_A_ROW = 3
-"""Rounds that fail one after the other before a failure that may be over by itself is a problem."""
+"""Rounds that fail one after the other before a temporary failure counts as a problem."""
 
 
 class Failing(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,20 +51,20 @@ class Failing(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_problem(self) -> bool:
-        """Whether somebody has to act: the store or a landed file is at fault, or several rounds failed in a row."""
+        """Whether a person has to act: the store or a landed file is at fault, or several rounds failed in a row."""
         return bool(self.part) or self.times >= FAILED_IN_A_ROW
 
 
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The last round of a line, and the numbers of all.
+    """The last round of a line, and the numbers of all rounds.
 
     Attributes:
-        ended: when it ended, ISO 8601 in UTC; empty if there was none.
+        ended: the end of the last round, ISO 8601 in UTC; empty if there was none.
         outcome: the status of its result, or one of :data:`FAILURES`.
-        seconds: how long it took.
-        update_bytes: the size of the updates that it used as encoded; 0 where it used none, and of private lines.
-        succeeded: when the last round ended that had a result, whichever; empty if none had.
-        ended_as: how many rounds had each outcome.
+        seconds: its duration.
+        update_bytes: the encoded size of the updates that it used; 0 if it used none, and for private lines.
+        succeeded: the end of the last round with any result; empty if there was none.
+        ended_as: the number of rounds by outcome.
         failing: the failures since the last round with a result; None without any. A round that a signal ended is none.
     """
 

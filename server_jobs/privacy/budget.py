@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 _LAST_DIGITS = 1 + 1e-6
-"""What noise was derived for may come out so much larger by another version of the accountant."""
+"""Factor by which epsilon may exceed the guarantee, because accountants of other versions differ in last digits."""
 
 
 class Spent(NamedTuple):
-    """How many releases of a line count, and what the last round that is known released; None before the first."""
+    """The number of a line's releases that count, and the last known one; None before the first."""
 
     releases: int
     last: PrivacyEvent | None
 
 
 def spent(store: ModelStore, head: Version) -> Spent:
-    """Return what a private line has spent up to its newest version.
+    """Return what a private line has spent up to a version.
 
     Raises:
         StoreError: a version cannot be read.
@@ -51,15 +51,16 @@ def spent(store: ModelStore, head: Version) -> Spent:
 
 
 def rounds_left(privacy: Privacy, releases: int) -> int | None:
-    """Return how many rounds a line has left after so many releases; None where nothing bounds them."""
+    """Return the number of rounds that a line has left after a number of releases; None without a bound."""
     return None if privacy.central is None else max(0, privacy.central.rounds - releases)
 
 
 def epsilon_after(privacy: Privacy, releases: int) -> tuple[float | None, str]:
-    """Return ε of a line's central guarantee after so many releases, and by which accountant; None and "" without one.
+    """Return ε of a line's central guarantee after a number of releases, and the accountant's name.
 
-    Without sampling it is exact, and takes no time. With it, the grid of losses is one on which it takes little; where
-    that grid alone puts ε above what is promised, as it does in last rounds, it is that which the noise was derived on.
+    None and "" without a central guarantee. Without sampling ε is exact and immediate. With sampling it is computed on
+    a coarse, fast grid of losses. If only that grid puts ε above the guarantee, as in last rounds, it is computed on
+    the grid that the noise was derived on.
     """
     central = privacy.central
     if central is None or central.noise_multiplier is None:
@@ -82,7 +83,7 @@ def _counted(central: Central, releases: int) -> tuple[float, str]:
 
 
 def beyond_promise(privacy: Privacy, releases: int) -> float | None:
-    """Return ε of a line's central guarantee after so many releases if it is more than was promised; None if not."""
+    """Return ε of a line's central guarantee after a number of releases if it exceeds the guarantee; None if not."""
     found, _ = epsilon_after(privacy, releases)
     if found is None or privacy.central is None or found <= privacy.central.epsilon * _LAST_DIGITS:
         return None
@@ -95,10 +96,10 @@ def needs_key(privacy: Privacy) -> bool:
 
 
 def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes | None) -> bytes | None:
-    """Return the key of a round, by which coins are tossed or the helper is asked; None where neither is.
+    """Return the key of a round; None if the line needs none.
 
     Raises:
-        InvalidSettings: there is none, or it is not that of the line's earlier rounds.
+        InvalidSettings: the key is missing, or not that of the line's earlier rounds.
     """
     from fedping.server_jobs.privacy.keys import digest_of_key
 
@@ -125,19 +126,17 @@ def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes
 
 
 def with_noise(study: Study) -> Study:
-    """Return a study about to be made, each private line of which has the noise that keeps its guarantee.
-
-    It takes seconds where there is sampling.
+    """Return a new study with the noise that each private line's guarantee needs; takes seconds with sampling.
 
     Raises:
-        InvalidSettings: a noise multiplier is given that is too small.
-        FedpingError: none is large enough.
+        InvalidSettings: a given noise multiplier is too small.
+        FedpingError: no noise is large enough.
     """
     return replace(study, lines=tuple(_with_noise(line) for line in study.lines))
 
 
 def without_derived_noise(stored: Study, written: Study) -> Study:
-    """Return a stored study with the noise multipliers of one that was written, which may leave them to be derived."""
+    """Return a stored study with the noise multipliers of its file, which may leave them to be derived."""
     asked = {line.name: each.noise_multiplier for line in written.lines if (each := _central(line)) is not None}
 
     def as_asked(line: Line) -> Line:
@@ -151,10 +150,10 @@ def without_derived_noise(stored: Study, written: Study) -> Study:
 
 
 def stored_with_noise(store: ModelStore, written: Study) -> Study | None:
-    """Return a study as a store has it, noise included, if it is the one that was written; None if it has no such one.
+    """Return a store's copy of a study, with its noise, if it matches the study's file; None if there is none.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: it can't be read.
     """
     if written.name not in store.studies.names():
         return None
@@ -167,7 +166,7 @@ def _central(line: Line) -> Central | None:
 
 
 def needs_accounting(study: Study) -> bool:
-    """Return whether :func:`with_noise` has anything to compute for a study."""
+    """Return whether a study has a line whose noise :func:`with_noise` derives or checks."""
     return any(_central(line) is not None for line in study.lines)
 
 
@@ -178,7 +177,7 @@ def _with_noise(line: Line) -> Line:
 
 
 def privacy_with_noise(privacy: Privacy, name: str) -> Privacy:
-    """Return the privacy of a line of a name with the noise that keeps its guarantee; see :func:`with_noise`."""
+    """Return the privacy settings of a line with the noise that its guarantee needs; see :func:`with_noise`."""
     central, releases = privacy.central, privacy.releases
     if central is None:
         return privacy
@@ -212,17 +211,19 @@ SIMULATED = (
     "This is a simulation: the noise, the coins and the clients' secrets follow from its seed, so that it can be made "
     "again to the bit. Noise that can be drawn again protects nobody."
 )
-"""To be told of a study that its store declares to be simulated."""
+"""Remark on a study that its store declares to be simulated."""
 
 
 class LineSpent(Struct, frozen=True, kw_only=True):
-    """What the central guarantee of a line has spent.
+    """The budget that a line's central guarantee has spent.
 
     Attributes:
-        study, line: whose.
-        releases: how many rounds have released something.
-        epsilon, delta, most, rounds_left: so far, and at most; None without a central guarantee.
-        ping_epsilon: what each ping costs by the noise that a client adds itself; None where it adds none.
+        study, line: the line.
+        releases: the number of rounds that have released something.
+        epsilon, delta: spent so far; None without a central guarantee.
+        most: the epsilon that may be spent.
+        rounds_left: the number of rounds left.
+        ping_epsilon: the epsilon of each ping by the client's own noise; None if clients add none.
     """
 
     study: str
@@ -236,7 +237,7 @@ class LineSpent(Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """What is spent, and what is left."""
+        """The spent and the remaining budget in a sentence."""
         if self.most is None and self.ping_epsilon is None:
             return "It has no epsilon to spend: no server can read what a client sends, and the sums are as they are."
         if self.most is None or self.rounds_left is None:
@@ -252,14 +253,14 @@ def _rounds(number: int) -> str:
 
 
 class Together(Struct, frozen=True, kw_only=True):
-    """What the central guarantees of lines have spent together of one client."""
+    """The budget that several lines have spent of one client."""
 
     epsilon: float
     delta: float
 
 
 def spent_by(store: ModelStore, study: Study, line: Line) -> LineSpent:
-    """Return what a private line has spent.
+    """Return what a private line has spent so far.
 
     Raises:
         FedpingError: a version cannot be read.
@@ -268,12 +269,12 @@ def spent_by(store: ModelStore, study: Study, line: Line) -> LineSpent:
 
 
 def spent_up_to(store: ModelStore, line: Line, version: Version) -> LineSpent:
-    """Return what a private line had spent with a version of it; raises as :func:`spent_by` does."""
+    """Return what a private line had spent at one of its versions; raises as :func:`spent_by` does."""
     assert line.privacy is not None
     central = line.privacy.central
     releases, last = spent(store, version)
     if last is not None and last.releases == releases:
-        epsilon = last.epsilon  # as its round has counted it
+        epsilon = last.epsilon  # as its round counted it
     else:
         epsilon, _ = epsilon_after(line.privacy, releases) if releases else (0.0, "")
     return LineSpent(
@@ -291,8 +292,8 @@ def spent_up_to(store: ModelStore, line: Line, version: Version) -> LineSpent:
 def together(lines: Iterable[LineSpent]) -> Together:
     """Return what lines have spent of a client that is in all of them (basic composition).
 
-    A client is in one arm, and so in one line, of a study, but for one that has left it and joined again, under an id
-    that may belong to another arm: such a client has given to both.
+    A client is in one arm, and so in one line, of a study. But a client that left and joined again has a new id, which
+    may belong to another arm; it has sent pings to both.
     """
     each = list(lines)
     return Together(epsilon=sum(line.epsilon or 0.0 for line in each), delta=sum(line.delta or 0.0 for line in each))

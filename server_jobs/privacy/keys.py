@@ -32,13 +32,13 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Coins:
-    """The coins of one version of a line.
+    """The sample of clients that count in one version of a line.
 
     Attributes:
-        study, line, iteration: which version.
-        digest: the version's, in hexadecimal; versions of two stores have different ones, whatever their names.
-        share: that of the clients that count.
-        key: the operator's; never shown.
+        study, line, iteration: the version.
+        digest: its digest, in hexadecimal, which differs between stores whatever the names.
+        share: the share of clients that count.
+        key: the operator's key; shown in no representation.
     """
 
     study: str
@@ -51,9 +51,9 @@ class Coins:
     def counting(self, clients: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Return which clients count, ids of shape (k, 2), as a mask of shape (k,).
 
-        One does if its id, encrypted, is less than ``share`` of 2^64 by its first 8 bytes, the highest first. The
+        A client counts if the first 8 bytes of its encrypted id, big-endian, are less than ``share`` of 2^64. The
         cipher is AES-256, block by block, with the version's own key: HMAC-SHA256(key, "study|line|version|digest").
-        Ids are blocks, and different: so encrypted they cannot be told from random ones by whoever lacks the key.
+        Ids are distinct blocks, so without the key the encrypted ones look random.
         """
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -66,15 +66,15 @@ class Coins:
 
 
 def digest_of_key(key: bytes) -> str:
-    """Return what a lineage holds of a key, in hexadecimal."""
+    """Return the digest of a key that a lineage records, in hexadecimal."""
     return hashlib.sha256(key).hexdigest()
 
 
 def make_key(path: Path) -> None:
-    """Write a new key, which nobody but the owner can read.
+    """Write a new key, readable by its owner alone.
 
     Raises:
-        FedpingError: there is a file already, or it cannot be written.
+        FedpingError: the file exists or can't be written.
     """
     try:
         write_secret(path, secrets.token_bytes(KEY_BYTES))
@@ -92,10 +92,10 @@ def read_key(path: Path, *, apart_from: tuple[Path, ...] = ()) -> bytes:
 
     Args:
         path: the file.
-        apart_from: folders that the key may not lie in: whoever reads them would know who is in a sample.
+        apart_from: folders that must not contain the key, because their readers would know the sample.
 
     Raises:
-        InvalidSettings: it is no key, lies in such a folder, or others than its owner may read it.
+        InvalidSettings: the file is no key, is in such a folder, or other users may read it.
     """
     try:
         text, mode = path.read_text().strip(), path.stat().st_mode
@@ -130,15 +130,15 @@ PURPOSE = "fedping leader v1"
 
 
 def leader_key(secret: bytes) -> Ed25519PrivateKey:
-    """Return the key that requests are signed with, of the secret in a file of 'fedping privacy key'."""
+    """Return the key that signs requests, from the secret in a file of 'fedping privacy key'."""
     return signing_key(secret, PURPOSE)
 
 
 def leader_identity(secret: bytes) -> Identity:
-    """Return the identity by which helpers know who asks."""
+    """Return the identity by which helpers recognise the leader."""
     return identity_of(leader_key(secret))
 
 
 def verify_key(secret: bytes, study: str, line: str, version: int) -> bytes:
-    """Return the key that both servers look at the proofs of a version with, 32 bytes, which no client knows."""
+    """Return the key with which both servers check the proofs of a version, 32 bytes, which no client knows."""
     return hmac.digest(secret, f"fedping verify v1|{study}|{line}|{version}".encode(), "sha256")
