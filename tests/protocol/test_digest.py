@@ -32,7 +32,7 @@ DIGESTED: dict[str, tuple[type[Struct], ...]] = {
     "protocol/study.py": (Study,),
     "client_sim/fleet/fleet.py": (Line,),  # a training is, too
     "model_store/version.py": (Version,),
-    "model_store/store.py": (Study,),
+    "model_store/studies.py": (Study,),
     "server_jobs/round/run.py": (Line,),
     "server_jobs/round/private.py": (Line,),
     "server_jobs/round/private_release.py": (Line,),
