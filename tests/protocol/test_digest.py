@@ -202,7 +202,7 @@ def test_no_field_is_added_within_a_struct_that_omits_its_defaults_without_being
     assert {kind.__name__: " ".join(_optional(kind)) for kind in found} == {
         "Ancestor": "private epsilon delta local_epsilon",
         "ArmSummary": "winsorised clipped",
-        "Heard": "clients arms",
+        "StageResult": "clients arms",
         "StageState": "tried stayed",
         "Winsorised": "rank_selected rank_error",
     }
