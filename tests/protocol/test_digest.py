@@ -32,7 +32,7 @@ DIGESTED: dict[str, tuple[type[Struct], ...]] = {
     "protocol/study.py": (Study,),
     "client_sim/fleet/fleet.py": (Line,),  # a training is, too
     "model_store/version.py": (Version,),
-    "model_store/store.py": (Study,),
+    "model_store/studies.py": (Study,),
     "server_jobs/round/next_version.py": (Line,),
     "server_jobs/round/private.py": (Line,),
     "server_jobs/round/private_release.py": (Line,),
@@ -202,7 +202,7 @@ def test_no_field_is_added_within_a_struct_that_omits_its_defaults_without_being
     assert {kind.__name__: " ".join(_optional(kind)) for kind in found} == {
         "Ancestor": "private epsilon delta local_epsilon",
         "ArmSummary": "winsorised clipped",
-        "Heard": "clients arms",
+        "StageResult": "clients arms",
         "StageState": "tried stayed",
         "Winsorised": "rank_selected rank_error",
     }

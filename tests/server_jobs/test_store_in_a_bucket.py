@@ -236,7 +236,7 @@ def test_where_create_would_replace_nothing_is_made_or_copied(tmp_path: Path, bu
         copy_study(home, away, "study")
     with pytest.raises(FedpingError, match="has no conditional writes"):
         store_with(place_of(bucket.url), small_study())
-    assert away.documents.names("") == ["study"]
+    assert (away.documents.folders(), away.documents.names("")) == (["study"], [])
 
 
 KILLED = """
