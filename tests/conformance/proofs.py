@@ -10,7 +10,7 @@ from fedping.protocol.proofs.prio3 import NONCE_BYTES, RAND_BYTES, shard
 from fedping.protocol.proofs.sum_vec import SumVec
 
 if TYPE_CHECKING:
-    from tests.conformance.vectors import Draw
+    from tests.conformance.draw import Draw
 
 _LENGTHS = (1, 2, 7, 22, 52)
 

@@ -30,7 +30,7 @@ from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, PublicStudy, Study, public_json, public_study
 
 if TYPE_CHECKING:
-    from tests.conformance.vectors import Draw
+    from tests.conformance.draw import Draw
 
 SEALED_ONCE = Path(__file__).parent / "sealed_once.txt"
 """A share that was sealed with ML-KEM, in base64: for :data:`MLKEM_KEY`, with the info of the case that has it."""

@@ -14,7 +14,6 @@ import base64
 import hashlib
 import itertools
 import json
-import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +73,7 @@ from fedping.protocol.study import Arm, Line, Piece, PublicLine, Study, public_s
 from fedping.protocol.training import OneGradient
 from fedping.protocol.update import EncodedUpdate, Payloads
 from fedping.protocol.upload import sending
+from tests.conformance.draw import Draw
 from tests.conformance.proofs import proofs
 from tests.conformance.shares import seal_once, shares
 from tests.support.links import line_with
@@ -86,34 +86,6 @@ _DAY = 86_400_000_000
 _SHARES = 2042
 _PAGES, _SEARCHES, _CLIENTS = 120, 12, 60
 _EDGES = (0, 1, 4, 5, 6, 14, 15, 16, 31, 32, 33, 90, 91, 92)
-
-
-class Draw:
-    """Draws from one seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def fraction(self) -> float:
-        """Return a number from [0, 1)."""
-        return self._random.random()
-
-    def whole(self, least: int, largest: int) -> int:
-        """Return a whole number, both ends included."""
-        return least + int(self._random.random() * (largest - least + 1))
-
-    def chance(self, probability: float) -> bool:
-        """Return whether something of that probability happens."""
-        return self._random.random() < probability
-
-    def some(self, things: Sequence[Any], count: int) -> list[Any]:
-        """Return so many different ones of some things, in any order."""
-        left = list(things)
-        return [left.pop(self.whole(0, len(left) - 1)) for _ in range(count)]
-
-    def uuid(self) -> str:
-        """Return a version 4 UUID."""
-        return str(UUID(bytes=bytes(self.whole(0, 255) for _ in range(16)), version=4))
 
 
 def text(topic: str) -> str:

@@ -96,16 +96,6 @@ def test_experiments_use_of_the_round_what_it_says_is_for_others() -> None:
     assert not wrong
 
 
-KNOWN_CIRCLES = """
-protocol/object_storage.py protocol/storage.py
-server_jobs/round/accumulator.py server_jobs/round/clipping.py server_jobs/round/private_sums.py \
-    server_jobs/round/recluster.py server_jobs/round/robust.py server_jobs/round/private_sums.py \
-    server_jobs/round/robust.py
-server_jobs/round/private.py server_jobs/round/run.py server_jobs/round/shared.py
-tests/conformance/proofs.py tests/conformance/shares.py tests/conformance/vectors.py
-"""
-"""Circles that still have to be removed, one per line. Remove a circle's line together with the circle."""
-
 FOLDERS = (*MAY_IMPORT, "benchmarks", "tests")
 
 
@@ -146,10 +136,7 @@ def imports_of_files() -> dict[str, set[str]]:
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Nor by an import inside a function or for types; a package's `__init__` counts only where it is named."""
-    known = {frozenset(line.split()) for line in KNOWN_CIRCLES.strip().splitlines()}
-    found = circles(imports_of_files())
-    assert found - known == set()
-    assert known - found == set(), "remove these lines from KNOWN_CIRCLES"
+    assert circles(imports_of_files()) == set()
 
 
 def test_the_test_of_circles_finds_one() -> None:
