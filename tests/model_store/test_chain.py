@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fedping.model_store.blobs import LARGEST_BLOB
 
 from fedping.main import main
 from fedping.model_store import MissingVersion, ModelStore, StoreError, Version, VersionConflict, open_store
@@ -17,6 +16,7 @@ from fedping.model_store.decisions import continue_at, rollback
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import open_landing
 from fedping.protocol.model import UnfitModel
+from fedping.protocol.storage import LARGEST_BLOB
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
