@@ -9,9 +9,7 @@ from msgspec.structs import replace
 
 from fedping.dashboard.live.feed import LineFeed, Lines, Paced, now_of, places
 from fedping.dashboard.live.refused import TAIL_BYTES, WORDS, newest_refusals
-from fedping.protocol import landed_file
-from fedping.protocol.landed_file import open_landed
-from fedping.protocol.landing import partition, write_landed
+from fedping.protocol.landing import Landing, partition, write_landed
 from fedping.protocol.study import Declared
 from fedping.server_jobs.health.facts import CheckInput, Ingest, Landed, LineSnapshot, Uploads
 from fedping.server_jobs.health.snapshot import LandedPings, ingest_snapshot
@@ -169,7 +167,8 @@ def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
 
 def test_each_landed_file_is_read_once_for_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
-    monkeypatch.setattr(landed_file, "open_landed", lambda file: read.append(file) or open_landed(file))
+    opened = Landing.open
+    monkeypatch.setattr(Landing, "open", lambda self, file: read.append(file) or opened(self, file))
     walked_store(tmp_path / "store", small_study(), 1)
     file = write_landed(
         partition(tmp_path / "landing", "study", "main", 1), landed_table(5, 1, m=2, model_version=1), 1_000

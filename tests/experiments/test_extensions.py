@@ -423,7 +423,7 @@ def test_a_client_algorithm_takes_local_steps_as_ours_and_has_weights_of_its_own
     gains = {row["round"]: row["value"] for row in rows if (row["split"], row["metric"]) == ("gain", "loss")}
     assert gains[0] == 0
     assert gains[4] != 0
-    with pytest.raises(InvalidSettings, match=r"'own-start' needs .* set optimizer = "):
+    with pytest.raises(InvalidSettings, match=r"'own-start' needs .* Set optimizer = "):
         experiment(training={"algorithm": "own-start", **steps})
     broken = {"algorithm": "own-start", **steps, "breaks": "personal"}
     with pytest.raises(ExtensionFailed, match=r"'own-start', .* shape \[5, 3\]"):

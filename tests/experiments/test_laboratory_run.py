@@ -490,9 +490,9 @@ def test_runs_are_put_side_by_side_only_where_they_take_long(
     started: list[int] = []
     side_by_side = pool._run_side_by_side
 
-    def counted(units: Any, *more: Any) -> None:
-        started.append(len(units))
-        side_by_side(units, *more)
+    def counted(work: Any, *more: Any) -> None:
+        started.append(len(work.units))
+        side_by_side(work, *more)
 
     monkeypatch.setattr(pool, "SHORT", short)
     monkeypatch.setattr(pool, "cores", lambda: 2)

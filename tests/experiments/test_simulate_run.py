@@ -58,11 +58,11 @@ def test_another_seed_gives_others(done: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "nth", "moment"),
     [
-        pytest.param("rename", 2, "before", marks=pytest.mark.long),  # the first landed file
-        pytest.param("rename", 7, "after", marks=pytest.mark.long),  # in an iteration, one partition of a tick landed
+        pytest.param("replace", 7, "before", marks=pytest.mark.long),  # the first landed file
+        pytest.param("replace", 19, "after", marks=pytest.mark.long),  # in an iteration, one partition of a tick landed
         pytest.param("link", 3, "before", marks=pytest.mark.long),  # a version about to be published
         ("link", 4, "after"),  # a version published, not yet what clients fetch
-        ("rename", 20, "before"),  # in the evaluation
+        ("replace", 41, "before"),  # in the evaluation
     ],
 )
 def test_a_killed_run_ends_with_the_same_bits(done: Path, tmp_path: Path, function: str, nth: int, moment: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec import Struct
 
-import fedping.model_store.store
+import fedping.model_store.studies
 import fedping.protocol.digest
 import fedping.server_jobs.round.accumulator
 import fedping.server_jobs.round.shard
@@ -19,7 +19,7 @@ from fedping.experiments.laboratory.rounds import Rounds, ServerRounds, Updates
 from fedping.experiments.laboratory.rounds.study import LINE, STUDY, study_of
 from fedping.experiments.laboratory.rounds.updates import repetitions
 from fedping.main import main
-from fedping.model_store.store import ModelStore, open_store
+from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.pipeline import GradientDescent, Mean, Pipeline
 from fedping.protocol.study import Study
@@ -99,8 +99,8 @@ def open_unions(study: Study, patch: pytest.MonkeyPatch) -> None:
             return msgspec.json.encode(value, order="sorted")
 
     patch.setattr(fedping.protocol.digest, "canonical_json", canonical_json)
-    patch.setattr(fedping.model_store.store, "canonical_json", canonical_json)
-    patch.setattr(ModelStore, "_created", lambda self, name: study)
+    patch.setattr(fedping.model_store.studies, "canonical_json", canonical_json)
+    patch.setattr(fedping.model_store.studies.Studies, "created", lambda self, name: study)
 
 
 def through_files(folder: Path, study: Study, engine: Engine, patch: pytest.MonkeyPatch) -> ServerRounds:

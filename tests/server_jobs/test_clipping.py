@@ -32,7 +32,7 @@ from fedping.protocol.spec import Step
 from fedping.protocol.study import Line
 from fedping.protocol.training import LocalSteps
 from fedping.server_jobs.optimize import first_state
-from fedping.server_jobs.round import ArrayRound, NumpyEngine, recompute, run_round
+from fedping.server_jobs.round import ArrayRound, NumpyEngine, RoundOptions, recompute, run_round
 from fedping.server_jobs.round.clipping import counted, measured, next_bound, norms_of, quantile, shortened
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from fedping.server_jobs.round.step import MOST_HELD_BYTES, next_clip_bound
@@ -311,7 +311,9 @@ def test_rounds_in_memory_go_on_where_they_stopped() -> None:
     play(whole, 2)
     play(halved, 2)
     after = memory_rounds(CLIPPED[0].lines[0], ids())
-    after.restore(halved.snapshot())
+    assert after.checkpoint is not None
+    assert halved.checkpoint is not None
+    after.checkpoint.restore(halved.checkpoint.snapshot())
     for rounds in (whole, after):
         play(rounds, 1)
     assert after.weights.tobytes() == whole.weights.tobytes()
@@ -342,7 +344,8 @@ def test_a_first_round_that_is_killed_anywhere_is_repeated_to_the_same_version(t
     for dies_at in (0, 1, 2):
         store = store_with(tmp_path / f"store {dies_at}", study)
         landing = tmp_path / "landing"
-        run = partial(run_round, store, landing, "study", "main", clock=lambda: WHEN, code_version="t")
+        options = RoundOptions(clock=lambda: WHEN, code_version="t")
+        run = partial(run_round, store, landing, "study", "main", options=options)
         if dies_at:
             with pytest.raises(_Killed):
                 run(_DiesAtLook(dies_at))

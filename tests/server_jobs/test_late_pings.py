@@ -169,7 +169,7 @@ def test_a_weighted_step_is_shorter_even_if_all_pings_are_equally_late(tmp_path:
 
 
 def test_a_sign_has_no_length_to_be_weighted() -> None:
-    with pytest.raises(InvalidSettings, match="set on = "):
+    with pytest.raises(InvalidSettings, match="Set on = "):
         async_study(Staleness(on="step"), aggregate=MeanOfSigns())
 
 
