@@ -1,10 +1,16 @@
 """Storages where another process, a policy or an odd path is in the way."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
+import obstore
 import pytest
+from obstore.exceptions import PreconditionError
 
-from fedping.protocol.location import key_in
+from fedping.protocol.location import Bucket, key_in
+from fedping.protocol.object_store import StorageAway
+from fedping.protocol.storage import BucketStorage, bucket
 
 
 @pytest.mark.parametrize(
@@ -24,3 +30,28 @@ def test_a_key_is_the_path_from_the_folder(folder: str, place: str, key: str) ->
 def test_a_place_outside_a_folder_has_no_key() -> None:
     with pytest.raises(ValueError, match="subpath"):
         key_in(Path("/srv/pings"), Path("/srv/pings-of-others/1.parquet"))
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda there: there.write("a.json", [b"{}"]),
+        lambda there: there.read("a.json"),
+        lambda there: there.stamp("a.json"),
+        lambda there: there.files(""),
+        lambda there: there.remove("a.json"),
+    ],
+)
+@pytest.mark.parametrize("served", [True, False])
+def test_a_policy_that_refuses_by_a_412_is_reported(
+    monkeypatch: pytest.MonkeyPatch, request_of: Callable[[BucketStorage], object], served: bool
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise PreconditionError("Server returned non-2xx status code: 412: orgpolicy conditionNotMet")
+
+    for name in ("put", "get", "head", "delete", "list_with_delimiter"):
+        monkeypatch.setattr(obstore, name, refuse)
+    monkeypatch.setattr(bucket, "connection", lambda place: None)
+    there = BucketStorage(Bucket("gs", "pings"), (lambda key: {}) if served else None)
+    with pytest.raises(StorageAway, match="conditionNotMet"):
+        request_of(there)
