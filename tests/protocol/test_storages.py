@@ -8,13 +8,14 @@ import obstore
 import pytest
 from obstore.exceptions import PreconditionError
 
+from fedping.protocol.local_files import make_folder
 from fedping.protocol.location import Bucket, key_in
 from fedping.protocol.object_store import StorageAway
-from fedping.protocol.storage import BucketStorage, bucket
+from fedping.protocol.storage import BucketStorage, FolderStorage, bucket, folder
 
 
 @pytest.mark.parametrize(
-    ("folder", "place", "key"),
+    ("above", "place", "key"),
     [
         ("/srv/pings", "/srv/pings/study=a/1.parquet", "study=a/1.parquet"),
         ("pings", "pings/1.parquet", "1.parquet"),
@@ -23,8 +24,8 @@ from fedping.protocol.storage import BucketStorage, bucket
         ("/srv/pings/", "/srv//pings/./1.parquet", "1.parquet"),
     ],
 )
-def test_a_key_is_the_path_from_the_folder(folder: str, place: str, key: str) -> None:
-    assert key_in(Path(folder), Path(place)) == key
+def test_a_key_is_the_path_from_the_folder(above: str, place: str, key: str) -> None:
+    assert key_in(Path(above), Path(place)) == key
 
 
 def test_a_place_outside_a_folder_has_no_key() -> None:
@@ -55,3 +56,23 @@ def test_a_policy_that_refuses_by_a_412_is_reported(
     there = BucketStorage(Bucket("gs", "pings"), (lambda key: {}) if served else None)
     with pytest.raises(StorageAway, match="conditionNotMet"):
         request_of(there)
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_folder_that_another_process_removes_as_empty_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: bool
+) -> None:
+    made: list[Path] = []
+
+    def make_and_lose(path: Path, mode: int) -> None:
+        make_folder(path, mode)
+        made.append(path)
+        if len(made) % 3:  # another process removes the last file of the folder
+            path.rmdir()
+
+    monkeypatch.setattr(folder, "make_folder", make_and_lose)
+    here = FolderStorage(tmp_path, served=served)
+    assert here.create("asked/0.msgpack", b"1")
+    here.write("held/1.json", [b"2"])
+    assert (here.files("asked"), here.files("held")) == (["0.msgpack"], ["1.json"])
+    assert len(made) == 6
