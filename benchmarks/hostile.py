@@ -298,10 +298,11 @@ def look(workers: list[int], outcome: Outcome) -> None:
 
 def children(pid: int) -> list[int]:
     """Return the child processes of a process."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += [int(child) for child in task.read_text().split()]
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended, which the search itself raises
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += [int(child) for child in task.read_text().split()]
     return sorted(found)
 
 

@@ -69,6 +69,9 @@ def parent(place: P) -> P:
 def key_in(folder: Place, place: Place) -> str:
     """Return the relative path of a place below a folder, with '/'; the same wherever the folder lies."""
     if isinstance(place, Path):
+        beginning, whole = f"{folder}/", str(place)
+        if whole.startswith(beginning):  # of almost all places, and far quicker
+            return whole[len(beginning) :]
         return place.relative_to(cast("Path", folder)).as_posix()
     return place.prefix.removeprefix(f"{cast('Bucket', folder).prefix}/")
 

@@ -59,4 +59,6 @@ def open_storage(place: Place, headers: Headers | None = None) -> Storage:
 
 def storage_and_key(file: Place) -> tuple[Storage, str]:
     """Return the storage of the folder that a file lies in, and the file's key there."""
-    return open_storage(parent(file)), base_name(file)
+    if isinstance(file, Path):
+        return FolderStorage(file.parent), file.name
+    return BucketStorage(parent(file)), base_name(file)

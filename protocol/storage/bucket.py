@@ -320,8 +320,9 @@ class BucketStorage:
                 chunk_size=PART_BYTES,
             )
 
+        let = () if instead_of is None else (PreconditionError,)  # some policies of Google's refuse any put by a 412
         try:
-            self._request("write", key, ask, BROKEN_PUTS)
+            self._request("write", key, ask, BROKEN_PUTS, let)
         except PreconditionError as error:
             if bytes(self.tail(key, len(data) + 1)[0]) == data:
                 return  # by this very put, whose answer was lost
@@ -369,10 +370,15 @@ class BucketStorage:
     def _attributes(self, key: str) -> dict[str, str]:
         return dict(self._headers(key)) if self._headers else {}
 
-    def _request(self, what: str, key: str, ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:
-        from obstore.exceptions import PreconditionError
-
-        with told(what, self._at(key), let=(PreconditionError,)):
+    def _request(
+        self,
+        what: str,
+        key: str,
+        ask: Callable[[], _T],
+        broken: tuple[str, ...],
+        let: tuple[type[Exception], ...] = (),
+    ) -> _T:
+        with told(what, self._at(key), let):
             return again(lambda: heeding(ask), broken)
 
 

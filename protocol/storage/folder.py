@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from fedping.protocol.local_files import FOLDER_MODE, for_the_group, is_settled, make_folder, sync_folder
 from fedping.protocol.storage.interface import (
@@ -108,7 +109,7 @@ class FolderStorage:
     @contextmanager
     def opened(self, key: str) -> Iterator[Opened]:
         """See :meth:`Storage.opened`; opening a pipe would block until a writer appears."""
-        handle = _handle(self.place / key)
+        handle = _handle(os.path.join(self.place, key))  # noqa: PTH118 - `/` takes longer than the system call
         try:
             yield _OpenedFile(handle)
         finally:
@@ -199,9 +200,8 @@ class FolderStorage:
             like: the file whose owner and mode it gets.
         """
         hidden = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
-        make_folder(path.parent, _BY_THE_UMASK if self._served else FOLDER_MODE)
         try:
-            with open(hidden, "xb", opener=None if self._served else for_the_group) as sink:
+            with self._new_file(hidden) as sink:
                 if like is not None:
                     os.fchown(sink.fileno(), like.st_uid, like.st_gid)
                     os.fchmod(sink.fileno(), stat.S_IMODE(like.st_mode))
@@ -213,6 +213,18 @@ class FolderStorage:
         except BaseException:
             _unlink(hidden)
             raise
+
+    def _new_file(self, path: Path) -> IO[bytes]:
+        """Open a new file in a folder, which is made if missing: :meth:`remove` may have just removed it as empty."""
+        attempts = 5
+        while True:
+            try:
+                make_folder(path.parent, _BY_THE_UMASK if self._served else FOLDER_MODE)
+                return open(path, "xb", opener=None if self._served else for_the_group)
+            except FileNotFoundError:
+                attempts -= 1
+                if not attempts:
+                    raise
 
 
 def _unlink(path: Path) -> None:
@@ -255,10 +267,10 @@ def _walk(folder: Path, way: str, changed_since_ms: int, found: dict[str, list[s
             found[way] = names
 
 
-def _handle(path: Path) -> int:
+def _handle(path: str) -> int:
     """Open a regular file for reading, and nothing else."""
-    _refuse_unless_file(path.stat().st_mode)
-    handle = _without_blocking(str(path), os.O_RDONLY | os.O_CLOEXEC)
+    _refuse_unless_file(os.stat(path).st_mode)  # noqa: PTH116 - it is no Path
+    handle = _without_blocking(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _refuse_unless_file(os.fstat(handle).st_mode)  # something else may have taken its place
     except BaseException:

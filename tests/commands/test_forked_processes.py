@@ -1,5 +1,6 @@
 """A process that is forked for a test does what one that Python starts does."""
 
+import gc
 import os
 import resource
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.hostile import children
 from tests.support.forked import ForkedPopen, run_forked
 from tests.support.processes import left_over, marked, new_mark, wait_until
 
@@ -78,3 +80,25 @@ def test_two_processes_draw_differently_and_share_nothing() -> None:
     first, second = (run_forked([sys.executable, "-c", code], capture_output=True, text=True).stdout for _ in "12")
     assert first != second
     assert first.endswith("[False]\n")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_one_that_nobody_waited_for_is_asked_for_its_end_on_its_own_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector of cycles calls finalizers first; a pipe that one had closed could be another's by then."""
+    raised: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    process = ForkedPopen([sys.executable, "-c", "import time; time.sleep(600)"])
+    process.itself = process  # type: ignore[attr-defined]
+    pid = process.pid
+    del process
+    gc.collect()
+    os.kill(pid, signal.SIGKILL)
+    assert raised == []
+
+
+def test_the_children_of_a_process_that_ends_meanwhile_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = ForkedPopen([sys.executable, "-c", "pass"])
+    assert process.wait(60) == 0
+    assert wait_until(lambda: not Path(f"/proc/{process.pid}").exists())
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)  # it still was when the search began
+    assert children(process.pid) == []

@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 import threading
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,6 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             "cores": sorted(os.sched_getaffinity(0)),
         }
         self._ended, report = os.pipe()
-        weakref.finalize(self, os.close, self._ended)
         streams = [own if number == -1 else number for own, number in enumerate((child_in, child_out, child_err))]
         try:
             self.pid = _SERVER.start(request, [*streams, report])
@@ -119,6 +117,12 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
         self._child_created = True
         if mark := environment.get(MARK):
             note_session(mark, self.pid, " ".join(words))
+
+    def __del__(self, *given: Any) -> None:
+        """Poll as every Popen does, and only then close the pipe; of a living process it stays, for a later poll."""
+        super().__del__(*given)  # type: ignore[misc]
+        if self.returncode is not None:
+            os.close(self._ended)
 
     def _ended_within(self, seconds: float | None) -> bool:
         """Wait for the end; return whether it has come."""
