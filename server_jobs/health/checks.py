@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, KeysView, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -106,6 +106,9 @@ class Check:
 
 CHECKS: dict[str, Check] = {}
 """The checks by name, in the order in which findings of the same severity are listed."""
+
+FINDINGS: KeysView[str] = CHECKS.keys()
+"""The name of every finding, in that order, wherever its check is registered."""
 
 
 def check(
@@ -948,7 +951,3 @@ def _check_helper(facts: CheckInput) -> Iterator[Failure]:
     if waited > max(LATE * every, LATE_AT_LEAST):
         is_problem = waited > max(VERY_LATE * every, VERY_LATE * LATE_AT_LEAST)
         yield "problem" if is_problem else "warning", _helper_awaited(since=since, why=why)
-
-
-FINDINGS: tuple[str, ...] = tuple(CHECKS)
-"""The name of every finding, in the order in which findings of the same severity are listed."""

@@ -14,6 +14,7 @@ from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.health.checks import (
     CHECKS,
     FINDINGS,
+    Check,
     check,
     check_line,
     interval,
@@ -423,6 +424,11 @@ def test_every_finding_has_one_check_and_no_other_can_take_its_name(name: str) -
     assert {each.name for each in CHECKS.values() if each.run is CHECKS[name].run} == {name}
     with pytest.raises(ValueError, match=name):
         check(name)
+
+
+def test_a_check_that_is_registered_last_has_a_finding_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CHECKS, "last", Check("last", frozenset({"running"}), lambda facts: iter(())))
+    assert list(FINDINGS)[-1] == "last", "/metrics and the guide's test go by it"
 
 
 @pytest.mark.parametrize(("capped", "found"), [(None, []), (0, []), (30, []), (31, [("capped", "warning")])])
