@@ -19,12 +19,18 @@ import pytest
 from fedping.protocol.rules import RULES, Parts, Trait
 from fedping.protocol.rules import sentences as sentences_of
 from tests.support.combinations import changed, grid, keys_of, sentences
+from tests.support.registry import registry_of_its_own
 
 ROOT = Path(__file__).parents[2]
 
 FROZEN = Path(__file__).with_name("verdicts.json")
 DIGITS = string.digits + string.ascii_letters
 WIDTH = 110
+
+
+@pytest.fixture(autouse=True)
+def _forget_what_the_grid_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry_of_its_own(monkeypatch)
 
 
 def verdict_on(label: str, tables: dict[str, Any]) -> tuple[str, ...]:
