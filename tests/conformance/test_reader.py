@@ -250,9 +250,15 @@ def steps(link: dict[str, Any], numbers: list[float], uniforms: list[float]) -> 
 
 
 def values(link: dict[str, Any], numbers: list[float], seed: int, uniforms: list[float]) -> bytes:
-    if link["link"] == "levels":
-        return levels(link, numbers, seed, uniforms)
-    return struct.pack(f"<{len(numbers)}f", *numbers) if link["link"] == "float32" else steps(link, numbers, uniforms)
+    match link["link"]:
+        case "levels":
+            return levels(link, numbers, seed, uniforms)
+        case "steps":
+            return steps(link, numbers, uniforms)
+        case "float32":
+            return struct.pack(f"<{len(numbers)}f", *numbers)
+        case other:
+            raise NotImplementedError(f"this reader, which is written from the README alone, has no link '{other}' yet")
 
 
 def sent(

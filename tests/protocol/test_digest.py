@@ -225,7 +225,7 @@ def test_a_struct_that_is_renamed_keeps_its_digest() -> None:
 
 def test_every_name_of_a_digest_is_given_to_a_struct() -> None:
     given = {name for kind in digested().values() if (name := vars(kind).get("digest_name"))}
-    assert given == {*WRITTEN_OUT, *ADDED_WITHIN}
+    assert given == {*WRITTEN_OUT, *ADDED_WITHIN}, "a new struct has no digest_name: nothing of it is old"
     for kind in digested().values():
         written_out = WRITTEN_OUT.get(vars(kind).get("digest_name", ""), "").split()
         # Two structs of the laboratory share the name with one of a simulated study, and have no such fields.

@@ -1,7 +1,9 @@
 """Upload links: signs as bits, links in their order and undone in reverse, and what cannot be a list of links."""
 
+import re
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -15,9 +17,9 @@ from fedping.client_sim.upload import sent_updates
 from fedping.extending import upload_link
 from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.extensions import ExtensionFailed, OtherCode
+from fedping.protocol.extensions import OWN, ExtensionFailed, OtherCode
 from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd, Structured
-from fedping.protocol.links import Dense, OwnLink, Sign, Upload
+from fedping.protocol.links import Dense, OwnLink, Sign, Upload, UploadLink
 from fedping.protocol.pipeline import ClipByNorm, MeanOfSigns, Pipeline
 from fedping.protocol.settings_file import converted
 from fedping.protocol.spec import ModelSpec, Step, Weight
@@ -35,6 +37,34 @@ updates_ = hnp.arrays(
     st.tuples(st.integers(0, 9), st.integers(1, 40)),
     elements=st.sampled_from([0.0, -0.0, 5e-324, -1e30]) | st.floats(-1, 1),
 )
+
+
+ROOT = Path(__file__).parents[2]
+OF_PRIVATE_LINES = {"private", "shared"}
+"""Nobody writes them into a study; `privacy` sets them."""
+
+
+def section(page: str, begin: str, end: str) -> str:
+    """Return what is between two texts of a page."""
+    return (ROOT / page).read_text().partition(begin)[2].partition(end)[0]
+
+
+def test_every_link_is_in_the_reference() -> None:
+    told = re.findall(r'link = "([a-z0-9-]+)"', section("docs/reference.md", "### What a client sends", "\n### "))
+    assert {*told} == {kind.__struct_config__.tag for kind in get_args(UploadLink)} - {OWN, *OF_PRIVATE_LINES}
+
+
+def test_every_link_of_browsers_is_in_the_pages_about_them() -> None:
+    ours = section("browser/study/upload.js", "const OURS", ");") + section(
+        "browser/study/upload.js", "const AFTER_A_MASK", ");"
+    )
+    links = {*re.findall(r'\["([a-z0-9-]+)", ', ours)}
+    for page, begin in (
+        ("docs/browser.md", "says how its clients send updates."),
+        ("docs/conformance/README.md", "## `uploads.json`"),
+    ):
+        rows = re.findall(r"^\| (.*?) \|", section(page, begin, "\n## "), re.MULTILINE)
+        assert links <= {*re.findall(r"`([a-z0-9-]+)`", " ".join(rows))}, page
 
 
 def times(*, by: float = 4.0) -> Ends:
@@ -186,7 +216,7 @@ def test_settings_of_a_link_are_checked_like_those_of_ours() -> None:
     for upload, said in (
         ([{"link": "times", "bye": 2}], r"\[upload\] of entry 1 has no setting 'bye'; did you mean 'by'"),
         ([{"link": "times"}, {"link": "times", "by": "x"}], r"'by' in \[upload\] of entry 2 is 'x': expected a number"),
-        ([{"link": "time"}], "'time'; choose one of dense, float32, sign, .*only-once, plus, times"),
+        ([{"link": "time"}], "'time'; choose one of dense, .*, only-once, plus, times"),
     ):
         with pytest.raises(InvalidSettings, match=said):
             converted({"name": "main", "spec": msgspec.to_builtins(SPEC), "upload": upload}, Line, "")

@@ -14,13 +14,30 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedping.protocol.links import Eden, Float32, Levels, LowRank, Mask, Sign, Signs, Steps, Upload
+from fedping.protocol.links import (
+    Dense,
+    Eden,
+    Float32,
+    Levels,
+    LowRank,
+    Mask,
+    OwnLink,
+    PrivateVector,
+    Rotation,
+    SharedVector,
+    Sign,
+    Signs,
+    Steps,
+    Upload,
+    UploadLink,
+)
 from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.spec import Block, ModelSpec, Step
 from fedping.protocol.study import Study
@@ -54,6 +71,14 @@ ENCODED: dict[str, Upload] = {
     "eden-3": (Eden(bits=3),),
     "low-rank": (LowRank(rank=2),),
 }
+
+
+def test_every_link_that_encodes_is_fuzzed() -> None:
+    """But for those of private lines and of extensions; `dense` and `rotation` make no payload."""
+    others = {Dense, Rotation, PrivateVector, SharedVector, OwnLink}
+    assert {type(link) for upload in ENCODED.values() for link in upload} == {*get_args(UploadLink)} - others
+
+
 EVERY_ENCODING = pytest.mark.parametrize("name", ENCODED)
 SHAPES = ((5, 3), (11, 7), (40, 30))
 """Of the one matrix of each model: 15, 77 and 1,200 weights."""
