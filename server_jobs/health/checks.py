@@ -1,7 +1,8 @@
 """The checks of a study's health: pure functions from facts to findings.
 
 Every bound is here. A finding is one check and, in front of it, the messages that it uses. To add one, write a function
-of :class:`CheckInput` under :func:`check`, and its row in the table of docs/operators.md.
+of :class:`CheckInput` under :func:`check`, where it is to be in the list of findings, and its row in the table of
+docs/operators.md.
 """
 
 from __future__ import annotations
