@@ -12,7 +12,7 @@ random draws belong to the drivers, which share these transitions::
 
 A fleet (`fleet/`) drives thousands of clients, with their versions in an array: in an iteration all of them fetch, then
 all train, then all send. `fedping join` (`joining/`) drives one client, whose state is on disk, by :func:`next_action`.
-A replay begins with pings that are to be sent. The laboratory's HTTP rounds send pings in batches, each as one.
+A replay begins with pings that are to be sent. The laboratory's HTTP rounds send batches, each as one ping.
 """
 
 from __future__ import annotations
@@ -68,9 +68,8 @@ class Progress(Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: newest version with an accepted ping; -1 for none.
-        moved: newest version that the client's own state has moved on, where the training keeps any, or that it has
-            contributed to, where the line is private. It doesn't train on that version again, whatever the server
-            answers.
+        moved: newest version that it doesn't train on again, whatever the server answers: its own state, where the
+            training keeps any, has moved on it, or it has contributed to it, where the line is private.
         sent: number of accepted pings.
         contributed: number of versions of a private line that it has contributed to, whatever the server answers.
         held_out: share of the rows that it doesn't train on, 0 for none; None in folders of older programs.
@@ -110,7 +109,7 @@ def is_due(progress: Progress, version: int, trains_once: bool) -> bool:
 
 
 def sends_update(study: str, arm: Arm, participation: float, version: int, client_id: UUID) -> bool:
-    """Return whether a client is among those that send a ping of a version; in an arm without updates, all are.
+    """Return whether a client sends a ping of a version; in an arm that sends no updates, every client does.
 
     Args:
         study: the study's name.
@@ -143,9 +142,10 @@ class OutgoingPing:
 class Backoff:
     """Waits between attempts, in seconds. After ``attempts`` failures a ping is set aside, to be sent again later.
 
-    The k-th wait is drawn uniformly from ``first * factor ** k / 2`` to ``first * factor ** k``, so that clients which
-    failed together don't return together. With a factor of 2 or more a wait is at least as long as the one before, up
-    to ``longest``. A time that the server asks for is lengthened by up to ``first``, for the same reason.
+    The wait after the k-th failure is drawn uniformly from half of ``first * factor ** (k - 1)`` to all of it, so that
+    clients which failed together don't return together. With a factor of 2 or more a wait is at least as long as the
+    one before, up to ``longest``. A time that the server asks for is lengthened by up to ``first``, for the same
+    reason.
 
     Raises:
         InvalidSettings: a number outside its range.

@@ -234,7 +234,7 @@ class ModelStore:
             )
 
     def _fence_off(self, version: Version, head: Version) -> None:
-        """Take the number after the head with a fence; raise if a round was faster, or the version's own is taken."""
+        """Take the number after the head with a fence; raise if a round took it, or another took the version's own."""
         if self._exists(version):
             raise StoreError(
                 f"{self.where}/{_key(version)} is there already, and no version of the line; move it away, or give a "

@@ -20,7 +20,7 @@ shards of a round (`fedping.protocol.study`), a file's footer that of the file, 
 powers of two, so a shard is a part of one row group, or some of them.
 
 A :class:`Landing` is opened once from an address, carries its storage, and has the one listing rule. A task that holds
-the address of one file or partition uses the functions below it. How a file is verified when it is read:
+the address of one file or partition uses the functions below the class. How a file is verified when it is read:
 `fedping.protocol.landed_file`.
 """
 
@@ -208,7 +208,7 @@ class Landing:
     def record_published(self, store: str, study: str, line: str, iteration: int) -> None:
         """Record a line's newest version next to the pings, where it stays if an older copy of the store is put back.
 
-        By the store's path: a copy elsewhere that is tried out on the same pings is another store. The record isn't
+        Each store has its own record, by its path, also a copy that is tried out on the same pings. The record isn't
         flushed: after a power loss it has an older number, which is less and not wrong. Nor does it have to succeed:
         rounds may run as a user who can only read the landing folder, and then only the store's static files show it.
         """

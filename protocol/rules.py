@@ -29,7 +29,7 @@ Trait: TypeAlias = Literal[
     "own training",  # of another package: the settings say nothing of what it sends
     # a client's optimizer
     "steps along gradients",  # is another than plain gradient descent
-    "keeps memory",  # lasts from one training to the next
+    "keeps memory",  # of one training for the next
     "uneven steps",  # has another rate for each weight
     # personalization
     "personal",  # something of the model is a client's own
@@ -39,10 +39,10 @@ Trait: TypeAlias = Literal[
     "frozen weights",  # some weights of the client's own model stay those of the version
     "leaves at once",  # the client's own model leaves the shared one before that has learned anything
     "not in browsers",  # the browser module does not personalize so
-    # an upload link
+    # an upload link, or the list of them
     "encodes",  # makes bytes, so that no link can follow
     "sends bits",  # sends the signs alone, as bits
-    "equal lengths",  # leaves updates that are all equally long; 'signs' is the same, but lines of it may clip
+    "equal lengths",  # no line of it may clip: its updates are equally long; so are those of 'signs', which may
     "inexact",  # does not send exactly what the client has learned
     "leaves zeros",  # leaves most weights at zero
     "low rank",  # sends a product of each matrix
@@ -172,7 +172,7 @@ class Parts:
 
 
 class Rule(NamedTuple):
-    """A condition on parts, and the sentence for where it holds."""
+    """A condition on parts, and the sentence for where it holds; its end alone, where :func:`check` gets the rest."""
 
     condition: Callable[[Parts], bool]
     sentence: str

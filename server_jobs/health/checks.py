@@ -44,10 +44,11 @@ PACED = 10
 """Number of rounds whose median distance in time is the interval between rounds."""
 
 LATE, VERY_LATE = 2.0, 4.0
-"""Age of the newest version in intervals that is a warning, because one round may find too few clients; a problem."""
+"""Age of the newest version, in intervals between rounds, above which it is a warning (one round may find too few
+clients), and a problem."""
 
 LATE_AT_LEAST = 120.0
-"""Seconds that a newest version may always have."""
+"""Age in seconds up to which the newest version is never late."""
 
 WAITS = 300.0
 """Seconds that an accepted ping may wait in the journal if the period of compaction is unknown."""
@@ -60,7 +61,7 @@ FEWEST = 50
 
 MANY_STALE, MOST_STALE = 0.2, 0.5
 MANY_REFUSED, MOST_REFUSED = 0.05, 0.25
-"""Shares that are a warning, and a problem."""
+"""Shares of stale pings, and of refused ones, above which they are a warning, and a problem."""
 
 FEW_ACCEPTED = 0.1
 """Accepted pings for each postponed one at or below which clients hardly get through."""

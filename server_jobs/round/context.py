@@ -40,8 +40,8 @@ class RoundOptions:
             ``published`` or ``held``; ``staged`` when the clients of the stage can fetch the version; ``judged`` and
             ``intended`` when a stage is decided; of a private line also ``drawn`` and ``deleted``; of a two-server
             line also ``summed``, ``asked``, ``answered`` and ``forgotten``.
-        privacy_key: the key that samples the clients of a private line (`fedping.server_jobs.privacy.keys`)
-            and signs requests to helpers (`fedping.server_jobs.privacy.keys`); None if the line needs neither.
+        privacy_key: the key that samples the clients of a private line and signs requests to helpers
+            (`fedping.server_jobs.privacy.keys`); None if the line needs neither.
         keep: keeps the pings of a private line after its round, which breaks its guarantee.
         noise: draws the noise of a private line; None for the operating system. Other noise protects no client and is
             accepted only if the study is declared to be simulated.

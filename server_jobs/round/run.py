@@ -1,8 +1,8 @@
 """One round of one line: a list of stages, from the landed pings of the newest version to the next version.
 
 A round can be killed anywhere. Until the version is published nothing has changed, and a repetition reads the same
-pings. Publishing is one compare-and-swap of a document with weights, state and lineage; what clients fetch is derived
-from it, and the next round completes it if this one could not.
+pings. Publishing is one compare-and-swap of a document with weights, state and lineage. What clients fetch is derived
+from that document, by the next round if this one could not.
 """
 
 from __future__ import annotations
@@ -126,7 +126,10 @@ S = TypeVar("S", bound=RoundState)
 
 
 def end_training(context: RoundContext, state: S) -> S | RoundResult:
-    """Stage: if training is over, publish the best version again and end the round."""
+    """Stage: if training is over, publish the best version again and end the round.
+
+    It judges the version that the round has made, if any, else the head: a round may end training before and after.
+    """
     rule = context.line.early_stopping or context.options.early_stopping
     if rule is None:
         return state
@@ -343,10 +346,10 @@ def _provenance(context: RoundContext) -> Provenance:
 
 
 def _before_the_fall(store: ModelStore, head: Version, rounds: int) -> Version:
-    """Return the version before the first of the last ``rounds`` that were measured, the head among them.
+    """Return the version before the last ``rounds`` versions, of which the head is one: before the model did worse.
 
-    Where that first one repeats an older version, it is the one before that: a rollback never brings back what an
-    earlier one has left behind.
+    Where the first of those repeats an older version, return the one before the older: a rollback never brings back
+    what an earlier one has left behind.
     """
     numbers = store.iterations(head.study, head.line)
     first = store.version(head.study, head.line, numbers[max(0, len(numbers) - rounds)])
