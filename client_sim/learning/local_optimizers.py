@@ -41,7 +41,7 @@ class Stepper(Protocol):
 
 @dataclass(frozen=True)
 class ByMomentum:
-    """See :class:`fedping.protocol.training.LocalMomentum`: v ← β v - g."""
+    """See :class:`fedping.protocol.local_optimizers.LocalMomentum`: v ← β v - g."""
 
     settings: LocalMomentum
 
@@ -59,7 +59,7 @@ class ByMomentum:
 
 @dataclass(frozen=True)
 class ByRMSProp:
-    """See :class:`fedping.protocol.training.LocalRMSProp`: v ← β v + (1 - β) g², step = -g / (√v + ε)."""
+    """See :class:`fedping.protocol.local_optimizers.LocalRMSProp`: v ← β v + (1 - β) g², step = -g / (√v + ε)."""
 
     settings: LocalRMSProp
 
@@ -76,7 +76,7 @@ class ByRMSProp:
 
 @dataclass(frozen=True)
 class ByAdam:
-    """See :class:`fedping.protocol.training.LocalAdam`: the means m of g and v of g², step = -m̂ / (√v̂ + ε).
+    """See :class:`fedping.protocol.local_optimizers.LocalAdam`: the means m of g and v of g², step = -m̂ / (√v̂ + ε).
 
     ``powers`` are each client's β1^t and β2^t, shape (k, 2), for m̂ = m / (1 - β1^t) and v̂ = v / (1 - β2^t).
     """

@@ -87,7 +87,10 @@ class PartlyLocalModel:
 
 
 def part_of(model: Model[Any]) -> Part:
-    """Return a model that a line publishes without its local blocks (:func:`fedping.client_sim.learning.with_more`)."""
+    """Return a model that a line publishes without its local blocks.
+
+    See :func:`fedping.client_sim.learning.algorithms.with_more`.
+    """
     assert isinstance(model, Part)
     return model
 
