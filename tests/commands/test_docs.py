@@ -285,6 +285,27 @@ def test_the_docs_promise_no_release() -> None:
             assert not re.match(r"\$? ?pip install \"?fedping(\[\w+\])?\"?(\s*$|\s+#)", line), f"{where}: {line}"
 
 
+# --- links ---
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a page has on a forge: those of its headings."""
+    titles = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    shown = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in titles)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in shown}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        if link.startswith(("https:", "http:", "mailto:")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or target.suffix != ".md" or anchor in anchors(target), link
+
+
 # --- words ---
 
 
