@@ -132,6 +132,7 @@ def test_whatever_else_the_system_refuses_is_told_too(
     def refused(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(os, step, refused)
-    with pytest.raises(FedpingError, match=r"cannot write .*Input/output error"):
-        getattr(store_at(tmp_path).documents, operation)("k", b"1")
+    with monkeypatch.context() as patch:  # undone before pytest removes the folder, which opens it
+        patch.setattr(os, step, refused)
+        with pytest.raises(FedpingError, match=r"cannot write .*Input/output error"):
+            getattr(store_at(tmp_path).documents, operation)("k", b"1")
