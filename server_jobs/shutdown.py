@@ -27,6 +27,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TIME_IS_UP = signal.SIGUSR1
 """Signal by which the watching thread interrupts the main thread; only a signal interrupts a system call."""
 
+NUDGED_EVERY = 0.1
+"""Seconds between interruptions of a main thread that has not noticed a signal, as when it has just begun to wait."""
+
 FORCED_AFTER = 20
 """Maximum seconds of an orderly end, before the process ends by force; it usually takes a tenth of one."""
 
@@ -123,11 +126,11 @@ class Ending:
     def stop(self, before: dict[int, Any]) -> None:
         """Restore the state before :meth:`start`."""
         self._over = True
+        self._wake()
+        self._thread.join()  # which sends this thread signals, for which there must be handlers
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)
-        self._wake()
-        self._thread.join()
         os.close(self._reader)
         os.close(self._writer)
 
@@ -150,6 +153,7 @@ class Ending:
         """Interrupt the main thread at its time limit, and end the process by force if it does not end."""
         received: tuple[float, EndedBySignal] | None = None
         interrupted: _Limit | None = None
+        next_nudge = 0.0
         while not self._over:
             now, limit = time.monotonic(), self._limit
             if received and now >= received[0] + FORCED_AFTER:
@@ -160,6 +164,11 @@ class Ending:
                 interrupted = limit
                 signal.pthread_kill(threading.main_thread().ident or 0, TIME_IS_UP)
             next_checks = [received[0] + FORCED_AFTER] if received else []
+            if received and not self._signalled:
+                if now >= next_nudge:
+                    signal.pthread_kill(threading.main_thread().ident or 0, TIME_IS_UP)
+                    next_nudge = now + NUDGED_EVERY
+                next_checks.append(next_nudge)
             if limit:
                 next_checks.append(limit.deadline + (FORCED_AFTER if limit is interrupted else 0))
             select.select([self._reader], [], [], max(0.0, min(next_checks) - now) if next_checks else None)

@@ -888,7 +888,8 @@ def test_ended_while_it_asks_it_has_sent_nothing(
     while "send it?" not in said:
         said += process.stderr.read(1)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    process.wait(timeout=60)  # and only then close its stdin, whose end would be an answer
+    _, said = process.communicate()
     assert (process.returncode, "Traceback" in said) == (code, False)
     assert server.attempts == []
 

@@ -18,6 +18,7 @@ from fedping.server_jobs.spark.installation import java_home, spark_home
 from fedping.server_jobs.spark.settings import QUICK_START
 from tests.server_jobs.commands import EVENT_SECONDS, ROOT, Hold, Place, script
 from tests.server_jobs.standalone import Machines, machines
+from tests.support import forked
 from tests.support.processes import left_over, new_mark
 
 BOTH = [signal.SIGTERM, signal.SIGINT]
@@ -344,6 +345,32 @@ def test_what_hangs_on_its_way_out_is_ended_by_force_with_all_that_it_started(tm
     assert ran.returncode == (128 + number if number else 75)
     assert re.fullmatch(r"fedping: .*hung: ended by force; run the same command to continue from there\n", said)
     assert not left_over(mark)
+
+
+MISSES = """
+import os, signal
+from fedping.server_jobs import shutdown
+
+with shutdown.ended_by_signals():
+    # The other thread takes the signal, as if it had come just before the main one began to wait.
+    signal.pthread_sigmask(signal.SIG_BLOCK, shutdown.STOP_SIGNALS)
+    print("ready", flush=True)
+    try:
+        os.read(0, 1)
+    except shutdown.EndedBySignal as ended:
+        raise SystemExit(ended.exit_code)
+"""
+
+
+@pytest.mark.parametrize("number", BOTH)
+def test_a_signal_that_does_not_interrupt_what_waits_ends_it_all_the_same(number: int) -> None:
+    command = [sys.executable, "-c", MISSES]
+    with forked.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ran:
+        assert ran.stdout is not None
+        assert ran.stderr is not None
+        assert ran.stdout.readline() == "ready\n"
+        ran.send_signal(number)
+        assert (ran.wait(timeout=EVENT_SECONDS), ran.stderr.read()) == (128 + number, "")
 
 
 # --- what Spark says, in a sentence ---
