@@ -5,7 +5,7 @@ must not happen twice, an answer to a version and a document in an answer, are k
 answer the same, one writes.
 
 A folder that comes from a copy has forgotten what was answered since, and would answer it again, with other noise. So
-the records know the file that they were made in, and a copy has to be restored (`fedping.helper.backup`), which says
+the records know the file that they were made in, and a copy has to be restored (`fedping.helper.folder`), which says
 from which version on each line is answered.
 """
 
@@ -85,13 +85,29 @@ class Answered(NamedTuple):
     answer: bytes
 
 
-class Told(NamedTuple):
-    """What a line's records say of its answers.
+class NewAnswer(NamedTuple):
+    """An answer to be kept.
 
     Attributes:
-        answers: how many there are; of a restored folder, versions before its first one count as answered.
-        newest: the newest version of them, and when it was answered; None without any.
-        documents: how many document ids are kept.
+        version: the version that it is for.
+        answered: the request's digest, and the answer.
+        made: when, in UTC, as ISO 8601.
+        refused: the number of clients that it leaves out.
+    """
+
+    version: int
+    answered: Answered
+    made: str
+    refused: int
+
+
+class Totals(NamedTuple):
+    """The totals of a line's records.
+
+    Attributes:
+        answers: number of answers; in a restored folder, versions before its first one count as answered.
+        newest: the newest version that is answered, and when; None if there is none.
+        documents: number of document ids.
     """
 
     answers: int
@@ -170,12 +186,12 @@ class Records:
         rows = self._all("SELECT answer FROM answers WHERE request = ?", request)
         return rows[0][0] if rows else None
 
-    def told(self, line: int) -> Told:
-        """Return what is known of a line's answers."""
+    def totals(self, line: int) -> Totals:
+        """Return the totals of a line."""
         answers = self.answers(line)
         newest = self._all("SELECT version, made FROM answers WHERE line = ? ORDER BY version DESC LIMIT 1", line)
         [[documents]] = self._all("SELECT count(*) FROM documents WHERE line = ?", line)
-        return Told(answers, newest[0] if newest else None, documents)
+        return Totals(answers, newest[0] if newest else None, documents)
 
     def answers(self, line: int) -> int:
         """Return how many versions of a line are answered, or may have been before the folder was restored."""
@@ -204,26 +220,23 @@ class Records:
             found.update(bytes(each) for (each,) in self._all(query, line, *some))
         return frozenset(found)
 
-    def keep(
-        self,
-        line: int,
-        version: int,
-        answered: Answered,
-        documents: Sequence[bytes],
-        made: str,
-        refused: int,
-        *,
-        but: Set[bytes] = frozenset(),
-    ) -> None:
-        """Keep an answer with its documents, ``but`` those that an answer has had; call it within :meth:`writing`.
+    def keep(self, line: int, new: NewAnswer, documents: Sequence[bytes], *, but: Set[bytes] = frozenset()) -> None:
+        """Keep an answer and its documents; call it within :meth:`writing`.
+
+        Args:
+            line: the line's number.
+            new: the answer.
+            documents: ids of 16 bytes, one after the other, of each arm.
+            but: the documents among them that are in an earlier answer.
 
         Raises:
-            Refused: one of them has come into another answer meanwhile.
+            Refused: a document is in an answer that another process has made in the meantime.
         """
         clients = sum(len(arm) // DOCUMENT_BYTES for arm in documents)
         try:
             self._database.execute(
-                "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", (line, version, *answered, made, clients, refused)
+                "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (line, new.version, *new.answered, new.made, clients, new.refused),
             )
             self._database.executemany(
                 "INSERT INTO documents VALUES (?, ?)",

@@ -16,7 +16,7 @@ from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, msgpack
 from fedping.helper.aggregate import arms_answered, bytes_a_client, check_age
 from fedping.helper.enrol import current, keys_of
 from fedping.helper.folder import HelperFolder
-from fedping.helper.records import LAST_VERSION, Answered, Pinned, Records, Unavailable
+from fedping.helper.records import LAST_VERSION, Answered, NewAnswer, Pinned, Records, Unavailable
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.local_files import sync_folder
 from fedping.protocol.notation import utc_now
@@ -144,7 +144,8 @@ def _replied(
             if known is None:
                 _check_rounds(records, pinned)
                 refused = sum(len(arm.refused) for arm in arms)
-                records.keep(pinned.number, request.version, answered, documents, made, refused, but=used)
+                new = NewAnswer(request.version, answered, made, refused)
+                records.keep(pinned.number, new, documents, but=used)
                 on_step("written")
         on_step("kept")
         return _reply_of((known or answered).answer, pinned, request, again=known is not None)

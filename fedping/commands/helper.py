@@ -154,7 +154,7 @@ def status(folder: Path, as_json: bool) -> None:
     rows = []
     with helper_.records() as records:
         for each in records.lines():
-            offers, told = records.offers(each.number), records.told(each.number)
+            offers, totals = records.offers(each.number), records.totals(each.number)
             terms = terms_of(current(offers), helper_.identity)
             rows.append(
                 {
@@ -167,12 +167,12 @@ def status(folder: Path, as_json: bool) -> None:
                     "offer": current(offers).id.hex(),
                     "offered": terms.made,
                     "older_keys": sum(offer.retired is None for offer in offers[:-1]),
-                    "answers": told.answers,
+                    "answers": totals.answers,
                     "rounds": each.rounds,
-                    "newest": told.newest[0] if told.newest else None,
-                    "answered": told.newest[1] if told.newest else None,
+                    "newest": totals.newest[0] if totals.newest else None,
+                    "answered": totals.newest[1] if totals.newest else None,
                     "first": each.first,
-                    "documents": told.documents,
+                    "documents": totals.documents,
                 }
             )
     wrong = {name: why for name, why in troubles(helper_).items() if why}
@@ -212,8 +212,7 @@ def _in_words(row: dict[str, object]) -> str:
 @json_option
 def backup(to: Path, folder: Path, as_json: bool) -> None:
     """Copy the helper's folder, keys included, to the new folder TO, also while it serves."""
-    from fedping.helper.backup import back_up
-    from fedping.helper.folder import open_folder
+    from fedping.helper.folder import back_up, open_folder
 
     helper_ = open_folder(folder)
     back_up(helper_, to)
@@ -240,7 +239,7 @@ def restore(copy: Path, first: tuple[str, ...], folder: Path, as_json: bool) -> 
     The copy does not know what was answered after it was made, and no version may be answered twice. So name for each
     line the first version that certainly was not: one after the newest that the leader has published.
     """
-    from fedping.helper.backup import restore as restored
+    from fedping.helper.folder import restore as restored
 
     made = restored(copy, folder, dict(map(_fence, first)))
     if as_json:

@@ -254,7 +254,7 @@ def test_a_curve_that_does_not_tell_is_drawn_without_a_mark() -> None:
         (["--cohorts", "0"], {}, "cohorts are different whole numbers of at least 1"),
         (["--cohorts", ""], {}, "cohorts are different whole numbers of at least 1"),
         (["--cohorts", "5,5"], {}, "cohorts are different whole numbers of at least 1"),
-        (["--cohorts", "many"], {}, "'many' is no list of cohorts"),
+        (["--cohorts", "many"], {}, "--cohorts 'many'"),
         (["--cohorts", "1000000000"], {}, "more than can be simulated"),
         (["--line", "other"], {}, "has no line 'other'; it has main"),
         (["--figure", "curve.bmp"], {}, r"has to end in \.svg, \.png or \.pdf"),

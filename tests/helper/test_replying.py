@@ -16,10 +16,9 @@ import pytest
 from msgspec import msgpack
 from msgspec.structs import replace
 
-from fedping.helper.backup import back_up, restore
 from fedping.helper.enrol import current, join, retire, rotate
-from fedping.helper.folder import HelperFolder, open_folder
-from fedping.helper.records import Records, Told
+from fedping.helper.folder import HelperFolder, back_up, open_folder, restore
+from fedping.helper.records import Records, Totals
 from fedping.helper.requests import reply
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request, is_from, read_signed, signed
@@ -63,9 +62,9 @@ def reason(helping: Helping, data: bytes, **more: Any) -> str:
     return raised.value.reason
 
 
-def kept(folder: HelperFolder) -> list[Told]:
+def kept(folder: HelperFolder) -> list[Totals]:
     with folder.records() as records:
-        return [records.told(each.number) for each in records.lines()]
+        return [records.totals(each.number) for each in records.lines()]
 
 
 def test_the_answer_is_signed_says_to_what_it_answers_and_adds_up(helping: Helping) -> None:
@@ -108,7 +107,7 @@ def test_a_document_of_an_answer_is_left_out_for_ever_and_stops_nobody_elses(hel
         assert (found.clients, found.refused) == (1200, 1)
     with helping.folder.records() as records:
         every = clients_of(helping, 2401).rows.documents
-        assert len(records.used(1, [every])) == records.told(1).documents == 2401, "whatever their places are"
+        assert len(records.used(1, [every])) == records.totals(1).documents == 2401, "whatever their places are"
     too_few = clients_of(helping, 4, version=5, first=1)
     assert reason(helping, request_of(helping, too_few.rows, version=5)) == "too_few"
     others = clients_of(helping, 3, version=5, first=5000)
@@ -388,7 +387,7 @@ def test_killed_at_any_step_a_version_has_one_answer(helping: Helping, tmp_path:
     assert ended.returncode == -9, ended.stderr
     with helping.folder.records() as records:
         known = records.answered(1, 3)
-        assert records.told(1).documents == (50 if known else 0)
+        assert records.totals(1).documents == (50 if known else 0)
     assert (known is not None) == (moment == "kept")
     other = request_of(helping, clients_of(helping, 49).rows)
     if known is None:
