@@ -1,4 +1,4 @@
-"""How long a round's aggregate takes, beside the other ways to compute it, on the same landed pings.
+"""Measures a round's aggregate, and other ways to compute it, on the same landed pings.
 
     python -m benchmarks.aggregation [--json] [--pings 1000000 --pings 5700000] [--repeats 5] [--seed 1] [--keep FOLDER]
 
@@ -9,7 +9,7 @@
   `numpy, first clipped` is the first, which reads its updates twice.
 - `pyarrow + NumPy alone`: duplicates dropped, arm filtered, one mean a ping; all in memory, on all cores.
 - `avg(update[i])`: Spark SQL on a copy with the updates as lists, in a second session with both JIT compilers (the
-  round's session starts with the first only, which would slow it); without and with duplicates dropped, beside the
+  round's session starts with the first only, which would slow it); without and with duplicates dropped, next to the
   round's engine on that session.
 
 What is in one session is taken in turns, after one turn to warm up; the median counts. The means are compared, and the

@@ -1,4 +1,4 @@
-"""How many clients' updates can be computed a second: a whole fleet at once, beside one object a client.
+"""Measures the clients' updates computed in a second: of a whole fleet at once, and by one object for each client.
 
     python -m benchmarks.clients [--json] [--clients 10000] [--seconds 2] [--seed 1]
 
@@ -7,7 +7,7 @@ Two workloads, each by finite differences (ε = 1) and analytically:
 - a linear model of 22 weights, 2 searches of 10 candidates a client;
 - full frecency, one search of 10 candidates with 10 visits each.
 
-The plain way is that of thesis 7.3: an object a client, which scores its own pages. Both ways get the same data, and
+The plain way is that of thesis 7.3: an object for each client, which scores its pages. Both ways get the same data, and
 the run stops if their updates differ. Both are repeated for the given time, in one process, and the fastest run counts:
 whatever else the machine does can only slow a run down.
 """

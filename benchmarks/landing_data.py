@@ -1,4 +1,7 @@
-"""Synthetic landed pings at any scale, seeded: the same seed lands the same rows, whatever the number of files."""
+"""Synthetic landed pings from a seed: of one version at any scale, or of a study whose clients and arms differ.
+
+The same seed lands the same rows in any number of files.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,18 @@ FIRST_MS = 1_530_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What the pings of one version look like.
+    """The pings of one version.
 
-    ``duplicates`` is the share of pings that a client sent a second time, with the same document id; ``unselected`` of
-    those that ended without a choice. Of ``arms`` the first submits updates, the others carry none. ``dealt`` deals
-    clients to the arms; without it each ping names one at random, the others than the first with the share ``control``.
+    Attributes:
+        pings: number of pings.
+        clients: number of clients.
+        m: number of weights.
+        arms: names of the arms; the first submits updates, the others don't.
+        control: share of pings in the arms without updates, drawn at random; unused with ``dealt``.
+        duplicates: share of pings that a client sent a second time, with the same document id.
+        unselected: share of pings without a choice.
+        model_version: the version of the pings.
+        dealt: the assignment of clients to the arms; None for random arms.
     """
 
     pings: int
@@ -42,16 +52,25 @@ class Traffic:
 
 
 ARMS = {"treatment": 0.6, "control": 0.2, "control-no-decay": 0.2}
-"""The shares of 2018."""
+"""The shares of the arms in 2018."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTraffic:
-    """What a study landed, all of it in ``line``.
+    """The pings of a study to be analysed, all of one line; clients differ, and have one arm each.
 
-    ``effect`` multiplies the characters typed in an arm, ``spread`` is the standard deviation of the logarithm of
-    what a client types on average, ``activity`` that of how often it searches. Pings are dealt evenly to
-    ``iterations``.
+    Attributes:
+        pings: number of pings.
+        clients: number of clients.
+        arms: the shares of the arms.
+        effect: factor of the characters typed in an arm; 1 if absent.
+        spread: standard deviation of the logarithm of a client's mean number of characters.
+        activity: standard deviation of the logarithm of a client's number of searches.
+        duplicates: see :class:`Traffic`.
+        unselected: see :class:`Traffic`.
+        iterations: the versions, with equal numbers of pings.
+        line: the line.
+        study: the study.
     """
 
     pings: int
@@ -155,7 +174,7 @@ def land_study(landing: Path, traffic: StudyTraffic, seed: int, rows_per_file: i
 
 
 class _Crowd:
-    """Clients with an arm, a habit and an activity each; pings get a client by its activity."""
+    """Clients with an arm, a mean number of characters and an activity each; active clients get more pings."""
 
     def __init__(self, rng: np.random.Generator, traffic: StudyTraffic) -> None:
         n, self._names = traffic.clients, list(traffic.arms)

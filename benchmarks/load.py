@@ -1,4 +1,4 @@
-"""A load generator that costs little beside the server it loads: raw HTTP/1.1 on kept connections, under uvloop."""
+"""A load generator for ingest that needs little time: pings over raw HTTP/1.1 on kept connections, with uvloop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 
 @dataclass
 class Outcome:
-    """What a load came to: answers by status, connections lost, and seconds from each request to its answer."""
+    """The result of a load: answers by status, connections lost, and seconds from each request to its answer."""
 
     seconds: float = 0.0
     lost: int = 0
@@ -153,7 +153,7 @@ def _id(rng: np.random.Generator) -> str:
 
 
 def single_requests(seed: int) -> Iterator[bytes]:
-    """Yield requests of one ping, without end."""
+    """Yield requests of one ping each, without end."""
     rng = np.random.default_rng(seed)
     bodies = [json.dumps(_ping(rng)).encode() for _ in range(CLIENTS)]
     placeholder = "d" * 36
@@ -166,7 +166,7 @@ def single_requests(seed: int) -> Iterator[bytes]:
 
 
 def distinct_requests(number: int, seed: int = 1) -> Iterator[bytes]:
-    """Yield requests of one ping, of as many clients, no two of which have anything in common."""
+    """Yield requests of one ping each, all of different clients and with different contents."""
     rng = np.random.default_rng(seed)
     for _ in range(number):
         yield http_post(f"{PATH}/{_id(rng)}", json.dumps(_ping(rng)).encode())

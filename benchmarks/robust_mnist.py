@@ -45,7 +45,7 @@ DEFENCES: dict[str, Raw] = {
     "buckets of 2, median": {"aggregate": {"by": "median"}, "bucketing": 2},
     "buckets of 2, Krum": {"aggregate": {"by": "krum", "hostile": 0.4}, "bucketing": 2},
 }
-"""By name, what [server] says: each is told the share that is hostile, if it wants to know, and buckets twice that."""
+"""The settings of [server] by name; a defence that needs the hostile share gets it, and one with buckets twice that."""
 
 Cell = tuple[str, str, str]
 """Partition, attack, defence."""
@@ -169,12 +169,12 @@ def tables(means: Mapping[Cell, tuple[float, float]]) -> Iterator[str]:
         yield "|---" * (len(defences) + 1) + "|"
         for attack in attacks:
             found = [means.get((partition, attack, defence)) for defence in defences]
-            told = [f"{each[0]:.2f} ± {each[1]:.2f}" if each else "" for each in found]
-            yield f"| {attack} | " + " | ".join(told) + " |"
+            cells = [f"{each[0]:.2f} ± {each[1]:.2f}" if each else "" for each in found]
+            yield f"| {attack} | " + " | ".join(cells) + " |"
 
 
 def panels(means: Mapping[Cell, tuple[float, float]]) -> list[Panel]:
-    """Return what is drawn: a panel a partition."""
+    """Return the heat maps, one for each partition."""
     partitions, attacks, defences = names_of(means)
     return [
         Panel(

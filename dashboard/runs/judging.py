@@ -136,7 +136,9 @@ def _laboratory(tables: Mapping[str, Any], data: Sequence[Path]) -> Judged:
         try:
             _check(setup, data)
         except InvalidSettings as error:
-            raise InvalidSettings(f"variant '{name}': {error}" if tables.get("variants") else str(error)) from error
+            if tables.get("variants"):
+                error.locate(f"variant '{name}'")
+            raise
     return Judged("laboratory", experiment.name, tuple(experiment.variants), len(experiment.seeds))
 
 
@@ -149,7 +151,8 @@ def _experiment(tables: Mapping[str, Any]) -> Experiment:
         if not _VARIANT.match(sentence) and _fault({**tables, "variants": []}) != sentence:
             for variant in variants_of(tables) or ():
                 if _fault({**tables, "variants": [variant]}) == sentence:
-                    raise InvalidSettings(f"variant '{variant.get('name')}': {sentence}") from error
+                    error.locate(f"variant '{variant.get('name')}'")
+                    break
         raise
 
 
@@ -231,9 +234,8 @@ def _study(text: str, tables: Mapping[str, Any], data: Sequence[Path]) -> Judged
         try:
             _, study = experiment_from_toml(file)
         except InvalidSettings as error:
-            raise InvalidSettings(
-                str(error).replace(f"the experiment file {file}: ", "").replace(f"{folder}/", "")
-            ) from error
+            error.args = (str(error).replace(f"the experiment file {file}: ", "").replace(f"{folder}/", ""),)
+            raise
     return Judged("study", study.name, tuple(arm.name for arm in study.arms), 1, beside)
 
 

@@ -42,8 +42,9 @@ def checked(file: Path, own_models: tuple[str, ...], store_path: Place | None = 
     try:
         the_study, warnings = ready(study_from_toml(file, new=True), own_models, store_path, _tell_of_noise)
     except InvalidSettings as error:
-        said = str(error)  # what a whole study judges of itself does not know in which file it stood
-        raise InvalidSettings(said if str(file) in said else f"the study file {file}: {said}") from error
+        if str(file) not in str(error):  # checks of a whole study don't know its file
+            error.locate(f"the study file {file}")
+        raise
     for warning in warnings:
         click.echo(f"fedping: warning: the study file {file}: {warning}", err=True)
     return the_study
