@@ -77,6 +77,7 @@ def test_a_round_without_workers_ends_at_its_time_limit_and_says_what_is_missing
     assert place.version == 1
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.parametrize(
