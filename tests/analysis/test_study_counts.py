@@ -174,6 +174,7 @@ def test_a_study_of_two_controls_is_inconclusive(count: Count, tmp_path: Path) -
     assert verdict.headline.startswith("Inconclusive: none of the 2 comparisons shows a difference")
 
 
+@pytest.mark.long
 @pytest.mark.thorough
 def test_the_window_is_by_version_or_by_time(count: Count, landing: Path) -> None:
     rows = rows_of(landing)
@@ -403,7 +404,6 @@ def check_truncated(folder: Path, analyze: Callable[[], tuple[int, str, str]]) -
     assert line.startswith(f"fedping: {broken} is not a whole Parquet file")
 
 
-@pytest.mark.long
 @pytest.mark.thorough
 def test_pings_in_the_folder_of_old_versions_belong_to_the_window_of_their_version(
     count: Count, tmp_path: Path
