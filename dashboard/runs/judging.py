@@ -15,14 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from fedping import experiments
-from fedping.dashboard.runs.toml import toml_text
 from fedping.experiments.laboratory.models import check_choices, named_in_modules
 from fedping.experiments.laboratory.settings import Experiment, Setup, experiment_of
 from fedping.experiments.laboratory.settings.merging import CHOICES, nested, variants_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import MODULES, loaded_modules
 from fedping.protocol.location import local_path
-from fedping.protocol.settings_file import NotToml, tables_in
+from fedping.protocol.settings_file import NotToml, tables_in, toml_text
 
 NAME = "experiment"
 """The default name of an experiment."""

@@ -13,8 +13,8 @@ from typing import Any
 from fedping.dashboard.runs.form.nodes import Choice, Field, Node, Option, Table, fields_of
 from fedping.dashboard.runs.form.schema import KIND, laboratory_nodes, nodes_for
 from fedping.dashboard.runs.judging import Problem
-from fedping.dashboard.runs.toml import value_text
 from fedping.experiments.laboratory.settings.merging import Raw, nested, toml_value
+from fedping.protocol.settings_file import value_text
 
 ON = "on"
 _VARIANTS = "variants"

@@ -28,9 +28,8 @@ from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import Extension, OddSettings, checked_at, registered
 from fedping.protocol.rules import check
-from fedping.protocol.settings_file import converted, read_toml
+from fedping.protocol.settings_file import converted, read_toml, validation_message
 from fedping.protocol.spec import Name
-from fedping.protocol.validation_messages import validation_message
 
 DEFAULTS: Raw = {"server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 1, "weighting": "examples"}}
 """Defaults that differ from a study's: nobody's privacy is at stake, so one client is enough."""
