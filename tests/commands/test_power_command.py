@@ -86,7 +86,7 @@ def test_users_instead_of_an_effect_ask_for_the_least_one(capsys: pytest.Capture
         (["--values", "uneven.toml", "--change", "1"], r"has to give values = \[\.\.\.\] and counts"),
         (["--values", "bytes.csv", "--change", "1"], "is not UTF-8 text"),
         (["study", *RANKS, "--change", "1"], "a distribution comes from one place"),
-        (["study", "--change", "1"], "with --arm; it has treatment, control"),
+        (["study", "--change", "1"], "one of treatment, control"),
         (["study", "--arm", "placebo", "--change", "1"], "has no arm 'placebo'"),
         (["study", "--arm", "control", "--metric", "speed", "--change", "1"], "there is no metric 'speed'"),
         (["study", "--arm", "control", "--from-iteration", "9", "--change", "1"], "but none from iteration 9"),
