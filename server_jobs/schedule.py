@@ -28,16 +28,21 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 _MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:?[0-9]{2})?"
 
 
-def parse_every(text: str, what: str = "an interval for rounds") -> int:
-    """Return an interval such as ``30m``, ``45s`` or ``6h`` in seconds; ``what`` it is, is said where it is none.
+def parse_every(text: str, what: str = "an interval for rounds", also: str = "") -> int:
+    """Return an interval such as ``30m``, ``45s`` or ``6h`` in seconds.
+
+    Args:
+        text: the interval.
+        what: its name in the error.
+        also: a further choice that the error names.
 
     Raises:
-        InvalidSettings: it is not of that form, is zero, or is longer than a day.
+        InvalidSettings: it does not have that form, is zero, or is longer than a day.
     """
     seconds = _seconds(text)
     if seconds is None or not 0 < seconds <= DAY:
         raise InvalidSettings(
-            f"'{text}' is not {what}; give whole seconds, minutes or hours up to a day, such as 45s, 30m or 6h"
+            f"'{text}' is not {what}; give whole seconds, minutes or hours up to a day, such as 45s, 30m or 6h{also}"
         )
     return seconds
 
@@ -59,8 +64,8 @@ def parse_offset(text: str, every: int) -> int:
 
 def _seconds(text: str) -> int | None:
     """Return a time such as ``30m`` in seconds; None if it is not of that form."""
-    found = re.fullmatch(r"([0-9]{1,6})([smh])", text.strip())
-    return int(found[1]) * _UNITS[found[2]] if found else None
+    match = re.fullmatch(r"([0-9]{1,6})([smh])", text.strip())
+    return int(match[1]) * _UNITS[match[2]] if match else None
 
 
 def parse_time_limit(text: str) -> int | None:
@@ -71,13 +76,7 @@ def parse_time_limit(text: str) -> int | None:
     """
     if text.strip() == "none":
         return None
-    try:
-        return parse_every(text)
-    except InvalidSettings:
-        raise InvalidSettings(
-            f"'{text}' is not a time limit for a round; give whole seconds, minutes or hours up to a day, such as 90s, "
-            "27m or 6h, or none"
-        ) from None
+    return parse_every(text, "a time limit for a round", ", or none")
 
 
 def parse_until(text: str, now: float) -> float:
@@ -328,10 +327,10 @@ def time_of_day(text: str) -> int:
     Raises:
         InvalidSettings: it is not of that form.
     """
-    found = re.fullmatch(r"([01][0-9]|2[0-3]):([0-5][0-9])", text)
-    if not found:
+    match = re.fullmatch(r"([01][0-9]|2[0-3]):([0-5][0-9])", text)
+    if not match:
         raise InvalidSettings(f"'{text}' is no time of day; give hours and minutes, UTC, such as 02:30")
-    return 3600 * int(found[1]) + 60 * int(found[2])
+    return 3600 * int(match[1]) + 60 * int(match[2])
 
 
 def read_plan(path: Path) -> tuple[Planned, ...]:

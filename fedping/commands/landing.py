@@ -85,12 +85,13 @@ def prune(
     Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed.
     """
     from fedping.model_store.store import open_store
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.deletion import deletion_lock, plan_pruning, remove_pruned
 
-    store = open_store(store_path)
+    store, pings = open_store(store_path), open_landing(landing)
     names = studies or tuple(name for name in store.studies.names() if not store.study(name).is_private)
-    with deletion_lock(landing, looks=dry_run):
-        found = [plan_pruning(store, landing, name, keep, int(time.time() * 1000)) for name in names]
+    with deletion_lock(pings, looks=dry_run):
+        found = [plan_pruning(store, pings, name, keep, int(time.time() * 1000)) for name in names]
         for one in found:
             if one.files and not dry_run:
                 versions = {line: numbers for line, numbers in one.versions.items() if numbers}
@@ -148,6 +149,7 @@ def forget(
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landed_file import UnreadableFile
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.deletion import (
         ErasurePlan,
         deletion_lock,
@@ -158,13 +160,13 @@ def forget(
         versions_of,
     )
 
-    store = open_store(store_path)
-    with deletion_lock(landing, looks=dry_run), status("looking into the landed files") as tell:
+    store, landed = open_store(store_path), open_landing(landing)
+    with deletion_lock(landed, looks=dry_run), status("looking into the landed files") as tell:
         journal = journal_of(journal, landing)
         waiting = pending_pings(journal, client_id)  # first: they may land meanwhile
         found: list[ErasurePlan] = []
         damaged: list[UnreadableFile] = []
-        for looked, one in enumerate(find_pings(landing, client_id), 1):
+        for looked, one in enumerate(find_pings(landed, client_id), 1):
             tell(f"looked into {looked:,} landed files")
             if isinstance(one, UnreadableFile):
                 damaged.append(one)
@@ -174,7 +176,7 @@ def forget(
         known = set(store.studies.names())
         for name in sorted({one.study for one in found} & known):
             files = [one.file for one in found if one.study == name]
-            versions = versions_of(store, name, landing, files)
+            versions = versions_of(store, name, landed, files)
             made_of[name] = {line: numbers for line, numbers in versions.items() if numbers}
             if not dry_run:
                 told = [f"pings of one client removed from {len(files):,} landed files"]
@@ -289,12 +291,13 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
+    from fedping.protocol.landing import open_landing
     from fedping.protocol.notation import time_at
     from fedping.server_jobs.participants import list_participants
 
-    store = open_store(store_path)
+    store, pings = open_store(store_path), open_landing(landing)
     for line in lines_of(store, study, lines):
-        roll = list_participants(landing, store.study(study), line)
+        roll = list_participants(pings, store.study(study), line)
         if as_json:
             click.echo(msgspec.json.encode({"study": study, "line": line, **msgspec.to_builtins(roll)}).decode())
             continue
@@ -323,11 +326,12 @@ def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: P
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.participants import MOST_PINGS, evaluations
 
-    store = open_store(store_path)
+    store, pings = open_store(store_path), open_landing(landing)
     for line in lines_of(store, study, lines):
-        found = evaluations(landing, store.study(study), line)
+        found = evaluations(pings, store.study(study), line)
         if not found and not as_json:
             click.echo(
                 f"{study}/{line}: nothing is told of rows that are held out, in the newest {MOST_PINGS:,} pings at most"

@@ -22,6 +22,7 @@ from fedping.terminal import status
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
+    from fedping.protocol.landing import Landing
     from fedping.protocol.location import Place
     from fedping.protocol.study import Study
     from fedping.server_jobs.round import Engine, Helper, RoundResult
@@ -164,6 +165,7 @@ def round_(
     is first. The wait is no part of the time limit.
     """
     from fedping.model_store.store import open_store
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.schedule import parse_time_limit
     from fedping.server_jobs.shutdown import EndedBySignal, ended_by_signals
@@ -171,33 +173,34 @@ def round_(
     if answer is not None and (line is None or helpers):
         raise click.UsageError("--answer needs the LINE that it is for, and no --helper")
     wait = wait_of(wait_for, wait_at_most)
+    pings = open_landing(landing)
     if decision is not None:
         if wait is not None:
             raise click.UsageError(f"--{decision} waits for nobody; leave --wait-for and --wait-at-most out")
-        return _decide(open_store(store_path), landing, study, line, decision, as_json)
+        return _decide(open_store(store_path), pings, study, line, decision, as_json)
     limit = parse_time_limit(time_limit)
     try:
         with ended_by_signals() as ending:
             store = open_store(store_path)
             lines = lines_of(store, study, (line,) if line else ())
-            if rests := resting(store, landing, study, keep):
+            if rests := resting(store, pings, study, keep):
                 store.check_publishing()
                 log.tell(rests, "info", study=study)
                 show_resting(store, study, lines, as_json)
                 return 0
-            with noting_before_attempts(store, landing, study, lines):
+            with noting_before_attempts(store, pings, study, lines):
                 store.check_publishing()
-                wait_for_clients(store, landing, study, lines, wait)
+                wait_for_clients(store, pings, study, lines, wait)
             with (
-                noting_before_attempts(store, landing, study, lines),
+                noting_before_attempts(store, pings, study, lines),
                 engine_named(engine_name, master) as engine,
                 ending.within(limit, subject(study, lines)),
             ):
                 given = private_settings(store, study, store_path, landing, privacy_key, keep, helpers, answer)
                 try:
-                    return _run_lines(store, landing, study, lines, engine, given, as_json)
+                    return _run_lines(store, pings, study, lines, engine, given, as_json)
                 finally:
-                    write_metrics(store, landing, metrics_file)
+                    write_metrics(store, pings, metrics_file)
     except EndedBySignal as ended:
         log.tell(ended.sentence, "info", study=study)
         return ended.exit_code
@@ -229,7 +232,7 @@ def wait_of(clients: int | None, at_most: str | None, every: int | None = None) 
     return Wait(clients, seconds)
 
 
-def wait_for_clients(store: ModelStore, landing: Place, study: str, lines: Sequence[str], wait: Wait | None) -> None:
+def wait_for_clients(store: ModelStore, landing: Landing, study: str, lines: Sequence[str], wait: Wait | None) -> None:
     """Wait for clients, if that is asked for, and say so on a terminal; in the end, say who is missing."""
     if wait is None:
         return
@@ -248,7 +251,7 @@ def wait_for_clients(store: ModelStore, landing: Place, study: str, lines: Seque
         log.tell(f"{study}: waited long enough: {'; '.join(missing)}", "info", study=study)
 
 
-def _decide(store: ModelStore, landing: Place, study: str, line: str | None, decision: str, as_json: bool) -> int:
+def _decide(store: ModelStore, landing: Landing, study: str, line: str | None, decision: str, as_json: bool) -> int:
     """Publish or discard the version of a line that is held back."""
     from fedping.model_store.decisions import discard, release
     from fedping.server_jobs.round import RoundResult, noting, with_lineage
@@ -356,7 +359,7 @@ def ways_to_helpers(study: Study, helpers: Sequence[str], answer: Path | None) -
 
 def _run_lines(
     store: ModelStore,
-    landing: Place,
+    landing: Landing,
     study: str,
     lines: list[str],
     engine: Engine,
@@ -393,7 +396,7 @@ def lines_of(store: ModelStore, study: str, chosen: tuple[str, ...]) -> list[str
     return [known.line(name).name for name in chosen] or [line.name for line in known.lines]
 
 
-def resting(store: ModelStore, landing: Place, study: str, keep: bool) -> str | None:
+def resting(store: ModelStore, landing: Landing, study: str, keep: bool) -> str | None:
     """Return why a study has no round at all, if it is declared to be paused or to have ended.
 
     Of private lines of a study that has ended, no round will delete the pings that have landed since the last: they are
@@ -441,7 +444,7 @@ def subject(study: str, lines: list[str]) -> str:
 
 
 def run_line(
-    store: ModelStore, landing: Place, study: str, line: str, engine: Engine, given: PrivateSettings
+    store: ModelStore, landing: Landing, study: str, line: str, engine: Engine, given: PrivateSettings
 ) -> RoundResult:
     """Run one round, and show on a terminal what it is doing."""
     from fedping.commands.store import tell_oddities
@@ -469,7 +472,9 @@ def run_line(
 
 
 @contextmanager
-def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> Iterator[Callable[[RoundResult], None]]:
+def noting_attempt(
+    store: ModelStore, landing: Landing, study: str, line: str
+) -> Iterator[Callable[[RoundResult], None]]:
     """Note beside the pings how the round inside ends."""
     from fedping.server_jobs.round_status import keep_attempt, last_attempt
     from fedping.server_jobs.shutdown import DeadlineReached, Interrupted
@@ -500,7 +505,7 @@ def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> 
 
 
 @contextmanager
-def noting_before_attempts(store: ModelStore, landing: Place, study: str, lines: list[str]) -> Iterator[None]:
+def noting_before_attempts(store: ModelStore, landing: Landing, study: str, lines: list[str]) -> Iterator[None]:
     """Note for every line that its round failed if what is inside fails before any line's round has been noted."""
     from fedping.server_jobs.round_status import keep_attempt, last_attempt
 
@@ -531,7 +536,7 @@ def _reason(error: BaseException | None) -> str:
     return str(error) if isinstance(error, FedpingError) else type(error).__name__ if error is not None else ""
 
 
-def _part(error: BaseException | None, store: ModelStore, landing: Place) -> Literal["", "store", "landing"]:
+def _part(error: BaseException | None, store: ModelStore, landing: Landing) -> Literal["", "store", "landing"]:
     """Return the part that keeps a round from its result, by the error and those that it was raised from."""
     from fedping.model_store.store import StoreError
     from fedping.protocol.landed_file import UnreadableFile
@@ -545,13 +550,13 @@ def _part(error: BaseException | None, store: ModelStore, landing: Place) -> Lit
             file = Path(os.fsdecode(error.filename)).absolute()
             if store.is_near and file.is_relative_to(Path(store.where).absolute()):
                 return "store"
-            if isinstance(landing, Path) and file.is_relative_to(landing.absolute()):
+            if isinstance(landing.place, Path) and file.is_relative_to(landing.place.absolute()):
                 return "landing"
         error = error.__cause__
     return ""
 
 
-def write_metrics(store: ModelStore, landing: Place, path: Path | None) -> None:
+def write_metrics(store: ModelStore, landing: Landing, path: Path | None) -> None:
     """Write the metrics of rounds where ``--metrics-file`` says; that it cannot be done is told, and rounds go on."""
     if path is None:
         return

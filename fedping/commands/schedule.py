@@ -41,6 +41,7 @@ from fedping.server_jobs.shutdown import ApplicationGone, TimedOut
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
+    from fedping.protocol.landing import Landing
     from fedping.protocol.location import Place
     from fedping.server_jobs.round import Engine
     from fedping.server_jobs.round.wait_for_clients import Wait
@@ -123,6 +124,7 @@ def schedule(
     next, and each has a time limit.
     """
     from fedping.model_store.store import open_store
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.round.wait_for_clients import check_wait
     from fedping.server_jobs.schedule import (
@@ -162,16 +164,16 @@ def schedule(
         until = parse_until(ends_at, clock.now())
     try:
         with ended_by_signals() as ending, ExitStack() as running:
-            store = open_store(store_path)
+            store, pings = open_store(store_path), open_landing(landing)
             chosen = [(one, lines_of(store, one.name, one.lines)) for one in planned]
             with ExitStack() as noted:
                 for one, names in chosen:
-                    noted.enter_context(noting_before_attempts(store, landing, one.name, names))
+                    noted.enter_context(noting_before_attempts(store, pings, one.name, names))
                 store.check_publishing()
                 engine = running.enter_context(engine_named(engine_name, master))
             prepared = []
             for one, names in chosen:
-                with noting_before_attempts(store, landing, one.name, names):
+                with noting_before_attempts(store, pings, one.name, names):
                     if wait is not None:
                         check_wait(store.study(one.name), names)
                     key = Path(one.privacy_key) if one.privacy_key else privacy_key
@@ -181,9 +183,9 @@ def schedule(
             def job(one: Planned, names: list[str], given: PrivateSettings) -> Job:
                 def run() -> None:
                     try:
-                        _run_all(store, landing, one.name, names, engine, given, as_json, ending, one.limit, wait)
+                        _run_all(store, pings, one.name, names, engine, given, as_json, ending, one.limit, wait)
                     finally:
-                        write_metrics(store, landing, metrics_file)
+                        write_metrics(store, pings, metrics_file)
 
                 return Job(run, one.next_after, one.name if plan is not None else "")
 
@@ -196,7 +198,7 @@ def schedule(
 
 def _run_all(
     store: ModelStore,
-    landing: Place,
+    landing: Landing,
     study: str,
     lines: list[str],
     engine: Engine,

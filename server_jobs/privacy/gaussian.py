@@ -46,13 +46,13 @@ def epsilon_of(mu: float, delta: float) -> float:
         return 0.0
     if not delta > 0 or mu > 1e100:  # whose ε would be no double
         return math.inf
-    wanted = math.log(delta)
-    if _log_delta(0, mu) <= wanted:
+    log_delta = math.log(delta)
+    if _log_delta(0, mu) <= log_delta:
         return 0.0
     high = 1.0
-    while _log_delta(high, mu) > wanted:
+    while _log_delta(high, mu) > log_delta:
         high *= 2
-    return _last(lambda epsilon: _log_delta(epsilon, mu) <= wanted, high, 0.0) * _UP
+    return _last(lambda epsilon: _log_delta(epsilon, mu) <= log_delta, high, 0.0) * _UP
 
 
 def mu_of(epsilon: float, delta: float) -> float:

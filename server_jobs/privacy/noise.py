@@ -102,12 +102,12 @@ def discrete_gaussian(bits: Bits, sigma: float, d: int) -> Integers:
         sigma: σ, from 1 to 2^40.
         d: the number of coordinates.
     """
-    drawn, found = [np.zeros(0, np.int64)], 0
-    while found < d:
-        proposed = min(3 * (d - found) + 32, _AT_A_TIME)
-        drawn.append(_accepted(bits, sigma, proposed)[: d - found])
-        found += len(drawn[-1])
-    return np.concatenate(drawn)
+    parts, count = [np.zeros(0, np.int64)], 0
+    while count < d:
+        proposed = min(3 * (d - count) + 32, _AT_A_TIME)
+        parts.append(_accepted(bits, sigma, proposed)[: d - count])
+        count += len(parts[-1])
+    return np.concatenate(parts)
 
 
 def _accepted(bits: Bits, sigma: float, n: int) -> Integers:
@@ -132,8 +132,8 @@ def _two_sided(bits: Bits, t: int, n: int) -> Integers:
     size: Integers = rest + t * times
     negative = _words(bits, len(size)) >> np.uint64(63) == 1
     size[negative] *= -1
-    kept: Integers = size[~negative | (size != 0)]
-    return kept
+    accepted: Integers = size[~negative | (size != 0)]
+    return accepted
 
 
 def _coins(bits: Bits, x: NDArray[np.float64], exactly: Callable[[int], Fraction]) -> NDArray[np.bool_]:

@@ -94,10 +94,10 @@ def centered_clip(settings: CenteredClip) -> Accumulator[WithMoments[tuple[Sent,
     def finish(kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
         before = state.get("center")
         center = np.zeros_like(weights) if before is None else before
-        found = centered_clip_of(kept.updates, kept.votes, center, settings)
+        direction = centered_clip_of(kept.updates, kept.votes, center, settings)
         if before is not None:
-            found = settings.beta * before + (1.0 - settings.beta) * found
-        return Finished(found, {"center": found})
+            direction = settings.beta * before + (1.0 - settings.beta) * direction
+        return Finished(direction, {"center": direction})
 
     return per_client(finish)
 
@@ -241,10 +241,10 @@ def _distances(points: NDArray[np.floating], center: Vector) -> Vector:
 def _weighted_mean(points: NDArray[np.floating], weights: Vector) -> Vector:
     """Return the mean, shape (m,); weights are made shares first, so that no product is large."""
     shares = weights / weights.sum()
-    found = np.zeros(points.shape[1])
+    mean = np.zeros(points.shape[1])
     for low, block in _blocks(points):
-        found += (block * shares[low : low + len(block), None]).sum(axis=0)
-    return found
+        mean += (block * shares[low : low + len(block), None]).sum(axis=0)
+    return mean
 
 
 LEAST_BITS, MOST_BITS = 2, 10
@@ -293,12 +293,12 @@ def of_columns(finish: Callable[[Columns, Vector], Vector]) -> Accumulator[WithM
         return Sketch(counts=one + other)
 
     def finished(sketch: Sketch, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
-        found = np.zeros(line.spec.m)
+        direction = np.zeros(line.spec.m)
         if sketch.counts is not None:
-            return Finished(finish(columns_of_bins(sketch), found))
+            return Finished(finish(columns_of_bins(sketch), direction))
         if not sketch.sent:
-            return Finished(found)
-        return Finished(finish(columns_of(*points_of(*map(np.concatenate, zip(*sketch.sent, strict=True)))), found))
+            return Finished(direction)
+        return Finished(finish(columns_of(*points_of(*map(np.concatenate, zip(*sketch.sent, strict=True)))), direction))
 
     def room(m: int) -> int | None:
         return room_for_all(m) if bits_for(m) is None else None
