@@ -336,7 +336,7 @@ def test_a_plan_gives_each_study_its_times(tmp_path: Path) -> None:
         ("", "has no study"),
         ("[[study]]\nname = 1", "Expected `str`, got `int` - at `$.study[0].name`"),
         ("[[study]]\nname = 'a'\nevry = '3m'", "unknown field `evry`"),
-        ("[[study]]\nname = 'a'\nat = ['24:00']", "'24:00' is no time of day"),
+        ("[[study]]\nname = 'a'\nat = ['24:00']", "'24:00' is not a time of day"),
         ("[[study]]\nname = 'a'\nevery = '3 days'", "'3 days' is not an interval"),
         ("[[study]]\nname = 'a'\n[[study]]\nname = 'a'", "has study 'a' twice"),
         ("[[study", "plan.toml: "),
