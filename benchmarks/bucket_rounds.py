@@ -36,6 +36,7 @@ from rich.table import Table
 
 from benchmarks.aggregation import M, _driver_mb, aggregate, in_turns, landed, opened_folder, study_of
 from benchmarks.ingest import free_port
+from fedping.protocol.landing import open_landing
 from fedping.protocol.location import Place, place_of
 from fedping.server_jobs.round.engine import NumpyEngine
 from fedping.server_jobs.round.manifest import list_landed, work_on
@@ -152,7 +153,7 @@ def work_in(landing: Place) -> Work:
     """List a landing folder as a round does, and return its work."""
     study = study_of(M)
     manifest = list_landed(landing, study, "main", 0)
-    return work_on(landing, manifest.inputs, rules_for(study, "main", 0, key=b""))
+    return work_on(open_landing(landing), manifest.inputs, rules_for(study, "main", 0, key=b""))
 
 
 def compare(where: Path, pings: int, rows: int, repeats: int, seed: int) -> Iterator[Row]:

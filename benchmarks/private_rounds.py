@@ -35,7 +35,7 @@ from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.encodings.private import vector_payloads
-from fedping.protocol.landing import partition, write_landed
+from fedping.protocol.landing import open_landing, partition, write_landed
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Central, Privacy, frame_of, vectors_of
 from fedping.protocol.spec import ModelSpec, Step, Weight
@@ -209,7 +209,7 @@ def check_before_a_round(where: Path, repeats: int) -> Row:
     options = RoundOptions(clock=lambda: WHEN, code_version="", privacy_key=KEY)
     for _ in range(ROUNDS_BEFORE):
         run_round(store, landing, study.name, "main", NumpyEngine(), options)
-    context = open_line(store, landing, study.name, "main", NumpyEngine(), options)
+    context = open_line(store, open_landing(landing), study.name, "main", NumpyEngine(), options)
     checks = (read_budget, delete_earlier_pings, check_guarantee)
     taken = []
     for _ in range(repeats):

@@ -94,6 +94,10 @@ class Landing:
     place: Place
     storage: Storage = field(repr=False)
 
+    def __str__(self) -> str:
+        """Return the address, for messages."""
+        return str(self.place)
+
     def exists(self) -> bool:
         """Return whether ingest has been started with it, or anything has landed."""
         # looking up the mark is one request, and the folder two
@@ -243,9 +247,12 @@ class Landing:
             self.storage.write(key, [data], durable=False)
 
 
-def open_landing(place: Place) -> Landing:
-    """Return the landing at a place, whether or not it exists; nothing is read or written."""
-    return Landing(place, open_storage(place))
+def open_landing(place: Place | Landing) -> Landing:
+    """Return the landing at a place, whether or not it exists; nothing is read or written.
+
+    A landing is returned as it is, so a function can accept either.
+    """
+    return place if isinstance(place, Landing) else Landing(place, open_storage(place))
 
 
 def partition(landing: P, study: str, line: str | None, iteration: int) -> P:

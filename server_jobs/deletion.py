@@ -36,15 +36,7 @@ from fedping.protocol.landed_file import (
     closest_document,
     printable,
 )
-from fedping.protocol.landing import (
-    Landing,
-    landed_at,
-    open_landing,
-    rewrite,
-    shard_of,
-    shards_in,
-    study_of,
-)
+from fedping.protocol.landing import Landing, landed_at, rewrite, shard_of, shards_in, study_of
 from fedping.protocol.local_files import for_the_group
 from fedping.protocol.location import Place, key_in
 from fedping.protocol.study import Line, Study
@@ -55,7 +47,7 @@ LOCK = ".giving-up.lock"
 
 
 @contextmanager
-def deletion_lock(landing: Place, *, looks: bool = False) -> Iterator[None]:
+def deletion_lock(landing: Landing, *, looks: bool = False) -> Iterator[None]:
     """Hold the lock of a landing folder while pings are removed; the system releases it if the process dies.
 
     A caller that only ``looks`` needs no lock, nor permission to write. A bucket has no locks: there a second removal
@@ -64,25 +56,26 @@ def deletion_lock(landing: Place, *, looks: bool = False) -> Iterator[None]:
     Raises:
         FedpingError: another process holds the lock, or the folder does not exist or can't be written.
     """
-    open_landing(landing).check()
-    if looks or not isinstance(landing, Path):
+    landing.check()
+    folder = landing.place
+    if looks or not isinstance(folder, Path):
         yield
         return
     try:
-        with open(landing / LOCK, "a", opener=for_the_group) as lock:
+        with open(folder / LOCK, "a", opener=for_the_group) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
     except BlockingIOError as error:
         raise TemporaryFailure(
-            f"another 'fedping landing' command removes pings from {landing} now; run this one again when it is done"
+            f"another 'fedping landing' command is removing pings from {landing}. Run this one again when it is done."
         ) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise  # reported in the same way by every command
-        where = error.filename or landing / LOCK
+        where = error.filename or folder / LOCK
         raise FedpingError(
-            f"cannot write {os.fspath(where)}: {error.strerror}; run the command as the user of ingest, and run it "
-            "again: what is removed by now stays so"
+            f"can't write {os.fspath(where)} ({error.strerror}). Run the command again as the user of ingest; pings "
+            "that are already removed stay removed."
         ) from error
 
 
@@ -135,29 +128,28 @@ class Pruning:
         return (gone, *lost)
 
 
-def plan_pruning(store: ModelStore, landing: Place, name: str, keep: int, now_ms: int) -> Pruning:
-    """Return what of a study may go if the newest ``keep`` versions of each line are to be computed again.
+def plan_pruning(store: ModelStore, landing: Landing, name: str, keep: int, now_ms: int) -> Pruning:
+    """Return the files of a study that may go if the newest ``keep`` versions of each line must stay recomputable.
 
-    Pings of arms without a line, which are in no version, are kept as far back as those of all lines are.
+    Pings of arms without a line are in no version. They are kept as far back as those of all lines.
 
     Raises:
-        InvalidSettings: the study is private, whose rounds delete their pings.
-        StoreError: there is no such study, or a version cannot be read.
+        InvalidSettings: the study is private, so its rounds delete their pings.
+        StoreError: the study doesn't exist, or a version can't be read.
     """
     study = store.study(name)
     if study.is_private:
-        raise InvalidSettings(f"study '{name}' is private, and its rounds delete its pings: there is nothing to prune")
+        raise InvalidSettings(f"study '{name}' is private. Its rounds delete its pings, so it has nothing to prune.")
     latest = now_ms - SETTLED_MS
-    pings = open_landing(landing)
-    parts = [_of_line(store, pings, study, line, keep, latest) for line in study.lines]
+    parts = [_of_line(store, landing, study, line, keep, latest) for line in study.lines]
     since = min((part.since for part in parts), default=0)
     files = [file for part in parts for file in part.files]
-    files += _older(pings.files_by_iteration(study.name, None), min(since, latest))
+    files += _older(landing.files_by_iteration(study.name, None), min(since, latest))
     return Pruning(
         study=name,
-        landing=pings,
+        landing=landing,
         files=tuple(files),
-        bytes=sum(_size(pings, file) for file in files),
+        bytes=sum(_size(landing, file) for file in files),
         versions={part.line: part.versions for part in parts},
         kept={part.line: part.oldest for part in parts},
     )
@@ -205,9 +197,10 @@ def _of_line(store: ModelStore, landing: Landing, study: Study, line: Line, keep
     going = {key_in(landing.place, file) for file in files}
     keys = {key_in(landing.place, file) for file in chain.from_iterable(landed.values())}
     # a version some of whose files are gone can't be recomputed already
-    there = [number for number in numbers[:-keep] if 0 < len(made := _inputs(sources[number])) == len(made & keys)]
-    given_up = tuple(number for number in there if going.intersection(_needed(store, study, line, sources[number])))
-    return _Part(line.name, files, given_up, kept[0], since)
+    inputs = {number: _inputs(sources[number]) for number in numbers[:-keep]}
+    recomputable = [number for number, paths in inputs.items() if paths and paths <= keys]
+    lost = tuple(number for number in recomputable if going.intersection(_needed(store, study, line, sources[number])))
+    return _Part(line.name, files, lost, kept[0], since)
 
 
 def _needed(store: ModelStore, study: Study, line: Line, version: Sources) -> Iterator[str]:
@@ -247,18 +240,17 @@ class ErasurePlan:
         return study_of(self.file)
 
 
-def find_pings(landing: Place, client: UUID) -> Iterator[ErasurePlan | UnreadableFile | None]:
+def find_pings(landing: Landing, client: UUID) -> Iterator[ErasurePlan | UnreadableFile | None]:
     """Search every landed file; yield those with pings of a client, an error for unreadable ones, None for others."""
-    pings = open_landing(landing)
-    for file in pings.all_files():
+    for file in landing.all_files():
         try:
-            found = _rows(pings.open(file), client)
+            pings = _rows(landing.open(file), client)
         except FileNotFoundError:  # deleted by a private line's round
             continue
         except UnreadableFile as error:
             yield error
             continue
-        yield ErasurePlan(file, found) if found else None
+        yield ErasurePlan(file, pings) if pings else None
 
 
 def _rows(landed: LandedFile, client: UUID) -> int:
@@ -292,9 +284,9 @@ def erase(plan: ErasurePlan, client: UUID) -> None:
         rewrite(plan.file, without)
 
 
-def versions_of(store: ModelStore, study: str, landing: Place, files: list[Place]) -> Mapping[str, tuple[int, ...]]:
+def versions_of(store: ModelStore, study: str, landing: Landing, files: list[Place]) -> Mapping[str, tuple[int, ...]]:
     """Return by line the versions that some landed files went into."""
-    paths = {key_in(landing, file) for file in files}
+    paths = {key_in(landing.place, file) for file in files}
     return {
         line.name: tuple(
             number

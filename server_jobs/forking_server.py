@@ -10,12 +10,14 @@ process' locks (`fedping.server_jobs.processes.Lock`) and its tie to its parent.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import connection
 from multiprocessing.context import ForkProcess
 from typing import Any, TypeAlias
@@ -54,6 +56,7 @@ class ForkingServer(MPServer):
         self.main_loop_interrupt = _Interrupt(self)  # type: ignore[assignment]
 
     def _spawn_worker(self, *args: Any, **settings: Any) -> WorkerProcess:
+        settings["callback_loader"] = partial(_load, settings["callback_loader"])
         worker = super()._spawn_worker(*args, **settings)
         made = worker.inner
         worker.inner = _Forked(name=made.name, target=made._target, args=made._args)
@@ -129,6 +132,26 @@ class _Forked(ForkProcess):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         super().run()
+
+
+def _load(loader: Callable[[], Any]) -> Any:
+    """Return a worker's application, and let its loop handle early signals in its first turn."""
+    application = loader()
+    asyncio.get_event_loop().call_soon(_handle_early_signals)
+    return application
+
+
+def _handle_early_signals() -> None:
+    """Wake the loop for signals between the installation of their handlers and its first turn.
+
+    uvloop only records such a signal, and handles it with the next byte in the wakeup pipe. Without one, a worker that
+    is asked to stop just before its loop runs would serve until it is killed.
+    """
+    wakeup = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    if wakeup >= 0:
+        with contextlib.suppress(BlockingIOError):  # the pipe is full, so it wakes anyway
+            os.write(wakeup, b"\0")
 
 
 class _Interrupt:

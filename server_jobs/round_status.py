@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import with_format, without_format
-from fedping.protocol.landing import open_landing
-from fedping.protocol.location import Place
+from fedping.protocol.landing import Landing
 from fedping.protocol.notation import milliseconds_of
 
 FAILURES = ("failed", "temporary", "out_of_time", "ended", "crashed")
@@ -115,21 +114,21 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return failing
 
 
-def last_attempt(landing: Place, store: str, study: str, line: str) -> Attempt:
+def last_attempt(landing: Landing, store: str, study: str, line: str) -> Attempt:
     """Return what is noted of a line of a store; an empty note if nothing is, or it cannot be read."""
-    data = open_landing(landing).read_status(store, study, line)
+    data = landing.read_status(store, study, line)
     try:
         if data is None:
             return Attempt()
-        found = msgspec.json.decode(without_format(data, "the note of a round"), type=Attempt)
-        failing = (found.failing.since, found.failing.last) if found.failing else ()
-        for time in filter(None, (found.ended, found.succeeded, *failing)):
+        attempt = msgspec.json.decode(without_format(data, "the note of a round"), type=Attempt)
+        failing = (attempt.failing.since, attempt.failing.last) if attempt.failing else ()
+        for time in filter(None, (attempt.ended, attempt.succeeded, *failing)):
             milliseconds_of(time)
-        return found
+        return attempt
     except (FedpingError, msgspec.MsgspecError, ValueError):
         return Attempt()
 
 
-def keep_attempt(landing: Place, store: str, study: str, line: str, attempt: Attempt) -> None:
+def keep_attempt(landing: Landing, store: str, study: str, line: str, attempt: Attempt) -> None:
     """Note how the last round of a line ended."""
-    open_landing(landing).record_status(store, study, line, with_format(msgspec.json.encode(attempt)))
+    landing.record_status(store, study, line, with_format(msgspec.json.encode(attempt)))

@@ -28,25 +28,30 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 _MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:?[0-9]{2})?"
 
 
-def parse_every(text: str, what: str = "an interval for rounds") -> int:
-    """Return an interval such as ``30m``, ``45s`` or ``6h`` in seconds; ``what`` it is, is said where it is none.
+def parse_every(text: str, what: str = "an interval for rounds", also: str = "") -> int:
+    """Return an interval such as ``30m``, ``45s`` or ``6h`` in seconds.
+
+    Args:
+        text: the interval.
+        what: its name in the error.
+        also: a further choice that the error names.
 
     Raises:
-        InvalidSettings: it is not of that form, is zero, or is longer than a day.
+        InvalidSettings: it does not have that form, is zero, or is longer than a day.
     """
     seconds = _seconds(text)
     if seconds is None or not 0 < seconds <= DAY:
         raise InvalidSettings(
-            f"'{text}' is not {what}; give whole seconds, minutes or hours up to a day, such as 45s, 30m or 6h"
+            f"'{text}' is not {what}; give whole seconds, minutes or hours up to a day, such as 45s, 30m or 6h{also}"
         )
     return seconds
 
 
 def parse_offset(text: str, every: int) -> int:
-    """Return how long after each multiple of an interval rounds are, such as ``28m``, in seconds; ``0`` is at it.
+    """Return an offset of rounds from the multiples of an interval, such as ``28m``, in seconds; ``0`` for none.
 
     Raises:
-        InvalidSettings: it is not of that form, or no shorter than the interval.
+        InvalidSettings: it does not have that form, or is not shorter than the interval.
     """
     seconds = 0 if text.strip() == "0" else _seconds(text)
     if seconds is None or seconds >= every:
@@ -58,9 +63,9 @@ def parse_offset(text: str, every: int) -> int:
 
 
 def _seconds(text: str) -> int | None:
-    """Return a time such as ``30m`` in seconds; None if it is not of that form."""
-    found = re.fullmatch(r"([0-9]{1,6})([smh])", text.strip())
-    return int(found[1]) * _UNITS[found[2]] if found else None
+    """Return a time such as ``30m`` in seconds; None if it does not have that form."""
+    match = re.fullmatch(r"([0-9]{1,6})([smh])", text.strip())
+    return int(match[1]) * _UNITS[match[2]] if match else None
 
 
 def parse_time_limit(text: str) -> int | None:
@@ -71,22 +76,16 @@ def parse_time_limit(text: str) -> int | None:
     """
     if text.strip() == "none":
         return None
-    try:
-        return parse_every(text)
-    except InvalidSettings:
-        raise InvalidSettings(
-            f"'{text}' is not a time limit for a round; give whole seconds, minutes or hours up to a day, such as 90s, "
-            "27m or 6h, or none"
-        ) from None
+    return parse_every(text, "a time limit for a round", ", or none")
 
 
 def parse_until(text: str, now: float) -> float:
-    """Return a moment such as ``2026-11-25T08:00+01:00``, in seconds since 1970.
+    """Return a time such as ``2026-11-25T08:00+01:00``, in seconds since 1970.
 
-    Without a zone it is by this machine's clock. A time of day, such as ``18:00``, is the next one by that clock.
+    Without a zone this machine's clock counts. A time of day such as ``18:00`` is its next occurrence.
 
     Raises:
-        InvalidSettings: it is of none of these forms, or not after ``now``.
+        InvalidSettings: it has none of these forms, or is not after ``now``.
     """
     try:
         if re.fullmatch(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?", text):
@@ -98,21 +97,21 @@ def parse_until(text: str, now: float) -> float:
         until = datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         raise InvalidSettings(
-            f"'{text}' is no time to end at; give a time of day such as 18:00, or a date with it such as "
-            "2026-11-25T08:00, by this machine's clock, or with a zone, 2026-11-25T08:00+01:00"
+            f"--until {text} is not a time. Use a time of day such as 18:00, or a date and time such as "
+            "2026-11-25T08:00 by this machine's clock, or 2026-11-25T08:00+01:00 with a zone."
         ) from None
     if until <= now:
         raise InvalidSettings(
-            f"--until {text} is over: that was at {full_utc(until)}, and it is {full_utc(now)}; give a time to come"
+            f"--until {text} is in the past: it was {full_utc(until)}, and now it is {full_utc(now)}. Use a later time."
         )
     return until
 
 
 def limit_for(every: int) -> int:
-    """Return the time limit of rounds at an interval, where nobody gives one: both in seconds.
+    """Return the default time limit of rounds at an interval, both in seconds.
 
-    Nine tenths of it, so that a round which hangs does not take the next one's time too, but not less than a cold Spark
-    on a busy cluster may need.
+    It is nine tenths of the interval, so that a hanging round doesn't take the next one's time, but at least as long as
+    a cold Spark on a busy cluster may need.
     """
     return max(every * 9 // 10, LEAST_LIMIT)
 
@@ -120,15 +119,15 @@ def limit_for(every: int) -> int:
 def slot_after(now: float, every: int, offset: int = 0) -> float:
     """Return the first slot after ``now``: a multiple of ``every`` since midnight UTC, plus ``offset``; all in seconds.
 
-    ``offset`` after midnight UTC there is always one, so an interval that does not divide the day ends with a shorter
-    step.
+    One slot is always at ``offset`` after midnight UTC, so the last step of a day is shorter if the interval doesn't
+    divide the day.
     """
     first = (now - offset) // DAY * DAY + offset
     return min(first + ((now - first) // every + 1) * every, first + DAY)
 
 
 def slots_between(after: float, until: float, every: int, offset: int = 0) -> int:
-    """Return how many slots lie in (after, until]."""
+    """Return the number of slots in (after, until]."""
     count = 0
     while (after := slot_after(after, every, offset)) <= until:
         count += 1
@@ -136,25 +135,25 @@ def slots_between(after: float, until: float, every: int, offset: int = 0) -> in
 
 
 class Clock(Protocol):
-    """What a schedule needs of time."""
+    """The clock of a schedule."""
 
     def now(self) -> float:
-        """Return seconds since 1970."""
+        """Return the time in seconds since 1970."""
         ...
 
     def wait_until(self, when: float) -> bool:
-        """Return True when it is ``when``, or at once False if the schedule is to stop."""
+        """Wait until ``when`` and return True; return False at once if the schedule is stopped."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is run at times of its own.
+    """A task with its times.
 
     Attributes:
-        run: deals with its own failures; what it raises ends the schedule.
-        next_after: the first of its times after a moment, seconds since 1970.
-        name: for people; empty where there is one job only.
+        run: handles its own failures; an exception ends the schedule.
+        next_after: returns the task's first time after another, both in seconds since 1970.
+        name: the name in messages; empty if it is the only task.
     """
 
     run: Callable[[], None]
@@ -171,7 +170,7 @@ def run_schedule(
     offset: int = 0,
     now_first: bool = False,
 ) -> None:
-    """Call ``run_once`` at every slot until the clock says to stop; see :func:`run_jobs`."""
+    """Call ``run_once`` at every slot until the clock is stopped; see :func:`run_jobs`."""
     run_jobs([Job(run_once, lambda now: slot_after(now, every, offset))], clock, tell, now_first=now_first)
 
 
@@ -183,12 +182,12 @@ def run_jobs(
     now_first: bool = False,
     until: float = math.inf,
 ) -> None:
-    """Run each job at its times until the clock says to stop, or a time is reached; never two at once.
+    """Run each job at its times until the clock is stopped, or ``until`` is reached; never two at once.
 
-    The one that has waited longest is next, so a slow job delays another by one run of its own at most. Times that pass
-    while a job runs, waits for another, or the machine sleeps, make one run, and ``tell`` is told what was skipped: two
-    rounds in a row would find the same pings. A clock that is set back repeats no time. None begins at ``until`` or
-    later; one that is under way ends as it would.
+    The job that has waited longest is next, so a slow job delays another by at most one of its runs. Times that pass
+    while a job runs or waits, or the machine sleeps, lead to one run, because two rounds in a row would find the same
+    pings; ``tell`` gets the number of skipped times. A clock that is set back repeats no time. No run begins at
+    ``until`` or later; a run in progress is finished.
     """
     if now_first:
         for job in jobs:
@@ -218,7 +217,7 @@ def _of(job: Job) -> str:
 
 
 def _times_between(job: Job, after: float, until: float) -> int:
-    """Return how many times of a job lie in (after, until]."""
+    """Return the number of a job's times in (after, until]."""
     count = 0
     while (after := job.next_after(after)) <= until:
         count += 1
@@ -226,18 +225,18 @@ def _times_between(job: Job, after: float, until: float) -> int:
 
 
 def time_of_day_after(now: float, at: Sequence[int]) -> float:
-    """Return the first moment after ``now`` that is at one of some times of day, in seconds since midnight UTC."""
+    """Return the first time after ``now`` at one of the times of day, which are in seconds since midnight UTC."""
     midnight = now // DAY * DAY
     return min(moment for day in (midnight, midnight + DAY) for each in at if (moment := day + each) > now)
 
 
 def utc(when: float) -> str:
-    """Return a time for people: hours, minutes and seconds, UTC."""
+    """Return hours, minutes and seconds of a time, UTC, for messages."""
     return f"{datetime.fromtimestamp(when, UTC):%H:%M:%S} UTC"
 
 
 def full_utc(when: float) -> str:
-    """Return a time for people with its date, UTC."""
+    """Return date and time, UTC, for messages."""
     return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -257,13 +256,13 @@ class WallClock:
         return time.time()
 
     def wait_until(self, when: float) -> bool:
-        """See :class:`Clock`; looks at the time at least once a minute, since the machine may sleep or be set."""
+        """See :class:`Clock`; reads the time at least once a minute, because the machine may sleep or be set."""
         while not self.stopping and (left := when - self.now()) > 0:
             self._stop.wait(min(left, 60))
         return not self.stopping
 
     def stop(self) -> None:
-        """Make this and every later wait end at once."""
+        """End the current and every later wait at once."""
         self._stop.set()
 
 
@@ -293,7 +292,7 @@ class Planned(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     helpers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.limit  # noqa: B018 - what cannot be meant is refused when the file is read
+        self.limit  # noqa: B018 - rejects invalid settings when the file is read
         self.next_after(0.0)
 
     @property
@@ -326,31 +325,31 @@ def time_of_day(text: str) -> int:
     """Return a time such as ``02:30`` in seconds since midnight.
 
     Raises:
-        InvalidSettings: it is not of that form.
+        InvalidSettings: it does not have that form.
     """
-    found = re.fullmatch(r"([01][0-9]|2[0-3]):([0-5][0-9])", text)
-    if not found:
-        raise InvalidSettings(f"'{text}' is no time of day; give hours and minutes, UTC, such as 02:30")
-    return 3600 * int(found[1]) + 60 * int(found[2])
+    match = re.fullmatch(r"([01][0-9]|2[0-3]):([0-5][0-9])", text)
+    if not match:
+        raise InvalidSettings(f"'{text}' is not a time of day. Use hours and minutes, UTC, such as 02:30.")
+    return 3600 * int(match[1]) + 60 * int(match[2])
 
 
 def read_plan(path: Path) -> tuple[Planned, ...]:
     """Return the studies of a file.
 
     Raises:
-        InvalidSettings: it cannot be read, has no study or one twice, or says something that cannot be meant.
+        InvalidSettings: it can't be read, has no study or one twice, or an invalid setting.
     """
     try:
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES)
         studies = msgspec.toml.decode(data, type=Plan).study
     except OSError as error:
-        raise InvalidSettings(f"cannot read the plan {path}: {error.strerror}; correct the path") from error
+        raise InvalidSettings(f"can't read the plan {path} ({error.strerror}). Correct the path.") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, InvalidSettings) as error:
         raise InvalidSettings(f"the plan {path}: {error}") from error
     names = [one.name for one in studies]
     if not names:
-        raise InvalidSettings(f"the plan {path} has no study; give each a table [[study]] with its name")
+        raise InvalidSettings(f"the plan {path} has no study. Add a table [[study]] with a name for each.")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InvalidSettings(f"the plan {path} has study '{twice[0]}' twice; give it one table")
+        raise InvalidSettings(f"the plan {path} has study '{twice[0]}' twice. Merge the two tables.")
     return studies

@@ -93,28 +93,28 @@ def recompute_warm_start(store: ModelStore, line: Line, origin: WarmStart) -> tu
 
 def start_version(store: ModelStore, study: Study) -> dict[str, WarmStart]:
     """Return the origin of version 0 by line, without lines that took over no weights, or can't be read."""
-    found = {}
+    origins = {}
     for line in study.lines:
         with contextlib.suppress(FedpingError):
             if (origin := store.version(study.name, line.name, 0).lineage.warm_start) is not None:
-                found[line.name] = origin
-    return found
+                origins[line.name] = origin
+    return origins
 
 
 def _line_of(store: ModelStore, study: str, line: str) -> Line:
-    try:
-        return store.study(study).line(line)
-    except InvalidSettings as error:
-        raise StoreError(str(error)) from error
+    lines = {each.name: each for each in store.study(study).lines}
+    if line not in lines:
+        raise StoreError(f"study '{study}' has no line '{line}'; it has {', '.join(lines) or 'none'}")
+    return lines[line]
 
 
 def _ancestor(store: ModelStore, line: Line, version: Version) -> Ancestor:
     """Return a version as lineages name it, with the guarantee of the clients that it was learned from."""
-    told = Ancestor(study=version.study, line=version.line, iteration=version.iteration, digest=version.digest)
+    ancestor = Ancestor(study=version.study, line=version.line, iteration=version.iteration, digest=version.digest)
     if line.privacy is None:
-        return told
+        return ancestor
     spent = spent_up_to(store, line, version)
-    return replace(told, private=True, epsilon=spent.epsilon, delta=spent.delta, local_epsilon=spent.ping_epsilon)
+    return replace(ancestor, private=True, epsilon=spent.epsilon, delta=spent.delta, local_epsilon=spent.ping_epsilon)
 
 
 MOST_NAMED = 20
@@ -225,22 +225,22 @@ def _parts(new: ModelSpec, old: ModelSpec, renamed: Mapping[str, str]) -> Iterat
                 f"has {_listed(sorted(has))}"
             )
     for named in (_singles, _blocks):
-        there = named(old)
+        old_parts = named(old)
         for name, part in named(new).items():
-            yield _part(name, part, renamed.get(name), there)
+            yield _part(name, part, renamed.get(name), old_parts)
 
 
-def _part(name: str, new: _Named, renamed: str | None, there: Mapping[str, _Named]) -> Part:
+def _part(name: str, new: _Named, renamed: str | None, old: Mapping[str, _Named]) -> Part:
     """Return the part for a weight or block, given those of the old line."""
     source = name if renamed is None else renamed
-    found, why = there.get(source), ""
+    part, why = old.get(source), ""
     if renamed == "":
         why = "as asked"
-    elif found is not None and found.shape != new.shape:
-        why = f"its shape was {in_words(found.shape)}"
-    if found is not None and not why:
-        note = f"its kind was {found.kind}, and is {new.kind}" if found.kind != new.kind else ""
-        return Part(name, source, new.places, found.places, note, new.shape)
+    elif part is not None and part.shape != new.shape:
+        why = f"its shape was {in_words(part.shape)}"
+    if part is not None and not why:
+        note = f"its kind was {part.kind}, and is {new.kind}" if part.kind != new.kind else ""
+        return Part(name, source, new.places, part.places, note, new.shape)
     if renamed:
         what = "weight" if new.shape is None else "block"
         why = why or f"the one is a {what}, and the other is not"

@@ -19,6 +19,7 @@ from fedping.dashboard.live.history import KnownLine, LineHistory
 from fedping.dashboard.settings import DashboardSettings
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.landing import open_landing
 from fedping.protocol.study import Declared
 from fedping.server_jobs.health.checks import check_line
 from fedping.server_jobs.health.facts import CheckInput, HeldVersion, Ingest, Landed, PrivateFacts, Uploads
@@ -263,7 +264,7 @@ class Lines:
             return self._lines[key]
 
     def _taking_part(self, study: str, line: str) -> TakingPart:
-        the_study, landing = open_store(self.settings.store).study(study), self.settings.landing
+        the_study, landing = open_store(self.settings.store).study(study), open_landing(self.settings.landing)
         if not lists_clients(the_study):
             return TakingPart()
         newest = evaluations(landing, the_study, line)[-EVALUATIONS:]

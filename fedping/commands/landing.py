@@ -23,6 +23,7 @@ from fedping.terminal import status
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
     from fedping.protocol.landed_file import UnreadableFile
+    from fedping.protocol.landing import Landing
     from fedping.protocol.location import Place
     from fedping.server_jobs.deletion import ErasurePlan, Pruning
 
@@ -93,13 +94,14 @@ def prune(studies: tuple[str, ...], keep: int, **options: Any) -> None:
     Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed.
     """
     from fedping.model_store.store import open_store
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.deletion import deletion_lock, plan_pruning
 
     given = RemovalOptions(**options)
-    store = open_store(given.store_path)
+    store, pings = open_store(given.store_path), open_landing(given.landing)
     names = studies or tuple(name for name in store.studies.names() if not store.study(name).is_private)
-    with deletion_lock(given.landing, looks=given.dry_run):
-        plans = [plan_pruning(store, given.landing, name, keep, int(time.time() * 1000)) for name in names]
+    with deletion_lock(pings, looks=given.dry_run):
+        plans = [plan_pruning(store, pings, name, keep, int(time.time() * 1000)) for name in names]
         for plan in plans:
             if plan.files and not given.dry_run:
                 _prune(store, plan, given.because)
@@ -158,14 +160,16 @@ def forget(client_id: UUID, journal: Path | None, **options: Any) -> None:
     It doesn't search backups and the journal's quarantine, and doesn't refuse what the client sends from now on.
     """
     from fedping.model_store.store import open_store
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.deletion import deletion_lock, pending_pings
     from fedping.server_jobs.health.findings import format_count
 
     given = RemovalOptions(**options)
-    store, journal = open_store(given.store_path), journal_of(journal, given.landing)
-    with deletion_lock(given.landing, looks=given.dry_run), status("searching the landed files") as set_status:
+    store, pings = open_store(given.store_path), open_landing(given.landing)
+    journal = journal_of(journal, given.landing)
+    with deletion_lock(pings, looks=given.dry_run), status("searching the landed files") as set_status:
         waiting = pending_pings(journal, client_id)  # first, as they may land in the meantime
-        erasure = _planned_erasure(store, given.landing, client_id, set_status)
+        erasure = _planned_erasure(store, pings, client_id, set_status)
         if not given.dry_run:
             _erase(store, erasure, client_id, given, set_status)
     _show_erasure(erasure, waiting, given)
@@ -204,7 +208,9 @@ class Erasure:
         return [plan.file for plan in self.plans if plan.study == study]
 
 
-def _planned_erasure(store: ModelStore, landing: Place, client_id: UUID, set_status: Callable[[str], None]) -> Erasure:
+def _planned_erasure(
+    store: ModelStore, landing: Landing, client_id: UUID, set_status: Callable[[str], None]
+) -> Erasure:
     from fedping.protocol.landed_file import UnreadableFile
     from fedping.server_jobs.deletion import find_pings, versions_of
 
@@ -345,13 +351,14 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
+    from fedping.protocol.landing import open_landing
     from fedping.protocol.notation import time_at
     from fedping.server_jobs.health.findings import format_count
     from fedping.server_jobs.participants import list_participants
 
-    store = open_store(store_path)
+    store, pings = open_store(store_path), open_landing(landing)
     for line in lines_of(store, study, lines):
-        participants = list_participants(landing, store.study(study), line)
+        participants = list_participants(pings, store.study(study), line)
         if as_json:
             click.echo(
                 msgspec.json.encode({"study": study, "line": line, **msgspec.to_builtins(participants)}).decode()
@@ -383,12 +390,13 @@ def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: P
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.health.findings import format_count
     from fedping.server_jobs.participants import MOST_PINGS, evaluations
 
-    store = open_store(store_path)
+    store, pings = open_store(store_path), open_landing(landing)
     for line in lines_of(store, study, lines):
-        found = evaluations(landing, store.study(study), line)
+        found = evaluations(pings, store.study(study), line)
         if not found and not as_json:
             click.echo(f"{study}/{line}: the newest {MOST_PINGS:,} pings report on no held-out rows")
         for one in found:

@@ -22,6 +22,7 @@ from fedping.terminal import status
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
+    from fedping.protocol.landing import Landing
     from fedping.protocol.location import Place
     from fedping.protocol.study import Study
     from fedping.server_jobs.round import Engine, Helper, RoundResult
@@ -172,6 +173,7 @@ def round_(study: str, line: str | None, **options: Any) -> int:
     is first. The wait does not count towards the time limit.
     """
     from fedping.model_store.store import open_store
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.schedule import parse_time_limit
     from fedping.server_jobs.shutdown import EndedBySignal, ended_by_signals
@@ -192,10 +194,10 @@ def round_(study: str, line: str | None, **options: Any) -> int:
     limit = parse_time_limit(given.time_limit)
     try:
         with ended_by_signals() as ending:
-            store = open_store(given.store_path)
+            store, landing = open_store(given.store_path), open_landing(given.landing)
             rounds = StudyRounds(
                 store=store,
-                landing=given.landing,
+                landing=landing,
                 study=study,
                 lines=lines_of(store, study, (line,) if line else ()),
                 as_json=given.as_json,
@@ -217,7 +219,7 @@ def round_(study: str, line: str | None, **options: Any) -> int:
                 try:
                     return rounds.run(engine, private)
                 finally:
-                    write_metrics(store, given.landing, given.metrics_file)
+                    write_metrics(store, landing, given.metrics_file)
     except EndedBySignal as ended:
         log.tell(ended.sentence, "info", study=study)
         return ended.exit_code
@@ -372,14 +374,14 @@ class StudyRounds:
 
     Attributes:
         store: the model store.
-        landing: where pings land.
+        landing: the landing folder.
         study: the name of the study.
         lines: the names of the lines.
         as_json: whether results are printed as JSON.
     """
 
     store: ModelStore
-    landing: Place
+    landing: Landing
     study: str
     lines: Sequence[str]
     as_json: bool = False
@@ -517,7 +519,9 @@ class StudyRounds:
 
 
 @contextmanager
-def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> Iterator[Callable[[RoundResult], None]]:
+def noting_attempt(
+    store: ModelStore, landing: Landing, study: str, line: str
+) -> Iterator[Callable[[RoundResult], None]]:
     """Note next to the pings how the round in the block ends; yield a function that takes its result."""
     from fedping.server_jobs.round_status import keep_attempt, last_attempt
     from fedping.server_jobs.shutdown import DeadlineReached, Interrupted
@@ -564,7 +568,7 @@ def _reason(error: BaseException | None) -> str:
     return str(error) if isinstance(error, FedpingError) else type(error).__name__ if error is not None else ""
 
 
-def _part(error: BaseException | None, store: ModelStore, landing: Place) -> Literal["", "store", "landing"]:
+def _part(error: BaseException | None, store: ModelStore, landing: Landing) -> Literal["", "store", "landing"]:
     """Return the part that a round failed on, from the error and its causes."""
     from fedping.model_store.store import StoreError
     from fedping.protocol.landed_file import UnreadableFile
@@ -578,13 +582,13 @@ def _part(error: BaseException | None, store: ModelStore, landing: Place) -> Lit
             file = Path(os.fsdecode(error.filename)).absolute()
             if store.is_near and file.is_relative_to(Path(store.where).absolute()):
                 return "store"
-            if isinstance(landing, Path) and file.is_relative_to(landing.absolute()):
+            if isinstance(landing.place, Path) and file.is_relative_to(landing.place.absolute()):
                 return "landing"
         error = error.__cause__
     return ""
 
 
-def write_metrics(store: ModelStore, landing: Place, path: Path | None) -> None:
+def write_metrics(store: ModelStore, landing: Landing, path: Path | None) -> None:
     """Write the metrics of rounds to the file of ``--metrics-file``; a failure is logged, and rounds go on."""
     if path is None:
         return

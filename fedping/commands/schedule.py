@@ -177,6 +177,7 @@ def schedule(**options: Any) -> None:
     limit.
     """
     from fedping.model_store.store import open_store
+    from fedping.protocol.landing import open_landing
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.round.wait_for_clients import check_wait
     from fedping.server_jobs.schedule import Job, WallClock, full_utc, run_jobs
@@ -188,11 +189,11 @@ def schedule(**options: Any) -> None:
     until = given.end(clock.now())
     try:
         with ended_by_signals() as ending, ExitStack() as running:
-            store = open_store(given.store_path)
+            store, landing = open_store(given.store_path), open_landing(given.landing)
             planned = [
                 StudyRounds(
                     store=store,
-                    landing=given.landing,
+                    landing=landing,
                     study=study.name,
                     lines=lines_of(store, study.name, study.lines),
                     as_json=given.as_json,
@@ -218,7 +219,7 @@ def schedule(**options: Any) -> None:
                     try:
                         run_reported(rounds, engine, private, wait, ending.within(study.limit, rounds.subject))
                     finally:
-                        write_metrics(store, given.landing, given.metrics_file)
+                        write_metrics(store, landing, given.metrics_file)
 
                 return Job(run, study.next_after, study.name if given.plan is not None else "")
 

@@ -17,7 +17,7 @@ from fedping.model_store import ModelStore
 from fedping.model_store.version import Outcome
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.location import Place
+from fedping.protocol.landing import Landing
 from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.study import Line
 from fedping.server_jobs.round_status import Attempt, last_attempt
@@ -42,13 +42,13 @@ class LineRounds:
     private: bool
 
 
-def line_rounds(landing: Place, store: ModelStore, study: str, line: Line, newest: Outcome | None) -> LineRounds:
+def line_rounds(landing: Landing, store: ModelStore, study: str, line: Line, newest: Outcome | None) -> LineRounds:
     """Return what there is to tell of a line whose newest version has been read."""
     last = last_attempt(landing, store.where, study, line.name)
     return LineRounds(study, line.name, newest, last, line.privacy is not None)
 
 
-def all_rounds(landing: Place, store: ModelStore) -> list[LineRounds]:
+def all_rounds(landing: Landing, store: ModelStore) -> list[LineRounds]:
     """Return what there is to tell of every line of a store; a study that cannot be read is left out."""
     rounds = []
     for name in store.studies.names():
@@ -123,7 +123,7 @@ def _seconds(time: str) -> float:
     return milliseconds_of(time) / 1000
 
 
-def write_textfile(landing: Place, store: ModelStore, path: Path) -> None:
+def write_textfile(landing: Landing, store: ModelStore, path: Path) -> None:
     """Replace a file by the metrics of a store's rounds, at once and whole, readable for all.
 
     Raises:

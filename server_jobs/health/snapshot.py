@@ -64,6 +64,7 @@ class StudyMonitor:
 
     def __init__(self, places: IngestSettings, clock: Callable[[], float] = time.time) -> None:
         self._places, self._clock = places, clock
+        self._landing = open_landing(places.landing)
         self._store = store_at(places.store)
         self._lock = threading.Lock()
         self._lines: dict[tuple[str, str], _SeenLine] = {}
@@ -111,7 +112,7 @@ class StudyMonitor:
         """Return the rounds of the lines that have been checked."""
         with self._lock:
             return [
-                line_rounds(self._places.landing, self._store, study, seen.line, seen.newest)
+                line_rounds(self._landing, self._store, study, seen.line, seen.newest)
                 for (study, _), seen in self._lines.items()
             ]
 
@@ -160,7 +161,7 @@ class StudyMonitor:
             key = (study.name, line.name)
             seen = self._lines.get(key)
             if seen is None or seen.of is not study:  # its settings have changed
-                seen = self._lines[key] = _SeenLine(self._places, study, line)
+                seen = self._lines[key] = _SeenLine(self._landing, study, line)
             known = seen.facts(self._store, int(now * 1e9))
         known = replace(known, troubles=(*troubles, *known.troubles))
         facts = CheckInput(
@@ -175,7 +176,7 @@ class StudyMonitor:
         )
         if not facts.free or (when := facts.recent_ms) is None:
             return facts
-        beside = self._beside.setdefault((study.name, known.name), _SeenBeside(self._places.landing, study.name))
+        beside = self._beside.setdefault((study.name, known.name), _SeenBeside(self._landing, study.name))
         return replace(facts, beside=beside.between(*when, now_ms=int(now * 1000)))
 
     def _declared(self, study: str) -> tuple[Declared, tuple[str, ...]]:
@@ -188,7 +189,7 @@ class StudyMonitor:
 class _SeenBeside:
     """Landed pings of the arms without a line during a line's last rounds, counted once for these rounds."""
 
-    def __init__(self, landing: Place, study: str) -> None:
+    def __init__(self, landing: Landing, study: str) -> None:
         self._landed = LandedBeside(landing, study)
         self._last: tuple[tuple[int, int], int] | None = None
 
@@ -206,11 +207,11 @@ class _SeenBeside:
 class _SeenLine:
     """Cache of what was read of a line: its newest versions, and the footers of landed files."""
 
-    def __init__(self, places: IngestSettings, of: Study, line: Line) -> None:
+    def __init__(self, landing: Landing, of: Study, line: Line) -> None:
         self.of, self._study, self._line = of, of.name, line
         self._most_examples = of.limits.examples if of.limits is not None else None
-        self._landing = places.landing
-        self._landed = LandedPings(places.landing, of.name, line.name)
+        self._landing = landing
+        self._landed = LandedPings(landing, of.name, line.name)
         self._numbers: list[int] = []
         self._outcomes: dict[tuple[int, Stamp | None], Outcome | str] = {}
         self._asked_of: tuple[tuple[int, Stamp | None], ...] | None = None
@@ -385,8 +386,8 @@ class _Listed:
 class LandedPings:
     """Counts the landed pings of one version of a line at a time, the newest. Each footer is read once."""
 
-    def __init__(self, landing: Place, study: str, line: str) -> None:
-        self._landing, self._study, self._line = open_landing(landing), study, line
+    def __init__(self, landing: Landing, study: str, line: str) -> None:
+        self._landing, self._study, self._line = landing, study, line
         self._rows: dict[Place, int | None] = {}
         self._last: _Listed | None = None
 
@@ -416,8 +417,8 @@ class LandedPings:
 class LandedBeside:
     """Counts the landed pings of the arms of a study that follow no line."""
 
-    def __init__(self, landing: Place, study: str) -> None:
-        self._landing, self._study = open_landing(landing), study
+    def __init__(self, landing: Landing, study: str) -> None:
+        self._landing, self._study = landing, study
         self._rows: dict[Place, int] = {}
 
     def between(self, after_ms: int, until_ms: int) -> int:

@@ -77,10 +77,10 @@ def _journal_trouble(watched: ServiceState) -> str | None:
 
 def _landing_trouble(watched: ServiceState) -> str | None:
     """Check the landing folder. Failing compaction reports a bucket that can't be written."""
-    landing = watched.settings.landing
-    if isinstance(landing, Path):
-        return _folder_trouble(landing, "landing")
-    return None if open_landing(landing).exists() else f"there is nothing at {landing} any more; start ingest again"
+    landing = open_landing(watched.settings.landing)
+    if isinstance(landing.place, Path):
+        return _folder_trouble(landing.place, "landing")
+    return None if landing.exists() else f"there is nothing at {landing} any more; start ingest again"
 
 
 def _store_trouble(watched: ServiceState) -> str | None:
@@ -94,9 +94,9 @@ def _store_trouble(watched: ServiceState) -> str | None:
 
 def _behind(watched: ServiceState) -> str | None:
     """Return a sentence if a line's newest version can't be served, or was lost from the store."""
-    store, landing = watched.store, watched.settings.landing
+    store, landing = watched.store, open_landing(watched.settings.landing)
     for name, line in _lines(watched):
-        noted = open_landing(landing).read_published(store.where, name, line)
+        noted = landing.read_published(store.where, name, line)
         if trouble := store.lines.trouble(name, line):
             return trouble
         if noted > (newest := store.lines.newest(name, line)):
@@ -126,7 +126,7 @@ def _requests_trouble(watched: ServiceState) -> str | None:
 
 def _rounds_trouble(watched: ServiceState) -> str | None:
     """Check the rounds of running studies; failures count once they are a problem of the study's health."""
-    store, landing = watched.store, watched.settings.landing
+    store, landing = watched.store, open_landing(watched.settings.landing)
     for study, line in _lines(watched):
         attempt = last_attempt(landing, store.where, study, line)
         # Each read of a bucket takes long, so the store is only read if the note shows a problem.

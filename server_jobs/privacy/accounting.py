@@ -1,13 +1,13 @@
-"""What rounds cost their clients: ε of a schedule, the noise or the rounds that keep an ε, and a filter that stops.
+"""Privacy accounting: ε of a schedule, the noise or the number of rounds for a given ε, and a filter.
 
-A schedule is fixed before training: T rounds, in each of which every client takes part with probability q, by a secret
-coin, and adds at most S (L2) to a sum that gets Gaussian noise of standard deviation zS. What is asked, how it is
-clipped and whose data there are may depend on what came out before; q, z and T may not (arXiv 2602.06756). Stopping
-early is free. Where a person chooses q and z anew after having seen results, only :class:`RenyiFilter` counts rightly.
-The unit is a client; neighbours differ by one client with all its pings (add or remove).
+A schedule is fixed before training: T rounds, in each of which every client takes part with probability q, sampled
+secretly, and adds at most S (L2) to a sum that gets Gaussian noise of standard deviation zS. Queries, clipping and data
+may depend on earlier results; q, z and T may not (arXiv 2602.06756). Stopping early costs nothing. If q and z are
+chosen again after seeing results, only :class:`RenyiFilter` is valid. The unit of privacy is a client; neighbours
+differ by one client with all its pings (add or remove).
 
-The accountants are those of dp-accounting, which others check against. The noise on integers is a discrete Gaussian; it
-is counted as a continuous one, whose Rényi divergences it has to 1e-11 from a standard deviation of 1 on.
+The accountants are those of dp-accounting, a common reference. The noise on integers is a discrete Gaussian and is
+counted as a continuous one. From a standard deviation of 1 on, their Rényi divergences differ by at most 1e-11.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from typing import Any, Protocol
 from fedping.server_jobs.privacy.gaussian import NoGuarantee, epsilon_of, mu_of
 
 MOST_ROUNDS = 1_000_000
-"""No schedule may have more."""
+"""Maximum rounds of a schedule."""
 
 WHOLE_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
-"""Of Rényi divergences. dp-accounting computes whole orders exactly; its series for orders between them is up to 2.6
-times too high (q = 0.5, z = 8) or does not converge. These orders alone cost up to 7.5 % of an ε below 20 (where
-the best one is between 256 and 512), and more of a larger one (where it is between 1 and 2)."""
+"""Orders of Rényi divergences. dp-accounting computes whole orders exactly; its series for orders between them is up to
+2.6 times too high (q = 0.5, z = 8) or doesn't converge. Using only these orders raises an ε below 20 by up to 7.5 % (if
+the best order is between 256 and 512), and a larger ε by more (if it is between 1 and 2)."""
 
 _TOO_WIDE = 200.0
-"""From this ε on a bound that is found at once will do: it protects nobody, and its PLD would be huge."""
+"""ε from which a quick bound suffices: such an ε gives no protection, and its PLD would be huge."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds that are fixed beforehand."""
+    """A schedule of rounds, fixed before training."""
 
     sampling: float
-    """q, the probability with which a client takes part in a round, by a coin that nobody else sees; 1 for all."""
+    """q, the probability with which a client takes part in a round, sampled secretly; 1 for all clients."""
     noise_multiplier: float
-    """z, the standard deviation of the noise over the bound S on what one client adds."""
+    """z, the standard deviation of the noise divided by the bound S on a client's contribution."""
     rounds: int
-    """T. Without sampling only those count in which one and the same client takes part."""
+    """T. Without sampling only the rounds with the same client count."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.sampling <= 1:
@@ -54,38 +54,38 @@ class Schedule:
 
     @classmethod
     def of_contributions(cls, noise_multiplier: float, contributions: int) -> Schedule:
-        """Return the schedule of clients that take part in so many rounds at most, of any number, seen by everybody."""
+        """Return the schedule for clients that publicly take part in at most that many rounds, of any number."""
         return cls(1.0, noise_multiplier, contributions)
 
 
 class Accountant(Protocol):
-    """A way of counting whose ε is never below the truth; it falls with z and δ and grows with q and T."""
+    """An upper bound of ε, which decreases with z and δ, and increases with q and T."""
 
     def name(self, sampling: float) -> str:
-        """Return what lineage says of how ε was counted: the method, its settings, the library and its version."""
+        """Return the accountant's name for the lineage: the method, its settings, the library and its version."""
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return ε of all the schedule's rounds together, in nats; infinity if there is none."""
+        """Return ε of all rounds of the schedule together, in nats; infinity without a guarantee."""
 
 
 @dataclass(frozen=True)
 class Pld:
-    """By privacy loss distributions: tight up to the grid, for a schedule fixed beforehand. Exact for q = 1."""
+    """Accountant by privacy loss distributions: tight up to the grid, for a fixed schedule; exact for q = 1."""
 
     grid: float = 1e-4
-    """The distance of privacy losses that are told apart, in nats. A wider grid is faster, and ε larger."""
+    """Resolution of privacy losses in nats. A coarser grid is faster and gives a larger ε."""
 
     def name(self, sampling: float) -> str:
-        """Return "exact Gaussian" where everybody takes part, for then no grid is needed."""
+        """Return "exact Gaussian" without sampling, which needs no grid."""
         if sampling == 1:
             return "exact Gaussian"
         return f"PLD, add or remove one, grid {self.grid:g}, dp-accounting {version('dp-accounting')}"
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return ε; beyond 200, the smaller of the bounds by Rényi divergences and by leaving sampling out.
+        """Return ε; above 200, the smaller of the bounds by Rényi divergences and without sampling.
 
-        It takes 0.1 to 3 s, less on a wider grid: before a round, compare its number with what :func:`rounds_allowed`
-        returned once.
+        It takes 0.1 to 3 s, less on a coarser grid. Before a round, compare its number with the stored result of
+        :func:`rounds_allowed` instead.
         """
         if (trivial := _trivial(schedule, delta)) is not None:
             return trivial
@@ -93,8 +93,8 @@ class Pld:
         if schedule.sampling == 1:
             return unsampled
         bound = min(unsampled, Renyi().epsilon(schedule, delta))
-        # Powers of a Fourier transform are off by about this (measured against the exact Gaussian, up to 10^6 rounds):
-        # for a δ of 1e-11 the library's ε is too small by 7e-6 of itself without it.
+        # The error of powers of a Fourier transform (measured against the exact Gaussian, up to 10^6 rounds). Without
+        # it, the library's ε for a δ of 1e-11 is too small by a factor of 7e-6.
         rounding = 1e-13 + 1e-16 * schedule.rounds
         if bound > _TOO_WIDE or delta < 2 * rounding:
             return bound
@@ -104,29 +104,29 @@ class Pld:
 
 @dataclass(frozen=True)
 class Renyi:
-    """By Rényi divergences (Mironov 2017): quick, up to twice as large as by :class:`Pld`, and useless for tiny q."""
+    """Accountant by Rényi divergences (Mironov 2017): fast, up to twice the ε of :class:`Pld`, unusable for tiny q."""
 
     orders: tuple[float, ...] = WHOLE_ORDERS
 
     def name(self, sampling: float) -> str:
-        """Return the order too if there is one alone."""
+        """Return the name, with the order if there is only one."""
         orders = f"order {self.orders[0]:g}" if len(self.orders) == 1 else f"{len(self.orders)} orders"
         return f"Rényi, {orders}, dp-accounting {version('dp-accounting')}"
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return the least ε of any order."""
+        """Return the smallest ε over the orders."""
         trivial = _trivial(schedule, delta)
         return self.least(schedule, delta)[0] if trivial is None else trivial
 
     def least(self, schedule: Schedule, delta: float) -> tuple[float, float]:
-        """Return ε and the order that gives it, for a schedule with rounds and noise and δ between 0 and 1."""
+        """Return ε and its order, for a schedule with rounds and noise, and δ between 0 and 1."""
         from dp_accounting.rdp import compute_epsilon
 
         epsilon, order = compute_epsilon(self.orders, self.divergences(schedule), delta)
         return float(epsilon), float(order)
 
     def divergences(self, schedule: Schedule) -> list[float]:
-        """Return ρ, the divergence of all rounds together, at each order; nats."""
+        """Return ρ, the divergence of all rounds together, at each order, in nats."""
         one = _divergences(self.orders, schedule.sampling, schedule.noise_multiplier)
         return [schedule.rounds * rho if schedule.rounds else 0.0 for rho in one]
 
@@ -136,16 +136,16 @@ _ROUGH = Pld(1e-3)
 
 
 def epsilon(schedule: Schedule, delta: float, accountant: Accountant = PLD) -> float:
-    """Return ε of all the schedule's rounds together, never below the truth; in nats, infinity if there is none."""
+    """Return an upper bound of ε of all rounds of the schedule, in nats; infinity without a guarantee."""
     return accountant.epsilon(schedule, delta)
 
 
 def rounds_allowed(
     sampling: float, noise_multiplier: float, epsilon: float, delta: float, accountant: Accountant = PLD
 ) -> int:
-    """Return the last round that (ε, δ) allows, 0 if not even the first; at most :data:`MOST_ROUNDS`.
+    """Return the number of rounds that (ε, δ) allows, at most :data:`MOST_ROUNDS`.
 
-    It takes seconds. Callers keep it, and compare a round's number with it.
+    It takes seconds, so callers store the result and compare a round's number with it.
     """
 
     def fits(each: Accountant, rounds: int) -> bool:
@@ -158,7 +158,7 @@ def rounds_allowed(
 
 
 def _last(fits: Callable[[int], bool], known: int) -> int:
-    """Return the largest number of rounds that fits, by doubling steps and halving; ``known`` fits."""
+    """Return the largest number of rounds that fits, by doubling and bisection, from ``known``, which fits."""
     low, step = known, 1
     while (high := min(low + step, MOST_ROUNDS + 1)) <= MOST_ROUNDS and fits(high):
         low, step = high, 2 * step
@@ -171,12 +171,12 @@ def _last(fits: Callable[[int], bool], known: int) -> int:
 def noise_multiplier_for(
     epsilon: float, delta: float, sampling: float, rounds: int, accountant: Accountant = PLD
 ) -> float:
-    """Return the least z whose schedule keeps (ε, δ): not less than needed, and at most 2e-6 of itself more.
+    """Return the smallest z whose schedule keeps (ε, δ), at most a factor of 2e-6 above the exact one.
 
     It takes seconds.
 
     Raises:
-        NoGuarantee: if no noise keeps them: ε or δ is 0.
+        NoGuarantee: no noise keeps them, because ε or δ is 0.
     """
     if not (epsilon > 0 and delta > 0):
         raise NoGuarantee(f"no Gaussian noise keeps an epsilon of {epsilon:g} with a delta of {delta:g}")
@@ -197,7 +197,7 @@ def noise_multiplier_for(
 
 
 def _least(excess: Callable[[float], float], start: float, step: float) -> float:
-    """Return the least number without excess, which falls, or at most 2e-6 more."""
+    """Return the smallest number at which a decreasing excess is not positive, or at most 2e-6 more."""
     from scipy.optimize import brentq
 
     high = start
@@ -213,25 +213,27 @@ def _least(excess: Callable[[float], float], start: float, step: float) -> float
 
 
 def _rough_first(accountant: Accountant) -> tuple[Accountant, ...]:
-    """Return an accountant after one ten times as fast whose answers are close, and safe, if there is one."""
+    """Return an accountant, after a ten times faster one with close upper bounds if it exists."""
     return (_ROUGH, accountant) if isinstance(accountant, Pld) and accountant.grid < _ROUGH.grid else (accountant,)
 
 
 @dataclass(frozen=True)
 class RenyiFilter:
-    """A budget for segments, each fixed when it starts, whose q, z and rounds may depend on all results before it.
+    """A budget for segments, each fixed when it starts, whose q, z and rounds may depend on all earlier results.
 
-    Sums of Rényi divergences at one order that was fixed at the start stay valid then (Feldman and Zrnic 2021). The
-    least over orders, or a PLD, does not; so the order has to be chosen for what is planned (:func:`order_for`).
+    Sums of Rényi divergences at one fixed order stay valid then. A minimum over orders, or a PLD, does not, so the
+    order must be chosen for the planned schedule (:func:`order_for`).
+
+    Source: Feldman and Zrnic 2021.
     """
 
     order: int
     """α, at least 2."""
     epsilon: float
-    """The budget; nats."""
+    """The budget, in nats."""
     delta: float
     spent: float = 0.0
-    """ρ at the order, of all segments so far; nats."""
+    """ρ of all segments so far at the order, in nats."""
 
     def __post_init__(self) -> None:
         if self.order not in WHOLE_ORDERS:
@@ -240,7 +242,7 @@ class RenyiFilter:
             raise NoGuarantee(f"delta is {self.delta:g}, and has to lie between 0 and 1")
 
     def after(self, segment: Schedule) -> RenyiFilter:
-        """Return the filter after a segment has been spent, or part of it; whether it was allowed is not asked."""
+        """Return the filter after a segment, or part of it, has been spent, whether or not it was allowed."""
         if segment.sampling == 0 or segment.rounds == 0:
             return self
         if segment.noise_multiplier == 0:
@@ -248,11 +250,11 @@ class RenyiFilter:
         return replace(self, spent=self.spent + Renyi((self.order,)).divergences(segment)[0])
 
     def allows(self, segment: Schedule) -> bool:
-        """Return whether the budget holds with the segment included; to be asked before it runs."""
+        """Return whether the budget allows a segment that has not run yet."""
         return self.after(segment).spent_epsilon() <= self.epsilon
 
     def spent_epsilon(self) -> float:
-        """Return ε so far (Canonne, Kamath and Steinke 2020, proposition 12); nats."""
+        """Return ε so far, in nats (Canonne, Kamath and Steinke 2020, proposition 12)."""
         if self.spent == 0:
             return 0.0
         tail = (math.log(self.delta) + math.log(self.order)) / (self.order - 1)
@@ -260,12 +262,12 @@ class RenyiFilter:
 
 
 def order_for(schedule: Schedule, delta: float) -> int:
-    """Return the order at which a planned schedule, with rounds and noise, costs least; for a :class:`RenyiFilter`."""
+    """Return the order with the smallest ε for a planned schedule, for a :class:`RenyiFilter`."""
     return int(Renyi().least(schedule, delta)[1])
 
 
 def _trivial(schedule: Schedule, delta: float) -> float | None:
-    """Return ε where nothing has to be counted, else None."""
+    """Return ε if it needs no accounting; otherwise None."""
     if not 0 <= delta <= 1:
         raise NoGuarantee(f"delta is {delta:g}, and has to lie between 0 and 1")
     if schedule.sampling == 0 or schedule.rounds == 0 or delta == 1:

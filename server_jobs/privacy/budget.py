@@ -75,19 +75,19 @@ def _counted(central: Central, releases: int) -> tuple[float, str]:
     assert central.noise_multiplier is not None
     schedule = Schedule(central.sampling, central.noise_multiplier, releases)
     accountant = Pld(grid=1e-3)
-    found = epsilon(schedule, central.delta, accountant)
-    if found > central.epsilon and central.sampling < 1:
+    spent_epsilon = epsilon(schedule, central.delta, accountant)
+    if spent_epsilon > central.epsilon and central.sampling < 1:
         accountant = PLD
-        found = epsilon(schedule, central.delta, accountant)
-    return found, accountant.name(central.sampling)
+        spent_epsilon = epsilon(schedule, central.delta, accountant)
+    return spent_epsilon, accountant.name(central.sampling)
 
 
 def beyond_promise(privacy: Privacy, releases: int) -> float | None:
     """Return ε of a line's central guarantee after a number of releases if it exceeds the guarantee; None if not."""
-    found, _ = epsilon_after(privacy, releases)
-    if found is None or privacy.central is None or found <= privacy.central.epsilon * _LAST_DIGITS:
+    spent_epsilon, _ = epsilon_after(privacy, releases)
+    if spent_epsilon is None or privacy.central is None or spent_epsilon <= privacy.central.epsilon * _LAST_DIGITS:
         return None
-    return found
+    return spent_epsilon
 
 
 def needs_key(privacy: Privacy) -> bool:
@@ -183,21 +183,21 @@ def privacy_with_noise(privacy: Privacy, name: str) -> Privacy:
         return privacy
     assert releases is not None
     if central.noise_multiplier is not None:
-        found = beyond_promise(privacy, releases)
-        if found is not None:
+        excess = beyond_promise(privacy, releases)
+        if excess is not None:
             raise InvalidSettings(
-                f"line '{name}' would spend epsilon = {found:.4g} with noise_multiplier = "
+                f"line '{name}' would spend epsilon = {excess:.4g} with noise_multiplier = "
                 f"{central.noise_multiplier:g} over {releases:,} releases, and promises {central.epsilon:g}; leave "
                 "'noise_multiplier' out, and it is derived"
             )
         return privacy
-    found = _least_noise(central.epsilon, central.delta, central.sampling, releases)
-    if not found < 1e30:
+    noise_multiplier = _least_noise(central.epsilon, central.delta, central.sampling, releases)
+    if not noise_multiplier < 1e30:
         raise FedpingError(
             f"no noise gives line '{name}' epsilon = {central.epsilon:g} and delta = {central.delta:g} over "
             f"{releases:,} releases; give more of either, or fewer rounds"
         )
-    return replace(privacy, central=replace(central, noise_multiplier=found))
+    return replace(privacy, central=replace(central, noise_multiplier=noise_multiplier))
 
 
 @lru_cache(maxsize=64)

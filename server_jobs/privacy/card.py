@@ -1,6 +1,6 @@
 """The privacy card of a study: who trusts whom, what leaves a device, what is guaranteed, and what is not.
 
-It is made of the study's settings and of where its lines began, for whoever takes part, in words and as JSON.
+It follows from the study's settings and the origins of its lines, as text for participants and as JSON.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ OF_BOTH_SERVERS = (
     "that both servers see how many clients count in a round, and the number of each ping; the operator, whose",
     "the two servers together: were they to put together what they have, they could read every vector that was sent",
 )
-"""What is not covered besides, where there are two."""
+"""Further limits of the guarantee on two-server lines."""
 
 
 class LineCard(Struct, frozen=True, kw_only=True):
-    """The card of one line; sentences, but for the guarantees, which are numbers too (None where there is none).
+    """The card of one line: sentences, and the guarantees as numbers (None without one).
 
-    ``begins`` tells of whose pings its start weights tell; empty if nobody's.
+    ``begins`` is the origin of its start weights; empty without a warm start.
     """
 
     line: str
@@ -56,7 +56,7 @@ class Card(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The card as it is read."""
+        """The card as text."""
         parts = [f"Privacy of the study '{self.study}'"]
         for each in self.lines:
             parts += [
@@ -72,7 +72,7 @@ class Card(Struct, frozen=True, kw_only=True):
 
 
 def card_of(study: Study, begun: Mapping[str, WarmStart] = MappingProxyType({})) -> Card:
-    """Return the card of a study; ``begun`` says by line from where its version 0 took weights over."""
+    """Return the card of a study; ``begun`` has the origins of version 0 by line, for lines with a warm start."""
     return Card(
         study=study.name,
         lines=tuple(
@@ -83,22 +83,22 @@ def card_of(study: Study, begun: Mapping[str, WarmStart] = MappingProxyType({}))
 
 
 def _begins(line: Line, origin: WarmStart) -> str:
-    """Return of whose pings the start weights of a line tell, and what was promised to those."""
+    """Return the origins of a line's start weights, and the guarantees of the clients that they were learned from."""
     ancestors = (origin.taken, *origin.before)
-    told = "; ".join(_learned(each) for each in ancestors)
+    origins = "; ".join(_learned(each) for each in ancestors)
     if line.privacy is None:
-        return f"{told}. To its own pings nothing is promised"
-    said = f"{told}. None of this is part of the guarantee above, which covers what this line's rounds release"
+        return f"{origins}. To its own pings nothing is promised"
+    sentence = f"{origins}. None of this is part of the guarantee above, which covers what this line's rounds release"
     spent = [each for each in ancestors if each.epsilon is not None]
     if spent and (central := line.privacy.central) is not None:
         epsilon = central.epsilon + sum(each.epsilon or 0.0 for each in spent)
         delta = central.delta + sum(each.delta or 0.0 for each in spent)
         lines = ", ".join(f"{each.study}/{each.line}" for each in spent)
-        said += (
+        sentence += (
             f"; an installation that took part in {lines} too has (epsilon = {epsilon:.4g}, delta = {delta:.2g}) for "
             "all of it together"
         )
-    return said
+    return sentence
 
 
 def _learned(taken: Ancestor) -> str:
@@ -198,16 +198,16 @@ def _leaves(privacy: Privacy, m: int) -> str:
 
 
 def guarantee_in_words(privacy: Privacy) -> str:
-    """Return what a private line guarantees, as part of a sentence."""
-    said = []
+    """Return the guarantee of a private line, as part of a sentence."""
+    guarantees = []
     if (central := privacy.central) is not None:
-        joined = []
+        conditions = []
         if central.sampling < 1:
-            joined.append(f"a secret coin counts {100 * central.sampling:.3g} % of the clients in each")
+            conditions.append(f"a secret coin counts {100 * central.sampling:.3g} % of the clients in each")
         if privacy.contributions is not None:
-            joined.append(f"a client contributes to {privacy.contributions:,} of them at most, and counts itself")
-        each = " and ".join(joined) or "a client may contribute to all of them"
-        said.append(
+            conditions.append(f"a client contributes to {privacy.contributions:,} of them at most, and counts itself")
+        each = " and ".join(conditions) or "a client may contribute to all of them"
+        guarantees.append(
             f"(epsilon = {central.epsilon:g}, delta = {central.delta:.2g}) differential privacy for an installation, "
             f"all {central.rounds:,} rounds together, {each}: whatever is published is up to e^epsilon = "
             f"{_times(math.exp(central.epsilon))} times as likely with it as without it, but for a chance of delta"
@@ -217,18 +217,18 @@ def guarantee_in_words(privacy: Privacy) -> str:
         times = privacy.contributions
         each = "each contribution" if times is None else f"each of {times:,} contributions"
         delta = f", delta = {local.delta:.2g}" if not isinstance(local, OneSign) else ""
-        said.append(
+        guarantees.append(
             f"local differential privacy of epsilon = {local.epsilon:g}{delta} for {each}, against everybody, the "
             "operator too"
         )
-    if privacy.shared is not None and not said:
-        said.append(
+    if privacy.shared is not None and not guarantees:
+        guarantees.append(
             f"no figure: neither of two servers can read what a client sends, and both learn the sums of all, of "
             f"{privacy.shared.min_batch:,} clients or more, as they are"
         )
-    return "; and ".join(said)
+    return "; and ".join(guarantees)
 
 
 def _times(number: float) -> str:
-    """Return a factor of three digits, written out as long as that can be read."""
+    """Return a factor with three digits, without an exponent if it is below a million."""
     return f"{number:.3g}" if not 100 <= number < 1e6 else f"{float(f'{number:.3g}'):,.0f}"

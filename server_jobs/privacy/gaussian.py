@@ -1,11 +1,13 @@
-"""The Gaussian mechanism without sampling: its exact privacy, and what the two textbook theorems say of it.
+"""The Gaussian mechanism without sampling: its exact privacy, and the bounds of the two textbook theorems.
 
-One Gaussian answer with noise of standard deviation z times the L2 sensitivity is exactly as private as telling N(0, 1)
-from N(μ, 1) is hard, with μ = 1/z; k answers are one with μ = √k/z ("Gaussian differential privacy"). Everything goes
-by logarithms of Φ, because e^ε overflows where δ does not, and δ is taken to be as large as rounding allows, which
-matters where ε is tiny (`fedping.protocol.gaussian`). Sources: Balle and Wang, "Improving the Gaussian Mechanism for
-Differential Privacy", 2018; Dong, Roth and Su, "Gaussian Differential Privacy", 2019; Dwork and Roth, "The
-Algorithmic Foundations of Differential Privacy", 2014, theorems 3.20 and A.1.
+The privacy of one Gaussian answer with noise of standard deviation z times the L2 sensitivity is the difficulty of
+distinguishing N(0, 1) from N(μ, 1), with μ = 1/z; k answers are one with μ = √k/z ("Gaussian differential privacy").
+All computations use logarithms of Φ, because e^ε overflows where δ does not. δ is rounded up, which matters for tiny ε
+(`fedping.protocol.gaussian`).
+
+Source: Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018; Dong, Roth and Su, "Gaussian
+Differential Privacy", 2019; Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014, theorems 3.20
+and A.1.
 """
 
 from __future__ import annotations
@@ -18,72 +20,72 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.gaussian import ERROR
 
 _UP, _DOWN = 1 + 1e-12, 1 - 1e-12
-"""By more than ln δ is off by rounding: what is told is on the safe side."""
+"""Factors that exceed the rounding error of ln δ, so that results are on the safe side."""
 
 
 class NoGuarantee(InvalidSettings, ValueError):
-    """What was asked for cannot be guaranteed in this way."""
+    """A guarantee that this mechanism cannot give."""
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """Return the least δ for an ε, never below the truth: Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ).
+    """Return the smallest δ for an ε, rounded up: Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ).
 
     Args:
-        epsilon: ε, at least 0; nats.
-        mu: sensitivity over noise, √k/z for k answers; 0 is no answer at all, infinity one without noise.
+        epsilon: ε, at least 0, in nats.
+        mu: sensitivity divided by noise, √k/z for k answers; 0 for no answer, infinity for one without noise.
     """
     return min(1.0, math.exp(_log_delta(_at_least_0("epsilon", epsilon), _at_least_0("mu", mu))) * _UP)
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the least ε for a δ, never below the truth; infinity for δ = 0 or μ = infinity.
+    """Return the smallest ε for a δ, rounded up; infinity for δ = 0 or μ = infinity.
 
     Args:
-        mu: sensitivity over noise, √k/z for k answers.
+        mu: sensitivity divided by noise, √k/z for k answers.
         delta: δ, at least 0.
     """
     if _at_least_0("mu", mu) == 0 or delta >= 1:
         return 0.0
-    if not delta > 0 or mu > 1e100:  # whose ε would be no double
+    if not delta > 0 or mu > 1e100:  # the ε exceeds the range of doubles
         return math.inf
-    wanted = math.log(delta)
-    if _log_delta(0, mu) <= wanted:
+    log_delta = math.log(delta)
+    if _log_delta(0, mu) <= log_delta:
         return 0.0
     high = 1.0
-    while _log_delta(high, mu) > wanted:
+    while _log_delta(high, mu) > log_delta:
         high *= 2
-    return _last(lambda epsilon: _log_delta(epsilon, mu) <= wanted, high, 0.0) * _UP
+    return _last(lambda epsilon: _log_delta(epsilon, mu) <= log_delta, high, 0.0) * _UP
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """Return the largest μ that keeps (ε, δ), never above the truth: the answers may have √k/z up to it.
+    """Return the largest μ that keeps (ε, δ), rounded down; it bounds √k/z for k answers.
 
     Args:
-        epsilon: ε, at least 0; nats.
-        delta: δ between 0 and 1; no Gaussian noise keeps δ = 0, which gives 0.
+        epsilon: ε, at least 0, in nats.
+        delta: δ between 0 and 1; the result for δ = 0 is 0, because no Gaussian noise keeps it.
     """
     if not delta > 0:
         return 0.0
     if delta >= 1 or math.isinf(_at_least_0("epsilon", epsilon)):
         return math.inf
-    wanted = math.log(delta)
+    log_delta = math.log(delta)
     low, high = 1.0, 1.0
-    while _log_delta(epsilon, high) <= wanted:
+    while _log_delta(epsilon, high) <= log_delta:
         high *= 2
-    while _log_delta(epsilon, low) > wanted:
+    while _log_delta(epsilon, low) > log_delta:
         low /= 2
-    return _last(lambda mu: _log_delta(epsilon, mu) <= wanted, low, high) * _DOWN
+    return _last(lambda mu: _log_delta(epsilon, mu) <= log_delta, low, high) * _DOWN
 
 
 def _last(fits: Callable[[float], bool], yes: float, no: float) -> float:
-    """Return the last number that fits on the way from one that does to one that does not."""
+    """Return the last number that fits between one that does and one that doesn't."""
     while (middle := (yes + no) / 2) not in (yes, no):
         yes, no = (middle, no) if fits(middle) else (yes, middle)
     return yes
 
 
 def _log_delta(epsilon: float, mu: float) -> float:
-    """Return ln δ, or a little more."""
+    """Return ln δ, rounded up."""
     if mu == 0:
         return -math.inf
     if math.isinf(mu):
@@ -99,12 +101,12 @@ def _log_delta(epsilon: float, mu: float) -> float:
 
 
 def textbook_noise(epsilon: float, delta: float) -> float:
-    """Return z = √(2 ln(1.25/δ))/ε, the noise over the sensitivity by Dwork and Roth's theorem A.1.
+    """Return z = √(2 ln(1.25/δ))/ε, the noise divided by the sensitivity by Dwork and Roth's theorem A.1.
 
     It is 38 to 46 % more than needed for ε up to a half. :func:`mu_of` is exact and holds for every ε.
 
     Raises:
-        NoGuarantee: for ε of 1 or more, where the theorem says nothing; for large ε its noise would be too small.
+        NoGuarantee: ε is 1 or more, for which the theorem doesn't hold; for large ε its noise would be too small.
     """
     if not 0 < epsilon < 1:
         raise NoGuarantee(
@@ -118,10 +120,10 @@ def advanced_composition(epsilon: float, delta: float, k: int, slack: float) -> 
     """Return the (ε', δ') of k answers of (ε, δ) each: ε√(2k ln(1/δ₀)) + kε(e^ε - 1) and kδ + δ₀.
 
     Args:
-        epsilon: of one answer; nats.
-        delta: of one answer.
+        epsilon: ε of one answer, in nats.
+        delta: δ of one answer.
         k: the number of answers.
-        slack: δ₀, which may be chosen freely above 0.
+        slack: δ₀, any number above 0.
 
     Source: Dwork and Roth, theorem 3.20.
     """
@@ -131,21 +133,21 @@ def advanced_composition(epsilon: float, delta: float, k: int, slack: float) -> 
 
 
 class ByTheorems(NamedTuple):
-    """What the two textbook theorems give for k Gaussian answers."""
+    """The bounds of the two textbook theorems for k Gaussian answers."""
 
     epsilon: float
-    """Of all answers; nats."""
+    """ε of all answers, in nats."""
     step: float
-    """Of one."""
+    """ε of one answer."""
     proven: bool
-    """Whether the first theorem may be used, which needs a step below 1. If not, the figures follow from nothing."""
+    """Whether the first theorem holds, which needs a step below 1. Otherwise the figures prove nothing."""
 
 
 def by_theorems(noise_multiplier: float, k: int, delta: float) -> ByTheorems:
-    """Return ε of k answers by theorems A.1 and 3.20, with δ divided between them so that ε is least.
+    """Return ε of k answers by theorems A.1 and 3.20, with the division of δ that minimises ε.
 
     Args:
-        noise_multiplier: z, the noise over the sensitivity.
+        noise_multiplier: z, the noise divided by the sensitivity.
         k: the number of answers, at least 1.
         delta: δ of all answers.
 

@@ -1,8 +1,8 @@
 """The operator's secret key: it samples the clients of private rounds, and signs the leader's requests to helpers.
 
-A sample hides its clients only from readers who cannot tell who is in it. So it follows from a key that is neither in
-the store nor beside the pings. With the key it is the same for every ping of a client, on every engine and in every
-repetition of a round, and another one in the next version or in another store. A lineage holds the key's SHA-256 alone.
+A sample protects its clients only if readers don't know it. So it follows from a key that is neither in the store nor
+next to the pings. With the key it is the same for every ping of a client, on every engine and in every repetition of a
+round, and differs between versions and stores. A lineage has only the key's SHA-256.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Coins:
 
     Attributes:
         study, line, iteration: the version.
-        digest: its digest, in hexadecimal, which differs between stores whatever the names.
+        digest: its digest, in hexadecimal, which differs between stores even if the names are the same.
         share: the share of clients that count.
-        key: the operator's key; shown in no representation.
+        key: the operator's key; never shown.
     """
 
     study: str
@@ -59,9 +59,9 @@ class Coins:
 
         own = hmac.digest(self.key, f"{self.study}|{self.line}|{self.iteration}|{self.digest}".encode(), "sha256")
         encryptor = Cipher(algorithms.AES256(own), modes.ECB()).encryptor()
-        drawn = encryptor.update(np.ascontiguousarray(clients, "<u8").tobytes()) + encryptor.finalize()
+        encrypted = encryptor.update(np.ascontiguousarray(clients, "<u8").tobytes()) + encryptor.finalize()
         below = ceil(Fraction(self.share) * 2**64)
-        mask: NDArray[np.bool_] = np.frombuffer(drawn, ">u8")[::2] <= np.uint64(below - 1)
+        mask: NDArray[np.bool_] = np.frombuffer(encrypted, ">u8")[::2] <= np.uint64(below - 1)
         return mask
 
 
@@ -80,11 +80,11 @@ def make_key(path: Path) -> None:
         write_secret(path, secrets.token_bytes(KEY_BYTES))
     except FileExistsError:
         raise FedpingError(
-            f"{path} is there already; a line keeps the key that its first round had, so nothing is overwritten: give "
-            "another name"
+            f"{path} exists, and keys are never overwritten, because a line keeps the key of its first round. Use "
+            "another name."
         ) from None
     except OSError as error:
-        raise FedpingError(f"no key can be written to {path}: {error.strerror}; give another place") from error
+        raise FedpingError(f"can't write a key to {path} ({error.strerror}). Use another file.") from error
 
 
 def read_key(path: Path, *, apart_from: tuple[Path, ...] = ()) -> bytes:
@@ -100,19 +100,19 @@ def read_key(path: Path, *, apart_from: tuple[Path, ...] = ()) -> bytes:
     try:
         text, mode = path.read_text().strip(), path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it isn't text"
         raise InvalidSettings(
-            f"the privacy key {path} cannot be read: {why}; 'fedping privacy key FILE' makes one"
+            f"can't read the privacy key {path} ({why}). Create one with 'fedping privacy key FILE'."
         ) from error
     if others_may_use(mode):
         raise InvalidSettings(
-            f"others than its owner may use the privacy key {path}; take that from them with 'chmod 600 {path}'"
+            f"users other than its owner can access the privacy key {path}. Remove the access with 'chmod 600 {path}'."
         )
     for folder in apart_from:
         if path.resolve().is_relative_to(folder.resolve()):
             raise InvalidSettings(
-                f"the privacy key {path} lies in {folder}, so that a copy of this would tell who was in a sample; move "
-                "it elsewhere"
+                f"the privacy key {path} is in {folder}, whose readers could then recognise sampled clients. Move the "
+                "key to another folder."
             )
     try:
         key = bytes.fromhex(text)
@@ -120,8 +120,8 @@ def read_key(path: Path, *, apart_from: tuple[Path, ...] = ()) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise InvalidSettings(
-            f"{path} is no privacy key, which is {2 * KEY_BYTES} hexadecimal digits; 'fedping privacy key FILE' makes "
-            "one"
+            f"{path} isn't a privacy key of {2 * KEY_BYTES} hexadecimal digits. Create one with 'fedping privacy key "
+            "FILE'."
         )
     return key
 
@@ -140,5 +140,5 @@ def leader_identity(secret: bytes) -> Identity:
 
 
 def verify_key(secret: bytes, study: str, line: str, version: int) -> bytes:
-    """Return the key with which both servers check the proofs of a version, 32 bytes, which no client knows."""
+    """Return the key with which both servers check a version's proofs, 32 bytes; clients don't know it."""
     return hmac.digest(secret, f"fedping verify v1|{study}|{line}|{version}".encode(), "sha256")

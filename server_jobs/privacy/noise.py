@@ -1,12 +1,13 @@
-"""Discrete Gaussian noise: whole numbers, drawn exactly, so that every released number could come from any data.
+"""Discrete Gaussian noise on whole numbers, sampled exactly, so that each released number is possible for any data.
 
-Noise in floating point gives itself away: of 100,000 outputs of NumPy's `laplace` added to neighbouring data, four in
-five could have come from one of the two alone. The discrete Gaussian has probability ∝ exp(-y²/2σ²) at each whole
-number y; its scale is σ, not the variance. Source: Canonne, Kamath and Steinke, "The Discrete Gaussian for
-Differential Privacy", 2020.
+Floating-point noise reveals data: of 100,000 outputs of NumPy's `laplace` added to neighbouring data, four in five are
+possible for one of the two only. The discrete Gaussian has probability ∝ exp(-y²/2σ²) at each whole number y; its scale
+is σ, not the variance.
 
 The noise of a published round comes from the operating system, by :class:`SystemNoise`. Seeded noise is another type,
-in the room that researchers use; a round takes it only of a study whose store declares it to be simulated.
+in the package for research. A round accepts it only if the study is declared to be simulated.
+
+Source: Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy", 2020.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from numpy.typing import NDArray
 from fedping.server_jobs.privacy.gaussian import NoGuarantee
 
 Bits: TypeAlias = Callable[[int], bytes]
-"""A source of so many random bytes."""
+"""Returns a number of random bytes."""
 Integers: TypeAlias = NDArray[np.int64]
 
 BY_OPENDP = 10_000
-"""So many coordinates OpenDP draws, in 0.8 s; a million would take it a minute."""
+"""Maximum coordinates that OpenDP draws, in 0.8 s; a million would take it a minute."""
 
 _LARGEST_SIGMA = 2.0**40
 _AT_A_TIME = 1 << 17
-"""Coordinates, so that memory stays below 20 MB."""
+"""Coordinates drawn at a time, which keeps memory below 20 MB."""
 _UNSURE = 2.0**-46
-"""A probability computed in doubles here is off by less than a tenth of that."""
+"""Ten times the maximum error of a probability that is computed in doubles here."""
 
 
 class Noise(Protocol):
-    """What adds noise to a vector of whole numbers."""
+    """A source of noise for vectors of whole numbers."""
 
     def integers(self, sigma: float, d: int) -> Integers:
         """Return d independent discrete Gaussians of standard deviation σ, shape (d,)."""
@@ -48,7 +49,7 @@ class Noise(Protocol):
 @final
 @dataclass(frozen=True)
 class SystemNoise:
-    """Noise that nobody can draw again, from the operating system's randomness: the only one for what is published."""
+    """Irreproducible noise from the operating system's randomness, the only noise for published rounds."""
 
     def integers(self, sigma: float, d: int) -> Integers:
         """Return d independent discrete Gaussians, shape (d,); zeros for σ = 0.
@@ -58,7 +59,7 @@ class SystemNoise:
             d: the number of coordinates.
 
         Raises:
-            NoGuarantee: for another σ. Below 1 the accountant's figures are not those of whole numbers.
+            NoGuarantee: another σ; below 1 the accountant's figures don't hold for whole numbers.
         """
         if checked_sigma(sigma) == 0 or d == 0:
             return np.zeros(d, np.int64)
@@ -69,7 +70,7 @@ def checked_sigma(sigma: float) -> float:
     """Return σ.
 
     Raises:
-        NoGuarantee: if it is neither 0 nor from 1 to 2^40.
+        NoGuarantee: it is neither 0 nor from 1 to 2^40.
     """
     if not (sigma == 0 or 1 <= sigma <= _LARGEST_SIGMA):
         raise NoGuarantee(
@@ -85,29 +86,29 @@ def _by_opendp(sigma: float, d: int) -> Integers:
     from opendp.metrics import l2_distance
     from opendp.mod import enable_features
 
-    enable_features("contrib")  # OpenDP's word for what its committee has not yet proven line by line
+    enable_features("contrib")  # for mechanisms that OpenDP's committee has not yet proven line by line
     add = make_gaussian(vector_domain(atom_domain(T="i64")), l2_distance(T="i64"), scale=float(sigma))
     return np.array(add([0] * d), np.int64)
 
 
 def discrete_gaussian(bits: Bits, sigma: float, d: int) -> Integers:
-    """Return d discrete Gaussians from a source of random bytes, shape (d,): all at once, and exactly.
+    """Return d discrete Gaussians from a source of random bytes, shape (d,), vectorised and exact.
 
-    Two-sided geometric numbers are proposed and accepted as algorithm 3 of Canonne, Kamath and Steinke has it. Every
-    coin compares 64 random bits with a probability in doubles; where that is too close to tell, once in 2^45 coins, 192
-    more bits and 80 decimals decide.
+    Two-sided geometric numbers are proposed and accepted by algorithm 3 of Canonne, Kamath and Steinke. Each coin
+    compares 64 random bits with a probability in doubles. If they are too close, once in 2^45 coins, 192 more bits and
+    80 decimals decide.
 
     Args:
         bits: the source.
         sigma: σ, from 1 to 2^40.
         d: the number of coordinates.
     """
-    drawn, found = [np.zeros(0, np.int64)], 0
-    while found < d:
-        proposed = min(3 * (d - found) + 32, _AT_A_TIME)
-        drawn.append(_accepted(bits, sigma, proposed)[: d - found])
-        found += len(drawn[-1])
-    return np.concatenate(drawn)
+    parts, count = [np.zeros(0, np.int64)], 0
+    while count < d:
+        proposed = min(3 * (d - count) + 32, _AT_A_TIME)
+        parts.append(_accepted(bits, sigma, proposed)[: d - count])
+        count += len(parts[-1])
+    return np.concatenate(parts)
 
 
 def _accepted(bits: Bits, sigma: float, n: int) -> Integers:
@@ -132,8 +133,8 @@ def _two_sided(bits: Bits, t: int, n: int) -> Integers:
     size: Integers = rest + t * times
     negative = _words(bits, len(size)) >> np.uint64(63) == 1
     size[negative] *= -1
-    kept: Integers = size[~negative | (size != 0)]
-    return kept
+    accepted: Integers = size[~negative | (size != 0)]
+    return accepted
 
 
 def _coins(bits: Bits, x: NDArray[np.float64], exactly: Callable[[int], Fraction]) -> NDArray[np.bool_]:
@@ -157,11 +158,11 @@ def _words(bits: Bits, n: int) -> NDArray[np.uint64]:
 def has_its_size(noise: Integers, sigma: float) -> bool:
     """Return whether noise has the declared size: Σ y²/σ² within the χ² band of d degrees that holds all but 2 in 10^6.
 
-    Who holds a line's secret key and its pings can subtract the exact sum from what was released, and ask this.
+    It needs the line's secret key and its pings, whose exact sum is subtracted from the released one.
 
     Args:
         noise: the difference, shape (d,).
-        sigma: σ as declared, from 1 on; or 0, which no noise at all fits alone.
+        sigma: the declared σ, at least 1; or 0, for which all noise must be 0.
     """
     if checked_sigma(sigma) == 0:
         return not np.any(noise)

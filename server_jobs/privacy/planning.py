@@ -1,9 +1,9 @@
-"""What a guarantee costs before a study starts: noise, clients a round, rounds; from any of them to the others.
+"""Plans a private line before a study starts: relates noise, clients per round, and rounds.
 
-What noise does to learning was measured (docs/experiments.md): sign votes of 15 weights, stepped by RProp, keep at
-least 95 % of the gain while the noise on a weight is at most 0.01 √15 of the votes, about 90 % at 0.015 √15, some 60 %
-at 0.04 √15 and a fifth to a half at 0.11 √15. The 22 weights of the browser's ranking keep less, 74 % at 0.019 √15 and
-12 % at 0.056 √15, so the bounds are below what the 15 would allow.
+The effect of noise on learning was measured (docs/experiments.md). Sign votes of 15 weights with RProp keep at least
+95 % of the gain if the noise on a weight is at most 0.01 √15 of the votes, about 90 % at 0.015 √15, 60 % at 0.04 √15,
+and a fifth to a half at 0.11 √15. The 22 weights of the browser's ranking keep less, 74 % at 0.019 √15 and 12 % at
+0.056 √15, so the limits are lower than the 15 weights allow.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from fedping.protocol.privacy import METRICS
 from fedping.server_jobs.privacy.accounting import Schedule, epsilon, noise_multiplier_for, rounds_allowed
 
 HARMLESS, FELT, LOST = 0.008, 0.015, 0.05
-"""Up to these ratios learning keeps 95 % of its gain, about 85 %, and a part; beyond the last it may keep nothing."""
+"""Ratios up to which learning keeps 95 % of its gain, about 85 %, and a part of it."""
 
 _METRIC_SHARE = len(METRICS) / 16
-"""By how much the metrics make the square of a vector's bound longer (`fedping.protocol.privacy.Frame`)."""
+"""Share by which the metrics raise the square of a vector's bound (`fedping.protocol.privacy.Frame`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A private line, planned.
+    """A plan of a private line.
 
     Attributes:
-        population: clients that could take part.
-        sampling: the share of them whose pings count in a round.
-        rounds: all of them.
-        contributions: to how many rounds one client contributes at most; None for all.
-        epsilon, delta: the guarantee of all rounds together.
-        noise_multiplier: z, the noise's standard deviation over a vector's bound.
-        weights: how many weights get noise.
-        shared: whether two servers add noise, each all of it.
+        population: the number of clients that can take part.
+        sampling: the share of clients that count in a round.
+        rounds: the number of rounds.
+        contributions: the maximum number of rounds of a client; None for all.
+        epsilon, delta: the guarantee over all rounds.
+        noise_multiplier: z, the noise's standard deviation divided by a vector's bound.
+        weights: the number of weights with noise.
+        shared: whether each of two servers adds all of the noise.
     """
 
     population: int
@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def per_round(self) -> float:
-        """How many clients count in a round."""
+        """Number of clients that count in a round."""
         per_round = self.population * self.sampling
         if self.contributions is None or self.contributions >= self.rounds:
             return per_round
@@ -57,17 +57,17 @@ class Plan:
 
     @property
     def ratio(self) -> float:
-        """The noise on a weight over the number of votes, relative to that of 15 weights: z / n there."""
+        """Noise on a weight divided by the number of votes, scaled to 15 weights, for which it is z / n."""
         return self._noise / self.per_round
 
     @property
     def _noise(self) -> float:
-        """That of all servers, relative to that on 15 weights."""
+        """Noise of all servers, scaled to 15 weights."""
         return self.noise_multiplier * _relative(self.weights) * (math.sqrt(2) if self.shared else 1.0)
 
     @property
     def outlook(self) -> str:
-        """What the noise leaves of what would be learned without it."""
+        """Share of the gain that remains with the noise, in words."""
         if self.ratio <= HARMLESS:
             return "at least 95 % of the gain without noise"
         if self.ratio <= FELT:
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def clients_needed(self) -> int:
-        """How many clients have to count in a round, with this noise, to keep at least 95 % of the gain."""
+        """Number of clients per round that keeps at least 95 % of the gain with this noise."""
         return math.ceil(self._noise / HARMLESS)
 
 
@@ -85,7 +85,7 @@ def _relative(weights: int) -> float:
 
 
 def usual_delta(population: int) -> float:
-    """Return the δ that a guarantee has where none is given: the population to the power of -1.1."""
+    """Return the default δ of a guarantee: the population to the power of -1.1."""
     return float(population**-1.1)
 
 
@@ -103,22 +103,22 @@ def planned(
 ) -> Plan:
     """Return a plan from two of rounds, ε and noise, which give the third.
 
-    It takes seconds where there is sampling.
+    It takes seconds with sampling.
 
     Raises:
-        InvalidSettings: clients of a line of shares are to be sampled, one or all of the three are given, δ is too
-            large for so many clients, or the ε and the noise do not allow a single round.
+        InvalidSettings: a two-server line has sampling, one or all of the three are given, δ is too large for the
+            number of clients, or ε and the noise don't allow a single round.
     """
     if shared and sampling < 1:
         raise InvalidSettings(
-            "both servers of a line of shares see which clients count, so --sampling would protect nobody from them; "
-            "leave it out"
+            "both servers of a two-server line see which clients count, so --sampling gives no protection from them. "
+            "Remove --sampling."
         )
     delta = usual_delta(population) if delta is None else delta
     if delta >= 1 / population:
         raise InvalidSettings(
-            f"delta = {delta:g} is no guarantee for {population:,} clients, for one of them could be given away "
-            f"outright; give less than {1 / population:.2g}"
+            f"delta = {delta:g} is no guarantee for {population:,} clients, because it allows publishing the data of "
+            f"one of them. Use less than {1 / population:.2g}."
         )
     if [rounds, epsilon_, noise_multiplier].count(None) != 1:
         raise InvalidSettings("give two of --rounds, --epsilon and --noise; the third follows from them")
@@ -148,20 +148,20 @@ def planned(
 def _rounds(sampling: float, noise_multiplier: float, contributions: int | None, most: float, delta: float) -> int:
     if contributions is not None and epsilon(Schedule(sampling, noise_multiplier, contributions), delta) <= most:
         raise InvalidSettings(
-            f"with {contributions:,} contributions of a client the noise keeps the guarantee for any number of rounds; "
-            "give --rounds, and leave out --epsilon or --noise"
+            f"with {contributions:,} contributions of a client the noise keeps the guarantee for any number of rounds. "
+            "Use --rounds, and remove --epsilon or --noise."
         )
     allowed = rounds_allowed(sampling, noise_multiplier, most, delta)
     if allowed == 0:
         raise InvalidSettings(
-            f"a single round with noise of {noise_multiplier:g} would spend more than epsilon = {most:g}; give more "
-            "noise, or leave --noise out"
+            f"a single round with noise of {noise_multiplier:g} would spend more than epsilon = {most:g}. Use more "
+            "noise, or remove --noise."
         )
     return allowed
 
 
 def refuse_lost(plan: Plan) -> None:
-    """Raise :class:`InvalidSettings` if noise would win, and say what would do."""
+    """Raise :class:`InvalidSettings` if the noise would outweigh the votes, with the number of clients needed."""
     if plan.ratio <= LOST:
         return
     raise InvalidSettings(

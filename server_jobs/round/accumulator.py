@@ -1,8 +1,7 @@
-"""What all the updates of a round come to: accumulators, and the plain ones; others are made of what is here.
+"""Accumulators: incremental state of aggregation rules, with the means, and the parts that other rules are built from.
 
-An accumulator takes in updates batch by batch, merges what the shards came to, in their order, and finishes with one
-direction for the optimizer. Rounds over files, on any engine, and rounds in memory drive the same one; nothing else
-adds up updates.
+An accumulator adds updates batch by batch, merges the partials of shards in their order, and finishes with one
+direction for the optimizer. Rounds over files, on any engine, and rounds in memory use the same accumulators.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from fedping.server_jobs.optimize.transformation import (
 )
 
 Updates: TypeAlias = NDArray[np.floating[Any]]
-"""Updates of shape (k, m); not to be changed, and to be copied by whoever keeps them."""
+"""Updates of shape (k, m). Don't change them in place; copy them to keep them."""
 
 MOST_KEPT_BYTES = 2**27
-"""Updates that a round keeps at most, all shards together, where it has to keep them.
+"""Maximum bytes of updates that a round keeps over all shards, if its aggregation keeps them.
 
-Versions that left pings out are recomputed with it, so it may not change.
+It may not change, because versions that left pings out are recomputed with it.
 """
 
 A = TypeVar("A")
@@ -45,35 +44,34 @@ Asked: TypeAlias = Literal["clients", "shares", "norms", "arms", "documents"]
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a round ends with: a direction of descent, shape (m,), and what the accumulator remembers for the next."""
+    """The aggregated update: a direction of descent, shape (m,), and the accumulator's state for the next round."""
 
     direction: Vector
     state: Arrays = field(default_factory=dict)
 
 
 class Accumulator(NamedTuple, Generic[A]):
-    """Four pure functions, and two that say something of them.
+    """The pure functions of an aggregation rule, and its limits.
 
     Attributes:
-        init: returns what no updates of a line come to.
-        add: takes in a batch: updates of shape (k, m), k > 0, and their votes, positive, of shape (k,).
-        merge: returns what both came to. Called in the order of the shards, so it need not be commutative; associative
-            only up to rounding.
-        finish: from (what all came to, line, weights, state, key) to :class:`Finished`. ``weights`` are those of the
-            version that the updates were made from, shape (m,); ``state`` is what it returned in the round before,
-            empty in the first; ``key`` are 32 bytes that are others in every round, and the same when a version is
-            computed again: whatever is random has to follow from them.
-        moments: returns what the lineage and the pages tell of the updates.
-        room: how many updates of length m a shard may have, for one that keeps them all; None if it does not. Of more,
-            a round leaves some clients' out (`fedping.server_jobs.round.ping_filter`). That is one of :data:`SHARDS`
-            shards; more have less room each (:func:`room_in`).
-        asks: what ``add`` is given besides, by keyword: ``clients``, the ids of who has sent each update, shape (k, 2);
-            ``shares``, 1 / n of each, shape (k,), where n counts its client's used pings in the round; ``norms``, the
-            Euclidean norms of the updates in the units of the line's clip, shape (k,); ``arms``, the number of each
-            one's arm among those that follow the line, shape (k,); ``documents``, the document ids of their pings as
-            bytes, shape (k, 16).
-        add_few: takes in updates of which few weights are not zero, in the place of ``add``; None if it cannot. The
-            mean comes to the same bits either way.
+        init: returns the partial of a line without updates.
+        add: adds a batch to a partial: updates of shape (k, m), k > 0, and their positive votes, shape (k,).
+        merge: merges two partials. It is called in the order of the shards, so it needn't be commutative, and may be
+            associative up to rounding only.
+        finish: from (merged partial, line, weights, state, key) to :class:`Finished`. ``weights`` are those of the
+            version that the updates are based on, shape (m,); ``state`` is the state from the round before, empty in
+            the first; ``key`` are 32 bytes that differ in every round and are the same when a version is recomputed:
+            all randomness must follow from them.
+        moments: returns the moments for the lineage and the pages.
+        room: the number of updates of length m that fit into one of :data:`SHARDS` shards, for a rule that keeps them
+            all; None for others. If there are more, the round leaves some clients out
+            (`fedping.server_jobs.round.ping_filter`). With more shards each has less room (:func:`partial_size`).
+        asks: further arguments of ``add``, by keyword: ``clients``, the ids of the updates' clients, shape (k, 2);
+            ``shares``, 1 / n for each update, shape (k,), where n is the number of its client's used pings in the
+            round; ``norms``, the Euclidean norms of the updates in the units of the line's clip, shape (k,); ``arms``,
+            the number of each update's arm among the arms that follow the line, shape (k,); ``documents``, the document
+            ids of their pings as bytes, shape (k, 16).
+        add_few: adds sparse updates; None if the rule has no such function. A mean has the same bits either way.
     """
 
     init: Callable[[Line], A]
@@ -90,12 +88,13 @@ class Accumulator(NamedTuple, Generic[A]):
 class Moments:
     """The sum of the weights; the weighted mean, shape (m,); the weighted sum of squared deviations from it, (m,).
 
-    For whoever asks for the mean alone, the last has shape (0,) and stays so.
+    If only the mean is needed, ``m2`` has shape (0,).
 
-    Partials that merge, by the stable recurrence of thesis 7.2: the thesis adds one update at a time,
-    H' = H + (h - H) / (i + 1). Here a batch is added at a time, and every update has a weight; with batches of one
-    update of weight 1 it is the same formula. The second moment follows along (Chan, Golub and LeVeque 1983). Nothing
-    is ever summed over more than one bounded batch, so no number grows with the pings.
+    Moments merge by the stable recurrence of thesis 7.2. The thesis adds one update at a time,
+    H' = H + (h - H) / (i + 1). Here a weighted batch is added at a time; with batches of one update of weight 1 the
+    formula is the same. No sum extends over more than one bounded batch, so no number grows with the pings.
+
+    Source: thesis 7.2; Chan, Golub and LeVeque 1983 for the second moment.
     """
 
     weight: float
@@ -104,14 +103,14 @@ class Moments:
 
 
 def no_moments(m: int) -> Moments:
-    """Return the moments of nothing, which leave what they are merged with as it is."""
+    """Return the moments of no update, the neutral element of :func:`merged`."""
     return Moments(0.0, np.zeros(m), np.zeros(m))
 
 
 def without_variance(total: Any) -> Any:
-    """Return what an accumulator begins with, so that no squared deviations are worked out where nobody looks at them.
+    """Return an initial partial that computes no squared deviations; everything else keeps its bits.
 
-    Everything else keeps its bits. For rounds in memory, which leave no lineage.
+    It is for rounds in memory, which have no lineage.
     """
     if isinstance(total, WithMoments):
         return WithMoments(without_variance(total.moments), total.own)
@@ -123,10 +122,10 @@ def without_variance(total: Any) -> Any:
 def moments_of(values: NDArray[np.floating], weights: Vector, spread: bool = True) -> Moments:
     """Return the moments of one batch: ``values`` of shape (k, m), positive ``weights`` of shape (k,).
 
-    ``spread`` tells whether the squared deviations are wanted.
+    ``spread`` says whether to compute the squared deviations.
 
-    Only element-wise products and sums down the rows: no matrix product, whose order of summation, and so the last bit
-    of the result, would depend on the processor and on its threads.
+    It uses element-wise products and sums over the rows, and no matrix product, whose order of summation, and so its
+    last bits, depend on the processor and its threads.
     """
     if len(values) == 0:
         return no_moments(values.shape[1])
@@ -144,11 +143,9 @@ def moments_of(values: NDArray[np.floating], weights: Vector, spread: bool = Tru
 
 
 def moments_of_few(updates: Sparse, m: int, weights: Vector, spread: bool = True) -> Moments:
-    """Return the moments of one batch of updates most of whose m weights, two at least, are zero.
+    """Return the moments of a batch of sparse updates of m >= 2 weights; the mean has the bits of :func:`moments_of`.
 
-    The mean has the bits that :func:`moments_of` comes to.
-
-    Those that have a weight are summed up in their order, by ``bincount``; the others deviate by the mean itself.
+    Nonzero values are summed in their order by ``bincount``; zeros deviate by the mean itself.
     """
     at, votes = updates.at.ravel(), weights[:, None]
     total = float(weights.sum())
@@ -161,7 +158,7 @@ def moments_of_few(updates: Sparse, m: int, weights: Vector, spread: bool = True
     np.multiply(apart, votes, out=apart)
     m2 = _summed(at, np.broadcast_to(votes, updates.at.shape), m)
     np.subtract(total, m2, out=m2)
-    np.maximum(m2, 0.0, out=m2)  # where all have a weight, their votes may sum up to a last bit more
+    np.maximum(m2, 0.0, out=m2)  # if no value is zero, the votes' sum may exceed the total by a last bit
     m2 *= mean
     m2 *= mean
     m2 += _summed(at, apart, m)
@@ -174,7 +171,7 @@ def _summed(at: NDArray[np.intp], values: NDArray[np.floating[Any]], m: int) -> 
 
 
 def merged(a: Moments, b: Moments) -> Moments:
-    """Return the moments of both; exact in the counts, and in the order of the arguments in the last bit."""
+    """Return the moments of both; the last bits depend on the order of the arguments."""
     if a.weight == 0:
         return b
     if b.weight == 0:
@@ -189,9 +186,9 @@ def merged(a: Moments, b: Moments) -> Moments:
 
 
 def mean_of(contribution: Callable[[Updates], Updates], *, of_zero: int = 0) -> Accumulator[Moments]:
-    """Return the accumulator of the weighted mean of what updates contribute, each of shape (k, m) like them.
+    """Return the accumulator of the weighted mean of a function of updates, which keeps their shape (k, m).
 
-    ``of_zero`` is what a zero contributes.
+    ``of_zero`` is the function's value at zero.
     """
 
     def add(total: Moments, updates: Updates, votes: Vector) -> Moments:
@@ -217,7 +214,7 @@ def mean(_: Mean) -> Accumulator[Moments]:
 
 
 def mean_of_signs(settings: MeanOfSigns) -> Accumulator[Moments]:
-    """Return the accumulator of the weighted mean of their signs, whose own sign is what most votes say."""
+    """Return the accumulator of the weighted mean of the updates' signs; its sign is the majority's."""
     if settings.zero == "up":
         return mean_of(lambda updates: np.where(updates < 0, np.float32(-1), np.float32(1)), of_zero=1)
     return mean_of(np.sign)
@@ -225,12 +222,12 @@ def mean_of_signs(settings: MeanOfSigns) -> Accumulator[Moments]:
 
 @dataclass(frozen=True, slots=True)
 class Clipped(Generic[A]):
-    """What an accumulator came to of updates that were clipped (`fedping.server_jobs.round.clipping`).
+    """A partial of clipped updates (`fedping.server_jobs.round.clipping`).
 
     Attributes:
-        bound: the largest norm that was let through; infinite for all.
-        norms: how many clients had an update of which norm, by bin, shape (bins,); shape (0,) where nobody asks.
-        own: what the accumulator came to.
+        bound: the norm at which updates are clipped; infinite for no clipping.
+        norms: counts of clients by the bin of their norm, shape (bins,); shape (0,) if the clip is fixed.
+        own: the inner accumulator's partial.
     """
 
     bound: float
@@ -240,7 +237,7 @@ class Clipped(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class WithMoments(Generic[A]):
-    """What an accumulator came to, and the moments of the updates beside it."""
+    """A partial together with the moments of the updates."""
 
     moments: Moments
     own: A
@@ -254,7 +251,7 @@ def with_moments(
     room: Callable[[int], int | None] = lambda _: None,
     asks: tuple[Asked, ...] = (),
 ) -> Accumulator[WithMoments[A]]:
-    """Return the accumulator of these functions, beside which the moments of the updates are kept for the lineage."""
+    """Return the accumulator of these functions, which also keeps the moments of the updates for the lineage."""
     return Accumulator(
         init=lambda line: WithMoments(no_moments(line.spec.m), init(line)),
         add=lambda total, updates, votes, **asked: WithMoments(
@@ -277,19 +274,19 @@ class Kept(NamedTuple):
 
 
 class OfAll(Protocol):
-    """What makes a direction of all the updates at once; the arguments are those of :class:`Accumulator`'s finish."""
+    """A rule on all updates at once; its arguments are those of :class:`Accumulator`'s finish."""
 
     def __call__(self, kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
-        """Return the direction and the next state; of an extension, the direction alone will do."""
+        """Return the direction and the next state; an extension may return the direction alone."""
         ...
 
 
 def of_all(finish: OfAll) -> Accumulator[WithMoments[tuple[Kept, ...]]]:
-    """Return an accumulator that keeps the updates, in the order in which they came, within :data:`MOST_KEPT_BYTES`.
+    """Return an accumulator that keeps the updates in their order, up to :data:`MOST_KEPT_BYTES`.
 
     Args:
         finish: a function of (kept, line, weights, state, key): ``kept.updates``, shape (k, m), and ``kept.votes``,
-            shape (k,), are all of the round; the others are those of an accumulator's ``finish``.
+            shape (k,), are all of the round; the other arguments are those of an accumulator's ``finish``.
     """
 
     def add(kept: tuple[Kept, ...], updates: Updates, votes: Vector) -> tuple[Kept, ...]:
@@ -303,27 +300,26 @@ def of_all(finish: OfAll) -> Accumulator[WithMoments[tuple[Kept, ...]]]:
 
 
 def room_for_all(m: int) -> int:
-    """Return how many updates of length m one of :data:`SHARDS` shards has room for where all are kept."""
+    """Return the number of updates of length m that fit into one of :data:`SHARDS` shards if all are kept."""
     return max(1, MOST_KEPT_BYTES // SHARDS // (4 * m))
 
 
 def partial_size(accumulator: Accumulator[Any], line: Line, shards: int) -> int | None:
-    """Return how many updates one of so many shards has room for; None if the accumulator keeps none.
+    """Return the number of updates that fit into one of that many shards; None if the accumulator keeps none.
 
-    More shards have less room each: what a round keeps in all stays the same.
+    With more shards each has less room, because the limit is for the whole round.
 
     Raises:
-        InvalidSettings: there is not room for one.
+        InvalidSettings: not a single update fits.
     """
     most = accumulator.room(line.spec.m)
     if most is None or shards == SHARDS:
         return most
     if most * SHARDS < shards:
         raise InvalidSettings(
-            f"the aggregation '{link_name(line.pipeline.aggregate)}' of line '{line.name}' keeps all the updates of a "
-            f"round, and has room for {most * SHARDS:,} of {line.spec.m:,} weights, which is not one in each of "
-            f"{shards:,} shards; set 'shards' to {max(SHARDS, 1 << ((most * SHARDS).bit_length() - 1))}, or leave it "
-            "out"
+            f"the aggregation '{link_name(line.pipeline.aggregate)}' of line '{line.name}' keeps all updates of a "
+            f"round, and has room for {most * SHARDS:,} of {line.spec.m:,} weights: less than one for each of "
+            f"{shards:,} shards. Set 'shards' to {max(SHARDS, 1 << ((most * SHARDS).bit_length() - 1))}, or remove it."
         )
     return most * SHARDS // shards
 
@@ -337,12 +333,12 @@ class Sent(NamedTuple):
 
 
 def per_client(finish: OfAll, room: Callable[[int], int] = room_for_all) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
-    """Return an accumulator that keeps the updates, and ends with one point a client.
+    """Return an accumulator that keeps the updates, and finishes with one point for each client.
 
     Args:
-        finish: as for :func:`of_all`, but that ``kept.updates`` are points, one a client in the order of the ids: the
-            mean of its updates by their votes. ``kept.votes`` are the sums of these.
-        room: how many updates of length m a shard may have, if that is less than there is memory for.
+        finish: as for :func:`of_all`, but ``kept.updates`` are points, one for each client in the order of the ids: the
+            weighted mean of its updates. ``kept.votes`` are the sums of their votes.
+        room: the maximum number of updates of length m in a shard, if it is less than memory allows.
     """
 
     def add(sent: tuple[Sent, ...], updates: Updates, votes: Vector, clients: NDArray[np.uint64]) -> tuple[Sent, ...]:
@@ -359,7 +355,7 @@ def per_client(finish: OfAll, room: Callable[[int], int] = room_for_all) -> Accu
 
 
 def points_of(updates: NDArray[np.float32], votes: Vector, clients: NDArray[np.uint64]) -> Kept:
-    """Return one point a client in the order of the ids, and its votes; who has sent one update has it for a point."""
+    """Return one point for each client, in the order of the ids, and its votes; a single update is its own point."""
     order = np.lexsort((clients[:, 1], clients[:, 0]))
     updates, votes, clients = updates[order], votes[order], clients[order]
     first = np.concatenate([[True], (clients[1:] != clients[:-1]).any(axis=1)])
@@ -373,5 +369,5 @@ def points_of(updates: NDArray[np.float32], votes: Vector, clients: NDArray[np.u
 
 
 def subkey(round_key: bytes, what: str) -> bytes:
-    """Return a round's key for one use, 32 bytes; nobody can tell it from one for another use."""
+    """Return a round's key for one use, 32 bytes; keys for different uses are independent."""
     return hashlib.blake2b(what.encode(), key=round_key[:64], digest_size=32).digest()

@@ -100,24 +100,24 @@ def partial_bytes(m: int) -> int:
     return FIXED_BYTES + WEIGHT_BYTES * m
 
 
-def counted(found: NDArray[np.int8]) -> tuple[int, ...]:
+def counted(outcomes: NDArray[np.int8]) -> tuple[int, ...]:
     """Return the number of pings with each of the :data:`REASONS`, in their order."""
-    return tuple(np.bincount(found[found != DONE], minlength=len(REASONS)).tolist())
+    return tuple(np.bincount(outcomes[outcomes != DONE], minlength=len(REASONS)).tolist())
 
 
-def aged(rows: Rows, found: NDArray[np.int8], rules: Rules) -> tuple[int, ...]:
+def aged(rows: Rows, outcomes: NDArray[np.int8], rules: Rules) -> tuple[int, ...]:
     """Return the number of used pings of each age."""
     if rules.line.pipeline.staleness is None:
         return ()
-    return tuple(np.bincount(rows.age[found == USED], minlength=rules.line.pipeline.staleness.most + 1).tolist())
+    return tuple(np.bincount(rows.age[outcomes == USED], minlength=rules.line.pipeline.staleness.most + 1).tolist())
 
 
-def arm_partials(rows: Rows, clients: Clients, found: NDArray[np.int8], rules: Rules) -> tuple[ArmPartial, ...]:
+def arm_partials(rows: Rows, clients: Clients, outcomes: NDArray[np.int8], rules: Rules) -> tuple[ArmPartial, ...]:
     """Return the partials of all arms, in the order of the rules, whether they submit updates or not.
 
     They are of the round's own version; late pings of older versions are left out.
     """
-    valid = (rows.age == 0) & ~np.isin(found, UNTOLD)
+    valid = (rows.age == 0) & ~np.isin(outcomes, UNTOLD)
     return tuple(_arm_partial(rows, clients, valid & (rows.arm == arm), rules) for arm in range(len(rules.arms)))
 
 
@@ -126,21 +126,21 @@ def _arm_partial(rows: Rows, clients: Clients, mine: NDArray[np.bool_], rules: R
     chosen = mine & (examples > 0)
     weights = examples[chosen]
     total, limits, values = int(weights.sum()), rules.limits, None
-    told = rows.loss[chosen]
-    loss = told if limits is None else limits.clipped(told)
+    losses = rows.loss[chosen]
+    loss = losses if limits is None else limits.clipped(losses)
     if limits is not None and (limits.votes == "client" or limits.round_tails):
         pings, counts = pings_a_client(clients, np.flatnonzero(chosen))
         if limits.round_tails:
-            there = counts > 0  # of the shard's clients, those of this arm
-            of = (np.cumsum(there) - 1)[clients.of[chosen]]
+            present = counts > 0  # of the shard's clients, those of this arm
+            of = (np.cumsum(present) - 1)[clients.of[chosen]]
             ranks = rows.counted[chosen].astype(np.float64) if rules.document.ranked else None
-            values = arm_values(of, counts[there].astype(np.float64), loss, weights, ranks)
+            values = arm_values(of, counts[present].astype(np.float64), loss, weights, ranks)
         if limits.votes == "client":
             weights = 1.0 / pings
     rank = _moments_of_column(rows.counted[chosen], weights) if rules.document.ranked else no_moments(1)
-    heard = len(np.unique(clients.of[chosen])) if rules.side is not None else 0
-    clipped = int((loss != told).sum())
-    return ArmPartial(int(mine.sum()), total, _moments_of_column(loss, weights), rank, values, heard, clipped)
+    evaluating = len(np.unique(clients.of[chosen])) if rules.side is not None else 0
+    clipped = int((loss != losses).sum())
+    return ArmPartial(int(mine.sum()), total, _moments_of_column(loss, weights), rank, values, evaluating, clipped)
 
 
 def _moments_of_column(values: NDArray[np.generic], weights: Vector) -> Moments:

@@ -53,23 +53,23 @@ def _own(settings: OwnAggregation) -> Accumulator[Any]:
     """
     extension = extension_of(settings)
     with broken_if_failed():
-        made = extension.made(settings.settings)
-    if missing := [name for name in ("init", "add", "merge", "finish") if not hasattr(made, name)]:
+        own = extension.made(settings.settings)
+    if missing := [name for name in ("init", "add", "merge", "finish") if not hasattr(own, name)]:
         raise BrokenLink(
-            f"{extension} returned a {type(made).__name__} without {' and '.join(missing)}; return what "
+            f"{extension} returned a {type(own).__name__} without {' and '.join(missing)}; return what "
             "fedping.of_all(finish) makes, or an object with all of these"
         )
 
     def finish(total: Any, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
-        found = made.finish(total, line, weights, state, key)
-        return found if isinstance(found, Finished) else Finished(found)
+        result = own.finish(total, line, weights, state, key)
+        return result if isinstance(result, Finished) else Finished(result)
 
-    if isinstance(made, Accumulator):
-        return made._replace(finish=finish)
-    room = getattr(made, "room", lambda _: None)
-    if hasattr(made, "moments"):
-        return Accumulator(made.init, made.add, made.merge, finish, made.moments, room)
-    return with_moments(made.init, made.add, made.merge, finish, room)
+    if isinstance(own, Accumulator):
+        return own._replace(finish=finish)
+    room = getattr(own, "room", lambda _: None)
+    if hasattr(own, "moments"):
+        return Accumulator(own.init, own.add, own.merge, finish, own.moments, room)
+    return with_moments(own.init, own.add, own.merge, finish, room)
 
 
 ACCUMULATORS: dict[type, Callable[[Any], Accumulator[Any]]] = {
@@ -103,12 +103,12 @@ def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
     if line.privacy is not None:
         return private_sums(line) if line.privacy.shared is None else shared_sums(line)
     with blamed(name):
-        made = staged(line.pipeline, ACCUMULATORS[type(settings)](settings), bound)
+        accumulator = staged(line.pipeline, ACCUMULATORS[type(settings)](settings), bound)
 
     def named(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*given: Any, **asked: Any) -> Any:
+        def run(*arguments: Any, **columns: Any) -> Any:
             try:  # what `blamed` does, which takes longer than a small batch
-                return function(*given, **asked)
+                return function(*arguments, **columns)
             except (FedpingError, MemoryError):
                 raise
             except (Exception, SystemExit) as error:
@@ -118,37 +118,37 @@ def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
 
     def finish(total: Any, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
         with blamed(name):
-            found = made.finish(total, line, weights, state, key)
-            found = Finished(np.asarray(found.direction, dtype=np.float64), as_vectors(found.state))
-        if found.direction.shape != weights.shape:
-            raise BrokenLink(f"{name} made a direction of shape {found.direction.shape}, not {weights.shape}")
-        odd = np.flatnonzero(~np.isfinite(found.direction))
+            finished = accumulator.finish(total, line, weights, state, key)
+            finished = Finished(np.asarray(finished.direction, dtype=np.float64), as_vectors(finished.state))
+        if finished.direction.shape != weights.shape:
+            raise BrokenLink(f"{name} made a direction of shape {finished.direction.shape}, not {weights.shape}")
+        odd = np.flatnonzero(~np.isfinite(finished.direction))
         if len(odd):
             where = line.spec.names[odd[0]]
-            raise BrokenLink(f"{name} made a direction that is {found.direction[odd[0]]} at weight '{where}'")
-        return found
+            raise BrokenLink(f"{name} made a direction that is {finished.direction[odd[0]]} at weight '{where}'")
+        return finished
 
     def moments(total: Any) -> Moments:
         with blamed(name):
-            told = made.moments(total)
-            if {np.shape(told.mean), np.shape(told.m2)} != {(line.spec.m,)}:
-                raise ValueError(f"its moments have shapes {np.shape(told.mean)} and {np.shape(told.m2)}")
-            return Moments(float(told.weight), np.asarray(told.mean, np.float64), np.asarray(told.m2, np.float64))
+            sums = accumulator.moments(total)
+            if {np.shape(sums.mean), np.shape(sums.m2)} != {(line.spec.m,)}:
+                raise ValueError(f"its moments have shapes {np.shape(sums.mean)} and {np.shape(sums.m2)}")
+            return Moments(float(sums.weight), np.asarray(sums.mean, np.float64), np.asarray(sums.m2, np.float64))
 
     return Accumulator(
-        named(made.init),
-        named(made.add),
-        named(made.merge),
+        named(accumulator.init),
+        named(accumulator.add),
+        named(accumulator.merge),
         finish,
         moments,
-        named(made.room),
-        made.asks,
-        named(made.add_few) if made.add_few else None,
+        named(accumulator.room),
+        accumulator.asks,
+        named(accumulator.add_few) if accumulator.add_few else None,
     )
 
 
-def staged(pipeline: Pipeline, made: Accumulator[Any], bound: float | None) -> Accumulator[Any]:
+def staged(pipeline: Pipeline, accumulator: Accumulator[Any], bound: float | None) -> Accumulator[Any]:
     """Return an accumulator after the bucketing and the clip of a pipeline."""
     if pipeline.bucketing is not None:
-        made = bucketed(made, pipeline.bucketing)
-    return clipped(made, pipeline.clip, bound) if pipeline.clips else made
+        accumulator = bucketed(accumulator, pipeline.bucketing)
+    return clipped(accumulator, pipeline.clip, bound) if pipeline.clips else accumulator

@@ -1,13 +1,13 @@
-"""Clipping: long updates are shortened before they are aggregated, so that nobody's vote weighs more by being large.
+"""Clipping: limits the norm of updates before they are aggregated, so that a large update has no larger influence.
 
-At which norm is said by the settings, or follows from the norms of earlier rounds, since a stream has to know it before
-the updates come. The first round has none before it: it reads its updates twice, first only to measure them. Whoever
-wants to move the bound has to be as many clients as the quantile says, and moves it by a bounded factor a round. The
-first bound is made so that :data:`HOSTILE` of all clients do not raise it, however few of the others have something to
-say; and where they might have lowered it, it is not carried on, so that the next round measures again.
+The bound is a setting, or follows from the norms of earlier rounds, because a stream needs it before the updates
+arrive. The first round reads its updates twice, first only to measure them. To move the bound, an attacker must control
+the share of clients that the quantile sets, and can move it only by a bounded factor each round. The first bound is
+chosen so that a share :data:`HOSTILE` of all clients can't raise it, even if few of the others send anything but zeros.
+If they might have lowered it, it isn't kept, and the next round measures again.
 
-The norms are counted in bins of a sixteenth of a power of two, so that a quantile is known to one part in 16, from the
-same few numbers whatever came. The lowest and the last bin also have what is beyond them.
+Norms are counted in bins of a sixteenth of a power of two, so a quantile is accurate to one part in 16, and the counts
+have a fixed size. The first and the last bin also count the values beyond them.
 """
 
 from __future__ import annotations
@@ -26,77 +26,76 @@ from fedping.server_jobs.optimize.transformation import Arrays, Vector
 from fedping.server_jobs.round.accumulator import Accumulator, Clipped, Finished, Updates, no_moments
 
 BOUND = "clip.bound"
-"""The name of what is carried on, in the state of the accumulator that stands behind the clip."""
+"""Name of the bound in the accumulator's state."""
 
 FINE = 4
-"""Bits of the mantissa that a bin goes by: 16 bins a power of two."""
+"""Bits of the mantissa that select a bin: 16 bins for each power of two."""
 
 HOSTILE = 0.025
-"""Share of a first round's clients, silent ones included, that may send anything without raising the bound."""
+"""Share of a first round's clients, including those that send zeros, that can't raise the bound."""
 
 LOWEST, HIGHEST = -150, 140
-"""Powers of two that have bins: what float32 numbers can come to, two million of them."""
+"""Powers of two with bins: the range of norms of two million float32 numbers."""
 
 BINS = (HIGHEST - LOWEST) << FINE
 
-_SOMEBODY = 1e-300
-"""Less than any share of a client."""
+_SMALLEST_SHARE = 1e-300
+"""Less than any client's share."""
 
 _SHIFT = 52 - FINE
 _FIRST = (1023 + LOWEST) << FINE
 
 
 def clipped(inner: Accumulator[Any], settings: Clip | None, bound: float | None) -> Accumulator[Clipped[Any]]:
-    """Return an accumulator before which every update is shortened to a norm, if it is longer.
+    """Return an accumulator that clips updates before it passes them on.
 
     Args:
-        inner: what becomes of them then.
-        settings: by what the norm is chosen.
-        bound: the norm in this round, if it is not the settings'.
+        inner: the accumulator of the clipped updates.
+        settings: the settings of the clip.
+        bound: the norm in this round, if it isn't a setting.
     """
     carries = isinstance(settings, ClipByQuantile)
     at = limit(settings, bound)
 
     def init(line: Line) -> Clipped[Any]:
-        assert at is not None, "nobody has measured at which norm to clip"
+        assert at is not None, "the bound has not been measured"
         return Clipped(at, np.zeros(BINS + 1 if carries else 0), inner.init(line))
 
     def add(total: Clipped[Any], updates: Updates, votes: Vector, **asked: Any) -> Clipped[Any]:
         norms = asked["norms"]
         counts = total.norms + measured(norms, asked["shares"]) if carries else total.norms
-        given = {name: asked[name] for name in inner.asks}
-        return Clipped(
-            total.bound, counts, inner.add(total.own, shortened(updates, norms, total.bound), votes, **given)
-        )
+        arguments = {name: asked[name] for name in inner.asks}
+        own = inner.add(total.own, shortened(updates, norms, total.bound), votes, **arguments)
+        return Clipped(total.bound, counts, own)
 
     def merge(a: Clipped[Any], b: Clipped[Any]) -> Clipped[Any]:
         return Clipped(a.bound, a.norms + b.norms, inner.merge(a.own, b.own))
 
     def finish(total: Clipped[Any], line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
         own = {name: vector for name, vector in state.items() if name != BOUND}
-        found = inner.finish(total.own, line, weights, own, key)
+        finished = inner.finish(total.own, line, weights, own, key)
         if line.pipeline.quorum is not None:
-            found = Finished(in_votes(found.direction, total.bound, units_of(line)), found.state)
+            finished = Finished(in_votes(finished.direction, total.bound, units_of(line)), finished.state)
         if not isinstance(settings, ClipByQuantile):
-            return found
+            return finished
         following = next_bound(settings, total.bound, total.norms)
-        known = math.isfinite(following) and (BOUND in state or is_settled(settings, total.norms))
-        carried = {BOUND: np.array([following])} if known else {}
-        return Finished(found.direction, {**found.state, **carried})
+        is_known = math.isfinite(following) and (BOUND in state or is_settled(settings, total.norms))
+        bound_state = {BOUND: np.array([following])} if is_known else {}
+        return Finished(finished.direction, {**finished.state, **bound_state})
 
     asks = tuple(dict.fromkeys((*inner.asks, "norms", *(("shares",) if carries else ()))))
     return Accumulator(init, add, merge, finish, lambda total: inner.moments(total.own), inner.room, asks)
 
 
 def limit(settings: Clip | None, bound: float | None) -> float | None:
-    """Return the norm at which a round clips: the settings', or that which was carried on; None if it does not."""
+    """Return the norm at which a round clips, from the settings or the state; None without clipping."""
     if isinstance(settings, ClipByNorm):
         return settings.norm
     return bound if isinstance(settings, ClipByQuantile) else None
 
 
 def measuring() -> Accumulator[Vector]:
-    """Return the accumulator that counts norms and does nothing else: the first of two looks at the same updates."""
+    """Return the accumulator that only counts norms, for the first of two passes over the same updates."""
     return Accumulator(
         init=lambda _: np.zeros(BINS + 1),
         add=lambda total, updates, votes, shares, norms: total + measured(norms, shares),
@@ -108,70 +107,67 @@ def measuring() -> Accumulator[Vector]:
 
 
 def bound_of(state: Arrays) -> float | None:
-    """Return the norm that an accumulator's state has for this round to clip at; None if it has none."""
+    """Return the norm in an accumulator's state at which this round clips; None if it has none."""
     return float(state[BOUND][0]) if BOUND in state else None
 
 
 def has_to_measure(line: Line, bound: float | None) -> bool:
-    """Return whether the updates of a round have to be looked at before it can begin."""
+    """Return whether a round has to measure its updates before it can clip them."""
     return isinstance(line.pipeline.clip, ClipByQuantile) and bound is None
 
 
 def first_bound(line: Line, totals: Iterable[Vector]) -> float:
-    """Return the norm at which the first round clips, from what was measured of its shards, in their order.
+    """Return the norm at which the first round clips, from the measured norms of its shards, in their order.
 
-    Where hardly anybody sent anything but zeros, it is the quantile of the norms without the longest, which may be
-    those of the hostile; without any other, the least norm. It is infinite if all updates were zero.
+    If nearly all clients sent zeros, it is the quantile of the norms without the longest, which may be hostile; without
+    any other, it is the smallest norm. It is infinite if all updates were zero.
     """
     settings = line.pipeline.clip
     assert isinstance(settings, ClipByQuantile)
     norms = reduce(np.add, totals, np.zeros(BINS + 1))
-    hostile, spoke = _hostile_and_all(norms)
-    others = 1.0 if is_settled(settings, norms) else max(0.0, 1 - hostile / spoke)
-    found = quantile(norms[:-1], settings.quantile * others)
-    return math.inf if found is None else settings.multiple * found
+    hostile, nonzero = _hostile_and_nonzero(norms)
+    others = 1.0 if is_settled(settings, norms) else max(0.0, 1 - hostile / nonzero)
+    norm = quantile(norms[:-1], settings.quantile * others)
+    return math.inf if norm is None else settings.multiple * norm
 
 
 def is_settled(settings: ClipByQuantile, norms: Vector) -> bool:
-    """Return whether so many had something to say that those who may be hostile do not decide the first bound."""
-    hostile, spoke = _hostile_and_all(norms)
-    return spoke == 0 or settings.quantile * (spoke - hostile) >= hostile
+    """Return whether enough clients sent more than zeros, so that hostile ones don't decide the first bound."""
+    hostile, nonzero = _hostile_and_nonzero(norms)
+    return nonzero == 0 or settings.quantile * (nonzero - hostile) >= hostile
 
 
-def _hostile_and_all(norms: Vector) -> tuple[float, float]:
-    """Return how many clients may be hostile, and how many sent anything but zeros, from what was measured."""
+def _hostile_and_nonzero(norms: Vector) -> tuple[float, float]:
+    """Return the assumed number of hostile clients, and the number of clients with a nonzero update."""
     return HOSTILE * float(norms.sum()), float(norms[:-1].sum())
 
 
 def next_bound(settings: ClipByQuantile, bound: float, norms: Vector) -> float:
-    """Return the norm to clip at in the next round, from that of this one and what was measured of its norms.
-
-    It stays where all updates were zero.
-    """
-    found = quantile(norms[:-1], settings.quantile)
-    if found is None:
+    """Return the norm at which the next round clips, from this round's bound and norms; unchanged if all were zero."""
+    norm = quantile(norms[:-1], settings.quantile)
+    if norm is None:
         return bound
-    return min(max(settings.multiple * found, bound / settings.growth), bound * settings.growth)
+    return min(max(settings.multiple * norm, bound / settings.growth), bound * settings.growth)
 
 
 def in_votes(direction: Vector, bound: float, units: Vector | None) -> Vector:
-    """Return of each weight's mean update what share of the votes could have made it, shape (m,), with its sign.
+    """Return for each weight the smallest share of votes that gives its mean update, shape (m,), with its sign.
 
-    That is if each of them was as long as the bound and about this weight alone.
+    Votes can move one weight by at most the bound.
     """
     return (direction if units is None else direction * units) / bound
 
 
 def units_of(line: Line) -> Vector | None:
-    """Return what each weight's update is multiplied by before its norm is taken, shape (m,); None for nothing."""
+    """Return the factors of the weights in the clipped norm, shape (m,); None for none."""
     clip = line.pipeline.clip
     return line.spec.steps.start if isinstance(clip, ClipByQuantile) and clip.units == "step" else None
 
 
 def norms_of(updates: Updates, units: Vector | None = None) -> Vector:
-    """Return the Euclidean norm of each update, shape (k,); the same bits whatever the batch and the processor.
+    """Return the Euclidean norm of each update, shape (k,); its bits don't depend on the batch or the processor.
 
-    With ``units``, shape (m,), it is that of the updates times these.
+    With ``units``, shape (m,), updates are multiplied by them first.
     """
     squares = np.array(updates, dtype=np.float64, order="C")
     if units is not None:
@@ -181,35 +177,36 @@ def norms_of(updates: Updates, units: Vector | None = None) -> Vector:
 
 
 def shortened(updates: Updates, norms: Vector, bound: float) -> Updates:
-    """Return updates of at most the norm ``bound``, of the same type: what is longer keeps its direction."""
+    """Return updates of the same type with norms of at most ``bound``; longer ones keep their direction."""
     longer = norms > bound
     if not longer.any():
         return updates
-    # in float64, and rounded once; times 1 where they are not longer, which is quicker than to pick out those that are
+    # In float64, and rounded once. Multiplying short updates by 1 is faster than selecting the long ones.
     factors = np.divide(bound, norms, out=np.ones(len(norms)), where=longer)
     return (updates * factors[:, None]).astype(updates.dtype)
 
 
 def measured(norms: Vector, shares: Vector) -> Vector:
-    """Return the sum of the shares of the norms in each bin, and then of those that are zero, shape (bins + 1,)."""
+    """Return the sums of shares by the bin of the norm, and last the sum for norms of zero, shape (bins + 1,)."""
     return np.append(counted(norms, shares), np.where(norms > 0, 0.0, shares).sum())
 
 
 def counted(norms: Vector, shares: Vector) -> Vector:
-    """Return the sum of the shares of the norms in each bin, shape (bins,); those that are zero are left out."""
+    """Return the sums of shares by the bin of the norm, shape (bins,), without norms of zero."""
     bins = np.clip((norms.view(np.int64) >> _SHIFT) - _FIRST, 0, BINS - 1)
     return np.asarray(np.bincount(bins, np.where(norms > 0, shares, 0.0), BINS), np.float64)
 
 
 def quantile(counts: Vector, share: float) -> float | None:
-    """Return a norm that at least ``share`` of what was counted does not exceed; None if nothing was.
+    """Return a norm that at least ``share`` of the count doesn't exceed; None if the count is 0.
 
-    It is the upper edge of a bin, so at most a sixteenth above the least such norm; with a share of 0, the least norm.
+    It is the upper edge of a bin, so at most a sixteenth above the smallest such norm; for a share of 0, above the
+    smallest norm.
     """
     reached = np.cumsum(counts)
     if reached[-1] == 0:
         return None
-    return edge(int(np.searchsorted(reached, max(share * reached[-1], _SOMEBODY))))
+    return edge(int(np.searchsorted(reached, max(share * reached[-1], _SMALLEST_SHARE))))
 
 
 def edge(number: int) -> float:

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from fedping.model_store.store import ModelStore, StoreError, VersionConflict, lost
 from fedping.model_store.version import Version
-from fedping.protocol.landing import open_landing, partition
+from fedping.protocol.landing import Landing, open_landing, partition
 from fedping.protocol.location import Place
 from fedping.protocol.notation import milliseconds_of
 from fedping.protocol.stopping_settings import EarlyStop, IterationLength
@@ -75,7 +75,7 @@ class RoundContext:
     """
 
     store: ModelStore
-    landing: Place
+    landing: Landing
     study: Study
     line: Line
     settings: int
@@ -87,7 +87,7 @@ class RoundContext:
     @property
     def folder(self) -> Place:
         """The folder of the landed pings of the newest version."""
-        return partition(self.landing, self.study.name, self.line.name, self.head.iteration)
+        return partition(self.landing.place, self.study.name, self.line.name, self.head.iteration)
 
     @property
     def key(self) -> bytes | None:
@@ -107,8 +107,8 @@ class RoundContext:
         )
 
     def record(self, iteration: int) -> None:
-        """Record the number of a published version beside the pings."""
-        open_landing(self.landing).record_published(self.store.where, self.study.name, self.line.name, iteration)
+        """Record the number of a published version next to the pings."""
+        self.landing.record_published(self.store.where, self.study.name, self.line.name, iteration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def run_stages(stages: Sequence[Stage[S]], context: RoundContext, state: S) -> S
 
 
 def open_line(
-    store: ModelStore, landing: Place, study: str, line: str, engine: Engine, options: RoundOptions
+    store: ModelStore, landing: Landing, study: str, line: str, engine: Engine, options: RoundOptions
 ) -> RoundContext:
     """Return the context of a round, after completing the public files of an earlier round that was killed.
 
@@ -152,11 +152,10 @@ def open_line(
         FedpingError: an upload link is not installed.
     """
     entry, settings = store.studies.settings(study)
-    recorded = open_landing(landing).read_published(
-        store.where, study, line
-    )  # before the head: another round may publish meanwhile
+    # Read before the head, because another round may publish in the meantime.
+    recorded = landing.read_published(store.where, study, line)
     head = store.head(study, line, recorded)
-    receiving(settings.line(line))  # a link that is not installed could not read any ping
+    receiving(settings.line(line))  # raises if a link is not installed, which could not read any ping
     _check_newest(landing, store.where, head, recorded)
     store.public.refresh(study, line)
     options.on_step("repaired")
@@ -190,21 +189,28 @@ def end_if_over(context: RoundContext, state: S) -> S | RoundResult:
 
 
 @contextmanager
-def noting(store: ModelStore, landing: Place, study: str, line: str) -> Iterator[None]:
-    """Let a person publish a version as safely as a round: into the newest copy of the store, and recorded.
+def noting(store: ModelStore, landing: Place | Landing, study: str, line: str) -> Iterator[None]:
+    """Let a person publish a version inside as safely as a round: into the newest copy of the store, and recorded.
+
+    Args:
+        store: the model store.
+        landing: the landing folder, or its address.
+        study: the study's name.
+        line: the line's name.
 
     Raises:
         StoreError: the study does not exist, or rounds have published later versions; nothing was done.
     """
-    store.study(study).line(line)  # checks the name, which would lead anywhere as a path
-    recorded = open_landing(landing).read_published(store.where, study, line)
+    landing = open_landing(landing)
+    store.study(study).line(line)  # checks the name, which could otherwise be any path
+    recorded = landing.read_published(store.where, study, line)
     _check_newest(landing, store.where, store.head(study, line), recorded)
     yield
-    if open_landing(landing).exists():
-        open_landing(landing).record_published(store.where, study, line, store.head(study, line).iteration)
+    if landing.exists():
+        landing.record_published(store.where, study, line, store.head(study, line).iteration)
 
 
-def _check_newest(landing: Place, store: str, head: Version, recorded: int) -> None:
+def _check_newest(landing: Landing, store: str, head: Version, recorded: int) -> None:
     """Raise if rounds have published versions after the head; record the head if it is not recorded yet.
 
     Raises:
@@ -212,5 +218,5 @@ def _check_newest(landing: Place, store: str, head: Version, recorded: int) -> N
     """
     if recorded > head.iteration:
         raise StoreError(lost(head.study, head.line, head.iteration, recorded, str(landing)))
-    if recorded < head.iteration and open_landing(landing).exists():
-        open_landing(landing).record_published(store, head.study, head.line, head.iteration)
+    if recorded < head.iteration and landing.exists():
+        landing.record_published(store, head.study, head.line, head.iteration)

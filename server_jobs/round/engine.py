@@ -11,7 +11,7 @@ from typing import Protocol
 from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.round.aggregate import ShardPartial
 from fedping.server_jobs.round.plan import Work, tasks_for
-from fedping.server_jobs.round.shard import merge_partials, shard_partials
+from fedping.server_jobs.round.shard import shard_groups, shard_partials
 
 ENGINES = ("spark", "numpy")
 
@@ -47,7 +47,7 @@ class NumpyEngine:
         def run(shards: Sequence[int]) -> Iterator[ShardPartial]:
             return shard_partials(work.paths, shards, work.rules, work.late, work.digests)
 
-        tasks = [some for task in tasks_for(work, self._threads) for some in merge_partials(task, work.rules.m)]
+        tasks = [some for task in tasks_for(work, self._threads) for some in shard_groups(task, work.rules.m)]
         if self._threads == 1:
             for shards in tasks:
                 yield from run(shards)

@@ -1,7 +1,7 @@
-"""Whether a version may be published: a round's figures beside those of the rounds before it.
+"""The guard: compares a round's figures with those of earlier rounds, and decides about held and staged versions.
 
-Pure, and a function of the parent version and the round alone: the figures of earlier rounds travel in the lineage. So
-a version that is computed again comes to the same judgement.
+All decisions follow from the parent version and the round, because the lineage has the figures of earlier rounds. So
+recomputing a version gives the same decision.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedping.server_jobs.optimize.transformation import Vector
 from fedping.server_jobs.round.new_clients import REGISTERS, estimated
 
 _SMALLEST = 1e-300
-"""Takes the place of zero, which has no logarithm."""
+"""Replaces zero, which has no logarithm."""
 
 _IN_WORDS = {
     "norm": "the updates together are {now:.3g} long; the largest of {rounds} was {most:.3g}",
@@ -32,28 +32,28 @@ _IN_WORDS = {
     "loss": "where the model is applied the loss is {now:.2f} times that of the control; it was at most {most:.2f} "
     "times in {rounds}",
 }
-"""By figure what is said of one that stands out."""
+"""Sentences of alarms, by figure."""
 
 _CROWD = {"clients", "new_clients"}
-"""The figures by which a round of invented clients stands out; its losses are not believed either."""
+"""Figures that raise an alarm if clients are invented; the round's losses aren't trusted then."""
 
 _CLOSE = 0.1
-"""Below this part of the control's loss, no loss differs from another in a way that is worth an alarm."""
+"""Share of the control's loss below which differences between losses raise no alarm."""
 
 _ROUNDING = 1e-12
-"""A jump below this part of the usual one is none."""
+"""Share of the usual jump below which a jump counts as zero."""
 
 _FALSE_FALLS = 1e-3
-"""How often chance may exceed the guardrail for all of its rounds, if the truth lies just on it."""
+"""Probability that chance exceeds the guardrail in all of its rounds, if the true value lies on it."""
 
 _SURELY = 3.0
-"""Standard errors by which the loss has to be above 0 where that of the control is 0, of which there is no factor."""
+"""Standard errors by which the loss must exceed 0 if the control's is 0, since there is no ratio to 0."""
 
 STAGE_ERRORS = 2.33
-"""Standard errors by which a staged version has to be worse to be withdrawn: by chance once in 100."""
+"""Standard errors by which a staged version must be worse to be withdrawn; chance does that once in 100 versions."""
 
 _CHANCE = 10
-"""How many new clients, and how many changed registers, are counted besides, since so many may come by chance."""
+"""New clients and changed registers that are added to the count, because chance may give as many."""
 
 Metric: TypeAlias = Literal["loss", "rank_selected"]
 
@@ -68,15 +68,15 @@ def watched(
     arms: Mapping[str, ArmSummary],
     weights: Vector,
 ) -> GuardState | None:
-    """Return what the lineage tells of a round's figures: those of the last rounds, and what stands out now.
+    """Return the guard's state after a round: the figures of the last rounds, and the alarms of this one.
 
     Args:
-        guard: the line's; None if it has none.
-        study: the study, whose arms say which is the control.
-        parent: the version that the updates were made from.
-        aggregate: what the round's updates come to.
-        arms: how each arm fared under the parent.
-        weights: those that the round has led to, shape (m,).
+        guard: the line's guard; None if it has none.
+        study: the study, whose arms include the control.
+        parent: the version that the updates are based on.
+        aggregate: the aggregate of the round's updates.
+        arms: the results of each arm with the parent version.
+        weights: the round's new weights, shape (m,).
     """
     if guard is None or not guard.enabled:
         return None
@@ -85,29 +85,28 @@ def watched(
     history = {name: before.figures.get(name, ()) if before else () for name in FIGURES}
     floors = _floors(study, parent, aggregate) if guard.floors else {}
     at_least = now | _sure(study, parent.line, arms)
-    judged = {
-        name: _judged(guard, name, history[name], floors, now[name], at_least[name]) for name in FIGURES if name in now
+    checked = {
+        name: _alarm(guard, name, history[name], floors, now[name], at_least[name]) for name in FIGURES if name in now
     }
-    alarms = {name: sentence for name, sentence in judged.items() if sentence}
-    for name in alarms:  # if it is released all the same, it is what there may be from now on
+    alarms = {name: sentence for name, sentence in checked.items() if sentence}
+    for name in alarms:  # if the version is released, its figure is normal from then on
         history[name] = tuple(max(value, now[name]) for value in history[name])
-    kept = {name: (*history[name], now[name])[-guard.window :] if name in now else history[name] for name in FIGURES}
-    crowded = bool(alarms.keys() & _CROWD)  # those who came all at once do not say how the model fares
+    recent = {name: (*history[name], now[name])[-guard.window :] if name in now else history[name] for name in FIGURES}
+    recent = {name: values for name, values in recent.items() if values}
+    crowded = bool(alarms.keys() & _CROWD)  # losses of clients that appeared all at once aren't trusted
     beyond = (before.beyond if before else 0) + 1 if not crowded and _is_beyond(guard, study, parent, arms) else 0
-    return GuardState(
-        figures={name: values for name, values in kept.items() if values}, alarms=tuple(alarms.values()), beyond=beyond
-    )
+    return GuardState(figures=recent, alarms=tuple(alarms.values()), beyond=beyond)
 
 
 class Fall(NamedTuple):
-    """A line that is to be rolled back instead of stepped: over the last ``rounds`` rounds, for the reason ``why``."""
+    """A rollback over the last ``rounds`` rounds in place of a step, and its reason ``why``."""
 
     rounds: int
     why: str
 
 
 def fallen(guard: Guard | None, seen: GuardState | None) -> Fall | None:
-    """Return why a line is to be rolled back; None if it is not."""
+    """Return the rollback that the guardrail requires; None if it requires none."""
     rail = guard.guardrail if guard is not None else None
     if rail is None or seen is None or seen.beyond < rail.rounds:
         return None
@@ -119,7 +118,7 @@ def fallen(guard: Guard | None, seen: GuardState | None) -> Fall | None:
 
 
 def _is_beyond(guard: Guard, study: Study, parent: Version, arms: Mapping[str, ArmSummary]) -> bool:
-    """Return whether a round's arms exceed the guardrail; a round that cannot tell does not."""
+    """Return whether a round's arms exceed the guardrail; False if that can't be determined."""
     rail = guard.guardrail
     if rail is None:
         return False
@@ -134,46 +133,46 @@ def _is_beyond(guard: Guard, study: Study, parent: Version, arms: Mapping[str, A
 
 
 def by_chance(rounds: int) -> float:
-    """Return how many standard errors are exceeded in so many rounds, one after the other, by chance once in 1,000."""
+    """Return the standard errors that chance exceeds in that many consecutive rounds with a probability of 1/1,000."""
     return max(0.0, NormalDist().inv_cdf(1 - _FALSE_FALLS ** (1 / rounds)))
 
 
 def figures(
     study: Study, parent: Version, aggregate: Aggregate, arms: Mapping[str, ArmSummary], weights: Vector
 ) -> dict[str, float]:
-    """Return a round's figures by name, each a finite number of at least 0; without those that it does not have.
+    """Return a round's known figures by name, each a finite number of at least 0.
 
-    ``agreement`` is the mean over the weights of |mean| / root mean square of the updates: 1 if all clients say the
-    same, about 1/√n if n clients say nothing in common.
+    ``agreement`` is the mean over the weights of |mean| / root mean square of the updates: 1 if all updates are equal,
+    about 1/√n if those of n clients are independent.
     """
     mean = np.array(aggregate.mean)
-    found = {
+    values = {
         "norm": _length(mean),
         "jump": float(np.abs(weights - np.array(parent.weights)).max(initial=0.0)),
         "clients": float(aggregate.clients),
     }
     known, new = parent.lineage.known, aggregate.influence.new_clients if aggregate.influence else None
     if known is not None and new is not None:
-        found["new_clients"] = new + _CHANCE * (1 + estimated(known) / REGISTERS)
+        values["new_clients"] = new + _CHANCE * (1 + estimated(known) / REGISTERS)
     if aggregate.weight > 0:
         spread = np.sqrt(np.array(aggregate.m2) / aggregate.weight)
         size = np.hypot(mean, spread)
         with np.errstate(invalid="ignore"):
             shares = np.where(size > 0, np.abs(mean) / size, 0.0)
-        found["agreement"] = float(shares.mean())
+        values["agreement"] = float(shares.mean())
     treated, control = _against_control(study, parent.line, arms, "loss")
     if treated is not None and control is not None and _has_size(control):
-        found["loss"] = treated.value / control.value
-    return {name: value for name, value in found.items() if math.isfinite(value) and value >= 0}
+        values["loss"] = treated.value / control.value
+    return {name: value for name, value in values.items() if math.isfinite(value) and value >= 0}
 
 
 def looks_at_new_clients(guard: Guard | None) -> bool:
-    """Return whether it has to be known of a line how many clients are new."""
+    """Return whether the guard needs the number of new clients."""
     return guard is not None and guard.enabled and guard.new_clients is not None
 
 
 def _floors(study: Study, parent: Version, aggregate: Aggregate) -> dict[str, float]:
-    """Return the figures that are the least to be expected of a round, by name."""
+    """Return the smallest expected figures of a round, by name."""
     return {
         "jump": float(study.line(parent.line).spec.steps.start.max()),
         "agreement": 1 / math.sqrt(max(aggregate.clients, 1)),
@@ -182,11 +181,11 @@ def _floors(study: Study, parent: Version, aggregate: Aggregate) -> dict[str, fl
 
 
 def _expected(name: str, before: tuple[float, ...], floors: Mapping[str, float]) -> tuple[float, ...]:
-    """Return what a figure is compared with: those of earlier rounds, where there are floors none below chance.
+    """Return the reference values of a figure: those of earlier rounds, raised to the floors if there are any.
 
-    Agreement is at least what clients come to who say nothing in common, and a loss at least a tenth of the control's.
-    A round that changed no weight counts as one that changed a weight by its first step size: the next that does change
-    any would stand out beside nothing. A length of 0 is left out, since nothing is known of its unit.
+    The floor of agreement is that of independent updates, and the floor of a loss a tenth of the control's. A round
+    that changed no weight counts as a change by the first step size; otherwise every later change would raise an alarm.
+    A norm of 0 is ignored, because it gives no scale.
     """
     if not floors or name not in ("norm", *floors):
         return before
@@ -199,7 +198,7 @@ def _expected(name: str, before: tuple[float, ...], floors: Mapping[str, float])
 
 
 def _sure(study: Study, line: str, arms: Mapping[str, ArmSummary]) -> dict[str, float]:
-    """Return by name what a figure is at least, a standard error taken off, where that is known."""
+    """Return lower bounds of figures by name, one standard error below, as far as errors are known."""
     treated, control = _against_control(study, line, arms, "loss")
     if treated is None or control is None or treated.error is None or control.error is None:
         return {}
@@ -208,30 +207,30 @@ def _sure(study: Study, line: str, arms: Mapping[str, ArmSummary]) -> dict[str, 
 
 
 def _has_size(level: Level) -> bool:
-    """Return whether something can be told as so many times a mean: not of 0, nor of what may be by its error."""
+    """Return whether a mean can be the denominator of a ratio: it isn't 0, and exceeds its standard error if known."""
     return level.value != 0 if level.error is None else level.value > level.error
 
 
-def _judged(
+def _alarm(
     guard: Guard, name: str, before: tuple[float, ...], floors: Mapping[str, float], now: float, at_least: float
 ) -> str | None:
-    """Return what stands out of a figure, in words, going by what it is at least; None if nothing does."""
+    """Return the sentence of a figure's alarm; None if its lower bound is not unusual."""
     factor, expected = getattr(guard, name), _expected(name, before, floors)
     if factor is None or len(expected) < guard.rounds:
         return None
-    told = f"the last {len(before)} rounds"
+    rounds = f"the last {len(before)} rounds"
     if not _stands_out(at_least, expected, factor, guard.deviations):
-        # nor may it have been led there by what the last rounds let pass; a full window has seen a day before them
+        # The last rounds may have approached it gradually, so older ones decide too if the window is full.
         before = before[: -guard.rounds] if len(before) == guard.window else ()
         expected = _expected(name, before, floors)
-        told = f"the {len(before)} rounds before the last {guard.rounds}"
+        rounds = f"the {len(before)} rounds before the last {guard.rounds}"
         if len(expected) < guard.rounds or not _stands_out(at_least, expected, factor, guard.deviations):
             return None
-    return _IN_WORDS[name].format(now=now, most=max(before), rounds=told)
+    return _IN_WORDS[name].format(now=now, most=max(before), rounds=rounds)
 
 
 def _stands_out(now: float, before: Sequence[float], factor: float, deviations: float) -> bool:
-    """Return whether a figure is above what came before by the factor, and by so many robust standard deviations."""
+    """Return whether a figure exceeds earlier ones by the factor, and their median by that many robust deviations."""
     logs = [math.log(max(value, _SMALLEST)) for value in before]
     middle = median(logs)
     deviation = 1.4826 * median(abs(value - middle) for value in logs)
@@ -241,9 +240,9 @@ def _stands_out(now: float, before: Sequence[float], factor: float, deviations: 
 def _against_control(
     study: Study, line: str, arms: Mapping[str, ArmSummary], metric: Metric
 ) -> tuple[Level | None, Level | None]:
-    """Return the mean of a metric over a line's arms that apply its model, and over those that do not.
+    """Return the mean of a metric over a line's arms that apply its model, and over its other arms.
 
-    Arms whose clients have models of their own tell of these, and not of the line's.
+    Arms with personal models are ignored, because their metrics are not of the line's model.
     """
     following = [arm for arm in study.arms if arm.line == line and not arm.personal]
     applying = [arms[arm.name] for arm in following if arm.applies and arm.name in arms]
@@ -252,18 +251,18 @@ def _against_control(
 
 
 def mean_of_arms(arms: Sequence[ArmSummary], metric: Metric) -> Level | None:
-    """Return the mean of a metric, each arm by its votes, a rank counted from 1; None without any."""
-    there = [level for arm in arms if (level := arm.level(metric)) is not None]
-    votes = sum(level.votes for level in there)
+    """Return the mean of a metric, weighted by the arms' votes, with ranks from 1; None if no arm has it."""
+    levels = [level for arm in arms if (level := arm.level(metric)) is not None]
+    votes = sum(level.votes for level in levels)
     if not votes:
         return None
-    value = sum(level.value * level.votes for level in there) / votes + (metric == "rank_selected")
-    errors = [level.error * level.votes for level in there if level.error is not None]
-    return Level(value, math.hypot(*errors) / votes if len(errors) == len(there) else None, votes)
+    value = sum(level.value * level.votes for level in levels) / votes + (metric == "rank_selected")
+    errors = [level.error * level.votes for level in levels if level.error is not None]
+    return Level(value, math.hypot(*errors) / votes if len(errors) == len(levels) else None, votes)
 
 
 def _length(vector: Vector) -> float:
-    """Return the Euclidean length, without an overflow in the squares."""
+    """Return the Euclidean norm, without overflow in the squares."""
     largest = float(np.abs(vector).max(initial=0.0))
     return largest * float(np.sqrt(np.square(vector / largest).sum())) if largest > 0 else 0.0
 

@@ -1,7 +1,6 @@
-"""Ways to the helper of a line of shares: over HTTP, or by files that somebody carries.
+"""Clients of the helper of a two-server line: over HTTP, or by files that operators exchange.
 
-Nothing that comes back is believed here: it is bounded in size and time, and judged where it is used
-(`fedping.server_jobs.round.shared`).
+Answers are only limited in size and time here; `fedping.server_jobs.round.shared` checks them.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0
-"""Seconds that a round waits for an answer in all; it does not lose it by going on, for the next one asks again."""
+"""Maximum seconds that a round waits for an answer; the next round asks for it again."""
 
 POLL_SECONDS = 2.0
-"""Seconds between two questions at least, where the helper says that it is at work."""
+"""Minimum seconds between two polls while the helper works on the answer."""
 
 MOST_REFUSAL_BYTES = 65_536
 MOST_WHY = 500
@@ -37,33 +36,33 @@ _BLOCK = 65_536
 
 
 class HelperUnavailable(FedpingError):
-    """There is no answer yet, and asking again may bring it: for what it waits, as part of a sentence."""
+    """No answer is available yet, and a later request may get one; the message is the reason, as part of a sentence."""
 
 
 class Helper(Protocol):
-    """A way to the helper of a line."""
+    """A client of the helper of a line."""
 
     def answer(self, request: bytes, most: int) -> bytes:
-        """Return what has come as the answer to a request, at most ``most`` bytes; nobody has looked at it.
+        """Return the unchecked answer to a request, at most ``most`` bytes.
 
         Raises:
-            NoAnswer: nothing has come.
-            Refused: the helper refuses the request.
-            FedpingError: what has come can be no answer.
+            HelperUnavailable: no answer is available yet.
+            Refused: the helper rejects the request.
+            FedpingError: the response can't be an answer.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HttpHelper:
-    """A helper over HTTP: ``POST <url>/answers``, and ``GET <url>/answers/<digest>`` while it is at work on that.
+    """A helper over HTTP: ``POST <url>/answers``, then ``GET <url>/answers/<digest>`` while it works on the answer.
 
     Args:
-        url: where it is.
-        patience: seconds that one question may take, all attempts together.
+        url: the helper's address.
+        patience: maximum seconds for an answer, over all attempts.
 
     Raises:
-        InvalidSettings: the URL is none of HTTP.
+        InvalidSettings: the address is not an HTTP URL.
     """
 
     url: str
@@ -76,41 +75,41 @@ class HttpHelper:
         except ValueError:
             fine = False
         if not fine:
-            raise InvalidSettings(f"'{self.url}' is no address of a helper; give one such as https://helper.example")
+            raise InvalidSettings(f"'{self.url}' is not a helper's address. Use one such as https://helper.example.")
 
     def answer(self, request: bytes, most: int) -> bytes:
         """See :class:`Helper`."""
         until = time.monotonic() + self.patience
-        waits = self._attempt(request, most, until, begun=False)
-        while not isinstance(waits, bytes):
-            if time.monotonic() + waits >= until:
+        outcome = self._attempt(request, most, until, begun=False)
+        while not isinstance(outcome, bytes):
+            if time.monotonic() + outcome >= until:
                 raise HelperUnavailable(f"the helper at {self.url} is still at work on the answer")
-            time.sleep(waits)
-            waits = self._attempt(request, most, until, begun=True)
-        return waits
+            time.sleep(outcome)
+            outcome = self._attempt(request, most, until, begun=True)
+        return outcome
 
     def _attempt(self, request: bytes, most: int, until: float, *, begun: bool) -> bytes | float:
-        """Return the answer, or after how many seconds to look again; what is worked on is not sent once more."""
-        with self._told():
-            with self._looked(request, until) if begun else self._posted(request, until) as got:
-                if got.status_code == 202:
-                    return _seconds(got.headers.get("Retry-After"))
-                body = self._body(got, most if got.status_code == 200 else MOST_REFUSAL_BYTES, until)
-            if got.status_code == 200:
+        """Return the answer, or the seconds until the next poll; a request in progress is not sent again."""
+        with self._errors_named():
+            with self._get(request, until) if begun else self._post(request, until) as response:
+                if response.status_code == 202:
+                    return _seconds(response.headers.get("Retry-After"))
+                body = self._body(response, most if response.status_code == 200 else MOST_REFUSAL_BYTES, until)
+            if response.status_code == 200:
                 return body
-            if begun:  # it has ended without an answer, and why is told to whoever sends the request
+            if begun:  # the work ended without an answer, and only a new POST gets the reason
                 return self._attempt(request, most, until, begun=False)
             if (refusal := refusal_in(body)) is not None:
                 raise _refused(refusal, request)
-            raise HelperUnavailable(f"the helper at {self.url} has answered with HTTP {got.status_code}")
+            raise HelperUnavailable(f"the helper at {self.url} has answered with HTTP {response.status_code}")
 
-    def _posted(self, request: bytes, until: float) -> requests.Response:
+    def _post(self, request: bytes, until: float) -> requests.Response:
         import requests
 
         data = _Upload(request, until)
         return requests.post(self._address, data=data, **self._bounds(until, {"Content-Type": BYTES}))
 
-    def _looked(self, request: bytes, until: float) -> requests.Response:
+    def _get(self, request: bytes, until: float) -> requests.Response:
         import requests
 
         return requests.get(f"{self._address}/{digest_of_signed(request)}", **self._bounds(until, {}))
@@ -128,24 +127,24 @@ class HttpHelper:
             "auth": login_in_address,
         }
 
-    def _body(self, got: requests.Response, most: int, until: float) -> bytes:
-        found = bytearray()
-        for block in got.iter_content(_BLOCK):
-            found += block
-            if len(found) > most:
+    def _body(self, response: requests.Response, most: int, until: float) -> bytes:
+        body = bytearray()
+        for block in response.iter_content(_BLOCK):
+            body += block
+            if len(body) > most:
                 raise FedpingError(
-                    f"the helper at {self.url} has answered with more than {most:,} bytes, which is no answer; see "
-                    "that the address is that of a helper"
+                    f"the helper at {self.url} has answered with more than {most:,} bytes, so it is no answer of a "
+                    "helper. Check the address."
                 )
             if time.monotonic() > until:
                 raise HelperUnavailable(
                     f"the helper at {self.url} was too slow to answer within {self.patience:g} seconds"
                 )
-        return bytes(found)
+        return bytes(body)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn what goes wrong on the way into what the round waits for."""
+    def _errors_named(self) -> Iterator[None]:
+        """Turn errors of the connection into :class:`HelperUnavailable` with the reason."""
         import requests
 
         try:
@@ -165,7 +164,7 @@ class HttpHelper:
 
 
 class _Upload:
-    """The bytes of a request as they are sent: not beyond a moment, however slowly they are taken."""
+    """The bytes of a request, which are sent until a deadline, however slow the receiver is."""
 
     def __init__(self, data: bytes, until: float) -> None:
         self._data, self._at, self._until = memoryview(data), 0, until
@@ -185,7 +184,7 @@ class _Upload:
 
 @dataclass(frozen=True, slots=True)
 class FileHelper:
-    """A file that the helper's operator has sent back: the answer, or the refusal as JSON."""
+    """A file from the helper's operator: the answer, or the rejection as JSON."""
 
     path: Path
 
@@ -195,10 +194,10 @@ class FileHelper:
             with open(self.path, "rb") as file:
                 data = file.read(most + 1)
         except OSError as error:
-            raise FedpingError(f"the answer {self.path} cannot be read: {error.strerror}; give another file") from error
+            raise FedpingError(f"can't read the answer {self.path} ({error.strerror}). Pass another file.") from error
         if len(data) > most:
             raise FedpingError(
-                f"{self.path} has more than {most:,} bytes, which is no answer; give the file that the helper wrote"
+                f"{self.path} has more than {most:,} bytes, so it is no answer. Pass the file that the helper wrote."
             )
         if (refusal := refusal_in(data)) is not None:
             raise _refused(refusal, request)
@@ -206,23 +205,24 @@ class FileHelper:
 
 
 def _refused(refusal: Refusal, request: bytes) -> Refused | HelperUnavailable:
-    """Return what a refusal means for a request: nothing, if it says that it is of another one."""
+    """Return the error for a rejection; one of another request means that this one has no answer yet."""
     if refusal.request not in (None, digest_of_signed(request)):
         return HelperUnavailable("what has come refuses an earlier request; give what the helper says to this one")
     return Refused(refusal.refused, refusal.why, refusal.signature)
 
 
 def refusal_in(data: bytes) -> Refusal | None:
-    """Return the refusal that somebody says to be one; None if it is none. Its words are cut, and printable."""
+    """Return the rejection in a response, with a printable reason of limited length; None if it isn't one."""
     if len(data) > MOST_REFUSAL_BYTES:
         return None
     try:
-        found = json.decode(data, type=Refusal)
+        refusal = json.decode(data, type=Refusal)
     except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError):
         return None
-    why = "".join(c if c.isprintable() else " " for c in found.why[:MOST_WHY])
-    return Refusal(refused=found.refused, why=why, request=found.request, signature=found.signature)
+    why = "".join(c if c.isprintable() else " " for c in refusal.why[:MOST_WHY])
+    return Refusal(refused=refusal.refused, why=why, request=refusal.request, signature=refusal.signature)
 
 
-def _seconds(told: str | None) -> float:
-    return max(POLL_SECONDS, float(told)) if told and told.isascii() and told.isdecimal() else POLL_SECONDS
+def _seconds(header: str | None) -> float:
+    """Return the seconds of a ``Retry-After`` header."""
+    return max(POLL_SECONDS, float(header)) if header and header.isascii() and header.isdecimal() else POLL_SECONDS

@@ -1,12 +1,12 @@
-"""Who moves the model: how long updates are, how far clients agree, and how few of them make up half of the step.
+"""Influence of clients on the model: norms of updates, agreement of signs, and clients behind half of the step.
 
-A shard comes to a sketch of fixed size, whatever has come: sums of signs, and counts by bin, which are those of the
-norms that are clipped (`fedping.server_jobs.round.clipping`), each a sixteenth of a power of two wide. All of it is
-whole numbers, so that sketches merge to the same bits in any order. Nothing of a single client is kept.
+A shard has a sketch of fixed size: sums of signs, and counts by bin. The bins are those of clipped norms
+(`fedping.server_jobs.round.clipping`), each a sixteenth of a power of two wide. All entries are whole numbers, so
+sketches merge to the same bits in any order. Nothing of a single client is kept.
 
-What is exact, and what is not: the largest norm, the share that is clipped and the agreement are exact, but that the
-shares of a client's several pings are rounded to a millionth. A quantile of norms is at most a sixteenth above the norm
-that it stands for. The clients that make up half of the pull do so give or take a sixteenth of it.
+The largest norm, the clipped share and the agreement are exact, except that the shares of a client's several pings are
+rounded to a millionth. A quantile of norms is at most a sixteenth above the norm that it estimates. The number of
+clients behind half of the pull is accurate to a sixteenth of the pull.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from fedping.server_jobs.round.accumulator import Updates
 from fedping.server_jobs.round.clipping import BINS, counted, edge
 
 UNIT = 2.0**20
-"""What a client counts: sums of whole numbers are exact in doubles, for up to 2^33 clients."""
+"""Weight of a client, a whole number, so that sums in doubles are exact for up to 2^33 clients."""
 
 AT_ONCE = 2**15
-"""Numbers that are worked on at a time."""
+"""Numbers that are processed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class InfluenceSums:
-    """What is seen of some updates; their clients count :data:`UNIT` each, shared out among their pings.
+    """Sums over some updates, in which a client counts :data:`UNIT`, divided among its pings.
 
     Attributes:
-        norms: of clients by norm, those of zero left out, shape (BINS,).
-        clients: of all of them.
+        norms: counts of clients by norm, without norms of zero, shape (BINS,).
+        clients: count of all clients.
         longest: the largest norm.
-        clipped: of those whose updates were longer than the bound.
-        pulls: how many clients pull how much, those that do not left out, shape (BINS,).
-        signs: of clients that push a weight up, less those that push it down, shape (m,).
-        signed: of clients that push at all, summed over the weights.
+        clipped: count of clients with updates longer than the bound.
+        pulls: number of clients by pull, without pulls of zero, shape (BINS,).
+        signs: count of clients that push a weight up, minus that of clients that push it down, shape (m,).
+        signed: count of clients that push a weight, summed over the weights.
     """
 
     norms: Vector
@@ -58,29 +58,29 @@ class InfluenceSums:
 
 
 def needs_influence(line: Line) -> bool:
-    """Return whether versions of a line tell who moved the model: not where single updates say nothing of themselves.
+    """Return whether the rounds of a line compute the influence of clients.
 
-    That is so where an upload link is undone of their sum alone. Of a private line nobody looks.
+    They don't on private lines, nor if an upload link can only be undone on the sum of updates.
     """
     return line.privacy is None and not receiving(line).undone_once
 
 
 def units(pings: NDArray[np.int64]) -> Vector:
-    """Return what each ping counts, whole numbers of shape (k,), where its client has so many in use."""
+    """Return the weight of each ping, whole numbers of shape (k,), given the number of used pings of its client."""
     return np.rint(UNIT / np.maximum(pings, 1))
 
 
 def signs_of(updates: Updates, counts: Vector) -> tuple[Vector, float]:
-    """Return :attr:`Pulls.signs` and :attr:`Pulls.signed` of updates of shape (k, m) that count so much, shape (k,).
+    """Return ``signs`` and ``signed`` of :class:`InfluenceSums` for updates, shape (k, m), and counts, shape (k,).
 
-    By a matrix product, which is exact here in whatever order it sums, since all of it is whole numbers.
+    The matrix product is exact in any order of summation, because all numbers are whole.
     """
     up, down = counts @ (updates > 0), counts @ (updates < 0)
     return up - down, float(up.sum() + down.sum())
 
 
 def signs_of_few(updates: Sparse, counts: Vector, m: int) -> tuple[Vector, float]:
-    """Return :func:`signs_of` of updates most of whose m weights are zero; as exact."""
+    """Return :func:`signs_of` of sparse updates of m weights; equally exact."""
     pushes = np.sign(updates.values) * counts[:, None]
     signs = np.bincount(updates.at.ravel(), pushes.ravel(), m).astype(np.float64, copy=False)
     return signs, float(np.abs(pushes).sum())
@@ -111,7 +111,7 @@ def influence_sums(pipeline: Pipeline, bound: float | None, figures: UpdateFigur
         lengths = np.sign(norms)
     else:
         lengths = norms if bound is None else np.minimum(norms, bound)
-    summed = np.bincount(of, votes * lengths)  # in the order of the pings, and so the same bits everywhere
+    summed = np.bincount(of, votes * lengths)  # in the order of the pings, for the same bits everywhere
     pulls = np.asarray(summed, np.float64)
     return InfluenceSums(
         norms=_binned(norms, counts),
@@ -125,15 +125,15 @@ def influence_sums(pipeline: Pipeline, bound: float | None, figures: UpdateFigur
 
 
 def _binned(values: Vector, counts: Vector) -> Vector:
-    """Return how many there are by bin; some at a time, which the cache holds."""
-    found = np.zeros(BINS)
+    """Return the counts by bin, computed in parts that fit into the cache."""
+    bins = np.zeros(BINS)
     for low in range(0, len(values), AT_ONCE):
-        found += counted(values[low : low + AT_ONCE], counts[low : low + AT_ONCE])
-    return found
+        bins += counted(values[low : low + AT_ONCE], counts[low : low + AT_ONCE])
+    return bins
 
 
 def merged_pulls(a: InfluenceSums, b: InfluenceSums) -> InfluenceSums:
-    """Return what is seen of the updates of both; exact, in any order."""
+    """Return the sums over the updates of both; exact in any order."""
     return InfluenceSums(
         norms=a.norms + b.norms,
         clients=a.clients + b.clients,
@@ -146,11 +146,11 @@ def merged_pulls(a: InfluenceSums, b: InfluenceSums) -> InfluenceSums:
 
 
 def influence_of(seen: InfluenceSums, bound: float | None) -> Influence | None:
-    """Return what a round tells of who moved the model; None without any client.
+    """Return the influence of a round's clients; None without clients.
 
     Args:
-        seen: what is seen of all updates.
-        bound: the norm at which the updates were clipped; None if they were not.
+        seen: the sums over all updates.
+        bound: the norm at which updates were clipped; None without clipping.
     """
     if not seen.clients:
         return None
@@ -168,21 +168,21 @@ def influence_of(seen: InfluenceSums, bound: float | None) -> Influence | None:
 
 
 def _norm(seen: InfluenceSums, share: float) -> float:
-    """Return a norm that ``share`` of the clients do not exceed, at most a sixteenth above the least such."""
-    reached = np.cumsum(seen.norms)
-    wanted = share * seen.clients - (seen.clients - reached[-1])  # the others have updates of zero
-    if wanted <= 0:
+    """Return a norm that ``share`` of the clients don't exceed, at most a sixteenth above the smallest such norm."""
+    cumulative = np.cumsum(seen.norms)
+    rank = share * seen.clients - (seen.clients - cumulative[-1])  # clients in no bin have updates of zero
+    if rank <= 0:
         return 0.0
-    return min(edge(int(np.searchsorted(reached, wanted))), seen.longest)
+    return min(edge(int(np.searchsorted(cumulative, rank))), seen.longest)
 
 
 def _half(pulls: Vector) -> int:
-    """Return how many of those that pull most make up half of the pull."""
-    there = np.flatnonzero(pulls)[::-1]
-    if not len(there):
+    """Return the smallest number of clients with half of the pull."""
+    filled = np.flatnonzero(pulls)[::-1]
+    if not len(filled):
         return 0
-    middles = [(edge(int(number) - 1) + edge(int(number))) / 2 for number in there]
-    bins = list(zip(middles, pulls[there].tolist(), strict=True))
+    middles = [(edge(int(number) - 1) + edge(int(number))) / 2 for number in filled]
+    bins = list(zip(middles, pulls[filled].tolist(), strict=True))
     left = math.fsum(pull * count for pull, count in bins) / 2
     clients = 0
     for pull, count in bins:
@@ -193,7 +193,7 @@ def _half(pulls: Vector) -> int:
 
 
 def in_words(seen: Influence, clients: int) -> str:
-    """Return in one line who moved the model in a round of so many clients."""
+    """Return the influence of a round's clients as one line of text."""
     clipped = "" if seen.bound is None else f"{100 * seen.clipped:.1f} % clipped at {seen.bound:.3g}; "
     agreement = "" if seen.agreement is None else f"signs agree by {100 * seen.agreement:.0f} %; "
     new = "" if seen.new_clients is None else f"; about {seen.new_clients:,} clients are new"

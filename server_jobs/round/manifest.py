@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import InputFile
-from fedping.protocol.landing import landed_at, open_landing
+from fedping.protocol.landing import Landing, landed_at, open_landing
 from fedping.protocol.location import Place, absolute, child, key_in
 from fedping.protocol.ping import DocumentType
 from fedping.protocol.study import Line, Study
@@ -68,9 +68,9 @@ def late_for(store: ModelStore, study: str, line: Line, iteration: int) -> Late 
         if lineage.restored is not None:
             return Late(number, used)
         for file in lineage.inputs:
-            # after an erasure it is another file, in which the remaining pings are still recognised
-            known = replace(file, digest="") if file.path in rewritten else file
-            used[number - 1 - file.age].append(known)
+            # an erasure has replaced the file, whose remaining pings are still recognised
+            current = replace(file, digest="") if file.path in rewritten else file
+            used[number - 1 - file.age].append(current)
     return Late(first, used)
 
 
@@ -114,12 +114,17 @@ ALL_LANDED = Window()
 
 
 def list_landed(
-    landing: Place, study: Study, line: str, iteration: int, window: Window = ALL_LANDED, late: Late | None = None
+    landing: Place | Landing,
+    study: Study,
+    line: str,
+    iteration: int,
+    window: Window = ALL_LANDED,
+    late: Late | None = None,
 ) -> Manifest:
     """Return the files that a round on version ``iteration`` reads; only their footers are read here.
 
     Args:
-        landing: the landing folder.
+        landing: the landing folder, or its address.
         study: the study.
         line: the line's name.
         iteration: the version.
@@ -130,27 +135,28 @@ def list_landed(
         FedpingError: the landing folder does not exist.
         UnreadableFile: a file is damaged, or not of the study's pings.
     """
-    open_landing(landing).check()
+    landing = open_landing(landing)
+    landing.check()
     now_ms = round(time.time() * 1000) if window.now_ms is None else window.now_ms
     latest = now_ms + AHEAD_MS
     since_ms = window.since_ms if window.since_ms <= latest else now_ms
-    files = open_landing(landing).files_by_iteration(study.name, line)
+    files = landing.files_by_iteration(study.name, line)
     first, used = (late.first, late.used_paths) if late else (iteration, frozenset())
     counting = [number for number in sorted(files, reverse=True) if first <= number <= iteration]
-    listed = [(file, key_in(landing, file), iteration - n) for n in counting for file in files[n]]
+    listed = [(file, key_in(landing.place, file), iteration - n) for n in counting for file in files[n]]
     inputs = tuple(_input(f, path, age, study.document) for f, path, age in listed if path not in used)
-    seen = [stamp for file in chain.from_iterable(files.values()) if (stamp := landed_at(file) or 0) <= latest]
+    times = [stamp for file in chain.from_iterable(files.values()) if (stamp := landed_at(file) or 0) <= latest]
     others = {number: _landed_between(of, since_ms, latest) for number, of in files.items() if number not in counting}
     return Manifest(
         inputs=inputs,
         before=late.before(inputs, iteration) if late else (),
         stale=sum(_rows(file, study.document) for number, of in others.items() if number < first for file in of),
         future=sum(_rows(file, study.document) for number, of in others.items() if number > iteration for file in of),
-        window_end_ms=max([since_ms, *seen]),
+        window_end_ms=max([since_ms, *times]),
     )
 
 
-def work_on(landing: Place, inputs: Sequence[InputFile], rules: Rules, before: Sequence[InputFile] = ()) -> Work:
+def work_on(landing: Landing, inputs: Sequence[InputFile], rules: Rules, before: Sequence[InputFile] = ()) -> Work:
     """Return the work of an engine: the input files in the order of their names, and files of earlier rounds."""
     ordered = sorted(inputs, key=lambda file: file.path)
     older = [(file, True) for file in before] + [(file, False) for file in ordered if file.age]
@@ -163,8 +169,8 @@ def work_on(landing: Place, inputs: Sequence[InputFile], rules: Rules, before: S
     )
 
 
-def _address(landing: Place, file: InputFile) -> str:
-    return absolute(child(landing, file.path))
+def _address(landing: Landing, file: InputFile) -> str:
+    return absolute(child(landing.place, file.path))
 
 
 def _landed_between(files: Sequence[Place], since_ms: int, latest: int) -> list[Place]:
@@ -172,8 +178,8 @@ def _landed_between(files: Sequence[Place], since_ms: int, latest: int) -> list[
 
 
 def _input(file: Place, path: str, age: int, document: DocumentType) -> InputFile:
-    found = open_ping_file(file, document)
-    return InputFile(path, found.rows, age, found.landed.digest)
+    pings = open_ping_file(file, document)
+    return InputFile(path, pings.rows, age, pings.landed.digest)
 
 
 def _rows(file: Place, document: DocumentType) -> int:

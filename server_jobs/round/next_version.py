@@ -1,6 +1,6 @@
-"""The next version of a line, from the landed files of a round: the aggregate, and the pure step that follows.
+"""The next version of a line: the aggregate of a round's landed files, and the step that follows.
 
-Rounds and recomputation share these two functions, so a version that is computed again has the same bits.
+Rounds and recomputation share these two functions, so a recomputed version has the same bits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import structs
 
 from fedping.model_store.version import FORMAT, ClientSketch, Lineage, Version
 from fedping.protocol.digest import digest_of
-from fedping.protocol.location import Place
+from fedping.protocol.landing import Landing
 from fedping.protocol.spec import published
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import state_to_document
@@ -30,7 +30,7 @@ from fedping.server_jobs.round.step import apply_step, next_clip_bound, state_of
 
 
 def aggregate_pings(
-    landing: Place,
+    landing: Landing,
     study: Study,
     parent: Version,
     manifest: Manifest,
@@ -47,12 +47,12 @@ def aggregate_pings(
         parent: the version that the pings are of.
         manifest: the landed files.
         engine: computes the partials.
-        recorded: the lineage of a published version that is computed again, whose format decides which figures are
-            computed; None in a round.
+        recorded: the lineage of a version that is recomputed, whose format decides which figures are computed; None
+            in a round.
     """
     line, key = study.line(parent.line), key_of_lots(parent.digest, manifest.inputs)
     bound = next_clip_bound(line, state_of(line, parent))
-    # A version without this count comes from a program that left no ping out, whatever its number.
+    # A version without this count comes from a program that had no limit on the number of pings.
     bounded = recorded is None or "over_capacity" in recorded.counts
     rules = replace(rules_for(study, line.name, parent.iteration, key=key), bounded=bounded, bound=bound)
     sees, knows = needs_influence(line), looks_at_new_clients(line.guard)
@@ -87,7 +87,7 @@ def _salt(known: ClientSketch | None, key: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What a version records of its making that does not follow from the pings.
+    """Facts about the computation of a version that don't follow from the pings.
 
     Attributes:
         created: the time, ISO 8601 in UTC.
@@ -103,7 +103,7 @@ class Provenance:
 def next_version(
     study: Study, parent: Version, aggregate: RoundAggregate, manifest: Manifest, provenance: Provenance
 ) -> Version:
-    """Return the version that follows from a round's aggregate; pure."""
+    """Return the version that follows from a round's aggregate."""
     line = study.line(parent.line)
     key = key_of_lots(parent.digest, manifest.inputs)
     stepped, state = apply_step(line, np.array(parent.weights), state_of(line, parent), aggregate.total, key)

@@ -22,19 +22,19 @@ from fedping.protocol.update import longest_payload
 from fedping.server_jobs.round.plan import Rules
 
 MOST_PAYLOADS = 2**26
-"""Bytes of payloads that are decoded at a time, unless those of one batch are longer by the model's own length."""
+"""Bytes of payloads that are decoded at a time, unless a batch has more because of the number of weights."""
 
 UNKNOWN = -1
 MISSING = -2
 
 
 class Rows(NamedTuple):
-    """All of some pings but their updates, one array a column, each of length k.
+    """The columns of pings without their updates, each an array of length k.
 
-    Ids have shape (k, 2), as two words; ``counted`` is the column that tells of how many examples a ping is
-    (`fedping.protocol.ping`), and 1 where none does; ``loss`` is 0 where pings do not tell; ``arm`` is an index
-    into the rules' arms or UNKNOWN, ``codec`` is 0 for an update in the line's encoding, UNKNOWN for one in another, or
-    MISSING; ``age`` is by how many versions the row's folder is older than the round's own; ``done`` rows have been
+    Ids have shape (k, 2), as two words; ``counted`` is the column with the number of examples
+    (`fedping.protocol.ping`), 1 without such a column; ``loss`` is 0 if pings have none; ``arm`` is an index into the
+    rules' arms or UNKNOWN; ``codec`` is 0 for an update in the line's encoding, UNKNOWN for another encoding, or
+    MISSING; ``age`` is the number of versions by which the row's folder is older than the round's; ``done`` rows were
     counted by an earlier round.
     """
 
@@ -53,7 +53,7 @@ class Rows(NamedTuple):
         return Rows._make([column[where] for column in self])
 
     def copied(self, some: slice) -> Rows:
-        """Return some rows that lie side by side, which hold none of the others in memory."""
+        """Return a copy of a slice of rows, which doesn't keep the other rows in memory."""
         return Rows._make([column[some].copy() for column in self])
 
 
@@ -69,45 +69,39 @@ def _no_rows() -> Rows:
 
 def _screened(document: DocumentType) -> list[str]:
     """Return the columns that decide about a ping."""
-    told = ["loss"] if document.tells_loss else []
+    loss = ["loss"] if document.tells_loss else []
     ids = ["document_id", "client_id"]
-    return [*ids, "model_version", "study_variation", UPDATE_ENCODING, *told, *document.counted_by[:1]]
+    return [*ids, "model_version", "study_variation", UPDATE_ENCODING, *loss, *document.counted_by[:1]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PingFile:
-    """A landed file of pings; ``age`` and ``done`` as in `fedping.server_jobs.round.plan.LateFile`.
+    """A landed file of pings.
 
-    ``instead`` are the columns that count where the first of ``counted_by`` is null, if it can be here.
+    Attributes:
+        landed: the file with its footer.
+        rows: the number of pings.
+        groups: the number of row groups.
+        shards: the number of shards in the row groups (`fedping.protocol.landing`); 1 if any group may have any client.
+        age, done: as in :class:`fedping.server_jobs.round.plan.LateFile`.
+        instead: the columns that count where the first of ``counted_by`` is null, if it may be null.
     """
 
     landed: LandedFile
+    rows: int
+    groups: int
+    shards: int
     age: int = 0
     done: bool = False
     instead: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The file's address."""
         return self.landed.path
 
-    @property
-    def rows(self) -> int:
-        """The number of pings in the file."""
-        return int(self.landed.footer.num_rows)
-
-    @property
-    def groups(self) -> int:
-        """The number of its row groups."""
-        return int(self.landed.footer.num_row_groups)
-
-    @property
-    def shards(self) -> int:
-        """How many shards its row groups are (`protocol.landing`); 1 if any client may be in any of them."""
-        return shards_in(self.landed.footer.metadata, self.groups)
-
     def groups_with(self, shards: Sequence[int], of: int) -> Sequence[int]:
-        """Return which row groups may have clients of some of ``of`` shards, ascending."""
+        """Return the row groups that may have clients of ``shards``, of ``of`` shards in all, ascending."""
         own = self.shards
         if own == 1:
             return range(self.groups)
@@ -118,50 +112,50 @@ class PingFile:
 
     @contextmanager
     def opened(self) -> Iterator[PingReader]:
-        """Open the file to read from it; what cannot be read is told as an :class:`UnreadableFile`."""
+        """Open the file for reading; damage raises :class:`UnreadableFile`."""
         options = {"read_dictionary": [UPDATE]} if self._update_dictionary() else {}
         with self.landed.opened(**options) as file:
             yield PingReader(file, self)
 
     def _update_dictionary(self) -> bool:
-        """Whether updates are stored once each and referred to, as we never do: few bytes are many updates then."""
+        """Whether updates have a dictionary, which we never write: few bytes are then many updates."""
         if self.landed.entries is not None:
             return False
         return any(self.update_chunk(group).has_dictionary_page for group in range(self.groups))
 
     def update_chunk(self, group: int) -> pq.ColumnChunkMetaData:
-        """Return what the footer says of the updates of a row group."""
+        """Return the footer's metadata of the updates of a row group."""
         columns = self.landed.footer.row_group(group)
         return next(c for c in map(columns.column, range(columns.num_columns)) if c.path_in_schema == UPDATE)
 
 
 class PingReader:
-    """A landed file, open."""
+    """An open landed file."""
 
     def __init__(self, file: pq.ParquetFile, of: PingFile) -> None:
         self._file, self._of = file, of
 
     def rows(self, group: int, rules: Rules) -> Iterator[Rows]:
-        """Yield all of a row group but the updates, a bounded batch at a time."""
+        """Yield the rows of a row group without their updates, in bounded batches."""
         read, stated = 0, self._of.landed.footer.row_group(group).num_rows
         if not stated:
             return
         columns = [*_screened(rules.document), *self._of.instead]
-        at_once = max(1, min(BATCH_ROWS, stated))  # room for so many is made before any is read
+        at_once = max(1, min(BATCH_ROWS, stated))  # their memory is allocated before any is read
         for batch in self._file.iter_batches(at_once, row_groups=[group], columns=columns, use_threads=False):
             read += len(batch)
             try:
-                found = _rows(batch, rules, self._of)
-            except (ValueError, IndexError) as error:  # a text that is none, a number of no text
+                decoded = _rows(batch, rules, self._of)
+            except (ValueError, IndexError) as error:  # invalid UTF-8, or an index outside the dictionary
                 raise UnreadableFile(self._of.path, f"is damaged ({first_line(error)})") from error
-            yield found
+            yield decoded
         if read != stated:
             raise UnreadableFile(self._of.path, f"is damaged (row group {group} has {read:,} rows, not {stated:,})")
 
     def updates(self, group: int, batch_rows: int, m: int) -> Iterator[pa.BinaryArray]:
-        """Yield a row group's update payloads, ``batch_rows`` at a time; no more than that is held in memory.
+        """Yield a row group's update payloads, ``batch_rows`` at a time, which bounds the memory.
 
-        A payload that is too long for any encoding of ``m`` weights comes as one of no bytes, which is none either.
+        Payloads that are too long for any encoding of ``m`` weights are replaced by empty ones, which are invalid too.
         """
         rows = self._of.landed.footer.row_group(group).num_rows
         chunk = self._of.update_chunk(group)
@@ -175,7 +169,7 @@ class PingReader:
 
 
 def _without_longer(payloads: pa.Array, most: int) -> pa.BinaryArray:
-    """Return payloads, or references to some, with nothing in place of those of more than ``most`` bytes."""
+    """Return payloads, or indices into a dictionary, with empty bytes in place of more than ``most`` bytes."""
     if pa.types.is_dictionary(payloads.type):
         values = _without_longer(payloads.dictionary, most)
         return pa.DictionaryArray.from_arrays(payloads.indices, values).dictionary_decode()
@@ -185,26 +179,26 @@ def _without_longer(payloads: pa.Array, most: int) -> pa.BinaryArray:
 
 
 def _regrouped(parts: Iterable[pa.BinaryArray], rows: int) -> Iterator[pa.BinaryArray]:
-    """Yield the same values, ``rows`` at a time: the bits of a mean depend on what is summed together."""
-    held: list[pa.BinaryArray] = []
+    """Yield the same values, ``rows`` at a time, because the bits of a mean depend on its batches."""
+    pending: list[pa.BinaryArray] = []
     size = 0
     for part in parts:
         while len(part):
-            held.append(part[: rows - size])
-            size += len(held[-1])
-            part = part[len(held[-1]) :]
+            pending.append(part[: rows - size])
+            size += len(pending[-1])
+            part = part[len(pending[-1]) :]
             if size == rows:
-                yield pa.concat_arrays(held)
-                held, size = [], 0
-    if held:
-        yield pa.concat_arrays(held)
+                yield pa.concat_arrays(pending)
+                pending, size = [], 0
+    if pending:
+        yield pa.concat_arrays(pending)
 
 
 def open_ping_file(path: str | Place, document: DocumentType, age: int = 0, done: bool = False) -> PingFile:
     """Read the footer of a file of pings of one type.
 
     Raises:
-        UnreadableFile: the file is no regular one, truncated, damaged, no Parquet, or its columns are not those of
+        UnreadableFile: the file isn't regular, is truncated, damaged or not Parquet, or its columns aren't those of
             such pings.
         FedpingError: the file is gone.
     """
@@ -212,7 +206,16 @@ def open_ping_file(path: str | Place, document: DocumentType, age: int = 0, done
     landed = open_pings(path, document, [*_screened(document), UPDATE, *others])
     schema = schema_of(landed)
     instead = tuple(name for name in others if name in schema.names) if _can_be_null(schema, *first) else ()
-    return PingFile(landed, age, done, instead)
+    groups = int(landed.footer.num_row_groups)
+    return PingFile(
+        landed,
+        rows=int(landed.footer.num_rows),
+        groups=groups,
+        shards=shards_in(landed.footer.metadata, groups),
+        age=age,
+        done=done,
+        instead=instead,
+    )
 
 
 def _can_be_null(schema: pa.Schema, *names: str) -> bool:
@@ -234,9 +237,9 @@ def _rows(batch: pa.RecordBatch, rules: Rules, file: PingFile) -> Rows:
 
 
 def _indices(column: pa.DictionaryArray, known: Mapping[str, int]) -> NDArray[np.int16]:
-    """Return each text as its number in ``known``, UNKNOWN if it is not there, MISSING if it is null."""
+    """Return the number in ``known`` of each text; UNKNOWN if it isn't in there, MISSING if it is null."""
     texts = column.dictionary.to_pylist()
     numbers = np.array([*(known.get(text, UNKNOWN) for text in texts), MISSING], dtype=np.int16)
     indices = column.indices.fill_null(len(texts)) if column.null_count else column.indices
-    found: NDArray[np.int16] = numbers[indices.to_numpy()]
-    return found
+    mapped: NDArray[np.int16] = numbers[indices.to_numpy()]
+    return mapped

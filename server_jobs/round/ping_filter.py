@@ -100,27 +100,27 @@ def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
         return _private_reasons(rows, clients, rules)
     # arm is an index into submits, or UNKNOWN, -1, which selects the False at the end
     submits = np.array([*rules.submits, False])
-    found = np.full(len(rows.counted), USED, dtype=np.int8)
-    found[rows.codec == UNKNOWN] = BAD_UPDATE
-    found[rows.codec == MISSING] = NO_UPDATE
-    found[rules.document.examples(rows.counted) <= 0] = NO_EXAMPLE
-    found[~submits[rows.arm]] = OTHER_ARM
+    outcomes = np.full(len(rows.counted), USED, dtype=np.int8)
+    outcomes[rows.codec == UNKNOWN] = BAD_UPDATE
+    outcomes[rows.codec == MISSING] = NO_UPDATE
+    outcomes[rules.document.examples(rows.counted) <= 0] = NO_EXAMPLE
+    outcomes[~submits[rows.arm]] = OTHER_ARM
     if rules.limits is not None:
-        found[rules.limits.beyond(rows.loss, rows.counted if rules.document.ranked else None)] = BEYOND_LIMITS
-    found[~np.isfinite(rows.loss)] = BAD_LOSS
+        outcomes[rules.limits.beyond(rows.loss, rows.counted if rules.document.ranked else None)] = BEYOND_LIMITS
+    outcomes[~np.isfinite(rows.loss)] = BAD_LOSS
     if rules.dealt is not None:
-        found[_strangers(rows, clients, rules.arms, rules.dealt)] = NOT_ENROLLED
+        outcomes[_strangers(rows, clients, rules.arms, rules.dealt)] = NOT_ENROLLED
     if rules.side is not None:
-        found[_elsewhere(rows, clients, rules.side)] = NOT_ENROLLED
+        outcomes[_elsewhere(rows, clients, rules.side)] = NOT_ENROLLED
     # in 64 bits: a version has 31 bits and an age 15; neither type has room for their sum
-    found[rows.version + rows.age.astype(np.int64) != rules.iteration] = WRONG_VERSION
-    found[_repeated(rows.document)] = DUPLICATE
-    found[rows.done] = DONE
+    outcomes[rows.version + rows.age.astype(np.int64) != rules.iteration] = WRONG_VERSION
+    outcomes[_repeated(rows.document)] = DUPLICATE
+    outcomes[rows.done] = DONE
     if rules.turns is not None:
-        mine = np.flatnonzero(found == USED)
+        mine = np.flatnonzero(outcomes == USED)
         ids = np.ascontiguousarray(rows.client[mine]).view(np.uint8).reshape(-1, 16)
-        found[mine[~rules.turns.of(ids, rows.version[mine])]] = NOT_SAMPLED
-    return found
+        outcomes[mine[~rules.turns.of(ids, rows.version[mine])]] = NOT_SAMPLED
+    return outcomes
 
 
 def _private_reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
@@ -131,21 +131,23 @@ def _private_reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.i
     are ``not_first``, and no ping is a duplicate of another client's. ``not_sampled``: the client is not in the sample,
     or not among the documents of the rules. Arms that do not submit still report their figures.
     """
-    found = np.full(len(rows.client), USED, dtype=np.int8)
-    found[rows.codec == UNKNOWN] = BAD_UPDATE
-    found[rows.codec == MISSING] = NO_UPDATE
-    found[rows.arm == UNKNOWN] = OTHER_ARM
-    found[rows.version != rules.iteration] = WRONG_VERSION
-    found[_not_first(rows.document, clients)] = NOT_FIRST
+    outcomes = np.full(len(rows.client), USED, dtype=np.int8)
+    outcomes[rows.codec == UNKNOWN] = BAD_UPDATE
+    outcomes[rows.codec == MISSING] = NO_UPDATE
+    outcomes[rows.arm == UNKNOWN] = OTHER_ARM
+    outcomes[rows.version != rules.iteration] = WRONG_VERSION
+    outcomes[_not_first(rows.document, clients)] = NOT_FIRST
     if rules.coins is not None:
-        mine = np.flatnonzero(found == USED)
-        found[mine[~rules.coins.counting(rows.client[mine])]] = NOT_SAMPLED
+        mine = np.flatnonzero(outcomes == USED)
+        outcomes[mine[~rules.coins.counting(rows.client[mine])]] = NOT_SAMPLED
     if rules.dealt is not None:
-        found[(found == USED) & _strangers(rows, clients, rules.arms, rules.dealt)] = NOT_ENROLLED
+        outcomes[(outcomes == USED) & _strangers(rows, clients, rules.arms, rules.dealt)] = NOT_ENROLLED
     if rules.among is not None:
-        asked = np.frombuffer(rules.among, _ID)
-        found[(found == USED) & ~np.isin(np.ascontiguousarray(rows.document).view(_ID).ravel(), asked)] = NOT_SAMPLED
-    return found
+        listed = np.frombuffer(rules.among, _ID)
+        outcomes[(outcomes == USED) & ~np.isin(np.ascontiguousarray(rows.document).view(_ID).ravel(), listed)] = (
+            NOT_SAMPLED
+        )
+    return outcomes
 
 
 def _not_first(documents: NDArray[np.uint64], clients: Clients) -> NDArray[np.bool_]:
@@ -158,10 +160,10 @@ def _not_first(documents: NDArray[np.uint64], clients: Clients) -> NDArray[np.bo
     return later
 
 
-def _strangers(rows: Rows, clients: Clients, arms: tuple[str, ...], dealt: Assignment) -> NDArray[np.bool_]:
+def _strangers(rows: Rows, clients: Clients, arms: tuple[str, ...], assignment: Assignment) -> NDArray[np.bool_]:
     """Return which rows name an arm of the line that their client's id does not belong to; one hash a client."""
-    named = np.array([*(dealt.arms.index(arm) for arm in arms), -1], np.int16)
-    strange: NDArray[np.bool_] = named[rows.arm] != dealt.places(_ids(rows, clients))[clients.of]
+    named = np.array([*(assignment.arms.index(arm) for arm in arms), -1], np.int16)
+    strange: NDArray[np.bool_] = named[rows.arm] != assignment.places(_ids(rows, clients))[clients.of]
     return strange & (rows.arm >= 0) & ~rows.done
 
 
@@ -177,26 +179,30 @@ def _ids(rows: Rows, clients: Clients) -> NDArray[np.uint8]:
 
 
 def vote_weights(
-    rows: Rows, clients: Clients, found: NDArray[np.int8], rules: Rules
+    rows: Rows, clients: Clients, outcomes: NDArray[np.int8], rules: Rules
 ) -> tuple[Vector, NDArray[np.int64], NDArray[np.int64]]:
     """Return each ping's weight, the number of its client's used pings, and the number for each client.
 
     The first two have shape (k,), and are 0 where the ping is not used.
     """
-    used = np.flatnonzero(found == USED)
+    used = np.flatnonzero(outcomes == USED)
     pings, counts = pings_a_client(clients, used)
-    weights = np.zeros(len(found))
+    weights = np.zeros(len(outcomes))
     examples = examples_of(rows.counted[used], rules)
     weights[used] = votes_of(rules.line.pipeline, pings=pings, examples=examples, ages=rows.age[used])
-    of_client = np.zeros(len(found), np.int64)
+    of_client = np.zeros(len(outcomes), np.int64)
     of_client[used] = pings
     return weights, of_client, counts
 
 
 def examples_of(counted: NDArray[np.int32], rules: Rules) -> NDArray[np.integer]:
     """Return the examples that pings count for, shape (k,): their claim, up to the study's limit."""
-    said: NDArray[np.integer] = rules.document.examples(counted)
-    return said if rules.limits is None or rules.limits.examples is None else np.minimum(said, rules.limits.examples)
+    examples: NDArray[np.integer] = rules.document.examples(counted)
+    return (
+        examples
+        if rules.limits is None or rules.limits.examples is None
+        else np.minimum(examples, rules.limits.examples)
+    )
 
 
 def most_examples(rules: Rules) -> int | None:
@@ -205,12 +211,12 @@ def most_examples(rules: Rules) -> int | None:
     return rules.limits.examples if votes and rules.limits is not None else None
 
 
-def capped_clients(rows: Rows, clients: Clients, found: NDArray[np.int8], rules: Rules) -> int:
+def capped_clients(rows: Rows, clients: Clients, outcomes: NDArray[np.int8], rules: Rules) -> int:
     """Return the number of clients with a used ping that claims more examples than it counts for."""
     most = most_examples(rules)
     if most is None:
         return 0
-    more = (found == USED) & (rules.document.examples(rows.counted) > most)
+    more = (outcomes == USED) & (rules.document.examples(rows.counted) > most)
     return len(np.unique(clients.of[more]))
 
 
@@ -362,9 +368,9 @@ def thinned(clients: NDArray[np.uint64], most: int, key: bytes, level: int = 0) 
     firsts = np.flatnonzero(ranks == 0)
     lots = _lots(clients[firsts], key)
     for at in range(max(level, ONE + 1), LAST):
-        drawn = lots >> np.uint64(64 - (at - ONE)) == 0
-        if int(drawn.sum()) <= most:
-            return at, _mask(firsts[drawn], len(clients))
+        chosen = lots >> np.uint64(64 - (at - ONE)) == 0
+        if int(chosen.sum()) <= most:
+            return at, _mask(firsts[chosen], len(clients))
     order = np.lexsort((clients[firsts, 1], clients[firsts, 0], lots))
     return LAST, _mask(firsts[order[:most]], len(clients))
 
@@ -393,6 +399,6 @@ def _lots(clients: NDArray[np.uint64], key: bytes) -> NDArray[np.uint64]:
     lots = np.empty(len(ids), np.uint64)
     for low in range(0, len(ids), _AT_ONCE):
         some = ids[low : low + _AT_ONCE].tolist()
-        drawn = b"".join(hashlib.blake2b(client, digest_size=8, key=key).digest() for client in some)
-        lots[low : low + len(some)] = np.frombuffer(drawn, "<u8")
+        digests = b"".join(hashlib.blake2b(client, digest_size=8, key=key).digest() for client in some)
+        lots[low : low + len(some)] = np.frombuffer(digests, "<u8")
     return lots

@@ -16,7 +16,7 @@ from fedping.model_store.store import VersionConflict
 from fedping.model_store.version import Answered, PrivacyEvent, Version
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import landed_at, open_landing
+from fedping.protocol.landing import Landing, landed_at, open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.notation import milliseconds_of, time_at
 from fedping.protocol.privacy import Privacy, frame_of
@@ -70,13 +70,13 @@ def read_budget(context: RoundContext, state: PrivateState) -> PrivateState:
     """Stage: read what the line has spent, and check the caller's noise and key.
 
     Raises:
-        FedpingError: the line's noise was never derived, the key is missing or wrong, or other noise is given in a
-            study that is not declared to be simulated; no ping was read.
+        FedpingError: the line has no derived noise, the key is missing or wrong, or the caller's noise is given in a
+            study that isn't declared to be simulated; no ping was read.
     """
     if context.options.noise is not None and not context.store.studies.declared(context.study.name).simulated:
         raise FedpingError(
-            f"study '{context.study.name}' is not declared to be simulated, and its clients are protected by noise of "
-            "the system alone: run the round without noise of your own; nothing was read"
+            f"study '{context.study.name}' is not declared to be simulated, so only the system's noise protects its "
+            "clients. Run the round without noise of your own. Nothing was read."
         )
     before = spent(context.store, context.head)
     sigma_of(context.line)
@@ -96,7 +96,7 @@ def check_guarantee(context: RoundContext, state: PrivateState) -> PrivateState:
     """Stage: raise if this round would break the line's guarantee.
 
     Raises:
-        FedpingError: the settings are not those that the line began with, the noise is too small, or rounds of another
+        FedpingError: the settings differ from those at the line's start, the noise is too small, or rounds of another
             copy of the store have released more; no ping was read.
     """
     if not _is_exhausted(context, state):
@@ -135,7 +135,7 @@ def count_epsilon(context: RoundContext, state: PrivateState) -> PrivateState:
     """Stage: check that a step is possible, and compute the epsilon after this round, before any ping is read.
 
     Raises:
-        FedpingError: a link fails, or a package that the accountant needs is not installed.
+        FedpingError: a link fails, or a package of the accountant isn't installed.
     """
     check_release(context.line, context.head)
     return replace(state, counted=epsilon_after(_privacy(context), state.before.releases + 1))
@@ -144,7 +144,7 @@ def count_epsilon(context: RoundContext, state: PrivateState) -> PrivateState:
 def sum_vectors(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
     """Stage: sum the clients' vectors by arm, exactly.
 
-    Where clients alone add noise, their number is no secret, and without any ping there is no version.
+    If only clients add noise, their number isn't secret, and without pings no version is published.
     """
     assert state.manifest is not None
     if _privacy(context).central is None and state.manifest.rows == 0:
@@ -156,7 +156,7 @@ def sum_vectors(context: RoundContext, state: PrivateState) -> PrivateState | Ro
 
 
 def add_noise(context: RoundContext, state: PrivateState) -> PrivateState:
-    """Stage: add the noise, which is drawn here alone. The exact sums end here."""
+    """Stage: add the noise, which is drawn only here, and drop the exact sums."""
     assert state.sums is not None
     noisy = released(context.study, context.line, state.sums, context.options.noise or SystemNoise())
     releases = state.before.releases + 1
@@ -168,8 +168,8 @@ def add_noise(context: RoundContext, state: PrivateState) -> PrivateState:
 def compute_release(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
     """Stage: compute the next version from the noisy sums.
 
-    Where clients alone add noise, a step without enough of them is not published, except after a helper's answer: the
-    helper gives no other answer for this version.
+    If only clients add noise, a step without enough of them is not published, except after a helper's answer, because
+    the helper gives only one answer for a version.
     """
     assert state.event is not None
     event, study, line = state.event, context.study, context.line
@@ -194,34 +194,34 @@ def compute_release(context: RoundContext, state: PrivateState) -> PrivateState 
 
 
 def publish_release(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
-    """Stage: publish the version. If another round was first, its noise counts, and this round's is shown nowhere."""
+    """Stage: publish the version. If another round was first, its noise counts, and this round's stays secret."""
     assert state.version is not None
     try:
         context.store.publish(state.version)
     except VersionConflict:
         return _lost(context)
     context.record(state.version.iteration)
-    # For rounds of any copy of the store.
+    # Recorded once more by the landing folder's own address, for rounds on any copy of the store.
     landing = context.landing
-    open_landing(landing).record_published(str(landing), context.study.name, context.line.name, state.version.iteration)
+    landing.record_published(str(landing), context.study.name, context.line.name, state.version.iteration)
     context.options.on_step("published")
     return replace(state, result=replace(state.result, status="published"))
 
 
 def delete_used_pings(context: RoundContext, state: PrivateState) -> PrivateState:
-    """Stage: delete the pings of the version that the round was on, and of all before."""
+    """Stage: delete the pings of the round's version and of all earlier ones."""
     _delete(context, upto=context.head.iteration)
     context.options.on_step("deleted")
     return state
 
 
-def delete_pings(landing: Place, study: str, line: str, upto: int | None) -> None:
+def delete_pings(landing: Place | Landing, study: str, line: str, upto: int | None) -> None:
     """Delete a line's landed pings of all versions up to ``upto``; of all versions if it is None."""
-    pings = open_landing(landing)
-    for number, files in pings.files_by_iteration(study, line).items():
+    landing = open_landing(landing)
+    for number, files in landing.files_by_iteration(study, line).items():
         if upto is None or number <= upto:
             for file in files:
-                pings.remove(file)
+                landing.remove(file)
 
 
 def _delete(context: RoundContext, upto: int | None) -> None:
@@ -262,9 +262,9 @@ def _check_settings(context: RoundContext) -> None:
     """
     if context.head.lineage.config_digest != digest_of(context.line):
         raise FedpingError(
-            f"the settings of the private line '{context.line.name}' are not those that study '{context.study.name}' "
-            "was created with, for which its guarantee was derived: put its study.json back from a copy, or create a "
-            "study of another name; nothing was read"
+            f"the settings of the private line '{context.line.name}' differ from those that study "
+            f"'{context.study.name}' was created with, and for which its guarantee was derived. Restore its study.json "
+            "from a copy, or create a study with another name. Nothing was read."
         )
 
 
@@ -283,24 +283,24 @@ def _check_noise(context: RoundContext, before: int) -> None:
         raise FedpingError(
             f"the private line '{context.line.name}' of study '{context.study.name}' has too little noise: "
             f"{releases:,} releases with noise_multiplier = {central.noise_multiplier:g} spend epsilon = {excess:.4g}, "
-            f"and it promises {central.epsilon:g}; create a study of another name by 'fedping study create', which "
-            "derives the noise; nothing was read"
+            f"and it guarantees {central.epsilon:g}. Create a study with another name by 'fedping study create', which "
+            "derives the noise. Nothing was read."
         )
 
 
 def _check_copy(context: RoundContext) -> None:
     """Raise :class:`FedpingError` if rounds of another copy of the store have released more of the same clients.
 
-    Clients would be charged in one of the two stores, and released in both.
+    Their budget would be charged in only one of the two stores.
     """
     study, line, head = context.study.name, context.line.name, context.head
-    newest = open_landing(context.landing).read_published(str(context.landing), study, line)
+    newest = context.landing.read_published(str(context.landing), study, line)
     if newest > head.iteration:
         raise FedpingError(
-            f"the private line '{line}' of study '{study}' is at version {head.iteration} here, but with "
-            f"these pings a round has released version {newest}, in another copy of the store: go on with that one, "
-            f"or let this one go on beyond it with 'fedping store continue {study} {line} --from {newest + 1}', which "
-            "counts the rounds in between as spent; nothing was read"
+            f"the private line '{line}' of study '{study}' is at version {head.iteration} here, but a round in another "
+            f"copy of the store has released version {newest} from these pings. Continue with that copy, or continue "
+            f"this one after it with 'fedping store continue {study} {line} --from {newest + 1}', which counts the "
+            "rounds in between as spent. Nothing was read."
         )
 
 
@@ -321,23 +321,23 @@ def private_rules(study: Study, line: Line, iteration: int, digest: str, key: by
     return replace(rules_for(study, line.name, iteration, key=b"private"), coins=coins)
 
 
-def exact_sums(landing: Place, manifest: Manifest, rules: Rules, engine: Engine) -> Sums:
-    """Return the sums of a version's vectors by arm, without noise: never to be written or shown."""
-    partials = engine.partials(work_on(landing, manifest.inputs, rules))
+def exact_sums(landing: Place | Landing, manifest: Manifest, rules: Rules, engine: Engine) -> Sums:
+    """Return the exact sums of a version's vectors by arm; they must never be written or shown."""
+    partials = engine.partials(work_on(open_landing(landing), manifest.inputs, rules))
     total: Sums = combined(partials, rules).total
     assert all(each.dtype == np.int64 for each in total.values())
     return total
 
 
 def noise_has_its_size(
-    landing: Place, study: Study, line: Line, version: Version, engine: Engine, key: bytes | None
+    landing: Landing, study: Study, line: Line, version: Version, engine: Engine, key: bytes | None
 ) -> bool | None:
     """Return whether a version's noise has the declared size, by the pings that had landed before its round.
 
-    None if there is no noise, if the key that is needed is not given, or if the pings were deleted, as they should be.
+    None if there is no noise, if a required key is missing, or if the pings were deleted, as they should be.
 
     Raises:
-        InvalidSettings: the key is another one.
+        InvalidSettings: the key is not that of the round.
     """
     event = version.lineage.privacy
     assert line.privacy is not None
@@ -348,7 +348,7 @@ def noise_has_its_size(
     if version.parent is None or version.parent_digest is None:
         return None
     key = check_key(line.privacy, line.name, event, key)
-    landed = list_landed(landing, study, line.name, version.parent) if open_landing(landing).exists() else None
+    landed = list_landed(landing, study, line.name, version.parent) if landing.exists() else None
     if landed is None or not landed.inputs:
         return None
     created = milliseconds_of(version.created)

@@ -66,14 +66,14 @@ def released(study: Study, line: Line, sums: Sums, noise: Noise) -> dict[str, tu
     arms, sigma = _following(study, line), sigma_of(line)
     masks = [released_places(frame, arm) for arm in arms]
     size = sum(int(mask.sum()) for mask in masks)
-    drawn = noise.integers(sigma, size) if sigma else np.zeros(size, np.int64)
-    made, start = {}, 0
+    drawn_noise = noise.integers(sigma, size) if sigma else np.zeros(size, np.int64)
+    noisy, start = {}, 0
     for number, (arm, mask) in enumerate(zip(arms, masks, strict=True)):
         values = np.where(mask, sums.get(number, 0), 0)
         end = start + int(mask.sum())
-        values[mask] += drawn[start:end]
-        made[arm.name], start = tuple(values.tolist()), end
-    return made
+        values[mask] += drawn_noise[start:end]
+        noisy[arm.name], start = tuple(values.tolist()), end
+    return noisy
 
 
 def event_of(
@@ -163,11 +163,11 @@ def next_private(
 def released_means(study: Study, line: Line, event: PrivacyEvent) -> dict[str, ReleasedMeans]:
     """Return each arm's noisy metrics in a release; clients that add noise report no loss."""
     privacy, frame = _of(line)
-    found = {}
+    means = {}
     for arm in _following(study, line):
         each = told(frame, np.array(event.released[arm.name], np.int64), privacy.loss)
-        found[arm.name] = each if privacy.local is None else ReleasedMeans(each.clients, None, None)
-    return found
+        means[arm.name] = each if privacy.local is None else ReleasedMeans(each.clients, None, None)
+    return means
 
 
 def noise_in_clients(event: PrivacyEvent, line: Line) -> float:
@@ -215,12 +215,12 @@ class PrivateArrayRound:
     def stepped(self, weights: Vector, state: States, key: bytes, noise: Noise) -> tuple[Vector, States] | None:
         """Return the weights and the state after a release, with noise drawn now; None with too few clients."""
         privacy, frame = _of(self._line)
-        made = released(self._study, self._line, self._sums, noise)
+        noisy = released(self._study, self._line, self._sums, noise)
         [arm] = _following(self._study, self._line)
-        clients = told(frame, np.array(made[arm.name], np.int64), privacy.loss).clients
+        clients = told(frame, np.array(noisy[arm.name], np.int64), privacy.loss).clients
         if clients < self._line.pipeline.min_clients:
             return None
-        total = total_of(self._study, self._line, made, self._sigma, clients)
+        total = total_of(self._study, self._line, noisy, self._sigma, clients)
         return apply_step(self._line, weights, state, total, key)
 
 
@@ -234,16 +234,16 @@ def _moved(
     """
     total = total_of(study, line, event.released, event.sigma, clients)
     try:
-        there, after = _stepped(line, parent, total)
+        stepped, after = _stepped(line, parent, total)
     except BrokenLink:
         return None
-    weights = tuple(there.tolist())
-    if not np.isfinite(there).all():
+    weights = tuple(stepped.tolist())
+    if not np.isfinite(stepped).all():
         return None
-    made = replace(parent, weights=weights, model=published(line.spec, weights), state=state_to_document(after))
-    if made.unreadable or out_of_range(made.model, line.spec) or validate_spec(made.model, line.spec):
+    moved = replace(parent, weights=weights, model=published(line.spec, weights), state=state_to_document(after))
+    if moved.unreadable or out_of_range(moved.model, line.spec) or validate_spec(moved.model, line.spec):
         return None
-    return weights, made.state
+    return weights, moved.state
 
 
 def check_release(line: Line, parent: Version) -> None:

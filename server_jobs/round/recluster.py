@@ -1,8 +1,9 @@
 """Federated k-means: the clients' centroids, clustered again instead of averaged by their position.
 
-A mean over clients takes for granted that the third centroid of one client and the third of another are of the same
-cluster. Here all local centroids are points, and one more k-means finds the centroids of these
-(Rodríguez-Barroso et al. 2020, 5.3).
+A mean over clients assumes that centroids at the same position belong to the same cluster. Here all local centroids are
+points, and a further k-means finds their centroids.
+
+Source: Rodríguez-Barroso et al. 2020, 5.3.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ def recluster(settings: Recluster) -> Accumulator[WithMoments[tuple[Kept, ...]]]
 def reclustered(
     settings: Recluster, shape: tuple[int, int], weights: Vector, updates: NDArray[np.float32], votes: Vector
 ) -> Vector:
-    """Return the direction from the fetched centroids to those of the clients' centroids; pure, and exact.
+    """Return the direction from the fetched centroids to the centroids of the clients' centroids.
 
-    A k-means that begins at the fetched centroids is compared with one that begins at local ones far apart from each
-    other; the better is taken. Its centroids are given to the fetched ones so that these move the least. A cluster
-    without any local centroid stays. Counts stay as they are, which is 0.
+    The better of two k-means is used: one starts at the fetched centroids, one at local centroids far apart. Its
+    centroids are matched with the fetched ones so that these move least. A cluster without local centroids stays.
+    Counts have the direction 0.
 
     Args:
-        settings: how many times k-means goes on at most.
-        shape: how many clusters K there are, of how many features d.
-        weights: as fetched, shape (m,): K centroids one after the other, then K counts of examples or nothing.
+        settings: the maximum number of iterations.
+        shape: the number of clusters K and the number of features d.
+        weights: the fetched weights, shape (m,): K centroids, then K counts of examples or nothing.
         updates: local weights minus fetched ones, shape (k, m).
-        votes: of each update, shape (k,).
+        votes: the vote of each update, shape (k,).
     """
     size = shape[0] * shape[1]
     fetched = weights[:size].reshape(shape)
@@ -60,9 +61,9 @@ def reclustered(
 def _votes_of_centroids(
     shape: tuple[int, int], weights: Vector, updates: NDArray[np.float32], votes: Vector
 ) -> NDArray[np.float64]:
-    """Return how much each local centroid weighs, shape (k, K): its share of its update's vote, by its examples.
+    """Return the weight of each local centroid, shape (k, K): its share of its update's vote, by its examples.
 
-    Without counts, those that have left the fetched centroid share equally: one that stayed has no examples.
+    Without counts, the centroids that have moved share equally, because one that has not moved has no examples.
     """
     size = shape[0] * shape[1]
     if len(weights) > size:
@@ -74,7 +75,7 @@ def _votes_of_centroids(
 
 
 def _k_means(points: Vector, weights: Vector, start: Vector, iterations: int) -> Vector:
-    """Return where Lloyd's iterations lead, shape (K, d); a centroid that no point is nearest to stays."""
+    """Return the centroids after Lloyd's iterations, shape (K, d); a centroid without nearest points stays."""
     centroids, nearest = start.copy(), np.full(len(points), -1)
     for _ in range(iterations):
         before, (nearest, _) = nearest, _nearest(points, centroids)
@@ -88,9 +89,9 @@ def _k_means(points: Vector, weights: Vector, start: Vector, iterations: int) ->
 
 
 def _nearest(points: Vector, centroids: Vector) -> tuple[NDArray[np.intp], Vector]:
-    """Return of each point the nearest centroid, the first of several, and the squared distance to it.
+    """Return the nearest centroid of each point, the first of several, and the squared distance to it.
 
-    One centroid at a time and without a matrix product, whose last bits depend on the machine.
+    It takes one centroid at a time, without a matrix product, whose last bits depend on the machine.
     """
     nearest, least = np.zeros(len(points), dtype=np.intp), np.full(len(points), np.inf)
     for number, centroid in enumerate(centroids):
@@ -101,14 +102,14 @@ def _nearest(points: Vector, centroids: Vector) -> tuple[NDArray[np.intp], Vecto
 
 
 def _spread(points: Vector, weights: Vector, centroids: Vector) -> float:
-    """Return the weighted sum of squared distances to the nearest centroid, which k-means makes small."""
+    """Return the weighted sum of squared distances to the nearest centroid, which k-means minimises."""
     return float((weights * _nearest(points, centroids)[1]).sum())
 
 
 def _far_apart(points: Vector, weights: Vector, fetched: Vector) -> Vector:
-    """Return K points: the farthest from the mean, then each time the farthest from those chosen, shape (K, d).
+    """Return K points: the farthest from the mean, then each time the farthest from the chosen ones, shape (K, d).
 
-    Where there are fewer different points than K, fetched centroids fill up.
+    If there are fewer than K different points, the rest are fetched centroids.
     """
     chosen = fetched.copy()
     middle = (points * (weights / weights.sum())[:, None]).sum(axis=0)
@@ -123,12 +124,12 @@ def _far_apart(points: Vector, weights: Vector, fetched: Vector) -> Vector:
     return chosen
 
 
-def _matched(found: Vector, fetched: Vector) -> Vector:
-    """Return the found centroids in the order of the fetched ones that are nearest, all in all."""
+def _matched(centroids: Vector, fetched: Vector) -> Vector:
+    """Return centroids in the order of the fetched ones, with the smallest total distance."""
     from scipy.optimize import linear_sum_assignment
 
-    cost = np.array([np.square(fetched - centroid).sum(axis=1) for centroid in found])
+    cost = np.array([np.square(fetched - centroid).sum(axis=1) for centroid in centroids])
     rows, columns = linear_sum_assignment(cost)
-    ordered = np.empty_like(found)
-    ordered[columns] = found[rows]
+    ordered = np.empty_like(centroids)
+    ordered[columns] = centroids[rows]
     return ordered

@@ -13,6 +13,7 @@ from fedping.model_store.store import ModelStore, StoreError
 from fedping.model_store.version import Lineage, Version
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import OtherCode
+from fedping.protocol.landing import Landing, open_landing
 from fedping.protocol.location import Place, child
 from fedping.protocol.study import Line, Study
 from fedping.server_jobs.optimize import first_state, first_versions, in_order
@@ -36,8 +37,7 @@ class Recomputed:
         identical: whether the version has the same bits.
         differences: a phrase for each difference.
         noise: whether a private line's noise has the declared size; None if that can no longer be checked.
-        given: why the weights that a version 0 has taken over were not recomputed; empty if they were, or there are
-            none.
+        given: why the weights of a warm start weren't recomputed; empty if they were, or without a warm start.
     """
 
     identical: bool
@@ -48,7 +48,7 @@ class Recomputed:
 
 def recompute(
     store: ModelStore,
-    landing: Place,
+    landing: Place | Landing,
     study: str,
     line: str,
     iteration: int,
@@ -59,32 +59,33 @@ def recompute(
     """Recompute a version, and compare the whole document bit for bit: weights, state, aggregate, counts.
 
     A round's version follows from its parent and the pings of its manifest; version 0 from the study; a rollback or a
-    continuation from the version that it repeats; a version of early stopping from the losses, which decide again
-    whether training was over and which version was the best. Facts that cannot be computed are copied: the time, the
-    code version, the number of stale and future pings, the decision about a held version, and the figures of a stage,
-    from which its decision is computed again.
+    continuation from the version that it repeats. For a version of early stopping, the losses decide again whether
+    training was over, and which version was the best. Facts that can't be computed are copied: the time, the code
+    version, the number of stale and future pings, the decision about a held version, and the results of a stage, from
+    which its decision is recomputed.
 
-    The settings are those of that time, from the study's history.
+    The settings come from the study's history, as they were then.
 
-    A version of a private line follows from what was released. If its pings were kept, the size of the noise is checked
-    too, which needs the line's key if clients were sampled.
+    A version of a private line follows from the released sums. If its pings were kept, the size of the noise is also
+    checked, which needs the line's key if clients are sampled.
 
     Args:
         store: the model store.
-        landing: the landing folder.
+        landing: the landing folder, or its address.
         study: the study's name.
         line: the line's name.
         iteration: the version.
         engine: computes the partials.
         privacy_key: the key of a private line.
-        taken_from: the store of the version whose weights a version 0 has taken over; None for ``store``. If that
+        taken_from: the store of the version that a warm start took its weights from; None for ``store``. If that
             version no longer exists, the weights are copied.
 
     Raises:
         FedpingError: the version does not exist, or a file of its manifest is gone, damaged, or has changed.
         InvalidSettings: ``privacy_key`` is not the key of the round.
-        OtherCode: an extension that it was computed with has other code here.
+        OtherCode: the code of an extension differs from the code that the version was computed with.
     """
+    landing = open_landing(landing)
     version = store.version(study, line, iteration)
     _, the_study = store.studies.settings(study, version.lineage.settings)
     settings = the_study.line(line)
@@ -94,13 +95,13 @@ def recompute(
             again, given = _first_again(taken_from or store, the_study, version)
         else:
             again = _again(store, landing, the_study, settings, version, engine)
-        again = _judged_again(settings, with_decision(version, _in_the_format_of(version, again, settings)))
+        again = _decided_again(settings, with_decision(version, _in_the_format_of(version, again, settings)))
     except OtherCode as error:
         raise OtherCode(
-            f"version {iteration} of line '{line}' of study '{study}' was computed otherwise: {error}"
+            f"version {iteration} of line '{line}' of study '{study}' was computed with other code: {error}"
         ) from error
-    seen = noise_has_its_size(landing, the_study, settings, version, engine, privacy_key) if settings.privacy else None
-    return Recomputed(version.digest == again.digest, tuple(_differences(version, again)), seen, given)
+    noise = noise_has_its_size(landing, the_study, settings, version, engine, privacy_key) if settings.privacy else None
+    return Recomputed(version.digest == again.digest, tuple(_differences(version, again)), noise, given)
 
 
 def _in_the_format_of(version: Version, again: Version, line: Line) -> Version:
@@ -110,19 +111,19 @@ def _in_the_format_of(version: Version, again: Version, line: Line) -> Version:
     return msgspec.structs.replace(again, format=1, state=in_order(again.state, first_state(line)))
 
 
-def _judged_again(line: Line, again: Version) -> Version:
-    """Return a version with the decision about its stage, from the recorded figures."""
+def _decided_again(line: Line, again: Version) -> Version:
+    """Return a version with the decision about its stage recomputed from the recorded results."""
     guard, stage = again.lineage.guard, stage_of(line)
     if guard is None or guard.stage is None or stage is None or guard.decision not in ("promoted", "withdrawn"):
         return again
-    found = verdict(stage, guard.stage)
-    alarms = (found.why,) if found is not None and found.decision == "withdrawn" else ()
-    judged = msgspec.structs.replace(guard, decision=found.decision if found else "", alarms=alarms)
-    return msgspec.structs.replace(again, lineage=msgspec.structs.replace(again.lineage, guard=judged))
+    outcome = verdict(stage, guard.stage)
+    alarms = (outcome.why,) if outcome is not None and outcome.decision == "withdrawn" else ()
+    decided = msgspec.structs.replace(guard, decision=outcome.decision if outcome else "", alarms=alarms)
+    return msgspec.structs.replace(again, lineage=msgspec.structs.replace(again.lineage, guard=decided))
 
 
 def _first_again(store: ModelStore, study: Study, version: Version) -> tuple[Version, str]:
-    """Return version 0 recomputed, and why the weights that it took over were copied, if they were."""
+    """Return version 0 recomputed, and why the weights of its warm start were copied, if they were."""
     origin, given, weights = version.lineage.warm_start, "", version.weights
     if origin is not None:
         try:
@@ -134,7 +135,7 @@ def _first_again(store: ModelStore, study: Study, version: Version) -> tuple[Ver
     return next(first for first in firsts if first.line == version.line), given
 
 
-def _again(store: ModelStore, landing: Place, study: Study, line: Line, version: Version, engine: Engine) -> Version:
+def _again(store: ModelStore, landing: Landing, study: Study, line: Line, version: Version, engine: Engine) -> Version:
     created, code = version.created, version.lineage.code_version
     assert version.parent is not None
     parent = store.version(study.name, line.name, version.parent)
@@ -144,7 +145,7 @@ def _again(store: ModelStore, landing: Place, study: Study, line: Line, version:
             best = version_to_keep(store, study.name, line.name, parent.iteration, line.early_stopping)
             restored, stopped = (restored, False) if best is None else (best, True)
         target = store.version(study.name, line.name, restored)
-        entry = version.lineage.settings  # those of the decision, which may be newer than those of the parent
+        entry = version.lineage.settings  # of the decision, which may be newer than the parent's
         if version.lineage.origin == "continued":
             return repeated(
                 target,
@@ -163,10 +164,10 @@ def _again(store: ModelStore, landing: Place, study: Study, line: Line, version:
     try:
         manifest = _kept_manifest(landing, study, version, late)
     except FedpingError as error:
-        if why := _given_up(store, version):
+        if why := _deletion(store, version):
             raise FedpingError(
-                f"version {version.iteration} of line '{line.name}' of study '{study.name}' can no longer be computed "
-                f"again: {why}"
+                f"version {version.iteration} of line '{line.name}' of study '{study.name}' can no longer be "
+                f"recomputed: {why}"
             ) from error
         raise
     aggregate = aggregate_pings(landing, study, parent, manifest, engine, version.lineage)
@@ -174,7 +175,7 @@ def _again(store: ModelStore, landing: Place, study: Study, line: Line, version:
     return next_version(study, parent, aggregate, manifest, provenance)
 
 
-def _given_up(store: ModelStore, version: Version) -> str:
+def _deletion(store: ModelStore, version: Version) -> str:
     """Return when and why landed pings of a version were deleted; empty if they were not."""
     for entry in store.studies.history(version.study):
         if version.iteration in entry.versions.get(version.line, ()):
@@ -182,26 +183,26 @@ def _given_up(store: ModelStore, version: Version) -> str:
             why = f", because: {entry.because}" if entry.because else ""
             when = f"on {entry.at[:10]}{who}{why}"
             if entry.kind == "pruned":
-                return f"its landed pings were pruned, {when}; put them back from a copy if you need it"
-            return f"its landed pings are without those of a client that was forgotten, {when}; the version stays"
+                return f"its landed pings were pruned, {when}. Restore them from a copy if you need it."
+            return f"its landed pings are without those of a client that was forgotten, {when}. The version stays."
     return ""
 
 
-def _kept_manifest(landing: Place, study: Study, version: Version, late: Late | None) -> Manifest:
+def _kept_manifest(landing: Landing, study: Study, version: Version, late: Late | None) -> Manifest:
     """Return the manifest of a version, after checking that its files have not changed."""
     lineage = version.lineage
     for file in lineage.inputs:
-        place = child(landing, file.path)
-        found = open_ping_file(place, study.document)
-        if found.rows != file.rows:
+        place = child(landing.place, file.path)
+        pings = open_ping_file(place, study.document)
+        if pings.rows != file.rows:
             raise FedpingError(
-                f"{place} has {found.rows:,} pings, but version {version.iteration} was computed from "
-                f"{file.rows:,} of them; put the original file back from a copy"
+                f"{place} has {pings.rows:,} pings, but version {version.iteration} was computed from {file.rows:,}. "
+                "Restore the original file from a copy."
             )
-        if file.digest and found.landed.digest != file.digest:
+        if file.digest and pings.landed.digest != file.digest:
             raise FedpingError(
-                f"{place} is not the file that version {version.iteration} was computed from (its digest "
-                f"is {found.landed.digest}, not {file.digest}); put the original file back from a copy"
+                f"{place} is not the file that version {version.iteration} was computed from: its digest is "
+                f"{pings.landed.digest}, not {file.digest}. Restore the original file from a copy."
             )
     return Manifest(
         inputs=lineage.inputs,
@@ -216,16 +217,18 @@ def _differences(one: Version, other: Version) -> Iterator[str]:
     """Yield a phrase for each field in which two versions differ, down to the lineage's own fields."""
     for field in fields(Version):
         if field.name != "lineage" and getattr(one, field.name) != getattr(other, field.name):
-            yield _told(field.name, getattr(one, field.name), getattr(other, field.name))
+            yield _difference(field.name, getattr(one, field.name), getattr(other, field.name))
     for field in fields(Lineage):
         if getattr(one.lineage, field.name) != getattr(other.lineage, field.name):
-            yield _told(field.name, getattr(one.lineage, field.name), getattr(other.lineage, field.name))
+            yield _difference(field.name, getattr(one.lineage, field.name), getattr(other.lineage, field.name))
 
 
-def _told(name: str, published: object, again: object) -> str:
+def _difference(name: str, published: object, again: object) -> str:
     if isinstance(published, tuple) and isinstance(again, tuple) and len(published) == len(again):
-        apart = [i for i, (a, b) in enumerate(zip(published, again, strict=True)) if a != b]
-        return f"{name} differs at {len(apart)} of {len(again)} places, first at {apart[0]}: " + (
-            f"{published[apart[0]]!r} published, {again[apart[0]]!r} computed again"
+        places = [i for i, (a, b) in enumerate(zip(published, again, strict=True)) if a != b]
+        at = places[0]
+        return (
+            f"{name} differs at {len(places)} of {len(again)} places, first at {at}: {published[at]!r} published, "
+            f"{again[at]!r} recomputed"
         )
-    return f"{name} was published as {published!r}, and is {again!r} computed again"
+    return f"{name} was published as {published!r} and recomputed as {again!r}"

@@ -1,17 +1,16 @@
-"""Aggregations that a minority of clients cannot move at will, one point a client.
+"""Robust aggregation rules, which a minority of clients can't move arbitrarily; each client is one point.
 
-Each keeps the updates of a round and is a pure function of points and votes. A client's point is the mean of its pings'
-updates by their votes, and has all of its votes: however many pings it sends, it is one point. "Most" is always most of
-the votes.
+Each rule keeps the updates of a round, and is a function of points and votes. A client's point is the weighted mean of
+its pings' updates with all of its votes, so it is one point for any number of pings. "Most" always refers to votes.
 
-Distances and means are summed in float64 and in a fixed order, without matrix products, whose last bits would depend on
-the processor. No number that a client can send overflows: the squares of the largest float32 are 1e77.
+Distances and means are summed in float64 and in a fixed order, without matrix products, whose last bits depend on the
+processor. No number that a client can send overflows: the squares of the largest float32 are 1e77.
 
-Median and trimmed mean look at each weight on its own (:class:`Sketch`). As long as the updates of a shard fit in
-memory, they are kept, and the result is exact. Beyond that, the votes for each weight are counted in bins: by sign,
-exponent and the first bits of the mantissa of the float32 number. A number is then known to the relative error of half
-a bin, 2^-(bits + 1): with 22 weights 0.8 %. The more weights, the fewer bits fit; beyond 512 weights there are none,
-and clients are left out by lot instead. In bins pings count with their own votes, not as one point a client.
+Median and trimmed mean treat each weight separately (:class:`Sketch`). If the updates of a shard fit into memory, they
+are kept, and the result is exact. Otherwise the votes for each weight are counted in bins, by sign, exponent and the
+first bits of the mantissa of the float32 number. The relative error is then half a bin, 2^-(bits + 1): 0.8 % with 22
+weights. The more weights, the fewer bits fit. Above 512 weights none do, and randomly chosen clients are left out
+instead. In bins pings count with their own votes, not as one point for each client.
 """
 
 from __future__ import annotations
@@ -45,30 +44,30 @@ from fedping.server_jobs.round.accumulator import (
 from fedping.server_jobs.round.clipping import norms_of
 
 EQUAL = 1e-9
-"""Sums of votes that differ by this share are equal: those of 1/n, n times over, are not quite 1."""
+"""Relative difference up to which sums of votes are equal, because n times 1/n is not exactly 1."""
 
 MOST_POINTS = 4096
-"""Clients that Krum compares at most, each with each; of more, a round leaves some out by lot."""
+"""Maximum clients that Krum compares pairwise; if there are more, a round leaves out randomly chosen ones."""
 
 MOST_DIFFERENCES = 2**32
-"""Numbers that Krum subtracts from each other at most, which is what bounds the clients of a long model."""
+"""Maximum number of subtractions in Krum, which limits the clients of a large model."""
 
 _AT_ONCE = 2**20
-"""Doubles of a block that is worked on at a time."""
+"""Doubles that are processed at a time."""
 
 
 def median(_: Median) -> Accumulator[WithMoments[Sketch]]:
-    """Return the accumulator of the median of each weight on its own."""
+    """Return the accumulator of the median of each weight."""
     return of_columns(_medians)
 
 
 def trimmed_mean(settings: TrimmedMean) -> Accumulator[WithMoments[Sketch]]:
-    """Return the accumulator of the mean of each weight on its own without the ends."""
+    """Return the accumulator of the trimmed mean of each weight."""
     return of_columns(partial(_trimmed_means, share=settings.share))
 
 
 def geometric_median(settings: GeometricMedian) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
-    """Return the accumulator of the point with the least sum of distances."""
+    """Return the accumulator of the geometric median, the point with the smallest sum of distances."""
 
     def finish(kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
         return Finished(geometric_median_of(kept.updates, kept.votes, settings))
@@ -77,7 +76,7 @@ def geometric_median(settings: GeometricMedian) -> Accumulator[WithMoments[tuple
 
 
 def krum(settings: Krum) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
-    """Return the accumulator of the updates that are nearest to their neighbours."""
+    """Return the accumulator of the mean of the updates that are closest to their neighbours."""
 
     def finish(kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
         return Finished(krum_of(kept.updates, kept.votes, settings))
@@ -89,24 +88,24 @@ def krum(settings: Krum) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
 
 
 def centered_clip(settings: CenteredClip) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
-    """Return the accumulator of what is near the direction of the round before."""
+    """Return the accumulator of the mean of updates clipped around the direction of the round before."""
 
     def finish(kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
         before = state.get("center")
         center = np.zeros_like(weights) if before is None else before
-        found = centered_clip_of(kept.updates, kept.votes, center, settings)
+        direction = centered_clip_of(kept.updates, kept.votes, center, settings)
         if before is not None:
-            found = settings.beta * before + (1.0 - settings.beta) * found
-        return Finished(found, {"center": found})
+            direction = settings.beta * before + (1.0 - settings.beta) * direction
+        return Finished(direction, {"center": direction})
 
     return per_client(finish)
 
 
 def bucketed(inner: Accumulator[Any], size: int) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
-    """Return an accumulator of the means of ``size`` clients each, who are drawn by the round's key.
+    """Return an accumulator of the means of buckets of ``size`` clients each, chosen by the round's key.
 
-    Honest clients that differ much become alike, while hostile ones spoil at most as many buckets as they are. The last
-    bucket has what is left.
+    Buckets reduce the differences between honest clients, while n hostile ones affect at most n buckets. The last
+    bucket has the remaining clients.
     """
 
     def finish(kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
@@ -124,7 +123,7 @@ def bucketed(inner: Accumulator[Any], size: int) -> Accumulator[WithMoments[tupl
 
 
 def buckets_of(points: NDArray[np.floating], votes: Vector, size: int, key: bytes) -> Kept:
-    """Return the means of ``size`` points each by their votes, and the sums of these, drawn by the key."""
+    """Return the weighted means of buckets of ``size`` points, chosen by the key, and the sums of their votes."""
     drawn = np.random.Philox(key=int.from_bytes(subkey(key, "bucketing")[:16], "little")).random_raw(len(points))
     order = np.argsort(drawn, kind="stable")
     bucket = (np.arange(len(order)) // size).astype(np.uint64)
@@ -132,14 +131,14 @@ def buckets_of(points: NDArray[np.floating], votes: Vector, size: int, key: byte
 
 
 def median_of(points: NDArray[np.floating], votes: Vector) -> Vector:
-    """Return the weighted median of each column of (k, m) points, shape (m,); in the middle of two where both are."""
+    """Return the weighted median of each column of (k, m) points, shape (m,); between two values, their mean."""
     return _medians(columns_of(points, votes), np.empty(points.shape[1]))
 
 
 def trimmed_mean_of(points: NDArray[np.floating], votes: Vector, share: float) -> Vector:
-    """Return the mean of each column of (k, m) points but for ``share`` of the votes at each end, shape (m,).
+    """Return the mean of each column of (k, m) points without ``share`` of the votes at each end, shape (m,).
 
-    Where a vote is partly within it counts in part, so that the mean has no jumps.
+    A vote that is partly inside counts in part, so that the mean is continuous.
     """
     return _trimmed_means(columns_of(points, votes), np.empty(points.shape[1]), share=share)
 
@@ -159,7 +158,7 @@ def _trimmed_means(columns: Columns, found: Vector, *, share: float) -> Vector:
     every = ((values, below) for block in columns for values, below in zip(block[0].T, block[1].T, strict=True))
     for column, (values, below) in enumerate(every):
         low, high = share * below[-1], (1 - share) * below[-1]
-        for end in (low, high):  # of a number at the cut nothing is left, for who knows how large it is
+        for end in (low, high):  # a value at the cut counts as outside, because it may have any size
             below = np.where(np.abs(below - end) <= EQUAL * (high - low), end, below)
         inside = np.diff(np.clip(below, low, high), prepend=low)
         used = np.flatnonzero(inside > 0)
@@ -168,15 +167,15 @@ def _trimmed_means(columns: Columns, found: Vector, *, share: float) -> Vector:
 
 
 def geometric_median_of(points: NDArray[np.floating], votes: Vector, settings: GeometricMedian) -> Vector:
-    """Return about the point with the least sum of distances to (k, m) points by votes, shape (m,).
+    """Return approximately the point with the smallest weighted sum of distances to (k, m) points, shape (m,).
 
-    It begins at the median of each column, which a minority cannot move far, and ends where a step is a billionth of
-    the median distance, or after the iterations that are set.
+    Iterations start at the median of each column, which a minority can't move far. They end if a step is at most a
+    billionth of the median distance, or at the maximum of the settings.
     """
     center = median_of(points, votes)
     apart = _distances(points, center)
     scale = float(median_of(apart[:, None], votes)[0])
-    if scale == 0.0:  # most of the votes are at the center, which is then the point
+    if scale == 0.0:  # most of the votes are at the center, which is then the median
         return center
     for _ in range(settings.iterations):
         pull = votes / np.maximum(apart, settings.smoothing * scale)
@@ -190,11 +189,11 @@ def geometric_median_of(points: NDArray[np.floating], votes: Vector, settings: G
 
 
 def krum_of(points: NDArray[np.floating], votes: Vector, settings: Krum) -> Vector:
-    """Return the mean of the ``keep`` of (k, m) points whose neighbours are nearest by squared distance, shape (m,).
+    """Return the mean of the ``keep`` points of (k, m) with the nearest neighbours by squared distance, shape (m,).
 
-    With one vote each and f hostile of k, the neighbours are the k - f - 2 nearest, as published. By votes they are the
-    nearest that have as many votes, the last of them in part; at least one has to be there. Of few points fewer than
-    ``keep`` are taken: no more than have the votes that are not hostile, or the mean would have the hostile in it.
+    With one vote each and f hostile points of k, the neighbours are the k - f - 2 nearest, as published. With other
+    votes they are the nearest points with as many votes, the last one in part, and at least one. If points are few,
+    fewer than ``keep`` are used: at most those with the votes that aren't hostile.
     """
     k = len(points)
     usual = votes.sum() / k
@@ -213,10 +212,10 @@ def krum_of(points: NDArray[np.floating], votes: Vector, settings: Krum) -> Vect
 
 
 def centered_clip_of(points: NDArray[np.floating], votes: Vector, center: Vector, settings: CenteredClip) -> Vector:
-    """Return where a center is after it has gone to the mean of (k, m) points, each brought to it, shape (m,).
+    """Return a center after iterations towards the mean of (k, m) clipped points, shape (m,).
 
-    A point that is farther than the radius from the center is brought to that distance. However far points are, the
-    center goes no farther than the radius in an iteration.
+    A point farther than the radius is moved to this distance from the center, so an iteration moves the center by at
+    most the radius.
     """
     for _ in range(settings.iterations):
         apart = _distances(points, center)
@@ -228,7 +227,7 @@ def centered_clip_of(points: NDArray[np.floating], votes: Vector, center: Vector
 
 
 def _blocks(points: NDArray[np.floating]) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield the points in order as doubles, some at a time, and the number of the first."""
+    """Yield the points as doubles in blocks, each with the number of its first point."""
     rows = max(1, _AT_ONCE // points.shape[1])
     for low in range(0, len(points), rows):
         yield low, points[low : low + rows].astype(np.float64)
@@ -239,19 +238,19 @@ def _distances(points: NDArray[np.floating], center: Vector) -> Vector:
 
 
 def _weighted_mean(points: NDArray[np.floating], weights: Vector) -> Vector:
-    """Return the mean, shape (m,); weights are made shares first, so that no product is large."""
+    """Return the weighted mean, shape (m,); weights are normalised first, so that no product is large."""
     shares = weights / weights.sum()
-    found = np.zeros(points.shape[1])
+    mean = np.zeros(points.shape[1])
     for low, block in _blocks(points):
-        found += (block * shares[low : low + len(block), None]).sum(axis=0)
-    return found
+        mean += (block * shares[low : low + len(block), None]).sum(axis=0)
+    return mean
 
 
 LEAST_BITS, MOST_BITS = 2, 10
-"""Bits of the mantissa that are looked at: fewer are no sketch of anything, more are of no use."""
+"""Minimum and maximum bits of the mantissa that select a bin."""
 
 Columns: TypeAlias = Iterable[tuple[NDArray[np.float64], NDArray[np.float64]]]
-"""Of some weights at a time the values in order, and the sum of votes up to each, both of shape (k, weights)."""
+"""Blocks of weights: the sorted values and the cumulative votes, both of shape (k, weights)."""
 
 _SORTED_AT_ONCE = 2**17
 """Numbers that are sorted at a time."""
@@ -259,7 +258,7 @@ _SORTED_AT_ONCE = 2**17
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """Updates that are kept, as many as ``rows``, and the votes of others by bin, shape (m, bins); None without any."""
+    """Kept updates, ``rows`` in number, and the votes of others by bin, shape (m, bins); None without others."""
 
     sent: tuple[Sent, ...] = ()
     rows: int = 0
@@ -267,10 +266,10 @@ class Sketch:
 
 
 def of_columns(finish: Callable[[Columns, Vector], Vector]) -> Accumulator[WithMoments[Sketch]]:
-    """Return an accumulator that ends with a function of each weight's values, exact or in bins.
+    """Return an accumulator that finishes with a function of each weight's values, exact or in bins.
 
     Args:
-        finish: of the columns and a vector to write into, which it returns.
+        finish: a function of the columns and a vector, which it writes into and returns.
     """
 
     def add(sketch: Sketch, updates: Updates, votes: Vector, clients: NDArray[np.uint64]) -> Sketch:
@@ -293,12 +292,12 @@ def of_columns(finish: Callable[[Columns, Vector], Vector]) -> Accumulator[WithM
         return Sketch(counts=one + other)
 
     def finished(sketch: Sketch, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
-        found = np.zeros(line.spec.m)
+        direction = np.zeros(line.spec.m)
         if sketch.counts is not None:
-            return Finished(finish(columns_of_bins(sketch), found))
+            return Finished(finish(columns_of_bins(sketch), direction))
         if not sketch.sent:
-            return Finished(found)
-        return Finished(finish(columns_of(*points_of(*map(np.concatenate, zip(*sketch.sent, strict=True)))), found))
+            return Finished(direction)
+        return Finished(finish(columns_of(*points_of(*map(np.concatenate, zip(*sketch.sent, strict=True)))), direction))
 
     def room(m: int) -> int | None:
         return room_for_all(m) if bits_for(m) is None else None

@@ -16,6 +16,7 @@ from fedping.model_store.decisions import describe_missing, rolled_back, with_st
 from fedping.model_store.store import ModelStore, VersionConflict
 from fedping.model_store.version import StageState, Version
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.landing import Landing, open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.model import UnfitModel, out_of_range, validate_spec
 from fedping.protocol.stopping_settings import IterationLength
@@ -57,13 +58,13 @@ from fedping.server_jobs.round.stopping import clients_missing, iteration_ended,
 
 
 def run_round(
-    store: ModelStore, landing: Place, study: str, line: str, engine: Engine, options: RoundOptions
+    store: ModelStore, landing: Place | Landing, study: str, line: str, engine: Engine, options: RoundOptions
 ) -> RoundResult:
     """Turn the landed pings of a line's newest version into the next one.
 
     Args:
         store: the model store.
-        landing: the landing folder.
+        landing: the landing folder, or its address.
         study: the study's name.
         line: the line's name.
         engine: computes the aggregate; unused if nothing has landed.
@@ -76,8 +77,8 @@ def run_round(
         UnfitModel: the step leads to weights that no client could read; nothing was published.
         BrokenLink: the line's aggregation, optimizer or a constraint failed; nothing was published.
     """
-    context = open_line(store, landing, study, line, engine, options)
-    with _explained(context):
+    context = open_line(store, open_landing(landing), study, line, engine, options)
+    with _naming_version(context.head):
         outcome = _run(context)
     return outcome if isinstance(outcome, RoundResult) else outcome.result
 
@@ -88,37 +89,27 @@ def _run(context: RoundContext) -> RoundState | RoundResult:
     if context.line.privacy is not None:
         stages = PRIVATE if context.line.privacy.shared is None else TWO_SERVERS
         return run_stages(stages, context, PrivateState(result=nothing))
-    held = (
-        None if context.head.lineage.stopped else context.store.held.held_version(context.study.name, context.line.name)
-    )
+    study, line = context.study.name, context.line.name
+    held = None if context.head.lineage.stopped else context.store.held.held_version(study, line)
     if held is None:
         return run_stages(PLAIN if stage_of(context.line) is None else STAGED, context, PlainState(result=nothing))
     if held.staged is None:
         return run_stages(HELD, context, HeldState(result=nothing, held=held))
-    _, study = context.store.studies.settings(
-        context.study.name, held.lineage.settings
-    )  # recomputation uses these, too
-    context = replace(context, study=study, line=study.line(context.line.name))
+    # The settings that the staged version was computed with, which recomputation uses too.
+    _, settings = context.store.studies.settings(study, held.lineage.settings)
+    context = replace(context, study=settings, line=settings.line(line))
     return run_stages(TRIAL, context, HeldState(result=nothing, held=held))
 
 
 @contextmanager
-def _explained(context: RoundContext) -> Iterator[None]:
-    """Add to the error of a link, or of unusable weights, which version was not published, and what to do."""
-    head = context.head
+def _naming_version(head: Version) -> Iterator[None]:
+    """Add to the error of a link, which knows no version, the version that was not published, and what to do."""
     try:
         yield
     except BrokenLink as error:
         raise BrokenLink(
-            f"version {head.iteration + 1} of line '{head.line}' of study '{head.study}' was not published: {error}; "
-            "fix that, then run the same command again, or begin anew if that takes other code of an extension"
-        ) from error
-    except UnfitModel as error:
-        raise UnfitModel(
-            f"{error}; pings in {context.folder} have led there: move those that are to blame away and run the same "
-            f"command again, or leave all of them behind with 'fedping store continue {head.study} {head.line} --from "
-            f"{head.iteration + 1}', which publishes version {head.iteration} once more under that number",
-            error.reason,
+            f"version {head.iteration + 1} of line '{head.line}' of study '{head.study}' was not published: {error}. "
+            "Fix that and run the same command again, or create a new study if that changes an extension's code."
         ) from error
 
 
@@ -128,7 +119,7 @@ S = TypeVar("S", bound=RoundState)
 def end_training(context: RoundContext, state: S) -> S | RoundResult:
     """Stage: if training is over, publish the best version again and end the round.
 
-    It judges the version that the round has made, if any, else the head: a round may end training before and after.
+    It checks the version that the round has published, if any, else the head: training may end before or after a step.
     """
     rule = context.line.early_stopping or context.options.early_stopping
     if rule is None:
@@ -215,11 +206,19 @@ def roll_back_if_fallen(context: RoundContext, state: PlainState) -> PlainState 
 
 
 def check_weights(context: RoundContext, state: PlainState) -> PlainState:
-    """Stage: raise :class:`UnfitModel` if no client could read the version's weights."""
-    version, spec = _version(state), context.line.spec
-    if reason := out_of_range(version.model, spec) or validate_spec(version.model, spec):
-        name = f"version {version.iteration} of line '{version.line}' of study '{version.study}'"
-        raise UnfitModel(f"{name} was not published: {reason}", reason)
+    """Stage: raise :class:`UnfitModel` if no client could read the version's weights, or no round its state."""
+    version, spec, head = _version(state), context.line.spec, context.head
+    reason = out_of_range(version.model, spec) or validate_spec(version.model, spec)
+    if reason is None and (where := version.unreadable):
+        reason = f"its {where} can't be written as a number"
+    if reason is not None:
+        raise UnfitModel(
+            f"version {version.iteration} of line '{head.line}' of study '{head.study}' was not published: {reason}. "
+            f"Move the files with the offending pings out of {context.folder} and run the same command again, or leave "
+            f"all of them behind with 'fedping store continue {head.study} {head.line} --from {version.iteration}', "
+            f"which publishes version {head.iteration} again under that number.",
+            reason,
+        )
     return state
 
 

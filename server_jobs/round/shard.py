@@ -1,10 +1,9 @@
-"""From landed files to shard partials: the work of one task, pure but for reading, and the same in every engine.
+"""From landed files to shard partials: the work of one task, the same in every engine.
 
-Two passes. The first reads all but the updates and decides which pings count and how much, shard by shard. The second
-streams the updates in bounded batches into the recurrence. However many rows a file has, and however few bytes these
-take there, a bounded number of them is kept. Rows are taken in the order of (file, row) and in batches
-whose size depends on the number of weights alone, so a shard comes to the same bits whoever computes it, beside
-whichever other shards.
+It takes two passes. The first reads everything but the updates, and decides which pings count and how much, shard by
+shard. The second streams the updates in bounded batches into the accumulators. The number of rows in memory is bounded,
+whatever the number of rows in a file and their size. Rows are processed in the order of (file, row), in batches whose
+size depends only on the number of weights, so a shard has the same bits in every engine and with any other shards.
 """
 
 from __future__ import annotations
@@ -55,42 +54,42 @@ from fedping.server_jobs.round.ping_filter import (
 from fedping.server_jobs.round.plan import ROWS_PER_TASK, LateFile, Rules
 
 BATCH_BYTES = 2**20
-"""Doubles decoded at a time: what the second-level cache of a small processor holds."""
+"""Bytes of doubles decoded at a time: the second-level cache of a small processor."""
 
 LEAST_BATCH = 64
-"""Updates decoded at a time at least, since a merge costs the same for one as for many; within the next bound."""
+"""Minimum updates decoded at a time, up to :data:`MOST_BYTES`, because a merge costs the same for one as for many."""
 
 MOST_BYTES = 2**26
-"""Doubles decoded at a time at most, unless a single update has more."""
+"""Maximum bytes of doubles decoded at a time, unless a single update has more."""
 
 MOST_HELD_BYTES = 2**26
-"""Of small files in a bucket, which came with their footers, a task holds so much at most, and reads the rest again."""
+"""Maximum bytes of small files in a bucket that a task keeps from reading their footers; it reads the rest again."""
 
 FEW = 8
-"""Of updates that have one weight of so many, or fewer, zeros are not written out; of more it would be no quicker.
+"""Updates with at most one nonzero weight in this many stay sparse; denser ones wouldn't be faster.
 
-Versions are recomputed with it, so it may not change.
+It may not change, because versions are recomputed with it.
 """
 
 MOST_ROWS = ROWS_PER_TASK
-"""Rows of a shard that are kept at most; of more, some clients' are left out (`fedping.server_jobs.round.ping_filter`).
+"""Maximum rows of a shard in memory; beyond, some clients are left out (`fedping.server_jobs.round.ping_filter`).
 
-Versions that left pings out are recomputed with it, so it may not change, nor may `accumulator.MOST_KEPT_BYTES`.
+Neither it nor `accumulator.MOST_KEPT_BYTES` may change, because versions that left pings out are recomputed with them.
 """
 
 TOTALS_BYTES = 2**28
-"""What the shards that a task works on at a time come to at most, unless :data:`SHARDS` of them are more."""
+"""Maximum bytes of the shards that a task processes at a time, unless :data:`SHARDS` of them are more."""
 
 MOST_ROWS_A_TASK = 2 * ROWS_PER_TASK
-"""Rows of several shards that a task keeps at most; of more, it reads one half of its shards after the other."""
+"""Maximum rows of several shards in memory; beyond, a task reads its shards in two halves, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """The rows of one shard in one row group.
 
-    ``order`` is the number of the file, and of the row group there. ``positions`` is where they are in this, ascending;
-    None if they are all of it. ``start`` is where they begin among the shard's rows, ``count`` how many they are.
+    ``order`` is the number of the file and of the row group in it. ``positions`` are the rows' positions in the group,
+    ascending; None for all of it. ``start`` is the first one's position among the shard's rows, ``count`` their number.
     """
 
     shard: int
@@ -106,7 +105,7 @@ class Piece:
         return self.order[1]
 
     def between(self, low: int, high: int) -> tuple[int, int]:
-        """Return which of the piece's rows lie at [low, high) of the row group: first and one past the last."""
+        """Return the piece's rows at [low, high) of the row group: the first and one past the last."""
         if self.positions is None:
             return low, high
         first, last = np.searchsorted(self.positions, (low, high))
@@ -114,7 +113,7 @@ class Piece:
 
 
 def batch_rows(m: int) -> int:
-    """Return how many updates of length m are decoded at a time."""
+    """Return the number of updates of length m that are decoded at a time."""
     return max(BATCH_BYTES // (8 * m), min(LEAST_BATCH, MOST_BYTES // (8 * m)), 1)
 
 
@@ -129,10 +128,10 @@ def shard_partials(
 
     Args:
         paths: the landed files in the order of their names.
-        shards: which shards, numbers below that of the rules.
-        rules: how to judge the pings.
-        late: files of older versions that count too, those first that are done.
-        digests: those of the files that were listed, by path.
+        shards: the shards' numbers, below the number of shards in the rules.
+        rules: the rules for the pings.
+        late: files of older versions that also count, used ones first.
+        digests: the digests of the listed files, by path.
 
     Raises:
         UnreadableFile: a file is damaged, not of landed pings, or no longer the one that was listed.
@@ -141,12 +140,12 @@ def shard_partials(
     files = _held([*older, *(open_ping_file(path, rules.document) for path in paths)])
     for file in files:
         _refuse_replaced(file, (digests or {}).get(file.path))
-    for some in merge_partials(sorted(shards), rules.m):
+    for some in shard_groups(sorted(shards), rules.m):
         yield from _partials(files, some, rules)
 
 
 def _held(files: list[PingFile]) -> list[PingFile]:
-    """Return the files without the bytes of small ones that came with their footers, beyond so many in all."""
+    """Return the files, of which small ones keep the bytes that were read with their footers, up to the maximum."""
     sizes = np.cumsum([len(file.landed.whole or b"") for file in files])
     return [
         file if size <= MOST_HELD_BYTES else replace(file, landed=replace(file.landed, whole=None))
@@ -154,19 +153,19 @@ def _held(files: list[PingFile]) -> list[PingFile]:
     ]
 
 
-def merge_partials(shards: Sequence[int], m: int) -> Iterator[Sequence[int]]:
-    """Yield the shards of a task, so many at a time as there is memory for where there are m weights."""
+def shard_groups(shards: Sequence[int], m: int) -> Iterator[Sequence[int]]:
+    """Yield the shards of a task in groups that fit into memory, for m weights."""
     size = max(SHARDS, TOTALS_BYTES // partial_bytes(m))
     for low in range(0, len(shards), size):
         yield shards[low : low + size]
 
 
 def too_many_private(shards: int) -> str:
-    """Return why a round of a private line leaves off where others leave out clients by lot."""
+    """Return why a private round stops where other rounds leave out randomly chosen clients."""
     return (
-        f"there are pings of more than {shards * MOST_ROWS:,} clients, which is more than a round has room for, and of "
-        "a private line no client is left out for how many others there are; somebody floods the study: move their "
-        "pings away, or let fewer clients take part; nothing was published"
+        f"more than {shards * MOST_ROWS:,} clients have sent pings, which is the maximum of a round, and private lines "
+        "leave no client out because of the others. Remove the pings of senders that flood the study, or let fewer "
+        "clients take part. Nothing was published."
     )
 
 
@@ -179,7 +178,7 @@ def _refuse_replaced(file: PingFile, listed: str | None) -> None:
 
 def _partials(files: list[PingFile], shards: Sequence[int], rules: Rules) -> Iterator[ShardPartial]:
     read = _screened(files, shards, rules)
-    if read is None:  # client ids can be chosen, so that shards are not even: these one after the other
+    if read is None:  # clients can choose ids that make shards uneven; then the halves are read one after the other
         half = len(shards) // 2
         yield from _partials(files, shards[:half], rules)
         yield from _partials(files, shards[half:], rules)
@@ -188,39 +187,39 @@ def _partials(files: list[PingFile], shards: Sequence[int], rules: Rules) -> Ite
     pieces.sort(key=lambda piece: (piece.order, piece.shard))
     work = {shard: _Shard(shard, read.pop(shard), rules) for shard in shards}
     _stream(pieces, work, rules)
-    spoilt = {shard: one for shard, one in work.items() if one.unreadable}
-    for one in spoilt.values():
-        one.decide()  # the other pings of those clients weigh more now: once again, without the rejected
-    _stream([piece for piece in pieces if piece.shard in spoilt], spoilt, rules)
-    for shard in shards:  # which then is whoever's it was given to, and not held here too
+    damaged = {shard: one for shard, one in work.items() if one.unreadable}
+    for one in damaged.values():
+        one.decide()  # again without the rejected pings, whose clients' other pings now weigh more
+    _stream([piece for piece in pieces if piece.shard in damaged], damaged, rules)
+    for shard in shards:  # popped, so that only the caller holds the partial
         yield work.pop(shard).partial()
 
 
 class _Shard:
-    """One shard at work: what was decided about its rows, and what their updates came to so far."""
+    """A shard in progress: the decisions about its rows, and the partial of their updates so far."""
 
     def __init__(self, shard: int, read: _Read, rules: Rules) -> None:
         self._shard, self._rules, self._left_out = shard, rules, read.left_out
         self._accumulator = measuring() if rules.measures else accumulator_for(rules.line, rules.bound)
         self._room = partial_size(self._accumulator, rules.line, rules.shards)
-        self._parts = read.taken()  # one after the other they are wanted for a moment only, shard after shard
+        self._parts = read.taken()  # in parts, because the joined rows are needed only briefly
         self._over: NDArray[np.intp] | None = None
         self.unreadable: list[NDArray[np.intp]] = []
         self.decide()
 
     def decide(self) -> None:
-        """Decide which rows count and how much, given the payloads that turned out to be unreadable; begin again."""
+        """Decide which rows count and how much, without the unreadable payloads known so far; reset the partial."""
         rows = joined(self._parts)
         clients = clients_of(rows.client)
-        found = reasons(rows, clients, self._rules)
+        outcomes = reasons(rows, clients, self._rules)
         if self.unreadable:
-            found[np.concatenate(self.unreadable)] = BAD_UPDATE
-        if self._over is None:  # once: what comes in for the unreadable would have to be read, and could be so too
-            self._over = _over_capacity(rows, found, self._room, self._rules.key)
-        found[self._over] = OVER_CAPACITY
-        self.weights, pings, counts = vote_weights(rows, clients, found, self._rules)
-        there = np.flatnonzero(counts)
-        self._clients, self._capped = len(there), capped_clients(rows, clients, found, self._rules)
+            outcomes[np.concatenate(self.unreadable)] = BAD_UPDATE
+        if self._over is None:  # only once, because replacements of unreadable payloads could be unreadable too
+            self._over = _over_capacity(rows, outcomes, self._room, self._rules.key)
+        outcomes[self._over] = OVER_CAPACITY
+        self.weights, pings, counts = vote_weights(rows, clients, outcomes, self._rules)
+        used_clients = np.flatnonzero(counts)
+        self._clients, self._capped = len(used_clients), capped_clients(rows, clients, outcomes, self._rules)
         asks = self._accumulator.asks
         self._asked: dict[str, NDArray[Any]] = {"clients": rows.client} if "clients" in asks else {}
         if "arms" in asks:
@@ -230,18 +229,18 @@ class _Shard:
         if "shares" in asks:
             self._asked["shares"] = 1.0 / np.maximum(pings, 1)
         if self._rules.sees:
-            self._of = clients.of[found == USED]
-            self._counts_as, self._norms = units(pings), np.zeros(len(found))
+            self._of = clients.of[outcomes == USED]
+            self._counts_as, self._norms = units(pings), np.zeros(len(outcomes))
             self._signs = (np.zeros(self._rules.m), 0.0)
         salt = self._rules.salt
-        self._registers = registers_of(rows.client[clients.row[there]], salt) if salt else None
-        used = np.where(found == USED, rows.age, 0)
+        self._registers = registers_of(rows.client[clients.row[used_clients]], salt) if salt else None
+        used = np.where(outcomes == USED, rows.age, 0)
         self._steps = step_weights(self._rules.line.pipeline, used)
-        reached = list(counted(found))
-        reached[OVER_CAPACITY] += self._left_out
-        self._counts, self._ages = tuple(reached), aged(rows, found, self._rules)
+        totals = list(counted(outcomes))
+        totals[OVER_CAPACITY] += self._left_out
+        self._counts, self._ages = tuple(totals), aged(rows, outcomes, self._rules)
         private = self._rules.line.privacy is not None
-        self._arms = () if private else arm_partials(rows, clients, found, self._rules)
+        self._arms = () if private else arm_partials(rows, clients, outcomes, self._rules)
         self._total = self._accumulator.init(self._rules.line)
         self.update_bytes = 0
 
@@ -251,7 +250,7 @@ class _Shard:
         return self._accumulator.add_few is not None
 
     def add_few(self, at: NDArray[np.intp], updates: Sparse) -> None:
-        """Take in the used rows ``at``, shape (k,), with their updates, most of whose weights are zero."""
+        """Add the used rows ``at``, shape (k,), with their sparse updates."""
         assert self._accumulator.add_few is not None
         if not updates.ok.all():
             self.unreadable.append(at[~updates.ok])
@@ -266,7 +265,7 @@ class _Shard:
         self._total = self._accumulator.add_few(self._total, weighted, self.weights[at])
 
     def add(self, at: NDArray[np.intp], updates: NDArray[np.float32], readable: NDArray[np.bool_]) -> None:
-        """Take in the used rows ``at``, shape (k,), with their updates, shape (k, m), and which could be decoded."""
+        """Add the used rows ``at``, shape (k,), with their updates, shape (k, m), and whether each could be decoded."""
         if readable.all():
             weighted: Updates = updates if self._steps is None else updates * self._steps[at][:, None]
             asked = {name: column[at] for name, column in self._asked.items()}
@@ -283,7 +282,7 @@ class _Shard:
             self.unreadable.append(at[~readable])
 
     def partial(self) -> ShardPartial:
-        """Return what the shard came to."""
+        """Return the shard's partial."""
         return ShardPartial(
             shard=self._shard,
             counts=self._counts,
@@ -306,9 +305,9 @@ class _Shard:
         )
 
 
-def _over_capacity(rows: Rows, found: NDArray[np.int8], room: int | None, key: bytes) -> NDArray[np.intp]:
-    """Return which used rows there is no room for, where updates are kept."""
-    used = np.flatnonzero(found == USED)
+def _over_capacity(rows: Rows, outcomes: NDArray[np.int8], room: int | None, key: bytes) -> NDArray[np.intp]:
+    """Return the used rows beyond the room of an accumulator that keeps updates."""
+    used = np.flatnonzero(outcomes == USED)
     if room is None or len(used) <= room:
         return used[:0]
     _, kept = thinned(rows.client[used], room, key)
@@ -317,7 +316,7 @@ def _over_capacity(rows: Rows, found: NDArray[np.int8], room: int | None, key: b
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of one shard in one row group: all of this if ``positions`` is None, else those."""
+    """Rows of one shard in one row group, at ``positions``; all of the group if None."""
 
     file: PingFile
     order: tuple[int, int]
@@ -325,14 +324,14 @@ class _Part:
     rows: Rows
 
     def at(self, kept: NDArray[np.bool_]) -> _Part:
-        """Return the part with some of its rows only."""
+        """Return the part with the rows of a mask only."""
         where = np.flatnonzero(kept)
         positions = where if self.positions is None else self.positions[where]
         return _Part(self.file, self.order, positions, self.rows.at(where))
 
 
 class _Read:
-    """The rows of one shard that have been read, thinned where they are too many; ``left_out`` counts the others."""
+    """The rows of one shard that have been read, thinned if they are too many; ``left_out`` counts the others."""
 
     def __init__(self, rules: Rules) -> None:
         self._most = MOST_ROWS if rules.bounded else None
@@ -342,19 +341,19 @@ class _Read:
         self.left_out = self.size = 0
 
     def add(self, part: _Part) -> None:
-        """Take in what comes next."""
+        """Add the next rows."""
         self._parts.append(part)
         self.size += len(part.rows.counted)
         if self._most is not None and self.size > self._most:
             self._thin(self._most)
 
     def end(self) -> None:
-        """Everything has been read: the level that was reached holds for all of it."""
+        """Apply the level of thinning to all rows, once everything has been read."""
         if self._most is not None and self._level:
             self._thin(self._most)
 
     def _thin(self, most: int) -> None:
-        if not self._parts:  # what there was has been left out
+        if not self._parts:  # all rows have been left out
             return
         clients = np.concatenate([part.rows.client for part in self._parts])
         self._level, kept = thinned(clients, most, self._key, max(self._level, self._least))
@@ -370,12 +369,12 @@ class _Read:
         return zip(self._parts, masks, strict=True)
 
     def taken(self) -> list[Rows]:
-        """Return the rows, which are here no longer."""
+        """Return the rows, and release them here."""
         parts, self._parts = self._parts, []
         return [part.rows for part in parts]
 
     def pieces(self, shard: int) -> Iterator[Piece]:
-        """Yield where the rows lie, one piece a row group."""
+        """Yield the pieces of the rows, one for each row group."""
         start = 0
         for order, of_group in groupby(self._parts, key=lambda part: part.order):
             parts = list(of_group)
@@ -387,27 +386,27 @@ class _Read:
 
 
 def _screened(files: list[PingFile], shards: Sequence[int], rules: Rules) -> dict[int, _Read] | None:
-    """Read all but the updates of some shards; None if they have more rows than a task may keep."""
-    found = {shard: _Read(rules) for shard in shards}
+    """Read some shards without their updates; None if they have more rows than a task may keep."""
+    read = {shard: _Read(rules) for shard in shards}
     for number, file in enumerate(files):
         with file.opened() as reader:
             for group in file.groups_with(shards, rules.shards):
                 low = 0
                 for rows in reader.rows(group, rules):
                     for shard, part in _by_shard(file, (number, group), low, rows, shards, rules.shards):
-                        found[shard].add(part)
+                        read[shard].add(part)
                     low += len(rows.counted)
-                    if len(shards) > 1 and sum(read.size for read in found.values()) > MOST_ROWS_A_TASK:
+                    if len(shards) > 1 and sum(each.size for each in read.values()) > MOST_ROWS_A_TASK:
                         return None
-    for read in found.values():
-        read.end()
-    return found
+    for each in read.values():
+        each.end()
+    return read
 
 
 def _by_shard(
     file: PingFile, order: tuple[int, int], low: int, rows: Rows, shards: Sequence[int], of_all: int
 ) -> Iterator[tuple[int, _Part]]:
-    """Yield the wanted ones, of ``of_all`` shards, of a batch of rows that begins at row ``low`` of a row group."""
+    """Yield the rows of ``shards``, of ``of_all``, in a batch that begins at row ``low`` of a row group."""
     group, own = order[1], file.shards
     ids = rows.client.view(np.uint8)
     if own > 1 and (shard_of(ids, own) != group).any():
@@ -418,12 +417,12 @@ def _by_shard(
         return
     of = shard_of(ids, of_all)
     positions = np.argsort(of, kind="stable")
-    wanted = np.array(shards)
-    firsts, lasts = (np.searchsorted(of[positions], wanted, side) for side in ("left", "right"))
+    numbers = np.array(shards)
+    firsts, lasts = (np.searchsorted(of[positions], numbers, side) for side in ("left", "right"))
     ordered = rows.at(positions)
     for shard, first, last in zip(shards, firsts.tolist(), lasts.tolist(), strict=True):
         mine = slice(first, last)
-        if mine.start < mine.stop:  # copied, for what one shard leaves out would otherwise be held by the others
+        if mine.start < mine.stop:  # copied, so that a slice doesn't keep the whole batch alive
             yield shard, _Part(file, order, positions[mine] + low, ordered.copied(mine))
 
 
@@ -434,9 +433,9 @@ def _stream(pieces: list[Piece], work: dict[int, _Shard], rules: Rules) -> None:
     for file, of_file in groupby(needed, key=lambda piece: piece.file):
         with file.opened() as reader:
             for group, of_group in groupby(of_file, key=lambda piece: piece.group):
-                together, low = list(of_group), 0
+                group_pieces, low = list(of_group), 0
                 for payloads in reader.updates(group, batch_rows(rules.m), rules.m):
-                    _add_used(work, together, low, payloads, links, rules.line)
+                    _add_used(work, group_pieces, low, payloads, links, rules.line)
                     low += len(payloads)
 
 
@@ -445,7 +444,7 @@ def _add_used(
 ) -> None:
     """Add the used rows among the payloads, which begin at row ``low`` of the row group, to their shards.
 
-    They are decoded for all shards at once: of a file that is not laid out in shards, each has few of them.
+    They are decoded for all shards at once, because in a file without shards each shard has few of them.
     """
     m = line.spec.m
     used = [(work[piece.shard], *_used(work[piece.shard], piece, low, low + len(payloads))) for piece in pieces]
@@ -460,15 +459,15 @@ def _add_used(
     for shard, _, where in used:
         shard.update_bytes += int(sizes[numbers[where]].sum())
     with broken_if_failed():
-        found = read_updates(links, payloads, m, few=used[0][0].takes_few)
-    if isinstance(found, Sparse):
+        decoded = read_updates(links, payloads, m, few=used[0][0].takes_few)
+    if isinstance(decoded, Sparse):
         if line.limits is not None:
-            found = replace(found, ok=found.ok & line.limits.within(found.values))
+            decoded = replace(decoded, ok=decoded.ok & line.limits.within(decoded.values))
         for shard, at, where in used:
             if len(at):
-                shard.add_few(at, found if len(at) == count else found.rows(numbers[where]))
+                shard.add_few(at, decoded if len(at) == count else decoded.rows(numbers[where]))
         return
-    updates, readable = found
+    updates, readable = decoded
     if line.limits is not None:
         readable = readable & line.limits.within(updates)
     for shard, at, where in used:
@@ -480,15 +479,15 @@ def _add_used(
 
 
 def read_updates(links: Receiving, payloads: pa.BinaryArray, m: int, *, few: bool) -> Sparse | Decoded:
-    """Return updates of m weights: with ``few`` without their zeros, where they come so and :data:`FEW` says so."""
-    found = links.few(payloads, m) if few else None
-    if found is None:
+    """Return updates of m weights; sparse if ``few`` is set, the encoding is sparse, and :data:`FEW` allows it."""
+    sparse = links.few(payloads, m) if few else None
+    if sparse is None:
         return links.decode(payloads, m)
-    return found if found.at.shape[1] * FEW <= m else (found.dense(m), found.ok)
+    return sparse if sparse.at.shape[1] * FEW <= m else (sparse.dense(m), sparse.ok)
 
 
 def _used(shard: _Shard, piece: Piece, low: int, high: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return which of the shard's used rows lie at [low, high) of the row group, and where among these, both (k,)."""
+    """Return the shard's used rows at [low, high) of the row group, and their positions among these, both (k,)."""
     first, last = piece.between(low, high)
     used = np.flatnonzero(shard.weights[piece.start + first : piece.start + last])
     where = used if piece.positions is None else piece.positions[first:last][used] - low

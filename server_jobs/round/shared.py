@@ -1,8 +1,8 @@
-"""The stages of a two-server line's round that take the place of summing vectors: they ask the helper.
+"""The stages of a two-server line's round that replace the sum of vectors: they ask the helper.
 
 The first round of a version with enough clients keeps a request, and later rounds wait for its answer. Each continues
-with the same bytes, however often it was killed. The answer leads to sums of vectors, as in any other private round
-(`fedping.server_jobs.round.private`).
+with the same bytes, also after being killed. The answer gives the sums of vectors, and the round continues like any
+private round (`fedping.server_jobs.round.private`).
 """
 
 from __future__ import annotations
@@ -55,37 +55,37 @@ from fedping.server_jobs.round.private_sums import (
 from fedping.server_jobs.round.result import RoundResult
 
 _NEW_REQUEST: frozenset[Reason] = frozenset({"too_few", "too_old", "from_the_future", "repeated"})
-"""Refusals after which the next round makes a new request: the helper has kept nothing of this one."""
+"""Reasons of rejections after which the next round makes a new request: the helper has kept nothing of this one."""
 
 _OF_COUNTS: frozenset[Reason] = frozenset({"too_few", "too_many"})
-"""Refusals whose sentence has the exact number of clients, which pages do not show for a private study."""
+"""Reasons of rejections whose sentence has the exact number of clients, which pages don't show for private studies."""
 
 _NO_REQUEST: frozenset[Reason] = frozenset({"answered"})
-"""Refusals after which no further request for the same version can succeed."""
+"""Reasons of rejections after which no request for the same version can succeed."""
 
 
 def check_helper(context: RoundContext, state: PrivateState) -> PrivateState:
     """Stage: check that the key is the one that the helper knows, and delete requests of earlier versions.
 
     Raises:
-        FedpingError: the key is another one; no ping was read.
+        FedpingError: the helper knows another key; no ping was read.
     """
     offer = context.store.studies.offer(context.study.name, context.line.name)
     if offer is not None:
         leader = agreed(offer, context.study, context.line).leader
         if leader != leader_identity(_key(context)):
             raise InvalidSettings(
-                f"the privacy key is not that of the leader {leader[:16]}…, with whom the helper of line "
-                f"'{context.line.name}' has agreed; give that one, or, as long as the helper has answered nothing, "
+                f"the privacy key is not that of leader {leader[:16]}…, which the helper of line "
+                f"'{context.line.name}' has agreed with. Pass that key; or, if the helper has answered nothing yet, "
                 "have its operator repeat 'fedping helper join' with the identity that 'fedping privacy identity FILE' "
-                "prints, and publish the offer that it then makes; nothing was read"
+                "prints, and publish the new offer. Nothing was read."
             )
     _requests(context).forget(context.head.iteration)
     return state
 
 
 def keep_request(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
-    """Stage: open the request that an earlier round has kept, or make one of what has landed, and keep it."""
+    """Stage: open the request that an earlier round has kept, or make one from the landed pings, and keep it."""
     requests = _requests(context)
     request = requests.open(context.head)
     if request is None:
@@ -107,7 +107,7 @@ def ask_helper(context: RoundContext, state: PrivateState) -> PrivateState | Rou
     """Stage: ask the helper for its aggregate share; the round ends if there is no answer yet.
 
     Raises:
-        FedpingError: no answer can come to any request on this version.
+        FedpingError: the helper can't answer any request on this version.
     """
     assert state.request is not None
     try:
@@ -124,7 +124,7 @@ def add_answer(context: RoundContext, state: PrivateState) -> PrivateState:
     """Stage: add up the sums of both servers, and keep the answer.
 
     Raises:
-        FedpingError: what has arrived is no answer to the request; nothing was lost.
+        FedpingError: the response isn't an answer to the request; nothing was lost.
     """
     assert state.request is not None
     sums, answered = _both_sums(context, state.request, state.answer)
@@ -160,7 +160,7 @@ def _arms(context: RoundContext) -> tuple[str, ...]:
 
 
 def _new_request(context: RoundContext, manifest: Manifest) -> HelperRequest | str:
-    """Return a request of what has landed, or what it waits for, as part of a sentence."""
+    """Return a request from the landed pings, or the reason to wait, as part of a sentence."""
     line, head, names = context.line, context.head, (context.study.name, context.line.name)
     shares = _shares(context, manifest.inputs)
     if len(repeated := repeated_documents(shares)):
@@ -196,7 +196,7 @@ def _new_request(context: RoundContext, manifest: Manifest) -> HelperRequest | s
 
 
 def _proofs(context: RoundContext) -> Proofs | None:
-    """Return what proofs are checked with; None if the clients send none."""
+    """Return the keys and contexts to check proofs with; None if the clients send none."""
     votes, version = votes_of(context.line), (context.study.name, context.line.name, context.head.iteration)
     if votes is None:
         return None
@@ -213,9 +213,9 @@ def _shares(context: RoundContext, inputs: tuple[InputFile, ...], among: bytes |
 
 
 def _missing_clients(context: RoundContext, shares: Shares) -> str:
-    """Return which arm has too few clients for the helper, or the line for a step; empty if there are enough.
+    """Return the missing clients of an arm for the helper, or of the line for a step; empty if there are enough.
 
-    After an answer nothing more of the version can be summed, so a step has to wait for its clients before.
+    After an answer nothing more of the version can be summed, so the clients of a step must have sent before.
     """
     least, arms = _shared(context.line).min_batch, _arms(context)
     counts = [shares[number].clients if number in shares else 0 for number in range(len(arms))]
@@ -224,13 +224,13 @@ def _missing_clients(context: RoundContext, shares: Shares) -> str:
             return _too_few(arm, clients, least)
     submitting = {arm.name for arm in context.study.arms if arm.submits}
     total = sum(clients for arm, clients in zip(arms, counts, strict=True) if arm in submitting)
-    if total < (wanted := context.line.pipeline.min_clients):
-        return f"{total:,} of at least {wanted:,} clients have sent a usable share"
+    if total < (minimum := context.line.pipeline.min_clients):
+        return f"{total:,} of at least {minimum:,} clients have sent a usable share"
     return ""
 
 
 def _answer(context: RoundContext, request: HelperRequest) -> tuple[HelperRequest, bytes]:
-    """Return what the helper has sent, and the request that it answers: this one, or the one put aside before."""
+    """Return the helper's answer, and the request that it answers: this one, or the one put aside before."""
     requests, helper = _requests(context), context.options.helper
     file = requests.file_of(request)
     if helper is None:
@@ -253,7 +253,7 @@ def _answer(context: RoundContext, request: HelperRequest) -> tuple[HelperReques
 def _waiting(
     context: RoundContext, state: PrivateState, status: Literal["asked", "waiting"], why: str, shown: str = ""
 ) -> RoundResult:
-    """Return the result of a round that waits, and why; ``shown`` is the reason for pages if it differs."""
+    """Return the result of a round that waits because of ``why``; ``shown`` is the reason on pages if it differs."""
     assert state.request is not None
     request = state.request.read
     if status == "asked":
@@ -326,7 +326,7 @@ def _checked_answer(context: RoundContext, request: HelperRequest, data: bytes) 
     """Return the answer to a request.
 
     Raises:
-        FedpingError: it cannot be read, or is by another helper or to another request.
+        FedpingError: it can't be read, or is from another helper or to another request.
     """
     study, line, helper = context.study.name, context.line.name, _shared(context.line).helper
     where = f"what has come as the helper's answer for line '{line}' of study '{study}'"

@@ -1,9 +1,9 @@
-"""The round on Spark: Spark hands out shards, Python workers read Parquet, the driver merges their partials.
+"""The round on Spark: Spark distributes shards, Python workers read Parquet, and the driver merges the partials.
 
-No ping goes through the JVM or from one machine to another: all the pings of a client are in one shard. What comes back
-is a partial a shard, so the driver needs the same memory whatever the number of pings. A partial grows with the
-weights. Where they are large, or many, they come by way of Spark's shuffle files, in the order of the shards, the large
-ones in pieces, so that no JVM holds more than a few pieces at a time, nor the driver more than a partial or two.
+No ping passes through the JVM or between machines, because all pings of a client are in one shard. Each shard returns
+one partial, so the driver's memory doesn't depend on the number of pings. A partial grows with the weights. Large or
+many partials pass through Spark's shuffle files, in the order of the shards and large ones in pieces, so that a JVM
+holds a few pieces at a time, and the driver one or two partials.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PIECE_BYTES = 2**22
-"""Of a partial that is larger, so much is in one row at most: a JVM copies a row several times on its way."""
+"""Maximum bytes of a partial in one row; larger ones are cut, because a JVM copies each row several times."""
 
 FETCHED_BYTES = 2**24
-"""Of rows that wait on disk, so much is fetched at a time."""
+"""Bytes of rows on disk that are fetched at a time."""
 
 COLLECTED_BYTES = 16 * partial_bytes(PIECE_BYTES // WEIGHT_BYTES)
-"""Partials of so much in all come at once, if none is in pieces: others wait on disk until it is their turn."""
+"""Maximum bytes of partials that are collected at once, if none is in pieces; more are fetched from disk in order."""
 
 
 class SparkEngine:
     """Computes the partials on a Spark session, which is opened when the first round has something to read.
 
     Args:
-        open_session: as of :class:`fedping.server_jobs.spark.session_pool.SessionPool`.
+        open_session: see :class:`fedping.server_jobs.spark.session_pool.SessionPool`.
 
     Attributes:
-        sessions: holds the session, for whoever has other jobs for it between rounds.
+        sessions: holds the session, which other jobs may use between rounds.
     """
 
     def __init__(self, open_session: Callable[[], AbstractContextManager[SparkSession]]) -> None:
@@ -52,27 +52,27 @@ class SparkEngine:
         """See :class:`fedping.server_jobs.round.engine.Engine`.
 
         Raises:
-            TemporaryFailure: Spark cannot do it now.
-            FedpingError: the executors cannot run our code.
+            TemporaryFailure: Spark can't run the job now.
+            FedpingError: the executors can't run our code.
         """
         pieces = pieces_of(work.rules.m)
-        found: dict[int, bytes] = {}
+        waiting: dict[int, bytes] = {}
         following = range(pieces)
         for place, outcome in self._rows(work, pieces):
-            found[place] = outcome
-            while found.keys() >= set(following):
-                yield _unpacked(b"".join(found.pop(each) for each in following))
+            waiting[place] = outcome
+            while waiting.keys() >= set(following):
+                yield _unpacked(b"".join(waiting.pop(each) for each in following))
                 following = range(following.stop, following.stop + pieces)
 
     def _rows(self, work: Work, pieces: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the rows of all tasks: at once where they are small, else a few at a time by their places."""
+        """Yield the rows of all tasks: small ones at once, others a few at a time in the order of their places."""
         with self.sessions.working() as session:
             tasks = tasks_for(work, session.sparkContext.defaultParallelism)
             run = _runner(work, tasks, pieces, send_own(session.sparkContext))
             if pieces == 1 and work.rules.shards * partial_bytes(work.rules.m) <= COLLECTED_BYTES:
                 numbers = session.range(0, len(tasks), 1, len(tasks))
                 yield from numbers.mapInArrow(_in_batches(run), "place int, outcome binary").collect()
-            else:  # tasks leave rows on disk, side by side; then they are fetched one by one, as they are
+            else:  # all tasks write their rows to disk; then partitions are fetched one after the other
                 rows = session.sparkContext.parallelize(range(len(tasks)), len(tasks)).flatMap(run)
                 yield from _partitioned(rows, work.rules, pieces).toLocalIterator()
 
@@ -82,12 +82,12 @@ class SparkEngine:
 
 
 def pieces_of(m: int) -> int:
-    """Return into how many pieces the partials of m weights are cut."""
+    """Return the number of pieces of a partial of m weights."""
     return max(1, -(-m * WEIGHT_BYTES // PIECE_BYTES))
 
 
 def _partitioned(rows: RDD[tuple[int, bytes]], rules: Rules, pieces: int) -> RDD[tuple[int, bytes]]:
-    """Return rows in partitions, which are in the order of their places; each is fetched by a job of its own."""
+    """Return rows in partitions in the order of their places; each partition is fetched by a separate job."""
     places = rules.shards * pieces
     each = max(1, FETCHED_BYTES // min(PIECE_BYTES, partial_bytes(rules.m)))
     return rows.partitionBy(-(-places // each), lambda place: int(place) // each)
@@ -96,7 +96,7 @@ def _partitioned(rows: RDD[tuple[int, bytes]], rules: Rules, pieces: int) -> RDD
 def _runner(
     work: Work, tasks: list[tuple[int, ...]], pieces: int, take_up: Callable[[], None]
 ) -> Callable[[int], Iterator[tuple[int, bytes]]]:
-    """Return what a Spark worker runs: from a task's number to rows, so many pieces of the outcome of each shard.
+    """Return the function that a Spark worker runs: from a task's number to the rows with its shards' outcomes.
 
     Piece i of shard s has the place ``s * pieces + i``.
     """
@@ -114,7 +114,7 @@ def _runner(
 def _in_batches(
     run: Callable[[int], Iterator[tuple[int, bytes]]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the same for Arrow, a row a batch."""
+    """Return the same function for Arrow, with one row per batch."""
 
     def run_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -128,10 +128,10 @@ def _in_batches(
 
 
 def _packed(work: Work, shards: tuple[int, ...]) -> Iterator[tuple[int, bytes]]:
-    """Yield the partials of a task's shards, each as bytes for :func:`_unpacked` alone.
+    """Yield the partials of a task's shards as bytes for :func:`_unpacked`.
 
-    In the place of a partial there may be the sentence about what stands in the way, which is the last. It is a result,
-    because an exception would be retried and reach the driver inside a Java stack trace.
+    The last may be an error's class and sentence instead. It is returned as a result, because Spark would retry after
+    an exception, which would reach the driver inside a Java stack trace.
     """
     from fedping.server_jobs.round.shard import shard_partials
 
@@ -146,8 +146,8 @@ def _packed(work: Work, shards: tuple[int, ...]) -> Iterator[tuple[int, bytes]]:
 
 
 def _unpacked(outcome: bytes) -> ShardPartial:
-    found: ShardPartial | tuple[type[FedpingError], str] = pickle.loads(outcome)
-    if isinstance(found, tuple):
-        kind, sentence = found
+    partial: ShardPartial | tuple[type[FedpingError], str] = pickle.loads(outcome)
+    if isinstance(partial, tuple):
+        kind, sentence = partial
         raise kind(sentence)
-    return found
+    return partial

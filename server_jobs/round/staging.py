@@ -26,8 +26,8 @@ class StageReading:
     """The pings of both sides of a stage.
 
     Attributes:
-        seen: the figures of both sides.
-        stale: pings of versions before the newest that have landed since the staged one was made.
+        seen: the results of both sides.
+        stale: the number of pings of older versions that have landed since the staged one was computed.
         until_ms: the latest landing that was read, Unix ms.
     """
 
@@ -55,7 +55,7 @@ def report_held(context: RoundContext, state: HeldState) -> RoundResult:
 
 
 def read_trial(context: RoundContext, state: HeldState) -> HeldState:
-    """Stage: read the pings of both sides, unless it was decided before to withdraw the version."""
+    """Stage: read the pings of both sides, unless an earlier round has decided to withdraw the version."""
     lineage = state.held.lineage
     clients = lineage.aggregate.clients if lineage.aggregate else 0
     result = replace(state.result, clients=clients, counts=lineage.counts, arms=lineage.arms)
@@ -69,7 +69,7 @@ def read_trial(context: RoundContext, state: HeldState) -> HeldState:
 
 
 def decide_trial(context: RoundContext, state: HeldState) -> HeldState | RoundResult:
-    """Stage: wait until both sides have shown enough; if the version did worse, record that it is withdrawn."""
+    """Stage: wait until both sides have enough pings; if the version did worse, record that it is to be withdrawn."""
     if state.reading is None:
         return state
     stage, seen, held = _stage(context), state.reading.seen, state.held
@@ -121,10 +121,9 @@ def _stage(context: RoundContext) -> Stage:
 
 
 def read_stage(context: RoundContext, staged: Version) -> StageReading:
-    """Return what has landed of the stage of a version that may follow the head.
+    """Return the results of a staged version and of the head, from the landed pings.
 
-    Clients that stayed count by pings that have landed since the staged version was made: in the same time as those
-    that try it.
+    Both sides count for the same time: pings of the head count if they landed after the staged version was computed.
 
     Raises:
         UnreadableFile: a landed file is damaged, or not of the study's pings.
@@ -139,16 +138,16 @@ def read_stage(context: RoundContext, staged: Version) -> StageReading:
     side = StageSide(study=study.name, line=head.line, iteration=staged.iteration, share=share, inside=True)
     seen = StageState(
         share=share,
-        tried=_heard(context, staged, staged.iteration, since.inputs, side),
-        stayed=_heard(context, staged, head.iteration, stayed, replace(side, inside=False)),
+        tried=_side_result(context, staged, staged.iteration, since.inputs, side),
+        stayed=_side_result(context, staged, head.iteration, stayed, replace(side, inside=False)),
     )
     return StageReading(seen=seen, stale=before.stale, until_ms=max(before.window_end_ms, since.window_end_ms))
 
 
-def _heard(
+def _side_result(
     context: RoundContext, staged: Version, iteration: int, inputs: tuple[InputFile, ...], side: StageSide
 ) -> StageResult:
-    """Return the figures of the clients on one side, who evaluated a version; no update is read."""
+    """Return the results of the clients on one side, which evaluated a version; their updates aren't read."""
     if not inputs:
         return StageResult()
     study = context.study

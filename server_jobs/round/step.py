@@ -172,10 +172,10 @@ class ArrayRound:
         return apply_step(self._line, weights, state, total, key)
 
     def _take(self, batch: _Batch) -> None:
-        there = self._shards[batch.shard]
-        before = without_variance(self._accumulator.init(self._line)) if there is None else there
-        given = {name: batch.besides[name] for name in self._accumulator.asks}
-        self._shards[batch.shard] = self._accumulator.add(before, batch.updates, batch.votes, **given)
+        partial = self._shards[batch.shard]
+        before = without_variance(self._accumulator.init(self._line)) if partial is None else partial
+        columns = {name: batch.besides[name] for name in self._accumulator.asks}
+        self._shards[batch.shard] = self._accumulator.add(before, batch.updates, batch.votes, **columns)
 
     def _came(self) -> list[Any]:
         return [total for total in self._shards if total is not None]

@@ -16,7 +16,7 @@ from fedping.model_store.decisions import repeated
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Aggregate, Version, date_trouble
 from fedping.protocol.errors import TemporaryFailure
-from fedping.protocol.landing import open_landing
+from fedping.protocol.landing import Landing, open_landing
 from fedping.protocol.location import Place
 from fedping.protocol.notation import milliseconds_of, time_at
 from fedping.protocol.smoothing import smoothed
@@ -48,7 +48,7 @@ def stable_signs(aggregate: Aggregate, rule: IterationBySigns) -> float:
 
 
 def clients_missing(length: IterationLength, aggregate: Aggregate) -> str:
-    """Return what an iteration waits for besides time, as part of a sentence; empty if it waits for time alone."""
+    """Return the missing clients or signs, as part of a sentence; empty if an iteration waits for time alone."""
     if isinstance(length, IterationByClients):
         return f"{aggregate.clients:,} of {length.clients:,} clients have sent a usable update"
     if isinstance(length, IterationBySigns):
@@ -61,7 +61,7 @@ def minutes_since(version: Version, now_ms: int) -> float:
     """Return the age of a version in minutes, at a time in Unix ms.
 
     Raises:
-        TemporaryFailure: the version is dated in the future, so nothing would end before that date.
+        TemporaryFailure: the version is dated in the future, so its age is unknown.
     """
     if (trouble := date_trouble(version.created, None, now_ms)) is not None:
         number, where = version.iteration, f"{version.study} {version.line}"
@@ -90,12 +90,11 @@ class Loss(NamedTuple):
 def best_version(losses: Sequence[Loss], rule: EarlyStop) -> int | None:
     """Return the version with the lowest smoothed loss, the earliest of equals; None if no loss is known.
 
-    Of more than ``patience`` versions only the newest count: had an older one been the best, training would already be
-    over.
+    Only the newest ``patience + 1`` versions count: training would already be over if an older one were the best.
 
     Args:
-        losses: those that count, by version, ascending.
-        rule: early stopping.
+        losses: the losses that count, ascending by version.
+        rule: the settings of early stopping.
     """
     recent, means = _recent(losses, rule)
     return None if not means else recent[means.index(min(means))].version
@@ -112,7 +111,7 @@ def should_stop(losses: Sequence[Loss], rule: EarlyStop) -> bool:
 
 
 def _recent(losses: Sequence[Loss], rule: EarlyStop) -> tuple[Sequence[Loss], list[float]]:
-    """Return the last ``patience + 1`` losses, one of which is the best one's, and their smoothed values."""
+    """Return the last ``patience + 1`` losses, which include the best version's, and their smoothed values."""
     tail = losses[-_losses_needed(rule) :]
     first = max(0, len(tail) - rule.patience - 1)
     return tail[first:], smoothed([loss.value for loss in tail], rule.smooth)[first:]
@@ -123,10 +122,10 @@ def _losses_needed(rule: EarlyStop) -> int:
 
 
 def validation_losses(store: ModelStore, study: str, line: str, head: int, rule: EarlyStop) -> list[Loss]:
-    """Return the losses that decide whether training goes on after version ``head``, ascending.
+    """Return the losses that decide whether training continues after version ``head``, ascending by version.
 
-    The loss of a version is recorded in the version that a round made from it. Counting begins at version 0, or at the
-    latest version that a rollback or a continuation published.
+    The loss of a version is in the lineage of the next one. Losses count from version 0 on, or from the latest version
+    that a rollback or a continuation published.
     """
     return list(islice(_losses_backwards(store, study, line, head, rule), _losses_needed(rule)))[::-1]
 
@@ -143,15 +142,15 @@ def _losses_backwards(store: ModelStore, study: str, line: str, head: int, rule:
 
 
 def version_to_keep(store: ModelStore, study: str, line: str, head: int, rule: EarlyStop) -> int | None:
-    """Return the best version of a line whose training is over at version ``head``; None if training goes on."""
+    """Return the best version if training is over at version ``head``; None if training continues."""
     losses = validation_losses(store, study, line, head, rule)
     return best_version(losses, rule) if should_stop(losses, rule) else None
 
 
 def stop_if_over(
-    store: ModelStore, landing: Place, head: Version, rule: EarlyStop, provenance: Provenance
+    store: ModelStore, landing: Place | Landing, head: Version, rule: EarlyStop, provenance: Provenance
 ) -> int | None:
-    """Publish the best version again after ``head`` if training is over, and return its number; None if it goes on.
+    """Publish the best version again if training is over at ``head``; return its number, None if training continues.
 
     Raises:
         StoreError: a version cannot be read.

@@ -15,8 +15,8 @@ from fedping.model_store.store import ModelStore
 from fedping.protocol.arrow import UPDATE_ENCODING
 from fedping.protocol.enrolment import hash_assignment, is_selected
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.landed_file import check_columns, open_landed
-from fedping.protocol.landing import landed_files, partition
+from fedping.protocol.landed_file import check_columns
+from fedping.protocol.landing import Landing
 from fedping.protocol.location import Place
 from fedping.protocol.study import Study
 
@@ -101,7 +101,7 @@ class ArrivalCounter:
         wanted: the number of clients to wait for; None for the line's ``min_clients``.
     """
 
-    def __init__(self, landing: Place, study: Study, line: str, wanted: int | None) -> None:
+    def __init__(self, landing: Landing, study: Study, line: str, wanted: int | None) -> None:
         self.line, self.study = line, study
         self._landing = landing
         self._wanted = study.line(line).pipeline.min_clients if wanted is None else wanted
@@ -115,7 +115,7 @@ class ArrivalCounter:
         if version != self._version:
             self._version, self._of = version, {}
         clients: set[bytes] = set()
-        for file in landed_files(partition(self._landing, self.study.name, self.line, version)):
+        for file in self._landing.files(self.study.name, self.line, version):
             if file not in self._of:
                 self._of[file] = self._clients_in(file)
             clients |= self._of[file]
@@ -126,7 +126,7 @@ class ArrivalCounter:
     def _clients_in(self, file: Place) -> frozenset[bytes]:
         clients: set[bytes] = set()
         try:
-            landed = open_landed(file)
+            landed = self._landing.open(file)
         except FileNotFoundError:  # compacted or pruned since it was listed
             return frozenset()
         columns = ("client_id", "study_variation", UPDATE_ENCODING)

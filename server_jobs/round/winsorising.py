@@ -1,13 +1,13 @@
-"""The loss and the rank of an arm as no single client can move them: means over clients, winsorised.
+"""Winsorised means of an arm's loss and rank over clients, which no single client can move far.
 
-A client's value is the mean over its pings, or, of examples, their sum. The largest values count as the largest that is
-not among them, the smallest likewise. A median would not do: where lists are ranked, more than half of the losses are
-0, before learning and after. What there is to see is in the tail, and only its end is cut off.
+A client's value is the mean over its pings, and for examples their sum. Values in the tails are moved to the nearest
+value inside. A median would not do: on ranked lists more than half of the losses are 0, before and after learning. The
+information is in the tail, of which only the end is moved.
 
-A shard comes to counts and sums by bin: by sign, exponent and first bits of the float32 number, a sixteenth of a power
-of two wide, of which there are 8,192. The numbers in a bin are multiples of one power of two, and have 24 bits, so that
-their sum is exact for up to 2^29 clients: sums merge to the same bits in any order. Where to cut is known to a bin, and
-nothing else is lost: what lies beyond counts as the mean of that bin.
+A shard has counts and sums for 8,192 bins, by sign, exponent and first bits of the float32 number, each a sixteenth of
+a power of two wide. The numbers in a bin are multiples of one power of two with 24 bits, so their sum is exact for up
+to 2^29 clients, and sums merge to the same bits in any order. The limits of the tails are accurate to a bin: values
+beyond count as the mean of that bin.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedping.server_jobs.optimize.transformation import Vector
 from fedping.server_jobs.round.robust import bins_of
 
 BITS = 4
-"""Bits of the mantissa that a bin goes by."""
+"""Bits of the mantissa that select a bin."""
 
 BINS = 1 << (9 + BITS)
 
@@ -34,9 +34,9 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Clients by the bin of their value: those bins that have any, how many clients, and the sum of their values.
+    """Clients by the bin of their value: the non-empty bins, ascending, and the number and sum of values in each.
 
-    Each of shape (k,), by bins ascending.
+    All have shape (k,).
     """
 
     bins: NDArray[np.int64]
@@ -45,43 +45,43 @@ class Values:
 
 
 def values_of(values: Vector) -> Values:
-    """Return clients by the bin of their value, of shape (clients,), which is rounded to a float32 number."""
+    """Return clients by the bin of their value, shape (clients,), rounded to float32."""
     short = np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)
     where = bins_of(short, BITS)
     return _counted(where, np.ones(len(where)), short)
 
 
 def merged_values(parts: Iterable[Values]) -> Values:
-    """Return the clients of several, of which none has the same ones; exact, in any order."""
+    """Return the clients of all parts, which have no client in common; exact in any order."""
     each = list(parts)
     return _counted(*(np.concatenate([getattr(part, field.name) for part in each]) for field in fields(Values)))
 
 
 def _counted(bins: NDArray[np.int64], clients: Vector, sums: NDArray[np.floating[Any]]) -> Values:
-    """Return the clients of bins that may stand there several times, ascending."""
-    together = np.asarray(np.bincount(bins, clients, BINS), np.float64)
-    there = np.flatnonzero(together)
-    return Values(there, together[there], np.asarray(np.bincount(bins, sums, BINS), np.float64)[there])
+    """Return the clients by bin, where a bin may occur several times."""
+    counts = np.asarray(np.bincount(bins, clients, BINS), np.float64)
+    filled = np.flatnonzero(counts)
+    return Values(filled, counts[filled], np.asarray(np.bincount(bins, sums, BINS), np.float64)[filled])
 
 
 def beyond(clients: int, tails: float) -> float:
-    """Return how many of some clients are cut off at either end: at least one of three or more, never the middle.
+    """Return the number of clients in either tail: at least one of three or more, never the middle one.
 
-    Not rounded: arms of different size have the same share cut off, or one would have the lower mean for its size.
+    It isn't rounded, so that arms of different size have the same share in the tails, and comparable means.
     """
     return float(min(max(1.0, tails * clients), (clients - 1) // 2))
 
 
 def winsorised_mean(values: Values, tails: float) -> tuple[float, float]:
-    """Return the winsorised mean of one client's value or more, and about its standard error.
+    """Return the winsorised mean of at least one client's value, and its approximate standard error.
 
-    The error is that of a mean of the winsorised values, and what comes of their limits being off by as many clients as
-    chance may put beyond them. That is looked up further inside, where nobody's claim is. The error of a single
-    client's value is taken for as large as that.
+    The error is that of a mean of the winsorised values, plus that of their limits, which are off by as many clients as
+    chance puts beyond them. The latter is read further inside, where outliers have no influence. The error of a single
+    client's value is set to the value.
 
     Args:
-        values: of all shards together.
-        tails: the share of clients that is cut off at either end.
+        values: the values of all shards.
+        tails: the share of clients in either tail.
     """
     means, reached = values.sums / values.clients, np.cumsum(values.clients)
     n = round(float(reached[-1]))
@@ -89,7 +89,7 @@ def winsorised_mean(values: Values, tails: float) -> tuple[float, float]:
     inside = min(cut + math.sqrt(cut), (n - 1) // 2)
 
     def limits(cut: float) -> tuple[float, float]:
-        """Return the next values inside, between two clients where the cut is."""
+        """Return the nearest values inside, interpolated between two clients."""
         whole, part = math.floor(cut), cut % 1
         low, lower, high, higher = means[
             np.searchsorted(reached, np.clip((whole + 1, whole + 2, n - whole, n - whole - 1), 1, n))
@@ -108,7 +108,7 @@ def winsorised_mean(values: Values, tails: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class ArmValues:
-    """The clients of an arm with an example by loss, by number of examples, and by rank; None where none is ranked."""
+    """An arm's clients with an example, by loss, by number of examples, and by rank; None without ranks."""
 
     loss: Values
     examples: Values
@@ -116,19 +116,19 @@ class ArmValues:
 
 
 def arm_values(of: NDArray[np.int64], pings: Vector, loss: Vector, examples: Vector, rank: Vector | None) -> ArmValues:
-    """Return an arm's clients by what their pings with an example say.
+    """Return the values of an arm's clients from their pings with an example.
 
     Args:
-        of: which client each ping is of, numbers from 0, shape (k,).
-        pings: how many pings each client has, shape (clients,).
-        loss: of each ping, shape (k,).
-        examples: how many each counts, shape (k,).
-        rank: of each; None where none is ranked.
+        of: the client of each ping, numbers from 0, shape (k,).
+        pings: the number of pings of each client, shape (clients,).
+        loss: the loss of each ping, shape (k,).
+        examples: the number of examples of each ping, shape (k,).
+        rank: the rank of each ping, shape (k,); None without ranks.
     """
 
     def summed(column: Vector) -> Vector:
-        found = np.bincount(of, column, len(pings))  # in the order of the pings, and so the same bits everywhere
-        return np.asarray(found, np.float64)
+        sums = np.bincount(of, column, len(pings))  # in the order of the pings, for the same bits everywhere
+        return np.asarray(sums, np.float64)
 
     return ArmValues(
         values_of(summed(loss) / pings),
@@ -138,7 +138,7 @@ def arm_values(of: NDArray[np.int64], pings: Vector, loss: Vector, examples: Vec
 
 
 def merged_arms(parts: Iterable[ArmValues]) -> ArmValues:
-    """Return the clients of an arm in several shards together; exact, in any order."""
+    """Return the clients of an arm over several shards; exact in any order."""
     each = list(parts)
     ranks = [part.rank_selected for part in each if part.rank_selected is not None]
     return ArmValues(
@@ -149,7 +149,7 @@ def merged_arms(parts: Iterable[ArmValues]) -> ArmValues:
 
 
 def winsorised(arm: ArmValues, tails: float) -> Winsorised | None:
-    """Return what a lineage tells of an arm, from all of its shards; None without a client that had an example."""
+    """Return an arm's winsorised results for the lineage, from all shards; None without a client with an example."""
     clients = round(float(arm.loss.clients.sum()))
     if not clients:
         return None

@@ -13,6 +13,7 @@ from fedping.client_sim.joining import folder
 from fedping.client_sim.joining.holding_out import in_arm
 from fedping.main import main
 from fedping.model_store.store import open_store
+from fedping.protocol.landing import open_landing
 from fedping.protocol.limits import Limits
 from fedping.protocol.study import Arm, Study, public_study
 from fedping.server_jobs.participants import evaluations
@@ -117,7 +118,7 @@ def test_rounds_know_how_versions_do_on_rows_that_were_held_out(
             assert made is not None
             assert made.counts["used"] == 3
             assert (made.arms["held-out"].pings, made.arms["held-out"].examples) == (3, 120)
-    first, second = evaluations(landing, study, "main")
+    first, second = evaluations(open_landing(landing), study, "main")
     assert (first.version, first.clients, first.examples) == (0, 3, 120)
     assert second.loss < first.loss
     assert second.accuracy is not None

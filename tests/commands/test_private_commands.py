@@ -54,20 +54,20 @@ def test_a_key_is_made_once_for_its_owner_alone(folder: Path, capsys: pytest.Cap
     told = capsys.readouterr()
     assert made.hex() not in told.out + told.err
     assert main(["privacy", "key", "key"]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "key exists" in capsys.readouterr().err
     assert read_key(folder / "key") == made
     assert main(["privacy", "key", "nowhere/key"]) == 1
-    assert "no key can be written" in capsys.readouterr().err
+    assert "can't write a key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda key: key.chmod(0o640), "take that from them with 'chmod 600"),
-        (lambda key: key.write_text("secret"), "is no privacy key, which is 64 hexadecimal digits"),
-        (lambda key: key.write_bytes(b"\xff\xfe"), "it is no text"),
-        (lambda key: key.unlink(), "'fedping privacy key FILE' makes one"),
-        (lambda key: key.rename("store/key"), "lies in store, so that a copy of this would tell"),
+        (lambda key: key.chmod(0o640), "with 'chmod 600"),
+        (lambda key: key.write_text("secret"), "isn't a privacy key of 64 hexadecimal digits"),
+        (lambda key: key.write_bytes(b"\xff\xfe"), "it isn't text"),
+        (lambda key: key.unlink(), "Create one with 'fedping privacy key FILE'"),
+        (lambda key: key.rename("store/key"), "is in store, whose readers"),
     ],
 )
 def test_a_key_that_keeps_no_secret_is_refused_before_anything_is_read(

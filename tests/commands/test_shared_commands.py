@@ -67,7 +67,7 @@ def test_an_answer_can_come_as_a_file(line: SharedLine, capsys: pytest.CaptureFi
     ("helpers", "told"),
     [
         (["other=http://helper"], "is for line 'other', but the lines of study 'private'"),
-        (["nowhere"], "'nowhere' is no address of a helper"),
+        (["nowhere"], "'nowhere' is not a helper's address"),
         (["http://a", "http://b"], "gives two addresses for all lines"),
         (["main=http://a", "main=http://b"], "gives two addresses for line 'main'"),
     ],

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fedping.dashboard.live.feed import LineFeed, Lines, Paced, now_of, places
 from fedping.dashboard.live.refused import TAIL_BYTES, WORDS, newest_refusals
-from fedping.protocol.landing import Landing, partition, write_landed
+from fedping.protocol.landing import Landing, open_landing, partition, write_landed
 from fedping.protocol.study import Declared
 from fedping.server_jobs.health.facts import CheckInput, Ingest, Landed, LineSnapshot, Uploads
 from fedping.server_jobs.health.snapshot import LandedPings, ingest_snapshot
@@ -31,7 +31,7 @@ NONE_LANDED = Landed(version=0, pings=0, files=0, newest_ms=None)
 
 def test_the_pings_of_the_newest_version_are_counted_from_footers(tmp_path: Path) -> None:
     folder = partition(tmp_path, "study", "main", 3)
-    landed = LandedPings(tmp_path, "study", "main")
+    landed = LandedPings(open_landing(tmp_path), "study", "main")
     assert landed.of(3, LATER).pings == 0
     write_landed(folder, landed_table(5, 1), 1_000)
     write_landed(folder, landed_table(7, 2), 2_000)
@@ -44,7 +44,7 @@ def test_the_pings_of_the_newest_version_are_counted_from_footers(tmp_path: Path
 
 def test_a_file_that_landed_in_the_same_instant_as_the_listing_is_not_missed(tmp_path: Path) -> None:
     folder = partition(tmp_path, "study", "main", 0)
-    landed = LandedPings(tmp_path, "study", "main")
+    landed = LandedPings(open_landing(tmp_path), "study", "main")
     write_landed(folder, landed_table(5, 1), 1_000)
     changed = folder.stat().st_mtime_ns
     assert landed.of(0, changed).pings == 5

@@ -412,7 +412,7 @@ def test_the_privacy_key_reaches_rounds_as_a_file_that_they_take(tmp_path: Path)
     assert {volume["name"] for volume in spec["volumes"] if "emptyDir" in volume} == {"key", "tmp"}
     (tmp_path / "mounted").write_text("ab" * 32)
     (tmp_path / "mounted").chmod(0o440)
-    with pytest.raises(InvalidSettings, match="others than its owner"):
+    with pytest.raises(InvalidSettings, match="users other than its owner"):
         read_key(tmp_path / "mounted")
     subprocess.run([*words, tmp_path / "mounted", tmp_path / "copy"], check=True)
     assert read_key(tmp_path / "copy") == bytes.fromhex("ab" * 32)

@@ -214,7 +214,7 @@ def test_an_aggregation_that_fails_is_named_and_nothing_is_published(
     told = capsys.readouterr().err
     assert len(told.splitlines()) == 1
     assert re.search("version 1 of line 'main' of study 'study' was not published: " + FAILURES[how], told)
-    assert "run the same command again, or begin anew if that takes other code of an extension" in told
+    assert "run the same command again, or create a new study" in told
     assert store.head("study", "main").iteration == 0
 
 

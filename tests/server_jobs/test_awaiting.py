@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from fedping.main import main
 from fedping.model_store import ModelStore
 from fedping.model_store.store import open_store
+from fedping.protocol.landing import open_landing
 from fedping.protocol.study import Study
 from fedping.server_jobs.round.wait_for_clients import ArrivalCounter, Arrivals, Timer, Wait, wait_for_clients
 from tests.support import forked
@@ -48,7 +49,7 @@ class Waiting:
             self.plan.pop(0)()
 
     def until(self, store: ModelStore, landing: Path, wait: Wait) -> tuple[Arrivals, ...]:
-        counters = [ArrivalCounter(landing, store.study(STUDY), "main", wait.clients)]
+        counters = [ArrivalCounter(open_landing(landing), store.study(STUDY), "main", wait.clients)]
         timer = Timer(lambda: self.now, self.sleep)
         return wait_for_clients(store, counters, wait.seconds, timer, self.told.append)
 

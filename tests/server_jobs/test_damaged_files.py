@@ -25,7 +25,7 @@ from fedping.analysis.study import Window
 from fedping.model_store.version import InputFile
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import MAGIC, SEALED_KEY, UnreadableFile, open_landed
-from fedping.protocol.landing import partition, write_landed
+from fedping.protocol.landing import open_landing, partition, write_landed
 from fedping.server_jobs.round import RoundOptions, recompute, run_round
 from fedping.server_jobs.round.aggregate import RoundAggregate, combined
 from fedping.server_jobs.round.engine import Engine, NumpyEngine
@@ -253,7 +253,7 @@ def test_what_is_no_file_is_named_and_nobody_waits_for_it(
     assert landed_segments(folder, 0) == {}
     assert recently_landed(tmp_path) is not None
     assert LandedCounts(tmp_path).of(FRECENCY_UPDATE, "study", "main", 0)["pings"] == 20
-    assert LandedPings(tmp_path, "study", "main").of(0, 0).unreadable == (path.name,)
+    assert LandedPings(open_landing(tmp_path), "study", "main").of(0, 0).unreadable == (path.name,)
     assert rows(path, Window()) == rows(path, Window(since=5)) == 0
     shutil.move(path, folder / f".{path.name}")  # what the sentence says
     result = run_round(

@@ -30,6 +30,30 @@ quiet = {"websockets": False, "log_level": LogLevels.error}
 server = ForkingServer("s", port=int(sys.argv[1]), interface=Interfaces.WSGI, workers=2, blocking_threads=1, **quiet)
 server.serve(target_loader=load, wrap_loader=False)
 """
+EARLY = """
+import os, signal, sys
+from fedping.server_jobs.forking_server import ServerSettings, http_server
+from fedping.server_jobs.processes import exit_with_parent
+
+class Application:
+    def __init__(self):
+        exit_with_parent(os.getppid())
+
+    def __rsgi_init__(self, loop):  # granian has installed its handlers, and the loop does not run yet
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def __rsgi__(self, scope, protocol):
+        pass
+
+def died(how):
+    print(how, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+listener = ServerSettings(
+    host="127.0.0.1", port=int(sys.argv[1]), workers=1, connections=16, connection_bytes=65536, kill_after=10
+)
+http_server("s", listener, died).serve(target_loader=Application, wrap_loader=False)
+"""
 PARENT = """
 import subprocess, sys
 from fedping.server_jobs.processes import child_command
@@ -109,6 +133,18 @@ def test_workers_that_are_told_to_stop_while_they_start_end() -> None:
         finally:
             server.kill()
             assert left_over(mark) == []
+
+
+def test_a_worker_that_is_told_to_stop_just_before_its_loop_runs_ends_by_itself() -> None:
+    mark = new_mark()
+    command = [sys.executable, "-c", EARLY, str(free_port())]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **mark}, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            printed, _ = server.communicate(timeout=60)
+            assert printed == "without a reason\n"
+        finally:
+            server.kill()
+    assert not left_over(mark)
 
 
 @linux

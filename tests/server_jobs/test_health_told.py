@@ -20,6 +20,7 @@ from fedping.main import main
 from fedping.model_store import open_store
 from fedping.model_store.decisions import repeated
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.landing import open_landing
 from fedping.protocol.study import Declared, Study
 from fedping.server_jobs.health.checks import FINDINGS
 from fedping.server_jobs.health.findings import Finding, Health, Message
@@ -201,7 +202,7 @@ def test_a_store_that_cannot_be_read_changes_no_number_of_pings(tmp_path: Path, 
 def test_pings_of_arms_without_a_line_are_counted_by_when_they_landed(tmp_path: Path) -> None:
     ingest = ingest_app(tmp_path)
     began = int(time.time() * 1000)
-    beside = LandedBeside(tmp_path / "landing", "study")
+    beside = LandedBeside(open_landing(tmp_path / "landing"), "study")
     assert beside.between(began - 1, began) == 0
     for arm in ("plain", "plain", "control"):
         assert ingest.ping(ping_json(study_variation=arm, update=None, model_version=-1)).status_code == 200
@@ -477,7 +478,7 @@ def test_a_schedule_has_no_round_of_a_study_that_rests_and_says_so_each_time(
     store.studies.declare("study", Declared(state="paused", since=SINCE))
     if damage is not None:
         (tmp_path / "store" / "study" / "state.json").write_bytes(damage)
-    rounds = StudyRounds(store=store, landing=tmp_path / "landing", study="study", lines=["main"])
+    rounds = StudyRounds(store=store, landing=open_landing(tmp_path / "landing"), study="study", lines=["main"])
     nothing: Any = None  # neither an engine nor a time limit is used
     for _ in range(2):
         run_reported(rounds, nothing, PrivateSettings(), None, nothing)

@@ -20,7 +20,7 @@ from fedping.model_store.decisions import continue_at, rollback
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Version
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.landing import SHARDS, landed_files, partition
+from fedping.protocol.landing import SHARDS, landed_files, open_landing, partition
 from fedping.protocol.pipeline import GradientDescent, MeanOfSigns, Pipeline, Staleness
 from fedping.protocol.study import Study
 from fedping.server_jobs.round import RoundOptions, recompute, run_round
@@ -316,7 +316,9 @@ def work_of_head(store: ModelStore, landing: Path) -> Any:
     late = late_for(store, "study", study.line("main"), head.iteration)
     manifest = list_landed(landing, study, "main", head.iteration, Window(head.lineage.window_end_ms), late)
     assert len(landed_files(partition(landing, "study", "main", 0))) == 3
-    return work_on(landing, manifest.inputs, rules_for(study, "main", head.iteration, key=b""), manifest.before)
+    return work_on(
+        open_landing(landing), manifest.inputs, rules_for(study, "main", head.iteration, key=b""), manifest.before
+    )
 
 
 @pytest.mark.parametrize("tasks", [1, 3, SHARDS])

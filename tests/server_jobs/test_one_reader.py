@@ -73,10 +73,10 @@ def test_no_reader_reads_what_rounds_do_not_list(tmp_path: Path, spark: "SparkSe
     assert sum(arm.pings for arm in tally.arms.values()) == 60
     assert sum(batch.num_rows for batch in read_pings(landing, "study")) == 60
     assert Watch(landing).since("none", STUDY, Window(), dict).pings == 60
-    assert LandedPings(landing, "study", "main").of(0, 0).pings == 60
+    assert LandedPings(open_landing(landing), "study", "main").of(0, 0).pings == 60
     # a file beside has this client too
     client = uuid.UUID(bytes=landed_table(70, 9, m=M, arms=ARMS)["client_id"][0].as_py())
-    assert list(find_pings(landing, client)) == [None]
+    assert list(find_pings(open_landing(landing), client)) == [None]
 
 
 def test_a_half_copied_file_is_named_and_not_the_whole_one_beside_it(
@@ -191,7 +191,7 @@ def test_every_reader_names_the_true_reason_why_it_refuses_another_programs_file
 
 def test_forgetting_names_what_it_cannot_look_into(foreign: tuple[Path, str], tmp_path: Path) -> None:
     path, _ = foreign
-    found = list(find_pings(tmp_path / "landing", uuid.UUID(int=7)))
+    found = list(find_pings(open_landing(tmp_path / "landing"), uuid.UUID(int=7)))
     refused = [each for each in found if isinstance(each, UnreadableFile)]
     ours = pq.read_schema(path).field("client_id") == landed_schema().field("client_id")
     sealed = SEALED_KEY in (pq.read_schema(path).metadata or {})

@@ -244,7 +244,7 @@ def test_a_copy_of_the_store_does_not_release_the_same_pings_again(tmp_path: Pat
     copy = open_store(tmp_path / "copy")
     for _ in range(2):
         assert round_of(store, tmp_path / "landing", keep=True).status == "published"
-    with pytest.raises(FedpingError, match=r"is at version 0 here, but .* released version 2.*nothing was read"):
+    with pytest.raises(FedpingError, match=r"is at version 0 here, but .* released version 2.*Nothing was read"):
         round_of(copy, tmp_path / "landing", keep=True)
     continue_at(copy, "private", "main", 3, created=WHEN, code_version="test")
     assert spent(copy, copy.head("private", "main")).releases == 2
@@ -299,7 +299,7 @@ def test_settings_changed_behind_its_back_have_no_round(tmp_path: Path, changed:
     land_private(tmp_path / "landing", study_of(), private_crowd(study_of(), 20))
     path = tmp_path / "store/private/study.json"
     path.write_bytes(msgspec.json.encode(study_of(msgspec.structs.replace(CENTRAL, **changed))))
-    with pytest.raises(FedpingError, match=r"settings of the private line 'main' are not those.*nothing was read"):
+    with pytest.raises(FedpingError, match=r"settings of the private line 'main' differ from those.*Nothing was read"):
         round_of(open_store(tmp_path / "store"), tmp_path / "landing")
     assert store.head("private", "main").iteration == 0
     assert len(landed(tmp_path / "landing")) == 1
@@ -434,7 +434,7 @@ def test_too_little_noise_is_refused_before_anything_is_read(tmp_path: Path, cen
     study = study_of(msgspec.structs.replace(central, noise_multiplier=0.5))
     store = store_with(tmp_path / "store", study)
     pings = land_private(tmp_path / "landing", study, private_crowd(study, 60))
-    with pytest.raises(FedpingError, match=r"too little noise: 5 releases .* nothing was read"):
+    with pytest.raises(FedpingError, match=r"too little noise: 5 releases .* Nothing was read"):
         round_of(store, tmp_path / "landing", privacy_key=KEY)
     assert pings.is_file()
     assert store.head("private", "main").iteration == 0

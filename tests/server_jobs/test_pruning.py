@@ -14,7 +14,7 @@ from fedping.analysis.rounds.history import metric_series
 from fedping.main import main
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
-from fedping.protocol.landing import landed_files, partition, write_landed
+from fedping.protocol.landing import landed_files, open_landing, partition, write_landed
 from fedping.protocol.pipeline import Staleness
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.deletion import deletion_lock, describe_versions
@@ -180,7 +180,7 @@ def test_what_may_be_asked_for_stays(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert prune(tmp_path, "other", "--keep", "1") == 1
     assert "has no study 'other'" in capsys.readouterr().err
     assert prune(tmp_path, "--keep", "0") == 2
-    with deletion_lock(landing):
+    with deletion_lock(open_landing(landing)):
         assert prune(tmp_path, "--keep", "1") == 75
         assert prune(tmp_path, "--keep", "1", "--dry-run") == 0
     assert "another 'fedping landing' command" in capsys.readouterr().err

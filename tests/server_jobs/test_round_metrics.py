@@ -16,6 +16,7 @@ from fedping.commands.round import noting_attempt
 from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.landing import open_landing
 from fedping.server_jobs.health.snapshot import StudyMonitor, ingest_snapshot
 from fedping.server_jobs.ingest.admission import Catalogue
 from fedping.server_jobs.ingest.heartbeat import CHECKS
@@ -41,12 +42,12 @@ def store(tmp_path: Path) -> ModelStore:
 
 
 def noted(tmp_path: Path) -> Attempt:
-    return last_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main")
+    return last_attempt(open_landing(tmp_path / "landing"), str(tmp_path / "store"), "study", "main")
 
 
 def keep(tmp_path: Path, outcome: str) -> None:
     attempt = Attempt().followed_by(outcome, "2026-01-01T00:00:00.000+00:00", 1.5)
-    keep_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main", attempt)
+    keep_attempt(open_landing(tmp_path / "landing"), str(tmp_path / "store"), "study", "main", attempt)
 
 
 def run_round(tmp_path: Path) -> int:
@@ -109,7 +110,7 @@ def test_every_end_without_a_result_has_its_outcome(
 ) -> None:
     assert outcome in FAILURES
     (tmp_path / "landing").mkdir()
-    with pytest.raises(type(error)), noting_attempt(store, tmp_path / "landing", "study", "main"):
+    with pytest.raises(type(error)), noting_attempt(store, open_landing(tmp_path / "landing"), "study", "main"):
         raise error
     assert noted(tmp_path).ended_as == {outcome: 1}
     assert noted(tmp_path).succeeded == ""
@@ -408,7 +409,7 @@ def test_rounds_that_fail_are_a_warning_and_after_three_a_problem(
     attempt = Attempt()
     for number, outcome in enumerate(ends):
         attempt = attempt.followed_by(outcome, f"2126-01-01T00:0{number}:00.000+00:00", 1.5, why="x broke")
-    keep_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main", attempt)
+    keep_attempt(open_landing(tmp_path / "landing"), str(tmp_path / "store"), "study", "main", attempt)
     assert [(name, severity) for name, severity, _ in health_of(tmp_path)] == (
         [("rounds", expected)] if expected else []
     )
@@ -440,6 +441,6 @@ def test_the_heartbeat_asks_the_store_of_rounds_only_where_they_fail(
     attempt = noted(tmp_path)
     for _ in range(2):
         attempt = attempt.followed_by("crashed", "2126-01-01T00:00:00.000+00:00", 1.5)
-    keep_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main", attempt)
+    keep_attempt(open_landing(tmp_path / "landing"), str(tmp_path / "store"), "study", "main", attempt)
     assert "The last 3 rounds failed" in (CHECKS["rounds"](watched) or "")
     assert asked

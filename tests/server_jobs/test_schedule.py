@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from fedping.main import main
 from fedping.model_store.store import ModelStore, open_store
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.landing import Landing, open_landing
 from fedping.server_jobs.optimize import first_versions
-from fedping.server_jobs.round import wait_for_clients
 from fedping.server_jobs.round_status import Attempt, last_attempt
 from fedping.server_jobs.schedule import (
     DAY,
@@ -336,7 +336,7 @@ def test_a_plan_gives_each_study_its_times(tmp_path: Path) -> None:
         ("", "has no study"),
         ("[[study]]\nname = 1", "Expected `str`, got `int` - at `$.study[0].name`"),
         ("[[study]]\nname = 'a'\nevry = '3m'", "unknown field `evry`"),
-        ("[[study]]\nname = 'a'\nat = ['24:00']", "'24:00' is no time of day"),
+        ("[[study]]\nname = 'a'\nat = ['24:00']", "'24:00' is not a time of day"),
         ("[[study]]\nname = 'a'\nevery = '3 days'", "'3 days' is not an interval"),
         ("[[study]]\nname = 'a'\n[[study]]\nname = 'a'", "has study 'a' twice"),
         ("[[study", "plan.toml: "),
@@ -363,7 +363,9 @@ def test_a_failing_study_does_not_keep_another_from_its_rounds(tmp_path: Path, s
         assert process.wait(240) == 0
     finally:
         process.kill()
-    assert last_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main").ended_as.keys() == {"failed"}
+    assert last_attempt(
+        open_landing(tmp_path / "landing"), str(tmp_path / "store"), "study", "main"
+    ).ended_as.keys() == {"failed"}
     assert main(["schedule", "study", "--plan", str(tmp_path / "plan.toml"), *where]) == 2
     assert main(["schedule", "--plan", str(tmp_path / "plan.toml"), "--every", "3m", *where]) == 2
 
@@ -380,13 +382,13 @@ def test_a_schedule_that_cannot_start_for_the_store_leaves_that_for_the_health(
     monkeypatch.setattr(os, "link", link)
     places = ["--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]
     assert main(["schedule", "study", *places, "--every", "1s", "--for", "1s", "--engine", "numpy"]) != 0
-    failing = last_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main").failing
+    failing = last_attempt(open_landing(tmp_path / "landing"), str(tmp_path / "store"), "study", "main").failing
     assert failing is not None
     assert failing.part == "store"
 
 
 def attempts(tmp_path: Path) -> Attempt:
-    return last_attempt(tmp_path / "landing", str(tmp_path / "store"), "study", "main")
+    return last_attempt(open_landing(tmp_path / "landing"), str(tmp_path / "store"), "study", "main")
 
 
 def briefly(tmp_path: Path, *arguments: str) -> int:
@@ -401,10 +403,10 @@ def test_a_wait_for_clients_that_fails_is_noted_as_a_round_that_failed(
     land(tmp_path / "landing", crowd(3)).write_bytes(b"damaged")
     if breaks == "the folder":
 
-        def listed(place: Path) -> list[Path]:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+        def listed(landing: Landing, *_: object) -> list[Path]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(landing))
 
-        monkeypatch.setattr(wait_for_clients, "landed_files", listed)
+        monkeypatch.setattr(Landing, "files", listed)
     assert briefly(tmp_path, "study", "--every", "2s", "--wait-for", "3", "--wait-at-most", "1s") == 0
     failing = attempts(tmp_path).failing
     assert failing is not None

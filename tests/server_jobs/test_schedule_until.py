@@ -65,7 +65,7 @@ def test_whatever_is_to_come_is_taken_in_every_zone(ahead: int, zone: int) -> No
     "text", ["2026-11-24T12:00Z", "2026-11-24T13:00+01:00", "2026-11-23T23:59", "1969-01-01T00:00Z"]
 )
 def test_the_past_is_refused(berlin: None, text: str) -> None:
-    with pytest.raises(InvalidSettings, match=r"is over: that was at .* UTC, and it is 2026-11-24 12:00"):
+    with pytest.raises(InvalidSettings, match=r"is in the past: it was .* UTC, and now it is 2026-11-24 12:00"):
         parse_until(text, NOON)
 
 
@@ -77,7 +77,7 @@ def test_the_past_is_refused(berlin: None, text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(InvalidSettings, match="no time to end at; give a time of day such as 18:00"):
+    with pytest.raises(InvalidSettings, match="Use a time of day such as 18:00"):
         parse_until(text, NOON)
 
 
@@ -102,6 +102,6 @@ def test_a_schedule_ends_where_no_round_would_begin_before(tmp_path: Path, capsy
 
 def test_it_refuses_the_past_and_two_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(tmp_path, "--until", "2020-01-01T00:00Z") == 2
-    assert "is over: that was at 2020-01-01 00:00:00 UTC" in capsys.readouterr().err
+    assert "is in the past: it was 2020-01-01 00:00:00 UTC" in capsys.readouterr().err
     assert command(tmp_path, "--until", "18:00", "--for", "8h") == 2
     assert "either --for or --until" in capsys.readouterr().err

@@ -84,7 +84,7 @@ def test_a_refusals_words_are_bounded_and_cannot_move_a_terminal() -> None:
 def test_more_bytes_than_an_answer_can_have_are_no_answer() -> None:
     with helper_server(None, Said(200, bytes(MOST)), Said(200, bytes(MOST + 1))) as server:
         assert HttpHelper(server.url).answer(REQUEST, MOST) == bytes(MOST)
-        with pytest.raises(FedpingError, match="with more than 1,000 bytes, which is no answer") as caught:
+        with pytest.raises(FedpingError, match="with more than 1,000 bytes") as caught:
             HttpHelper(server.url).answer(REQUEST, MOST)
         assert not isinstance(caught.value, HelperUnavailable)
 
@@ -121,13 +121,13 @@ def test_a_helper_that_is_not_there_is_waited_for() -> None:
 
 @pytest.mark.parametrize("url", ["", "helper", "ftp://helper", "http://", "http://[", "http://helper/?a=b", "/answers"])
 def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
-    with pytest.raises(InvalidSettings, match="is no address of a helper"):
+    with pytest.raises(InvalidSettings, match="is not a helper's address"):
         HttpHelper(url)
 
 
 def test_a_file_is_an_answer_or_a_refusal_and_bounded(tmp_path: Path) -> None:
     file = tmp_path / "answer"
-    with pytest.raises(FedpingError, match="cannot be read: No such file"):
+    with pytest.raises(FedpingError, match="No such file"):
         FileHelper(file).answer(REQUEST, MOST)
     file.write_bytes(b"\0answer")
     assert FileHelper(file).answer(REQUEST, MOST) == b"\0answer"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile
-from fedping.protocol.landing import landed_files, partition, rewrite
+from fedping.protocol.landing import landed_files, open_landing, partition, rewrite
 from fedping.protocol.limits import Limits
 from fedping.protocol.study import Study
 from fedping.server_jobs import participants
@@ -35,7 +35,7 @@ def test_who_was_heard_last_is_first_with_what_it_said_last(tmp_path: Path) -> N
         Said(client=2, arm="hospitals", version=1, received_ms=5_000, examples=70),
         Said(client=2, arm="held-out", version=1, received_ms=4_000, examples=30),
     )
-    roll = list_participants(tmp_path, study, "main")
+    roll = list_participants(open_landing(tmp_path), study, "main")
     found = [(one.client, one.version, one.heard_ms, one.pings, one.examples) for one in roll.listed]
     ids = [str(client_in(study, arm, k))[:8] for arm, k in (("hospitals", 1), ("hospitals", 2), ("held-out", 2))]
     assert found == [(ids[0], 2, 9_000, 2, 1000), (ids[1], 1, 5_000, 1, 70), (ids[2], 1, 4_000, 1, 30)]
@@ -54,7 +54,7 @@ def test_what_rounds_would_not_count_is_nobody(tmp_path: Path) -> None:
         Said(client=5, arm="hospitals"),
         Said(client=5, arm="hospitals"),  # the same document
     )
-    (one,) = list_participants(tmp_path, study, "main").listed
+    (one,) = list_participants(open_landing(tmp_path), study, "main").listed
     assert one.pings == 1
 
 
@@ -62,10 +62,10 @@ def test_a_line_of_many_clients_is_counted_and_not_listed(tmp_path: Path, monkey
     study = study_of()
     land(tmp_path, study, *(Said(client=k, arm="hospitals", version=k % 2) for k in range(8)))
     monkeypatch.setattr(participants, "MOST_LISTED", 7)
-    roll = list_participants(tmp_path, study, "main")
+    roll = list_participants(open_landing(tmp_path), study, "main")
     assert (roll.clients, roll.listed, roll.complete) == (8, (), True)
     monkeypatch.setattr(participants, "MOST_PINGS", 5)
-    roll = list_participants(tmp_path, study, "main")
+    roll = list_participants(open_landing(tmp_path), study, "main")
     assert (roll.clients, roll.complete) == (5, False)
     assert [one.version for one in roll.listed].count(1) == 4  # all of the newest
 
@@ -78,10 +78,10 @@ def test_the_newest_files_are_read_first_and_a_large_one_in_part(
         pings = [Said(client=10 * file + k, arm="hospitals", received_ms=file) for k in range(4)]
         land(tmp_path, study, *pings, landed_ms=file)
     monkeypatch.setattr(participants, "MOST_PINGS", 6)
-    roll = list_participants(tmp_path, study, "main")
+    roll = list_participants(open_landing(tmp_path), study, "main")
     assert (sorted(one.heard_ms for one in roll.listed), roll.complete) == ([1, 1, 2, 2, 2, 2], False)
     monkeypatch.setattr(participants, "MOST_PINGS", 3)
-    roll = list_participants(tmp_path, study, "main")
+    roll = list_participants(open_landing(tmp_path), study, "main")
     assert ([one.heard_ms for one in roll.listed], roll.complete) == ([2, 2, 2], False)
 
 
@@ -94,7 +94,7 @@ def test_each_client_tells_once_and_within_the_limit_how_a_version_does(tmp_path
         Said(client=4, arm="held-out", loss=2.0, examples=50, confusion=(10,) * 9),  # of other classes
     )
     land(tmp_path, study, *said, Said(client=9, arm="hospitals", loss=9.0))
-    (found,) = evaluations(tmp_path, study, "main")
+    (found,) = evaluations(open_landing(tmp_path), study, "main")
     assert (found.version, found.arm, found.clients, found.examples) == (0, "held-out", 4, 300)
     assert found.loss == pytest.approx((100 * 1 + 100 * 3 + 50 * 2 + 50 * 2) / 300)
     assert found.confusion == ((90.0, 10.0), (20.0, 80.0))
@@ -113,7 +113,7 @@ def test_a_client_weighs_no_more_than_its_votes_in_a_round(
     study = replace(study, lines=(replace(line, pipeline=pipeline),))
     boasts = Said(client=1, arm="held-out", loss=0.0, examples=1000, confusion=(1000, 0, 0, 0))
     land(tmp_path, study, boasts, Said(client=2, arm="held-out", loss=4.0, examples=100, confusion=(0, 0, 100, 0)))
-    (found,) = evaluations(tmp_path, study, "main")
+    (found,) = evaluations(open_landing(tmp_path), study, "main")
     assert (found.examples, found.accuracy) == (examples, pytest.approx(accuracy))
     assert found.loss == pytest.approx(4 * (1 - accuracy))
 
@@ -124,15 +124,15 @@ def test_of_a_model_without_classes_nobody_is_believed_about_classes(tmp_path: P
     spec = replace(study.lines[0].spec, model=model)
     study = replace(study, lines=(replace(study.lines[0], spec=spec),))
     land(tmp_path, study, Said(client=1, arm="held-out", examples=100, confusion=(100, 0, 0, 0)))
-    (found,) = evaluations(tmp_path, study, "main")
+    (found,) = evaluations(open_landing(tmp_path), study, "main")
     assert (found.examples, found.accuracy, found.confusion) == (100, None, None)
 
 
 def test_who_holds_no_version_tells_of_none(tmp_path: Path) -> None:
     study = study_of()
     land(tmp_path, study, Said(client=1, arm="held-out", version=-1), Said(client=2, arm="held-out", version=0))
-    assert [one.version for one in evaluations(tmp_path, study, "main")] == [0]
-    assert {one.version for one in list_participants(tmp_path, study, "main").listed} == {-1, 0}
+    assert [one.version for one in evaluations(open_landing(tmp_path), study, "main")] == [0]
+    assert {one.version for one in list_participants(open_landing(tmp_path), study, "main").listed} == {-1, 0}
 
 
 def test_many_clients_that_tell_of_many_classes_take_little_memory(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_many_clients_that_tell_of_many_classes_take_little_memory(tmp_path: Pat
     for read, most in ((list_participants, 8), (evaluations, 24)):
         tracemalloc.start()
         try:
-            assert read(tmp_path, study, "main")
+            assert read(open_landing(tmp_path), study, "main")
             assert tracemalloc.get_traced_memory()[1] < most * 2**20
         finally:
             tracemalloc.stop()
@@ -158,7 +158,7 @@ def test_of_several_pings_of_a_client_the_same_one_counts_whatever_the_order(tmp
     found = []
     for place, order in enumerate((many, many[::-1])):
         land(tmp_path / str(place), study, *order)
-        (one,) = evaluations(tmp_path / str(place), study, "main")
+        (one,) = evaluations(open_landing(tmp_path / str(place)), study, "main")
         assert one.clients == 1
         found.append(one.loss)
     assert found[0] == found[1]
@@ -169,7 +169,7 @@ def test_versions_of_before_confusion_are_read(tmp_path: Path) -> None:
     land(tmp_path, study, Said(client=1, arm="held-out", loss=2.0))
     (file,) = landed_files(partition(tmp_path, study.name, "main", 0))
     rewrite(file, lambda table: table.drop_columns(["confusion"]))
-    (found,) = evaluations(tmp_path, study, "main")
+    (found,) = evaluations(open_landing(tmp_path), study, "main")
     assert (found.loss, found.accuracy) == (2.0, None)
 
 
@@ -180,21 +180,21 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-5])
     for read in (list_participants, evaluations):
         with pytest.raises(UnreadableFile, match=file.name):
-            read(tmp_path, study, "main")
+            read(open_landing(tmp_path), study, "main")
 
 
 @pytest.mark.parametrize(
-    ("study", "says"), [(private_study(), "have another id with every version"), (small_study(), "are of browsers")]
+    ("study", "says"), [(private_study(), "have another id for every version"), (small_study(), "come from browsers")]
 )
 def test_of_other_studies_nothing_is_told(tmp_path: Path, study: Study, says: str) -> None:
     for read in (list_participants, evaluations):
         with pytest.raises(FedpingError, match=says):
-            read(tmp_path, study, "main")
+            read(open_landing(tmp_path), study, "main")
 
 
 def test_nothing_landed_is_nobody(tmp_path: Path) -> None:
-    assert list_participants(tmp_path, study_of(), "main").clients == 0
-    assert evaluations(tmp_path, study_of(), "main") == []
+    assert list_participants(open_landing(tmp_path), study_of(), "main").clients == 0
+    assert evaluations(open_landing(tmp_path), study_of(), "main") == []
 
 
 def test_as_many_classes_as_the_model_has_are_told(tmp_path: Path) -> None:
@@ -203,5 +203,5 @@ def test_as_many_classes_as_the_model_has_are_told(tmp_path: Path) -> None:
     study = replace(study, lines=(replace(study.lines[0], spec=spec),))
     cells = tuple(range(9))
     land(tmp_path, study, Said(client=1, arm="held-out", examples=36, confusion=cells))
-    (found,) = evaluations(tmp_path, study, "main")
+    (found,) = evaluations(open_landing(tmp_path), study, "main")
     assert np.array(found.confusion).ravel().tolist() == list(cells)
