@@ -19,10 +19,10 @@ from fedping.experiments.laboratory.results import read_units
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
 from fedping.experiments.laboratory.settings.experiment import Head
-from fedping.experiments.laboratory.settings.merging import Raw, merged, nested, variants_of
+from fedping.experiments.laboratory.settings.merging import Raw, merged, nested, of_file, variants_of
 from fedping.experiments.laboratory.summary import Summary, read_summary
 from fedping.extras import missing_package
-from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.errors import FedpingError, InvalidSettings, sentences_with
 from fedping.protocol.settings_file import read_toml
 
 if TYPE_CHECKING:
@@ -204,17 +204,15 @@ def _experiment(
 ) -> tuple[Experiment, str]:
     """Return an experiment, and the folder that its modules may lie in; note in ``functions`` those it was given."""
     if isinstance(experiment, Mapping):
-        raw = _overridden(experiment, overrides)
+        raw = _overridden(of_file(experiment), overrides)
         return experiment_of(_by_name(raw, functions), name="experiment", folder=Path()), str(Path().resolve())
     file = Path(experiment)
-    raw = _overridden(read_toml(file, "experiment file"), overrides)
-    if "model" not in raw and "study" in raw:
+    tables = read_toml(file, "experiment file")
+    if "study" in tables and tables.keys().isdisjoint({"model", "line"}):
         raise InvalidSettings(f"{file} is the experiment of a study; run it by `fedping simulate {file}`")
-    try:
-        made = experiment_of(_by_name(raw, functions), name=file.stem, folder=file.parent)
-    except InvalidSettings as error:
-        raise InvalidSettings(f"the experiment file {file}: {error}") from error
-    return made, str(file.parent.resolve())
+    with sentences_with(f"the experiment file {file}: "):
+        raw = _overridden(of_file(tables), overrides)
+        return experiment_of(_by_name(raw, functions), name=file.stem, folder=file.parent), str(file.parent.resolve())
 
 
 def _overridden(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> Raw:

@@ -119,19 +119,21 @@ def simulate(
 
 
 def _is_of_the_laboratory(path: Path) -> bool:
-    """Return whether the file has a [model] and no study; what cannot be read is told by who reads it for good.
+    """Return whether a file is a laboratory experiment's: it has a [model] or a [line], and no study.
+
+    A file that can't be read is none; its reader reports the error.
 
     Raises:
-        InvalidSettings: it has neither.
+        InvalidSettings: it has none of these.
     """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    if "model" not in raw and "study" not in raw:
+    if raw.keys().isdisjoint({"model", "line", "study"}):
         raise InvalidSettings(
-            f"the file {path} describes nothing to simulate: it has neither a [model], as laboratory experiments have, "
-            'nor study = "...", the study file that an experiment is about'
+            f"the file {path} describes nothing to simulate: it has neither a [model] or [line], as laboratory "
+            'experiments have, nor study = "...", the study file that an experiment is about'
         )
     return "study" not in raw
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,9 @@ from fedping.dashboard.runs.form.nodes import Choice, Field, Node, Option, Table
 from fedping.dashboard.runs.form.schema import KIND, laboratory_nodes, nodes_for
 from fedping.dashboard.runs.judging import Problem
 from fedping.dashboard.runs.toml import value_text
-from fedping.experiments.laboratory.settings.merging import Raw, nested, toml_value
+from fedping.experiments.laboratory.settings.experiment import DEFAULTS_OF_LINE
+from fedping.experiments.laboratory.settings.merging import LINE_TABLE, Raw, merged, nested, toml_value, without_line
+from fedping.protocol.errors import InvalidSettings
 
 ON = "on"
 _VARIANTS = "variants"
@@ -47,6 +50,9 @@ class Filled:
 
 def filled_form(tables: Mapping[str, Any]) -> Filled:
     """Return the form of an experiment's tables, which need not be valid."""
+    if LINE_TABLE in tables:
+        with suppress(InvalidSettings):  # then the form lists [line] among the settings without a field
+            tables = merged(DEFAULTS_OF_LINE, without_line(tables))
     kind = {KIND: "study"} if "study" in tables else {}
     nodes = nodes_for(kind)
     values = kind | {each.name: ON for each in fields_of(nodes) if each.widget == "flag" and each.default == "true"}

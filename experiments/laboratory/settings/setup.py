@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from fedping.client_sim.attacks import Attack
@@ -16,13 +16,15 @@ from fedping.client_sim.sampling import All, Bernoulli, Sampling
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.tallies import OwnMetric
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.links import Upload, check_links, traits_of_links
+from fedping.protocol.links import check_links
 from fedping.protocol.location import local_path
 from fedping.protocol.pipeline import Pipeline
-from fedping.protocol.privacy import Privacy
 from fedping.protocol.rules import Parts, Trait, check, traits_of, traits_where
-from fedping.protocol.spec import Positive
-from fedping.protocol.training import OneGradient, Training
+from fedping.protocol.spec import ModelSpec, Positive
+from fedping.protocol.study import Line, LineSettings, check_line
+
+LINE = "main"
+"""The name of a run's line."""
 
 Where: TypeAlias = Literal["memory", "files", "http"]
 Newcomers: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(gt=0, lt=1)]
@@ -177,16 +179,17 @@ class PingLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     examples: Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
-class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One training.
+class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One training: the settings of a line, and what takes the place of a study around it.
 
     Attributes:
         model: its ``name`` and its own settings.
+        spec: the model's spec; None if it follows from ``model`` and the data.
         data: the examples, and how they are prepared.
         partition: how examples are divided among clients.
         training: what a client does.
         upload: what it does to an update before sending it, link by link; nothing if empty.
-        server: what the server does with a round's updates.
+        server: what the server does with a round's updates, the ``pipeline`` of a line.
         sampling: which clients take part in a round.
         lateness: how many of them are how late; nobody if None.
         co_op: merges clients as they arrive, instead of ``server``, ``sampling`` and ``lateness``; not used if None.
@@ -198,7 +201,7 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         evaluation: see :class:`Evaluation`.
         early_stopping: see :class:`EarlyStopping`; none if absent.
         attack: what hostile clients do; there are none if absent.
-        privacy: the guarantee that clients have, as a line's (`fedping.protocol.privacy`); none if absent.
+        privacy: the guarantee that clients have; none if absent.
         limits: see :class:`PingLimits`; a ping counts as all of its examples if absent.
 
     Raises:
@@ -208,11 +211,10 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     digest_name: ClassVar[str] = "Setup"
 
     model: dict[str, Any]
+    spec: ModelSpec | None = None
     data: Data
     partition: Partition = Iid(clients=10)
-    training: Training = OneGradient()
-    upload: Upload = ()
-    server: Pipeline
+    pipeline: Pipeline = field(name="server")
     sampling: Sampling = All()
     lateness: Lateness | None = None
     co_op: CoOp | None = None
@@ -223,7 +225,6 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     evaluation: Evaluation = Evaluation()
     early_stopping: EarlyStopping | None = None
     attack: Attack | None = None
-    privacy: Privacy | None = None
     limits: PingLimits | None = None
 
     def __post_init__(self) -> None:
@@ -231,7 +232,7 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings('[model] has no name; add one, such as name = "logistic-regression"')
         parts = self.parts
         check("engine", parts)
-        check_links(self.upload, "main")
+        check_links(self.upload, LINE)
         if not self.co_op:
             check_mean(self.training, parts.traits)
             check("votes of a file", parts)
@@ -245,6 +246,8 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.gossip:
             check("gossip", parts, "[gossip]: ")
         check("file", parts)
+        own_links = traits_where({"other upload": bool(self.upload)})
+        check_line(Parts(self.traits | own_links, {"line": LINE}), "[privacy]: ")
 
     @property
     def parts(self) -> Parts:
@@ -268,12 +271,10 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "validation": bool(self.data.validation),
             "early stopping": self.early_stopping is not None,
             "ping limits": self.limits is not None,
-            "several clients needed": self.server.min_clients > 1,
+            "several clients needed": self.pipeline.min_clients > 1,
             "other coin": central is not None and central.sampling not in (1.0, share),
             "begins too late": begins >= self.most_rounds > 0,
         }
-        declared = (self.server, self.sampling, self.privacy)
-        traits = traits_of_links(self.upload).union(traits_where(own), *map(traits_of, declared))
         words = {
             "training": algorithm_name(self.training),
             "begins": f"{begins:,}",
@@ -282,7 +283,13 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "counted": f"{central.sampling:g}" if central else "",
             "drawn": f"{share:g}",
         }
+        traits = self.traits | traits_of(self.sampling) | traits_where(own)
         return Parts(traits | declared_traits(self.training), words)
+
+    def line(self, spec: ModelSpec) -> Line:
+        """Return the line that a run with a model's spec trains, as a study would have it."""
+        settings = {name: getattr(self, name) for name in LineSettings.__struct_fields__}
+        return Line(name=LINE, spec=spec, **settings)
 
     @property
     def most_rounds(self) -> int:
