@@ -9,6 +9,8 @@ import pytest
 import fedping
 from fedping.main import main
 
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
+
 HEAD = """
 rounds = 3
 seeds = 2
@@ -153,6 +155,11 @@ def test_a_whole_line_runs_as_its_spec_says_and_moves_into_a_study(
     capsys.readouterr()
     assert main(["study", "check", study]) == 0
     assert "levels" in capsys.readouterr().out
+
+
+def test_the_line_of_the_reference_runs(tmp_path: Path) -> None:
+    text = REFERENCE.read_text().partition("**The line as a study has it.**")[2]
+    simulated(tmp_path, HEAD + text.partition("```toml\n")[2].partition("```")[0], "--set", "rounds=1")
 
 
 def test_the_defaults_of_a_line_are_a_studys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

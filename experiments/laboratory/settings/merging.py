@@ -8,7 +8,11 @@ from itertools import product
 from math import prod
 from typing import Any, TypeAlias
 
+from msgspec.structs import fields
+
+from fedping.experiments.laboratory.settings.setup import Setup
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.study import Line, LineSettings
 
 Raw: TypeAlias = dict[str, Any]
 
@@ -44,23 +48,17 @@ SOURCES = ("name", "file", "users")
 LINE_TABLE = "line"
 """The table in which a file may write the settings of a line as a study does."""
 
-SETTINGS_OF_LINE = {
-    "spec": "spec",
-    "training": "training",
-    "upload": "upload",
-    "pipeline": "server",
-    "privacy": "privacy",
+SETTINGS_OF_LINE = {"spec": "spec"} | {
+    field.name: field.encode_name for field in fields(Setup) if field.name in LineSettings.__struct_fields__
 }
-"""The settings of a [line], as those of a study's line, and how a file without a [line] calls them."""
+"""The settings of a [line], by their names in a study's line, with those in a file without a [line]."""
 
-_OF_STUDIES = {
-    "guard": "Remove it",
-    "length": "Remove it, and set 'rounds' of the experiment",
-    "early_stopping": "Remove it, or set [early_stopping] of the experiment",
-    "limits": "Remove it",
-    "participation": "Remove it, or set [sampling] of the experiment",
+_INSTEAD = {
+    "length": ", and set 'rounds' of the experiment",
+    "early_stopping": ", or set [early_stopping] of the experiment",
+    "participation": ", or set [sampling] of the experiment",
 }
-"""The settings of a study's line that an experiment does not have, and what to do about them."""
+"""For settings of a study's line that a [line] does not have, those of an experiment in their place."""
 
 
 def of_file(raw: Mapping[str, Any]) -> Raw:
@@ -83,11 +81,13 @@ def without_line(tables: Mapping[str, Any]) -> Raw:
     for key, value in line.items():
         if key == "name":  # the line of a run has a name of its own
             continue
-        if key in _OF_STUDIES:
-            raise InvalidSettings(f"[line] has '{key}', which only the lines of studies have. {_OF_STUDIES[key]}")
-        if key not in SETTINGS_OF_LINE:
+        name = SETTINGS_OF_LINE.get(key)
+        if name is None and key in Line.__struct_fields__:
+            raise InvalidSettings(
+                f"[line] has '{key}', which only the lines of studies have. Remove it{_INSTEAD.get(key, '')}"
+            )
+        if name is None:
             raise InvalidSettings(f"[line] has no setting '{key}'. Choose one of name, {', '.join(SETTINGS_OF_LINE)}")
-        name = SETTINGS_OF_LINE[key]
         if name in result:
             raise InvalidSettings(f"'{name}' and '{key}' in [line] are the same setting. Remove one of them")
         result[name] = value
