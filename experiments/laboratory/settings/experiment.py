@@ -221,7 +221,7 @@ def _setup(tables: Raw) -> Setup:
     if not isinstance(spec, Mapping):
         return converted(with_code(tables), Setup, "")
     if "model" in tables:
-        raise InvalidSettings("[model] and [spec] both describe the model. Remove one of them")
+        raise InvalidSettings("[model] and [line.spec] both describe the model. Remove one of them")
     settings = spec.get("settings", {})
     model = {"name": spec.get("model"), **(settings if isinstance(settings, Mapping) else {})}
     coded = with_code({**tables, "model": model})

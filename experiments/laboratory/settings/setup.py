@@ -40,14 +40,14 @@ class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             tenth.
         trained: whether to evaluate each client's own model too, as trained and before merging, on everybody's test
             examples and on everybody else's; that takes as long as two evaluations per client.
-        newcomers: how many of the clients that have test examples, or which share of them, never take part in training,
-            drawn by the seed; the versions' mean over them is measured too.
+        newcomers: number or share of the clients with test examples that never train, drawn by the seed; the versions'
+            mean over them is measured too.
         task: how predictions are judged; from the model if None.
         metric: the metric that determines the best variant; from the task if None.
-        decided_by: whose metrics determine the best variant and version and are compared with a target: the shared
-            model's, or those of the models that clients have of their own, as the mean over the clients.
-        target: a value of that metric; how many rounds a run takes to reach it is counted, on the validation examples
-            if there are any, else on the test examples.
+        decided_by: the metrics that determine the best variant and version and are compared with a target: those of
+            the shared model, or of the clients' own models, as the mean over the clients.
+        target: a value of that metric; the rounds until a run reaches it are counted, on the validation examples if
+            there are any, else on the test examples.
         metrics: further metrics, each an extension: its name, or a table with its settings.
         baselines: the baselines to compare the federated run with.
         baseline_iterations: the most iterations of those that learn.
@@ -114,8 +114,8 @@ class CoOp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """CO-OP (Wang 2017) instead of rounds: clients come one by one, and each is merged as it arrives.
 
     A client merges if the global model has merged at least ``lower`` and at most ``upper`` others since the client was
-    last there; before, it continues training, and after, it starts again from the global model. ``speeds`` are how
-    often clients come, relative to each other; they are dealt to the clients in turn.
+    last there; before, it continues training, and after, it starts again from the global model. ``speeds`` are the
+    relative frequencies of the clients' arrivals, assigned to the clients in turn.
 
     Raises:
         InvalidSettings: no age is within the bounds.
@@ -136,14 +136,14 @@ class Gossip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     In a round each node trains its model, and then averages it with those of its neighbours (D-PSGD, Lian et al. 2017).
 
     Attributes:
-        graph: who is a neighbour of whom; None if a file says it.
+        graph: the kind of graph; None if ``file`` has the graph.
         degree: the number of each node's neighbours in a random regular graph.
         file: a CSV file of edges, in the place of ``graph``.
-        failures: the chance that a node is away in a round: it neither trains nor exchanges.
-        exchanges: how often nodes average after one training.
+        failures: the probability that a node is absent in a round: it neither trains nor exchanges.
+        exchanges: the number of averagings after each training.
 
     Raises:
-        InvalidSettings: there is no graph, or there are two, or the degree is missing or belongs to no graph.
+        InvalidSettings: not exactly one graph is given, or ``degree`` is missing or the graph has none.
     """
 
     graph: Literal["complete", "ring", "random_regular"] | None = None
@@ -174,7 +174,7 @@ class Gossip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PingLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a round believes of a ping, as the ``limits`` of a study: it counts as so many ``examples`` at most."""
+    """Limits of a ping, as a study has them: it counts as at most ``examples`` examples."""
 
     examples: Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -191,7 +191,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         upload: what it does to an update before sending it, link by link; nothing if empty.
         server: what the server does with a round's updates, the ``pipeline`` of a line.
         sampling: which clients take part in a round.
-        lateness: how many of them are how late; nobody if None.
+        lateness: the shares of clients by the age of their version; all have the newest if None.
         co_op: merges clients as they arrive, instead of ``server``, ``sampling`` and ``lateness``; not used if None.
         gossip: averages the clients' models over a graph, instead of all these; not used if None.
         rounds: the most rounds.
@@ -200,7 +200,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         engine: computes the rounds of ``files`` and ``http``.
         evaluation: see :class:`Evaluation`.
         early_stopping: see :class:`EarlyStopping`; none if absent.
-        attack: what hostile clients do; there are none if absent.
+        attack: what hostile clients do; no client is hostile if absent.
         privacy: the guarantee that clients have; none if absent.
         limits: see :class:`PingLimits`; a ping counts as all of its examples if absent.
 
