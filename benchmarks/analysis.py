@@ -28,13 +28,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from scipy.stats import mannwhitneyu
 
-from benchmarks.study_data import ARMS, StudyTraffic, land_study
+from benchmarks.landing_data import ARMS, StudyTraffic, land_study
 from fedping.analysis.study import METRICS, StudyTally, count_study
 from fedping.analysis.verdict import Plan, Verdict, all_pairs, reach_verdict
+from fedping.commands.analyze import SECOND_COMPILER
 from fedping.protocol.study import Arm, Study
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import SparkSettings
-from fedping.spark_session import SECOND_COMPILER
 
 STUDY = Study(name="firefox-2018", arms=tuple(Arm(name=name, share=share) for name, share in ARMS.items()))
 

@@ -24,8 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ingest_pings import M, batch_requests, single_requests
-from benchmarks.load import Outcome, run_load
+from benchmarks.load import M, Outcome, batch_requests, run_load, single_requests
 from fedping.experiments.server_process import free_ports
 
 CONNECTIONS = 128

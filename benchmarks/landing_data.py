@@ -1,9 +1,12 @@
-"""Synthetic landed pings at any scale, seeded: the same seed lands the same rows, whatever the number of files."""
+"""Synthetic landed pings from a seed: of one version at any scale, or of a study whose clients and arms differ.
+
+The same seed lands the same rows in any number of files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,7 @@ from numpy.typing import NDArray
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.enrolment import Assignment
-from fedping.protocol.landing import write_landed
+from fedping.protocol.landing import partition, write_landed
 from fedping.protocol.ping import NOTHING_SELECTED
 
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -23,11 +26,18 @@ FIRST_MS = 1_530_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What the pings of one version look like.
+    """The pings of one version.
 
-    ``duplicates`` is the share of pings that a client sent a second time, with the same document id; ``unselected`` of
-    those that ended without a choice. Of ``arms`` the first submits updates, the others carry none. ``dealt`` deals
-    clients to the arms; without it each ping names one at random, the others than the first with the share ``control``.
+    Attributes:
+        pings: number of pings.
+        clients: number of clients.
+        m: number of weights.
+        arms: names of the arms; the first submits updates, the others don't.
+        control: share of pings in the arms without updates, drawn at random; unused with ``dealt``.
+        duplicates: share of pings that a client sent a second time, with the same document id.
+        unselected: share of pings without a choice.
+        model_version: the version of the pings.
+        dealt: the assignment of clients to the arms; None for random arms.
     """
 
     pings: int
@@ -39,6 +49,41 @@ class Traffic:
     unselected: float = 0.1
     model_version: int = 0
     dealt: Assignment | None = None
+
+
+ARMS = {"treatment": 0.6, "control": 0.2, "control-no-decay": 0.2}
+"""The shares of the arms in 2018."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyTraffic:
+    """The pings of a study to be analysed, all of one line; clients differ, and have one arm each.
+
+    Attributes:
+        pings: number of pings.
+        clients: number of clients.
+        arms: the shares of the arms.
+        effect: factor of the characters typed in an arm; 1 if absent.
+        spread: standard deviation of the logarithm of a client's mean number of characters.
+        activity: standard deviation of the logarithm of a client's number of searches.
+        duplicates: see :class:`Traffic`.
+        unselected: see :class:`Traffic`.
+        iterations: the versions, with equal numbers of pings.
+        line: the line.
+        study: the study.
+    """
+
+    pings: int
+    clients: int
+    arms: Mapping[str, float] = field(default_factory=lambda: dict(ARMS))
+    effect: Mapping[str, float] = field(default_factory=dict)
+    spread: float = 0.4
+    activity: float = 1.0
+    duplicates: float = 0.01
+    unselected: float = 0.1
+    iterations: tuple[int, ...] = (0,)
+    line: str = "main"
+    study: str = "firefox-2018"
 
 
 def land(folder: Path, traffic: Traffic, seed: int, rows_per_file: int = 100_000) -> list[Path]:
@@ -110,3 +155,56 @@ def _texts(
     codes: NDArray[np.integer], values: tuple[str, ...], missing: NDArray[np.bool_] | None = None
 ) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=missing), pa.array(values))
+
+
+def land_study(landing: Path, traffic: StudyTraffic, seed: int, rows_per_file: int = 100_000) -> list[Path]:
+    """Write the pings of a study, seeded, and return the files."""
+    rng = np.random.default_rng(seed)
+    crowd = _Crowd(rng, traffic)
+    plain = Traffic(
+        pings=traffic.pings, clients=traffic.clients, m=1, duplicates=traffic.duplicates, unselected=traffic.unselected
+    )
+    files, tables = [], list(enumerate(landed_tables(plain, seed, rows_per_file)))
+    for i, table in tables:
+        iteration = traffic.iterations[i * len(traffic.iterations) // len(tables)]
+        folder = partition(landing, traffic.study, traffic.line, iteration)
+        version = pa.array(np.full(table.num_rows, iteration, np.int32))
+        files.append(write_landed(folder, _with(crowd.behaving(table), "model_version", version), FIRST_MS + i))
+    return files
+
+
+class _Crowd:
+    """Clients with an arm, a mean number of characters and an activity each; active clients get more pings."""
+
+    def __init__(self, rng: np.random.Generator, traffic: StudyTraffic) -> None:
+        n, self._names = traffic.clients, list(traffic.arms)
+        shares = np.array([traffic.arms[name] for name in self._names])
+        self._ids = np.frombuffer(rng.bytes(16 * n), np.uint8).reshape(n, 16)
+        self._arm = rng.choice(len(shares), n, p=shares / shares.sum())
+        factor = np.array([traffic.effect.get(name, 1.0) for name in self._names])
+        self._typing = 4 * np.exp(rng.normal(0, traffic.spread, n)) * factor[self._arm]
+        weights = np.exp(rng.normal(0, traffic.activity, n))
+        self._reach = np.cumsum(weights) / weights.sum()
+
+    def behaving(self, table: pa.Table) -> pa.Table:
+        """Return the pings with clients, arms, and characters typed; the same document always says the same."""
+        draws = _words(table.column("document_id"))
+        who = np.minimum(np.searchsorted(self._reach, draws[:, 0] / 2**32), len(self._arm) - 1)
+        characters = np.floor(-np.log((draws[:, 1] + 1) / 2**32) * self._typing[who] + 0.5)
+        ids = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(16), len(who), [None, pa.py_buffer(self._ids[who].tobytes())]
+        )
+        arms = pa.DictionaryArray.from_arrays(pa.array(self._arm[who].astype(np.int32)), pa.array(self._names))
+        table = _with(_with(table, "client_id", ids), "study_variation", arms)
+        return _with(table, "num_chars_typed", pa.array(characters.astype(np.int32)))
+
+
+def _words(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    """Return the first two 32-bit words of random ids as numbers, shape (n, 2)."""
+    data = np.frombuffer(b"".join(column.to_pylist()), dtype="<u4").reshape(-1, 4)
+    return data[:, :2].astype(np.float64)
+
+
+def _with(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    return table.set_column(at, table.schema.field(at), values)

@@ -1,20 +1,23 @@
-"""A load generator that costs little beside the server it loads: raw HTTP/1.1 on kept connections, under uvloop."""
+"""A load generator for ingest that needs little time: pings over raw HTTP/1.1 on kept connections, with uvloop."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 
 @dataclass
 class Outcome:
-    """What a load came to: answers by status, connections lost, and seconds from each request to its answer."""
+    """The result of a load: answers by status, connections lost, and seconds from each request to its answer."""
 
     seconds: float = 0.0
     lost: int = 0
@@ -109,3 +112,74 @@ def http_post(path: str, body: bytes, encoding: str = "") -> bytes:
     if encoding:
         lines.append(f"Content-Encoding: {encoding}")
     return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+M = 22
+CLIENTS = 2000
+PATH = "/submit/bench/frecency-update/1"
+
+
+def _ping(rng: np.random.Generator) -> dict[str, Any]:
+    selected = int(rng.integers(0, 4))
+    return {
+        "clientId": _id(rng),
+        "type": "frecency-update",
+        "payload": {
+            "model_version": 0,
+            "study_variation": "treatment",
+            "update": [round(float(x), 3) for x in rng.normal(0, 20, M)],
+            "loss": round(float(rng.exponential(20)), 4),
+            "frecency_scores": [float(x) for x in np.sort(rng.integers(10, 9000, 6))[::-1]],
+            "num_suggestions_displayed": 6,
+            "rank_selected": selected,
+            "bookmark_and_history_num_suggestions_displayed": 5,
+            "bookmark_and_history_rank_selected": selected,
+            "num_chars_typed": 4,
+            "num_key_down_events": 5,
+            "num_key_down_events_at_selecteds_first_entry": 2,
+            "time_start_interaction": 0,
+            "time_end_interaction": 2345,
+            "time_at_selecteds_first_entry": 812,
+            "selected_style": "autofill heuristic",
+            "selected_url_was_same_as_search_string": 0,
+            "enter_was_pressed": 1,
+            "study_addon_version": "2.0.0",
+        },
+    }
+
+
+def _id(rng: np.random.Generator) -> str:
+    return str(uuid.UUID(bytes=rng.bytes(16)))
+
+
+def single_requests(seed: int) -> Iterator[bytes]:
+    """Yield requests of one ping each, without end."""
+    rng = np.random.default_rng(seed)
+    bodies = [json.dumps(_ping(rng)).encode() for _ in range(CLIENTS)]
+    placeholder = "d" * 36
+    templates = [http_post(f"{PATH}/{placeholder}", body).split(placeholder.encode(), 1) for body in bodies]
+    number = 0
+    while True:
+        for before, after in templates:
+            number += 1
+            yield before + b"%08x-0000-4000-8000-%012x" % (seed, number) + after
+
+
+def distinct_requests(number: int, seed: int = 1) -> Iterator[bytes]:
+    """Yield requests of one ping each, all of different clients and with different contents."""
+    rng = np.random.default_rng(seed)
+    for _ in range(number):
+        yield http_post(f"{PATH}/{_id(rng)}", json.dumps(_ping(rng)).encode())
+
+
+def batch_requests(seed: int, size: int, batches: int) -> list[bytes]:
+    """Return requests of ``size`` pings each, gzipped."""
+    rng = np.random.default_rng(seed)
+    pings = [_ping(rng) for _ in range(CLIENTS)]
+    made = []
+    for batch in range(batches):
+        lines = [
+            json.dumps({"documentId": _id(rng)} | pings[(batch * size + i) % CLIENTS]).encode() for i in range(size)
+        ]
+        made.append(http_post(PATH, gzip.compress(b"\n".join(lines), 6), "gzip"))
+    return made

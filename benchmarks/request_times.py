@@ -28,7 +28,7 @@ from unittest import mock
 from granian.rsgi import ProtocolClosed
 
 from benchmarks.ingest import CONNECTIONS, make_store
-from benchmarks.ingest_pings import single_requests
+from benchmarks.load import single_requests
 from fedping.server_jobs.ingest import application as edge
 from fedping.server_jobs.ingest.application import Edge, Front, environ_of
 from fedping.server_jobs.ingest.latencies import Stopwatch

@@ -15,11 +15,11 @@ import json
 import math
 import statistics
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.heat_map import Panel, draw
 from benchmarks.robustness import figures_of, read
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.settings import Setup
@@ -45,10 +45,73 @@ DEFENCES: dict[str, Raw] = {
     "buckets of 2, median": {"aggregate": {"by": "median"}, "bucketing": 2},
     "buckets of 2, Krum": {"aggregate": {"by": "krum", "hostile": 0.4}, "bucketing": 2},
 }
-"""By name, what [server] says: each is told the share that is hostile, if it wants to know, and buckets twice that."""
+"""The settings of [server] by name; a defence that needs the hostile share gets it, and one with buckets twice that."""
 
 Cell = tuple[str, str, str]
 """Partition, attack, defence."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One heat map: a row for each attack, a column for each defence; the cell of a NaN is empty."""
+
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+
+
+def draw(
+    panels: Sequence[Panel],
+    path: Path,
+    *,
+    label: str,
+    best: float,
+    worst: float,
+    text: Callable[[float], str],
+) -> None:
+    """Draw heat maps, one below the other, into an SVG or PNG file.
+
+    Args:
+        panels: the maps.
+        path: the file.
+        label: the meaning of the values, shown on the scale.
+        best: the value in the lightest colour.
+        worst: the value in the darkest colour; worse values have it too.
+        text: returns the text of a value's cell.
+    """
+    import numpy as np
+    from matplotlib import colormaps, rc_context
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+    scale = Normalize(min(best, worst), max(best, worst), clip=True)
+    colours = colormaps["cividis" if best > worst else "cividis_r"]
+    columns, rows = len(panels[0].columns), sum(len(panel.rows) for panel in panels)
+    with rc_context({"svg.hashsalt": "fedping", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(2.6 + 0.8 * columns, 1.4 * len(panels) + 0.34 * rows), layout="constrained")
+        heights = [len(panel.rows) for panel in panels]
+        axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for panel, one in zip(panels, axes, strict=True):
+            values = np.array(panel.values)
+            image = one.imshow(values, cmap=colours, norm=scale, aspect="auto")
+            one.set_title(panel.title, loc="left", fontsize=10)
+            one.set_xticks(range(columns), [name.replace(", ", ",\n").replace(" m", "\nm") for name in panel.columns])
+            one.set_yticks(range(len(panel.rows)), panel.rows)
+            one.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+            one.spines[:].set_visible(False)
+            one.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
+            one.set_yticks(np.arange(len(panel.rows) + 1) - 0.5, minor=True)
+            one.grid(which="minor", color="white", linewidth=1.5)
+            one.tick_params(which="minor", length=0, top=False)
+            for (row, column), value in np.ndenumerate(values):
+                if np.isfinite(value):
+                    red, green, blue, _ = colours(scale(value))
+                    dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+                    colour = "white" if dark else "black"
+                    one.text(column, row, text(value), ha="center", va="center", color=colour)
+        figure.colorbar(image, ax=axes, label=label, shrink=0.6, pad=0.02)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=150)
 
 
 def setups(partition: str, defence: str) -> Mapping[str, Setup]:
@@ -106,12 +169,12 @@ def tables(means: Mapping[Cell, tuple[float, float]]) -> Iterator[str]:
         yield "|---" * (len(defences) + 1) + "|"
         for attack in attacks:
             found = [means.get((partition, attack, defence)) for defence in defences]
-            told = [f"{each[0]:.2f} ± {each[1]:.2f}" if each else "" for each in found]
-            yield f"| {attack} | " + " | ".join(told) + " |"
+            cells = [f"{each[0]:.2f} ± {each[1]:.2f}" if each else "" for each in found]
+            yield f"| {attack} | " + " | ".join(cells) + " |"
 
 
 def panels(means: Mapping[Cell, tuple[float, float]]) -> list[Panel]:
-    """Return what is drawn: a panel a partition."""
+    """Return the heat maps, one for each partition."""
     partitions, attacks, defences = names_of(means)
     return [
         Panel(

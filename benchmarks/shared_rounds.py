@@ -43,9 +43,8 @@ from benchmarks.encodings import fastest_in_turns
 from benchmarks.private_rounds import KEY, WHEN, M, Ratio, a_round, land, study_of
 from fedping.client_sim.privacy.vectors import Sharer
 from fedping.helper.aggregate import arms_answered
-from fedping.helper.backup import back_up, restore
 from fedping.helper.enrol import join, keys_of
-from fedping.helper.folder import HelperFolder, make_helper
+from fedping.helper.folder import HelperFolder, back_up, make_helper, restore
 from fedping.helper.requests import reply
 from fedping.protocol.privacy import METRICS, Shared, frame_of, vectors_of
 from fedping.protocol.proofs.prio3 import KEY_BYTES, NONCE_BYTES, RAND_BYTES, Side, prepare, shard, sizes, valid

@@ -35,9 +35,8 @@ from benchmarks.encoded_rounds import run as encoded_round
 from benchmarks.encoded_rounds import study_of
 from benchmarks.encodings import LINKS
 from benchmarks.ingest import CONNECTIONS, make_store
-from benchmarks.ingest_pings import distinct_requests
 from benchmarks.landing_data import Traffic, land
-from benchmarks.load import http_post, run_load
+from benchmarks.load import distinct_requests, http_post, run_load
 from fedping.client_sim.fleet.pings import encoded_pings
 from fedping.experiments.server_process import ingest_process
 from fedping.model_store.store import open_store

@@ -28,8 +28,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.ingest import CONNECTIONS, free_port, make_store
-from benchmarks.ingest_pings import single_requests
-from benchmarks.load import run_load
+from benchmarks.load import run_load, single_requests
 
 FEED = "/live/bench/main/changes"
 

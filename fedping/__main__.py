@@ -1,4 +1,4 @@
-"""`python -m fedping` is the `fedping` command; Ctrl-C is told in a word even while the command line is imported."""
+"""`python -m fedping` is the `fedping` command; Ctrl-C is reported in a word even during its imports."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Studies made by a program or a notebook: checked, and with the safe choices, as `fedping study create` makes them."""
+"""Studies created by a program or a notebook: checked, and with the safe choices, as by `fedping study create`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 def create_study(study: str | Path | Study, store: str | Path = "store", *, own_models: Collection[str] = ()) -> Study:
     """Store a study and publish version 0 of each of its lines, as `fedping study create` does; return it as stored.
 
-    It is checked as by `fedping study check`, whose warnings are Python's. Where it makes no choice it gets the safe
-    one: a clip and a quorum, a guard, limits, and arms by the client's id. Safe to repeat.
+    It is checked as by `fedping study check`, with its warnings as Python's. Settings that it leaves open get the safe
+    choice: a clip and a quorum, a guard, limits, and arms by the client's id. Safe to repeat.
 
     Args:
         study: a study file, or a study.
-        store: the store's folder, or its address at ``s3://``, ``gs://`` or ``az://``; made if it does not exist.
+        store: the store's folder, or its address at ``s3://``, ``gs://`` or ``az://``; created if it does not exist.
         own_models: names of models of the product's own clients, which are not checked.
 
     Raises:
-        InvalidSettings: it is not a study, or one that clients could not take part in.
+        InvalidSettings: the file does not describe a study, or one that clients could not take part in.
         StoreError: a study of this name exists with other settings, or its version 0 was lost.
     """
     from fedping.model_store.store import open_store
@@ -44,13 +44,13 @@ def create_study(study: str | Path | Study, store: str | Path = "store", *, own_
     with python_names(store="'store'", own_model="'own_models'"):
         place = place_of(store)
         written = study if isinstance(study, Study) else study_as_written(Path(study))
-        made, told = ready(new_study(written), own_models, place)
-        for sentence in told:
-            warnings.warn(f"study '{made.name}': {sentence}", stacklevel=2)
-        there = open_store(place, create=True)
-        made = as_stored(there, made, written)
-        there.create_study(made, first_versions(made, created=utc_now(), code_version=__version__))
-        return made
+        new, sentences = ready(new_study(written), own_models, place)
+        for sentence in sentences:
+            warnings.warn(f"study '{new.name}': {sentence}", stacklevel=2)
+        model_store = open_store(place, create=True)
+        new = as_stored(model_store, new, written)
+        model_store.create_study(new, first_versions(new, created=utc_now(), code_version=__version__))
+        return new
 
 
 def ready(
@@ -59,45 +59,45 @@ def ready(
     store: Place | None,
     on_noise: Callable[[], None] = lambda: None,
 ) -> tuple[Study, list[str]]:
-    """Return a study that can be stored, and what to know before, one sentence each.
+    """Return a study that can be stored, and warnings about it, one sentence each.
 
-    Its private lines have the noise that keeps their guarantee: what it is stored with, or ours.
+    Its private lines get the noise that keeps their guarantee: that of the stored study, or else newly derived noise.
 
     Args:
         study: the study, with the safe choices.
         own_models: as in :func:`create_study`.
-        store: where it may be stored already; None for nowhere.
+        store: a store that may have the study already; None for none.
         on_noise: called before noise is derived, which may take seconds.
 
     Raises:
-        InvalidSettings: clients could not take part in it, a shard has no room for what an aggregation keeps, or its
-            limits have all losses count alike.
+        InvalidSettings: clients could not take part in it, a shard has too little memory for its aggregation, or its
+            limits make all losses count the same.
     """
     from fedping.client_sim.learning.checking import check_study
 
-    told = check_study(study, own_models)
+    sentences = check_study(study, own_models)
     _check_limits(study, store)
     study = _with_noise(study, store, on_noise)
     _check_room(study)
-    return study, told
+    return study, sentences
 
 
 def as_stored(store: ModelStore, study: Study, written: Study) -> Study:
-    """Return a study as a store has it, if that is the same; else as it is.
+    """Return the stored study, if it is the same as ``study`` or ``written``; else ``study``.
 
-    One that is stored with the safe choices of an earlier version, or from before there were such, keeps them; of one
-    whose shares have changed, no file says where its arms lie.
+    A study that was stored with the safe choices of an earlier version, or before these existed, keeps its choices. A
+    study whose shares have changed keeps its arms' ranges, which no file has.
     """
     if study.name not in store.studies.names():
         return study
     stored = store.study(study.name)
     bare = replace(stored, pieces=())
-    ways = (with_recorded_code(replace(each, pieces=()), bare) for each in (study, *as_once_new(written)))
-    return stored if any(each == bare for each in ways) else study
+    versions = (with_recorded_code(replace(each, pieces=()), bare) for each in (study, *as_once_new(written)))
+    return stored if any(each == bare for each in versions) else study
 
 
 def _check_limits(study: Study, store: Place | None) -> None:
-    """Raise :class:`InvalidSettings` if all losses would count alike, unless the study is stored with such limits."""
+    """Raise :class:`InvalidSettings` if all losses would count the same, unless it is stored with such limits."""
     if study.limits is None:
         return
     try:
@@ -107,14 +107,14 @@ def _check_limits(study: Study, store: Place | None) -> None:
             raise
         from fedping.model_store.store import open_store
 
-        there = open_store(store, create=True)
-        stored = there.study(study.name).limits if study.name in there.studies.names() else None
+        model_store = open_store(store, create=True)
+        stored = model_store.study(study.name).limits if study.name in model_store.studies.names() else None
         if stored is None or (stored.loss, stored.clip_loss) != (study.limits.loss, study.limits.clip_loss):
             raise
 
 
 def _check_room(study: Study) -> None:
-    """Raise :class:`InvalidSettings` if an aggregation that keeps updates has no room for one in each shard."""
+    """Raise :class:`InvalidSettings` if an aggregation that keeps updates has no memory for one in each shard."""
     if study.shards == SHARDS:
         return
     from fedping.server_jobs.round.accumulator import partial_size

@@ -1,4 +1,4 @@
-"""Which extra brings a package that is not installed; imports nothing but Python itself."""
+"""The extras that install missing packages; imports only Python's own modules and our errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXTRAS = {
     "Crypto": "privacy",
     "obstore": "objects",
 }
-"""The smallest extra of pyproject.toml with a package, by the name that is imported."""
+"""The smallest extra of pyproject.toml with a package, by the name of its import."""
 
 OF_COMMANDS = {
     "analyze": "analysis",
@@ -43,24 +43,24 @@ OF_COMMANDS = {
     "privacy": "privacy",
     "helper": "privacy",
 }
-"""The extra with all that a command may need, so that its user is sent to install something once; of `ingest` that is
-only with ``--dashboard``."""
+"""The extra with everything that a command may need, so that its user installs once; `ingest` needs it only with
+``--dashboard``."""
 
 WITH_ENGINES = ("fedping round", "fedping schedule", "fedping store")
-"""The commands that can do without Spark."""
+"""The commands that also run without Spark."""
 
 
 class MissingPackage(FedpingError):
-    """A package that an extra, or fedping itself, needs is not installed; the sentence says how to get it."""
+    """A package of an extra, or of fedping itself, is not installed; the sentence says how to install it."""
 
 
 def missing_package(error: ImportError, who: str = "this", extra: str | None = None) -> MissingPackage | None:
-    """Return the sentence for a package that could not be imported; None if it is ours or Python's own: a defect.
+    """Return the error for a package that could not be imported; None for a defect: the package is ours or Python's.
 
     Args:
-        error: what was raised.
-        who: what needs the package.
-        extra: the one to tell of, if any brings the package; the smallest that has it if None.
+        error: the error of the import.
+        who: the command or name that needs the package.
+        extra: the extra to recommend; None for the smallest that has the package.
     """
     package = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package in ("", "fedping") or package in sys.stdlib_module_names:
@@ -82,8 +82,8 @@ def check_extras(who: str, needed: Mapping[str, Iterable[str]]) -> None:
     """Raise :class:`MissingPackage` if a package is not installed, with all extras to install.
 
     Args:
-        who: what needs the packages.
-        needed: the packages, by the extra to tell of, by the names that are imported.
+        who: the command that needs the packages.
+        needed: the names of the imports, by the extra to recommend.
     """
     missing = {extra: name for extra, names in needed.items() for name in names if find_spec(name) is None}
     for name in missing.values():

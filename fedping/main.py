@@ -1,4 +1,4 @@
-"""The command line's entry: subcommands by name, imported only when used, and errors told in one sentence."""
+"""The command line's entry: subcommands by name, imported only when used, and errors reported in one sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, TemporaryFailure
 
 SUBCOMMANDS = {
-    "demo": ("fedping.commands.demo", "demo", "Run the whole journey here: ingest, a fleet of clients, Spark rounds."),
+    "demo": ("fedping.commands.demo", "demo", "Run everything here: ingest, a fleet of clients, Spark rounds."),
     "study": (
         "fedping.commands.study",
         "study",
@@ -27,30 +27,30 @@ SUBCOMMANDS = {
     "fleet": ("fedping.commands.fleet", "fleet", "Simulate browsers against an ingest address."),
     "join": ("fedping.commands.join", "join", "Take part in a study with a table of your own."),
     "simulate": ("fedping.commands.simulate", "simulate", "Run a whole study, or a laboratory experiment, here."),
-    "sweep": ("fedping.commands.sweep", "sweep", "Run a laboratory experiment over a grid of settings."),
-    "compare": ("fedping.commands.compare", "compare", "Compare two laboratory runs, seed by seed."),
-    "export": ("fedping.commands.export", "export", "Export a laboratory experiment to TensorBoard or MLflow."),
+    "sweep": ("fedping.commands.laboratory", "sweep", "Run a laboratory experiment over a grid of settings."),
+    "compare": ("fedping.commands.laboratory", "compare", "Compare two laboratory runs, seed by seed."),
+    "export": ("fedping.commands.laboratory", "export", "Export a laboratory experiment to TensorBoard or MLflow."),
     "round": ("fedping.commands.round", "round_", "Turn the landed pings of the current version into the next."),
     "schedule": ("fedping.commands.schedule", "schedule", "Run a round every 30 minutes in one warm Spark session."),
     "analyze": ("fedping.commands.analyze", "analyze", "Show the outcome of a study: verdict, tests, effects, report."),
     "dashboard": ("fedping.commands.dashboard", "dashboard", "Serve the pages to watch studies and run experiments."),
     "power": ("fedping.commands.power", "power", "Plan a study: how many users show an effect, or train a model."),
-    "plan": ("fedping.commands.plan", "plan", "Plan a study: what updates cost under each encoding."),
+    "plan": ("fedping.commands.plan", "plan", "Estimate upload sizes and fleet costs."),
     "store": (
         "fedping.commands.store",
         "store",
         "Versions: history, differences, rollback, recomputation; continue after a restored backup.",
     ),
     "landing": ("fedping.commands.landing", "landing", "Landed pings: remove old ones, or those of one client."),
-    "privacy": ("fedping.commands.privacy", "privacy", "Private lines: plan a guarantee, see what is spent of it."),
-    "helper": ("fedping.commands.helper", "helper", "Be the second server of a line of shares: give away sums alone."),
-    "audit": ("fedping.commands.audit", "audit", "Attack a study's lines here: is what they promise kept?"),
-    "schema": ("fedping.commands.schema", "schema", "Print the JSON and Arrow schemas of what travels."),
+    "privacy": ("fedping.commands.privacy", "privacy", "Plan and track privacy budgets."),
+    "helper": ("fedping.commands.helper", "helper", "Run the helper (second server) of two-server lines."),
+    "audit": ("fedping.commands.audit", "audit", "Attack a study's lines here, to test their privacy."),
+    "schema": ("fedping.commands.schema", "schema", "Print the JSON and Arrow schemas of messages and files."),
 }
-"""Name, module, attribute and summary of every subcommand; the summary is here so that --help imports none of them."""
+"""Module, attribute and summary of every subcommand by its name; with the summaries, --help imports none of them."""
 
 ENDED_IN_ORDER = ("ingest", "join", "round", "schedule")
-"""What answers SIGTERM in words. It takes a moment to be imported, in which Python would end without one."""
+"""The commands that report SIGTERM; Python would end without a word while they are imported."""
 
 
 class LazyGroup(click.Group):
@@ -86,9 +86,9 @@ def cli() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
-    0: done, or nothing to do. 1: a :class:`FedpingError`, told in its sentence. 2: the command line or a settings file
-    cannot be meant. 3: a round led to weights that no client could read. 130: interrupted from the keyboard. A defect
-    of ours is raised, with its traceback.
+    0: done, or nothing to do. 1: a :class:`FedpingError`, reported in its sentence. 2: the command line or a settings
+    file is invalid. 3: a round led to weights that no client could read. 130: interrupted from the keyboard. A defect
+    is raised, with its traceback.
     """
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="fedping", standalone_mode=False)
@@ -108,11 +108,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.tell("interrupted")
         return 130
     except OSError as error:
-        told = _of_storage(error)
-        if told is None:
+        storage_error = _storage_error(error)
+        if storage_error is None:
             raise
-        log.tell(str(told))
-        return told.exit_code
+        log.tell(str(storage_error))
+        return storage_error.exit_code
     except ModuleNotFoundError as error:
         words = sys.argv[1:] if argv is None else argv
         command = next((word for word in words if word in SUBCOMMANDS), "")
@@ -127,11 +127,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _AWAY = (errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH)
-"""What a disk of the network says while it is away."""
+"""The errors of a network disk that does not answer."""
 
 
-def _of_storage(error: OSError) -> FedpingError | None:
-    """Return the sentence about a disk or a file that a person can mend; None of any other error."""
+def _storage_error(error: OSError) -> FedpingError | None:
+    """Return the error about a disk or a file that a person can repair; None for other errors."""
     where = f" for {error.filename}" if error.filename else ""
     if error.errno in _FULL:
         return FedpingError(f"the disk has no room left{where}; make room, then run the same command again")
@@ -156,7 +156,7 @@ def run() -> None:
 
 
 def _say_when_terminated() -> None:
-    """Have SIGTERM say a word before it ends this process as ever, until the command has handlers of its own."""
+    """Report SIGTERM before it ends this process as usual, until the command has its own handlers."""
     here = os.getpid()
 
     def end(number: int, _: object) -> None:

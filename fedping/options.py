@@ -1,4 +1,4 @@
-"""Options and arguments that several subcommands share, so that they are spelled and explained once."""
+"""Options that several subcommands share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedping.protocol.location import Place, local_path
 
 
 class LocalPath(click.Path):
-    """A path of this machine, see :func:`protocol.local_path.local_path`; whatever names a file or folder is one."""
+    """A path on this machine: see :func:`fedping.protocol.location.local_path`."""
 
     def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
         super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
@@ -28,7 +28,7 @@ class LocalPath(click.Path):
 
 
 class AnyPlace(LocalPath):
-    """A folder of this machine, or a bucket: see :func:`protocol.place.place_of`."""
+    """A folder on this machine, or a bucket: see :func:`fedping.protocol.location.place_of`."""
 
     name = "place"
 
@@ -94,7 +94,7 @@ journal_option = click.option(
 
 
 def journal_of(journal: Path | None, landing: Place) -> Path:
-    """Return the folder of the journal: what is said, or the default; in a bucket there can be none."""
+    """Return the folder of the journal: that of --journal, or the default, which is never in a bucket."""
     return journal or (landing / ".journal" if isinstance(landing, Path) else Path("journal"))
 
 
@@ -107,6 +107,6 @@ log_format_option = click.option(
     show_default=True,
     envvar="FEDPING_LOG_FORMAT",
     show_envvar=True,
-    expose_value=False,  # fedping.protocol.log has looked by then, for what goes wrong before
-    help="What is told while it runs: text for people, or JSON on stderr, an object a line, for machines.",
+    expose_value=False,  # fedping.protocol.log reads it earlier, for errors before the command runs
+    help="Format of the log: text for people, or JSON on stderr for machines, one object a line.",
 )

@@ -1,4 +1,4 @@
-"""What studies leave, from a program or a notebook: the versions of a store, and the pings that have landed."""
+"""Access to a store's versions and to landed pings from a program or a notebook."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class StoredVersion:
         study: its study.
         line: its model line.
         iteration: its number, from 0.
-        parent: the number of the version that it was made from; None of version 0.
-        created: when, in UTC, as ISO 8601.
-        digest: SHA-256 of the whole document; the child of a version names it.
-        names: of the weights, m of them.
-        weights: what the optimizer goes on from, shape (m,), read-only.
-        model: what clients fetch, shape (m,), read-only: the weights, integer ones rounded.
+        parent: the number of the version that it was made from; None for version 0.
+        created: its time, in UTC, as ISO 8601.
+        digest: SHA-256 of the whole document, which the next version names.
+        names: the names of the m weights.
+        weights: the weights that the optimizer continues from, shape (m,), read-only.
+        model: the weights that clients fetch, shape (m,), read-only; integer ones are rounded.
         lineage: where it came from, as `fedping store show` prints it: ``origin`` ("created", "round", "rollback",
             "continued"), ``inputs`` (the files of pings), ``counts`` of pings by what became of them, ``arms`` with
             their mean loss, ``aggregate`` with the mean update, ...
@@ -58,7 +58,7 @@ class StoredVersion:
 
 @dataclass(frozen=True)
 class Store:
-    """A model store, to read from. Every method raises :class:`fedping.StoreError` for what is not there or damaged."""
+    """A model store, read-only. Every method raises :class:`fedping.StoreError` for missing or damaged documents."""
 
     path: Place
     _store: ModelStore
@@ -84,11 +84,11 @@ class Store:
         """Return a version; the newest if ``iteration`` is None.
 
         Raises:
-            MissingVersion: there is none of this number.
+            MissingVersion: the line has no version of this number.
         """
-        there = self._store.head(study, line) if iteration is None else self._store.version(study, line, iteration)
-        # A document leaves out the names of blocks of weights, which the spec says in short.
-        return _stored(there, there.names or self._store.study(study).line(line).spec.names)
+        version = self._store.head(study, line) if iteration is None else self._store.version(study, line, iteration)
+        # A document omits the names of blocks of weights, which the spec has in short.
+        return _stored(version, version.names or self._store.study(study).line(line).spec.names)
 
     def versions(self, study: str, line: str) -> Iterator[StoredVersion]:
         """Yield all versions of a line, in their order; one is in memory at a time."""
@@ -97,10 +97,10 @@ class Store:
 
 
 def open_store(path: str | Path) -> Store:
-    """Open a model store to read from, in a folder or at ``s3://``, ``gs://`` or ``az://``.
+    """Open a model store for reading, in a folder or at ``s3://``, ``gs://`` or ``az://``.
 
     Raises:
-        StoreError: there is no store.
+        StoreError: the store does not exist.
     """
     with python_names(store="'path'"):
         place = place_of(path)
@@ -137,31 +137,31 @@ def read_pings(
     columns: Sequence[str] | None = None,
     rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a study's landed pings as Arrow batches; what is read is verified against the seals of the files.
+    """Yield a study's landed pings as Arrow batches, verified against the seals of the files.
 
-    Pings come by line, iteration and time of landing. A client that was not answered sends a ping again: count each
-    ``document_id`` of a study once. Columns are those of docs/schema/landed.txt, of a study of
-    model updates those of landed-model.txt.
+    Pings are ordered by line, iteration and time of landing. A client without an answer sends a ping again: count each
+    ``document_id`` of a study once. Columns are those of docs/schema/landed.txt, or of landed-model.txt for a study of
+    model updates.
 
     Args:
         landing: the landing folder, or its address in a bucket.
         study: its name.
         line: the pings of one line only; "none" for those of arms without a line.
         iteration: the folder of one model version only; older than 100 versions they share the folder -2.
-        columns: which; all if None.
-        rows: of a batch, at most; memory is bounded by it and by the largest row group of a file.
+        columns: the columns to read; None for all.
+        rows: maximum rows of a batch; it and the largest row group of a file bound the memory.
 
     Raises:
-        FedpingError: nothing of the study has landed, or its pings have no such column.
-        UnreadableFile: a file is damaged, or is none of landed pings.
+        FedpingError: no pings of the study have landed, or they lack a column.
+        UnreadableFile: a file is damaged, or is not a file of landed pings.
     """
     if rows < 1:
-        raise InvalidSettings(f"rows is {rows}; a batch has at least 1")
+        raise InvalidSettings(f"rows is {rows}; give at least 1")
     root = place_of(landing)
     folders = open_landing(root).lines(study)
     if not folders or (line is not None and line not in folders):
         where = f"line '{line}' of study '{study}'" if folders else f"study '{study}'"
-        raise FedpingError(f"no pings of {where} have landed in {root}; look for a misspelling")
+        raise FedpingError(f"no pings of {where} have landed in {root}; check the names")
     return _batches(root, study, folders if line is None else [line], iteration, columns, rows)
 
 

@@ -1,4 +1,4 @@
-"""The terminal: where answers are printed, what a command is doing meanwhile, and how it is told to stop."""
+"""The terminal: the console for output, the activity shown while a command works, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Plain(TypedDict):
 
 
 WIDTH_OF_A_FILE = 120
-"""Columns, where the output goes to no terminal."""
+"""Columns of output that does not go to a terminal."""
 
 AS_IT_IS: Plain = {"markup": False, "emoji": False}
-"""Options of a console that prints texts as they are: "[iid]" in somebody's name is no markup, ":star:" no picture."""
+"""Options of a console that prints texts unchanged: "[iid]" in a name is not markup, ":star:" not an emoji."""
 
 
 def console() -> Console:
-    """Return the terminal, or a page of fixed width where the output goes to a file."""
+    """Return the console of the terminal, or one of fixed width if the output goes to a file."""
     from rich.console import Console
 
     terminal = Console(**AS_IT_IS)
@@ -41,9 +41,9 @@ def console() -> Console:
 
 @contextmanager
 def status(first: str) -> Iterator[Callable[[str], None]]:
-    """Show a line beside a spinner on a terminal's stderr; yield a function that replaces the line.
+    """Show a line with a spinner on a terminal's stderr; yield a function that replaces the line.
 
-    With ``FEDPING_PROGRESS=lines`` each is a line of its own on stderr instead, for a program that shows them.
+    With ``FEDPING_PROGRESS=lines`` each text is a separate line on stderr instead, for a program that shows them.
     """
     from rich.console import Console
     from rich.text import Text
@@ -62,11 +62,11 @@ def status(first: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def bars(before: str, behind: str | None = None) -> Iterator[Progress]:
-    """Show bars on a terminal's stderr, and nothing elsewhere, where what is printed in the end tells enough.
+    """Show bars on a terminal's stderr, and nothing elsewhere, where the final output is enough.
 
     Args:
-        before: what stands before a bar; fields of its task in braces.
-        behind: what stands behind it, after how many of how many; the percentage alone if None.
+        before: the text before a bar; fields of its task in braces.
+        behind: the text behind it, after the completed and total numbers; None for the percentage alone.
     """
     from rich import progress
     from rich.console import Console
@@ -84,7 +84,7 @@ def bars(before: str, behind: str | None = None) -> Iterator[Progress]:
 
 @contextmanager
 def stopped_by_signals(clock: WallClock) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM end the clock's waits while this lasts; a second Ctrl-C ends what goes on at once."""
+    """Let Ctrl-C and SIGTERM end the clock's waits in the block; a second Ctrl-C interrupts at once."""
 
     def stop(number: int, _: object) -> None:
         if clock.stopping and number == signal.SIGINT:

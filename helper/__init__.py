@@ -1,5 +1,5 @@
-"""The second server of lines of shares, run by somebody else: it opens clients' shares, and gives away sums alone.
+"""The second server of two-server lines, run by another organisation: it opens clients' shares, and returns only sums.
 
-It has no pings, no Spark and no models: requests come from the leader, answers go back, and what it has answered stays
-in a folder of its own. See `fedping.protocol.sharing` for what the two servers and the clients agree on.
+It has no pings, no Spark and no models: it answers requests of the leader, and keeps its answers in its folder.
+`fedping.protocol.sharing` has the messages and terms of the two servers and the clients.
 """

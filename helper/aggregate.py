@@ -1,7 +1,7 @@
-"""What a helper makes of a request: the sums of its shares with noise, or a reason why not. Pure, but for the noise.
+"""Computes the helper's answer to a request: noisy sums of shares, or a refusal.
 
-Nothing that a leader or a client says is believed without a bound: a request is looked at as a whole before a share of
-it is opened, and noise is drawn once nothing can be refused any more.
+Everything that a leader or a client sends is bounded: a request is checked as a whole before a share of it is opened,
+and noise is drawn after the last check.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
     from fedping.server_jobs.privacy.noise import Noise
 
 OLDEST = timedelta(days=7)
-"""How old a request may be: for files that people carry, with a weekend between."""
+"""Maximum age of a request; long enough for files that people carry over a weekend."""
 
 CLOCKS_APART = timedelta(minutes=10)
-"""By how much a leader's clock may be ahead."""
+"""Maximum time that a leader's clock may be ahead."""
 
 _MASKS_AT_A_TIME = 1 << 20
-"""Bytes; one mask has 8 d, and a few copies of that are in memory."""
+"""Bytes of masks in memory at a time, up to a few copies; the mask of a client has 8 bytes a number."""
 
 
 class Key(NamedTuple):
-    """What shares are opened by that were sealed for an offer: its terms, and the private key."""
+    """The terms and the private key of an offer, which open the shares sealed for it."""
 
     terms: Terms
     private: bytes
@@ -71,21 +71,21 @@ def arms_answered(
 ) -> tuple[AnsweredArm, ...]:
     """Return the sums of the helper's shares by arm, with noise, in the order of the request.
 
-    A share that cannot be opened as what the request says it is, or was sealed for an offer that is not among ``keys``
-    or promises something else than ``terms``, is left out, and its place told; so is that of a document which an
-    answer has had, since a client chooses its ids and could otherwise stop the others' answer. Memory does not grow
-    with the number of clients, but for those places.
+    A share is left out, and its position returned, if it can't be opened as the request describes it, was sealed for an
+    offer that is not in ``keys`` or has other terms, or belongs to a document that is in an earlier answer: clients
+    choose their ids, and could otherwise block the answer to the others. Memory does not grow with the number of
+    clients, except for these positions.
 
     Args:
-        terms: the line's, as the helper has pinned it.
-        keys: by the id of the offer.
-        request: one for that study and line; its signature, time and version are the caller's to look at.
-        noise: what draws the noise: d numbers an arm, once, after everything else.
-        threads: how many open shares at a time.
-        used: the documents that an answer has had.
+        terms: the terms of the line, as the helper has pinned them.
+        keys: the keys, by the id of the offer.
+        request: a request for that study and line; the caller checks its signature, time and version.
+        noise: draws the noise, d numbers for each arm, once, after everything else.
+        threads: number of threads that open shares.
+        used: the documents that are in an earlier answer.
 
     Raises:
-        Refused: the request is not in order (:func:`check_form`), or too few shares of an arm could be opened.
+        Refused: the request is invalid (:func:`check_form`), or too few shares of an arm could be opened.
     """
     check_form(terms, request)
     openers = {
@@ -102,7 +102,7 @@ def arms_answered(
             raise Refused(
                 "too_few",
                 f"of the {arm.clients:,} shares of arm '{arm.arm}' only {arm.clients - len(refused):,} can be opened, "
-                f"and sums are of {terms.min_batch:,} or more; nothing of them was kept: ask again with more clients",
+                f"but a sum needs {terms.min_batch:,}; nothing of them was kept: ask again with more clients",
             )
     return tuple(
         AnsweredArm(arm=arm.arm, total=as_bytes(_with_noise(total, terms, noise)), refused=tuple(refused))
@@ -111,7 +111,7 @@ def arms_answered(
 
 
 def check_age(request: Request, now: datetime) -> None:
-    """Raise :class:`Refused` if a request is too old, or from a time that is still to come.
+    """Raise :class:`Refused` if a request is too old, or from the future.
 
     Args:
         request: the request.
@@ -124,22 +124,23 @@ def check_age(request: Request, now: datetime) -> None:
     if age > OLDEST:
         raise Refused(
             "too_old",
-            f"the request is {_told(age)} old, and may be {_told(OLDEST)}; make a new one, or set the clocks right",
+            f"the request is {_in_words(age)} old, but only {_in_words(OLDEST)} are allowed; make a new one, or set "
+            "the clocks right",
         )
     if age < -CLOCKS_APART:
         raise Refused(
             "from_the_future",
-            f"the request was made {_told(-age)} from now by this helper's clock; set the clocks of both servers right",
+            f"the request was made {_in_words(-age)} ahead of this helper's clock; set the clocks of both servers",
         )
 
 
 def check_form(terms: Terms, request: Request) -> None:
-    """Raise :class:`Refused` if a request is none for a line of these terms, whatever its shares are."""
+    """Raise :class:`Refused` if a request is not a valid one for a line of these terms; shares are not opened."""
     if (request.study, request.line) != (terms.study, terms.line):
         raise Refused("unknown", f"the request is for line '{request.line}' of study '{request.study}', another one")
     names = [arm.arm for arm in request.arms]
     if not names or len(set(names)) < len(names):
-        raise Refused("unreadable", "the request names no arm, or one twice")
+        raise Refused("unreadable", "the request names no arm, or an arm twice")
     for name in names:
         if name not in terms.arms:
             raise Refused("other_terms", f"the request is for arm '{name}', which the offer does not have")
@@ -147,24 +148,24 @@ def check_form(terms: Terms, request: Request) -> None:
         _check_lengths(terms, request, arm)
     clients = sum(arm.clients for arm in request.arms)
     if clients > MOST_CLIENTS:
-        raise Refused("too_many", f"the request is for {clients:,} clients, and may be for {MOST_CLIENTS:,}")
+        raise Refused("too_many", f"the request is for {clients:,} clients, but {MOST_CLIENTS:,} are allowed")
     for arm in request.arms:
         if arm.clients < terms.min_batch:
             raise Refused(
                 "too_few",
-                f"the request is for {arm.clients:,} clients of arm '{arm.arm}', and sums are of {terms.min_batch:,} "
-                "or more; ask again with more clients",
+                f"the request is for {arm.clients:,} clients of arm '{arm.arm}', but a sum needs {terms.min_batch:,}; "
+                "ask again with more clients",
             )
     _check_documents(request.arms)
 
 
 def bytes_a_client(terms: Terms) -> int:
-    """Return how many bytes a request has of each client."""
+    """Return the number of bytes of each client in a request."""
     return sum(_widths(terms).values())
 
 
 def _widths(terms: Terms) -> dict[str, int]:
-    """Return of each part of a request, by its name in :class:`AskedArm`, how many bytes it has of a client."""
+    """Return the number of bytes of each client in the parts of a request, by their names in :class:`AskedArm`."""
     votes, public, prepared = votes_in(terms), 0, 0
     if votes is not None:
         from fedping.protocol.proofs.prio3 import sizes
@@ -181,25 +182,25 @@ def _widths(terms: Terms) -> dict[str, int]:
 
 
 def _check_lengths(terms: Terms, request: Request, arm: AskedArm) -> None:
-    """Raise :class:`Refused` if an arm's parts are not as long as its clients and the terms have it."""
+    """Raise :class:`Refused` if the length of an arm's part does not follow from its clients and the terms."""
     k, key_bytes = arm.clients, 0
-    for what, width in _widths(terms).items():
-        found, asked = len(getattr(arm, what)), k * width
-        if found != asked:
+    for part, width in _widths(terms).items():
+        length, expected = len(getattr(arm, part)), k * width
+        if length != expected:
             raise Refused(
-                "unreadable" if what in ("documents", "offers") else "other_terms",
-                f"'{what}' of arm '{arm.arm}' has {found:,} bytes, where {k:,} clients have {asked:,}",
+                "unreadable" if part in ("documents", "offers") else "other_terms",
+                f"'{part}' of arm '{arm.arm}' has {length:,} bytes, but {k:,} clients have {expected:,}",
             )
     if terms.proofs:
         from fedping.protocol.proofs.prio3 import KEY_BYTES
 
         key_bytes = KEY_BYTES
     if len(request.verify_key) != key_bytes:
-        raise Refused("other_terms", "the request has a key for proofs, and the offer is without, or the reverse")
+        raise Refused("other_terms", "only one of request and offer has proofs; both or neither must have them")
 
 
 def _check_documents(arms: Sequence[AskedArm]) -> None:
-    """Raise :class:`Refused` if a document is there twice, or an arm's are in no order."""
+    """Raise :class:`Refused` if a document occurs twice, or the documents of an arm are not in ascending order."""
     halves = [np.frombuffer(arm.documents, ">u8").reshape(-1, 2).astype(np.uint64) for arm in arms]
     together = np.concatenate(halves)
     together = together[np.lexsort((together[:, 1], together[:, 0]))]
@@ -213,12 +214,12 @@ def _check_documents(arms: Sequence[AskedArm]) -> None:
 
 
 def _promises_the_same(offered: Terms, terms: Terms) -> bool:
-    """Return whether an offer has the terms that the line is answered by, whatever its key is."""
+    """Return whether an offer has the terms of the line, apart from its key and time."""
     return replace(offered, key=terms.key, made=terms.made) == terms
 
 
 class _Shares(NamedTuple):
-    """The helper's shares of an arm, sealed."""
+    """The helper's sealed shares of an arm."""
 
     terms: Terms
     version: int
@@ -229,21 +230,21 @@ class _Shares(NamedTuple):
 
     @property
     def ring(self) -> Ring:
-        """Where they add up."""
+        """The ring in which they are summed."""
         return PRIME if self.terms.proofs else WORDS
 
     @property
     def size(self) -> int:
-        """How many numbers a share has that are added up."""
+        """The number of summed numbers in a share."""
         votes = votes_in(self.terms)
         return self.terms.numbers if votes is None else votes.bits
 
     def numbers(self, places: range) -> tuple[Elements, list[int]]:
-        """Return the numbers of those of some clients that count, shape (used, size), and the others' places."""
-        found = [self._opened(place) for place in places]
-        refused = [place for place, share in zip(places, found, strict=True) if share is None]
-        used = [place for place, share in zip(places, found, strict=True) if share is not None]
-        shares = [share for share in found if share is not None]
+        """Return the numbers of clients at ``places`` that count, shape (used, size), and the places of the others."""
+        opened = [self._opened(place) for place in places]
+        refused = [place for place, share in zip(places, opened, strict=True) if share is None]
+        used = [place for place, share in zip(places, opened, strict=True) if share is not None]
+        shares = [share for share in opened if share is not None]
         votes = votes_in(self.terms)
         if votes is None:
             return masks(shares, self.terms.numbers), refused
@@ -254,7 +255,7 @@ class _Shares(NamedTuple):
     def _proven(
         self, votes: Votes, places: NDArray[np.intp], shares: list[bytes]
     ) -> tuple[Elements, NDArray[np.bool_]]:
-        """Return the shares of the bits of clients at some places, and which of them have proven that they are bits."""
+        """Return the shares of the clients' bits, and whether each client has proven that they are bits."""
         from fedping.protocol.proofs.prio3 import Side, prepare, valid
 
         terms, arm = self.terms, self.arm
@@ -266,11 +267,11 @@ class _Shares(NamedTuple):
         )
         rows = np.frombuffer(b"".join(shares), np.uint8).reshape(len(shares), -1)
         context = context_of(terms.study, terms.line, self.version, arm.arm, votes)
-        made = prepare(votes.circuit, Side.HELPER, self.verify_key, documents, public, rows, context)
-        return made.out_shares, made.ok & valid(votes.circuit, public, shown, made.shown)
+        prepared = prepare(votes.circuit, Side.HELPER, self.verify_key, documents, public, rows, context)
+        return prepared.out_shares, prepared.ok & valid(votes.circuit, public, shown, prepared.shown)
 
     def _opened(self, place: int) -> bytes | None:
-        """Return what was sealed at a place, or None if it cannot be opened."""
+        """Return the share that was sealed at a place; None if it can't be opened."""
         arm, width = self.arm, len(self.arm.sealed) // self.arm.clients
         offer = arm.offers[OFFER_ID_BYTES * place : OFFER_ID_BYTES * (place + 1)]
         document = UUID(bytes=arm.documents[DOCUMENT_BYTES * place : DOCUMENT_BYTES * (place + 1)])
@@ -283,15 +284,15 @@ class _Shares(NamedTuple):
 
 
 def _opened(shares: _Shares, threads: int) -> tuple[Elements, list[int]]:
-    """Return the sum of an arm's masks, and the places of those that cannot be opened, ascending."""
+    """Return the sum of an arm's shares, and the places of those that can't be opened, ascending."""
     edges = [shares.arm.clients * part // threads for part in range(threads + 1)]
     parts = [range(*each) for each in zip(edges[:-1], edges[1:], strict=True)]
     if threads == 1:
         return _opened_part(shares, parts[0])
     with ThreadPoolExecutor(threads) as pool:  # hashing lets other threads run; opening mostly does not
-        found = list(pool.map(lambda part: _opened_part(shares, part), parts))
-    return shares.ring.total(np.stack([total for total, _ in found])), [
-        place for _, refused in found for place in refused
+        sums = list(pool.map(lambda part: _opened_part(shares, part), parts))
+    return shares.ring.total(np.stack([total for total, _ in sums])), [
+        place for _, refused in sums for place in refused
     ]
 
 
@@ -306,7 +307,7 @@ def _opened_part(shares: _Shares, places: range) -> tuple[Elements, list[int]]:
 
 
 def _with_noise(total: Elements, terms: Terms, noise: Noise) -> Elements:
-    """Return a sum, of vectors, with the noise that the terms promise."""
+    """Return a sum of vectors with the noise that the terms promise."""
     drawn: NDArray[np.int64] = noise.integers(terms.sigma, terms.numbers)
     votes = votes_in(terms)
     if votes is None:
@@ -314,8 +315,8 @@ def _with_noise(total: Elements, terms: Terms, noise: Noise) -> Elements:
     return PRIME.plus(numbers_from(votes, total, 0), PRIME.of(drawn))
 
 
-def _told(span: timedelta) -> str:
-    """Return a length of time as people say it: "3 days", "25 minutes"."""
+def _in_words(span: timedelta) -> str:
+    """Return a length of time in words: "3 days", "25 minutes"."""
     for unit, seconds in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if span.total_seconds() >= 2 * seconds:
             return f"{span.total_seconds() / seconds:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Taking part in a line: its terms pinned from the study's public file, offers made, keys rotated and retired."""
+"""Joins lines: pins their terms from the study's public file, makes offers, rotates and retires keys."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def read_public_study(file: Path) -> PublicStudy:
     """Return a study from the file that its clients fetch.
 
     Raises:
-        InvalidSettings: it is none.
-        NewerFormat: a later fedping has written it.
+        InvalidSettings: the file can't be read, or is not such a file.
+        NewerFormat: a later version of fedping has written it.
     """
     try:
         return msgspec.json.decode(without_format(file.read_bytes(), str(file)), type=PublicStudy)
@@ -41,32 +41,32 @@ def read_public_study(file: Path) -> PublicStudy:
             f"{file} cannot be read: {error.strerror}; give the study file that clients fetch"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidSettings(f"{file} is no study as clients fetch it: {error}; take it from the leader") from error
+        raise InvalidSettings(f"{file} is not a study as clients fetch it: {error}; take it from the leader") from error
 
 
 def line_of(study: PublicStudy, name: str | None, helper: Identity) -> PublicLine:
-    """Return the line that a helper is to take part in: the one of that name, or the only one that names the helper.
+    """Return the line of a name, or the only line that names the helper.
 
     Raises:
-        InvalidSettings: there is none, or no name is given where several lines would do.
+        InvalidSettings: no line, or without a name several lines, of the study name the helper.
     """
     ours = [each for each in study.lines if _helper_of(each) == helper]
     if name is None and len(ours) == 1:
         return ours[0]
-    found = next((each for each in study.lines if each.name == name), None)
-    if found is not None and _helper_of(found) == helper:
-        return found
+    named = next((each for each in study.lines if each.name == name), None)
+    if named is not None and _helper_of(named) == helper:
+        return named
     if name is None:
         why = f"{len(ours)} lines of study '{study.name}' name this helper" if ours else ""
-    elif found is None:
+    elif named is None:
         why = f"study '{study.name}' has no line '{name}'"
     else:
-        other = _helper_of(found)
+        other = _helper_of(named)
         why = f"line '{name}' of study '{study.name}' names " + (f"the helper {other[:16]}…" if other else "no helper")
     if not why:
         why = f"no line of study '{study.name}' names this helper"
-    there = f"give one of {', '.join(each.name for each in ours)}" if ours else f"the leader has to name {helper}"
-    raise InvalidSettings(f"{why}; {there}")
+    remedy = f"give one of {', '.join(each.name for each in ours)}" if ours else f"the leader must name {helper}"
+    raise InvalidSettings(f"{why}; {remedy}")
 
 
 def _helper_of(line: PublicLine) -> str | None:
@@ -77,11 +77,11 @@ def join(folder: HelperFolder, study: PublicStudy, line: PublicLine, leader: Ide
     """Pin a line, and return the helper's offer for it, and whether the line is new.
 
     A line that is pinned already, with the same terms, keeps its newest offer. Until a version is answered, its leader
-    can be corrected, which takes a new offer: a wrong identity is noticed when that leader asks for the first time.
-    What was sealed for the earlier offer is not opened for another leader.
+    can be corrected, with a new offer, because a wrong identity is noticed at the leader's first request. Shares sealed
+    for the earlier offer are not opened for another leader.
 
     Raises:
-        InvalidSettings: its settings are none that a helper can take part in, or others than those that are pinned.
+        InvalidSettings: a helper can't join a line of such settings, or it is pinned with others.
     """
     with folder.records() as records, records.writing():
         pinned = records.line(study.name, line.name)
@@ -93,14 +93,13 @@ def join(folder: HelperFolder, study: PublicStudy, line: PublicLine, leader: Ide
                 if records.answers(pinned.number):
                     raise InvalidSettings(
                         f"line '{line.name}' of study '{study.name}' is pinned with the leader {before.leader[:16]}…, "
-                        "to whom this helper has told sums, and it tells nobody else; that leader has to ask with the "
-                        "key that it had"
+                        "which has got sums from this helper; only that leader may ask, with the key that it had"
                     )
                 asked = replace(asked, leader=before.leader)
             if replace(asked, arms=before.arms) != before or set(asked.arms) != set(before.arms):
                 raise InvalidSettings(
-                    f"line '{line.name}' of study '{study.name}' is pinned with other terms, and clients rely on "
-                    "those; the leader has to create a study of another name for new ones"
+                    f"line '{line.name}' of study '{study.name}' is pinned with other terms, on which clients "
+                    "rely; for new terms the leader must create a study of another name"
                 )
             if leader != before.leader:
                 offer = _renewed(folder, replace(before, leader=leader))
@@ -119,7 +118,7 @@ def rotate(folder: HelperFolder, study: str, line: str) -> Offer:
     """Return an offer with a new key and the same terms; shares for older offers are still opened.
 
     Raises:
-        InvalidSettings: the line is not pinned.
+        InvalidSettings: the helper has not joined the line.
     """
     with folder.records() as records, records.writing():
         pinned = pinned_line(records, study, line)
@@ -130,9 +129,9 @@ def rotate(folder: HelperFolder, study: str, line: str) -> Offer:
 
 
 def retire(folder: HelperFolder, study: str, line: str) -> list[bytes]:
-    """Delete the keys of all offers of a line but the newest; return the ids of those that were not retired before.
+    """Delete the keys of all offers of a line but the newest; return the ids of offers that were not retired before.
 
-    Shares that were sealed for them can be opened by nobody any more.
+    Shares that were sealed for them can never be opened again.
 
     Raises:
         InvalidSettings: the line is not pinned.
@@ -141,16 +140,16 @@ def retire(folder: HelperFolder, study: str, line: str) -> list[bytes]:
         with records.writing():
             pinned = pinned_line(records, study, line)
             *older, _ = records.offers(pinned.number)
-            gone = [each.offer.id for each in older if each.retired is None]
-            for offer in gone:
+            retired = [each.offer.id for each in older if each.retired is None]
+            for offer in retired:
                 records.retire(offer, utc_now())
-        for each in older:  # also those of a command that was killed here
+        for each in older:  # also the keys that an earlier, killed command has left
             folder.key_file(each.offer.id).unlink(missing_ok=True)
-    return gone
+    return retired
 
 
 def current(offers: Sequence[Offered]) -> Offer:
-    """Return the newest offer of a line; it is never retired."""
+    """Return the newest offer of a line, which is never retired."""
     return offers[-1].offer
 
 
@@ -158,32 +157,32 @@ def pinned_line(records: Records, study: str, line: str) -> Pinned:
     """Return a line of the records.
 
     Raises:
-        InvalidSettings: it is not pinned.
+        InvalidSettings: the helper has not joined it.
     """
-    found = records.line(study, line)
-    if found is None:
-        there = ", ".join(f"{each.study} {each.line}" for each in records.lines()) or "none"
+    pinned = records.line(study, line)
+    if pinned is None:
+        joined = ", ".join(f"{each.study} {each.line}" for each in records.lines()) or "none"
         raise InvalidSettings(
-            f"this helper does not take part in line '{line}' of study '{study}', but in: {there}; 'fedping helper "
-            "join' takes part in one"
+            f"this helper has not joined line '{line}' of study '{study}', but: {joined}; join it with 'fedping helper "
+            "join'"
         )
-    return found
+    return pinned
 
 
 def keys_of(folder: HelperFolder, offers: Sequence[Offered]) -> dict[bytes, Key]:
-    """Return what shares are opened by, by the id of the offer, of all offers that are not retired.
+    """Return the keys of all offers that are not retired, by the id of the offer.
 
     Raises:
         InvalidSettings: a key is missing or damaged.
     """
     from fedping.helper.aggregate import Key
 
-    found = {}
+    keys = {}
     for offer, retired in offers:
         if retired is None:
             terms = terms_of(offer, folder.identity)
-            found[offer.id] = Key(terms, read_secret(folder.key_file(offer.id), _PRIVATE_BYTES[terms.seal]))
-    return found
+            keys[offer.id] = Key(terms, read_secret(folder.key_file(offer.id), _PRIVATE_BYTES[terms.seal]))
+    return keys
 
 
 def _renewed(folder: HelperFolder, terms: Terms) -> Offer:
@@ -193,7 +192,7 @@ def _renewed(folder: HelperFolder, terms: Terms) -> Offer:
 
 
 def _kept(folder: HelperFolder, terms: Terms, private: bytes) -> Offer:
-    """Return the offer of terms, the key of which is on disk: what is offered can be opened."""
+    """Return the offer of terms, after its key is written to disk, so that offered shares can be opened."""
     offer = signed_offer(terms, folder.key)
     write_secret(folder.key_file(offer.id), private)
     return offer
@@ -206,10 +205,10 @@ def _seal(line: PublicLine) -> Seal:
 
 
 def _checked(study: PublicStudy, line: PublicLine, leader: Identity, key: bytes, made: str) -> Terms:
-    """Return the terms of a line, once it is clear that they keep what its settings promise.
+    """Return the terms of a line, after checking that they keep the promises of its settings.
 
     Raises:
-        InvalidSettings: they do not, or ask for what this helper cannot do.
+        InvalidSettings: they break a promise, or need something that this helper can't do.
     """
     from fedping.server_jobs.privacy.budget import beyond_promise
     from fedping.server_jobs.privacy.noise import checked_sigma
@@ -218,15 +217,15 @@ def _checked(study: PublicStudy, line: PublicLine, leader: Identity, key: bytes,
     where, central = f"line '{line.name}' of study '{study.name}'", line.privacy.central
     terms = terms_for(study, line, leader, key, made)
     if terms.leader == terms.helper:
-        raise InvalidSettings(f"{where} would have one server, which sees everything; the leader has to be another")
+        raise InvalidSettings(f"{where} would have one server, which sees everything; the leader must be another")
     if not terms.arms:
-        raise InvalidSettings(f"no arm of study '{study.name}' follows line '{line.name}', so nothing would be summed")
+        raise InvalidSettings(f"no arm of study '{study.name}' follows line '{line.name}', so there is nothing to sum")
     if central is not None:
         checked_sigma(terms.sigma)
-        found = beyond_promise(line.privacy, line.privacy.releases or central.rounds)
-        if found is not None:
+        epsilon = beyond_promise(line.privacy, line.privacy.releases or central.rounds)
+        if epsilon is not None:
             raise InvalidSettings(
-                f"the noise of {where} gives epsilon {found:.4g}, and its clients are promised {central.epsilon:g}; "
-                "the leader has to create the study with more noise"
+                f"the noise of {where} gives epsilon {epsilon:.4g}, but its clients are promised {central.epsilon:g}; "
+                "the leader must create the study with more noise"
             )
     return terms

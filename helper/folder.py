@@ -1,19 +1,28 @@
-"""The folder of a helper: its keys, each a file that nobody but its owner may read, and its records.
+"""A helper's folder, with its keys and records, and backups of it.
 
-helper.key           the secret that the helper's identity follows from
-keys/<offer>.key     the private key of an offer; deleted when it is retired
+helper.key           the secret that the helper's identity is derived from
+keys/<offer>.key     the private key of an offer; deleted when the offer is retired
 helper.sqlite        lines, offers, answers and the documents in them (`fedping.helper.records`)
+
+Only the owner may read the keys.
+
+A backup lacks the answers that were made after it. Answering these requests again would release a second sum, with
+other noise or without one client, and so reveal clients. So a backup answers nothing until it is restored, and then
+only from a version on that its operator has asked the leader for.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedping.helper.records import Records, make_records, open_records
+from fedping.helper.records import Records, adopt, make_records, open_records
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.local_files import make_folder, others_may_use, write_secret
 from fedping.protocol.sharing.keys import Identity, identity_of, signing_key
@@ -35,20 +44,20 @@ class HelperFolder:
 
     @cached_property
     def key(self) -> Ed25519PrivateKey:
-        """What the helper signs with."""
+        """The key that the helper signs with."""
         return signing_key(self.secret, PURPOSE)
 
     @property
     def identity(self) -> Identity:
-        """Who the helper is."""
+        """The helper's identity."""
         return identity_of(self.key)
 
     def records(self) -> Records:
-        """Open the records; whoever does closes them. Threads and processes open their own."""
+        """Open the records, for the caller to close. Each thread and process opens its own."""
         return open_records(self.path / "helper.sqlite", self.identity)
 
     def key_file(self, offer: bytes) -> Path:
-        """Return where the private key of an offer is."""
+        """Return the file of the private key of an offer."""
         return self.path / "keys" / f"{offer.hex()}.key"
 
 
@@ -56,7 +65,7 @@ def make_helper(path: Path) -> HelperFolder:
     """Make a helper's folder, with a new identity and no lines.
 
     Raises:
-        FedpingError: there is one already, or it cannot be written.
+        FedpingError: the folder is a helper's already, or it can't be written.
     """
     if (path / "helper.key").exists():
         raise FedpingError(f"{path} is a helper's folder already; it keeps its identity, so give another with --folder")
@@ -64,36 +73,40 @@ def make_helper(path: Path) -> HelperFolder:
     try:
         make_empty(path)
         make_records(path / "helper.sqlite", made.identity)
-        write_secret(path / "helper.key", made.secret)  # last: what has it is whole
+        write_secret(path / "helper.key", made.secret)  # last, so that a folder with a key is complete
     except OSError as error:
         raise FedpingError(f"no helper can be made in {path}: {error.strerror}; give another with --folder") from error
     return made
 
 
 def make_empty(path: Path) -> None:
-    """Make the folders, which nobody but their owner may enter."""
+    """Make the folders, readable by their owner only, without records."""
     make_folder(path)
     path.chmod(0o700)
     (path / "keys").mkdir(mode=0o700, exist_ok=True)
-    (path / "helper.sqlite").unlink(missing_ok=True)  # of one that was killed while it was made
+    (path / "helper.sqlite").unlink(missing_ok=True)  # left by a process that was killed here
 
 
 def open_folder(path: Path) -> HelperFolder:
-    """Return a helper's folder.
+    """Open a helper's folder.
 
     Raises:
-        InvalidSettings: it is none, or others than its owner may read its key.
+        InvalidSettings: it is not a helper's folder, or others than its owner may read its key.
     """
     if not (path / "helper.key").exists():
-        raise InvalidSettings(f"{path} is no helper's folder; make one with 'fedping helper init', or give --folder")
+        raise InvalidSettings(f"{path} is not a helper's folder; make one with 'fedping helper init', or give --folder")
     return HelperFolder(path, read_secret(path / "helper.key", SECRET_BYTES))
 
 
 def read_secret(path: Path, size: int) -> bytes:
-    """Return a secret of so many bytes.
+    """Return the secret in a file.
+
+    Args:
+        path: the file, with hexadecimal digits.
+        size: the size of the secret, in bytes.
 
     Raises:
-        InvalidSettings: it cannot be read, is none, or others than its owner may read it.
+        InvalidSettings: the file can't be read, has no such secret, or others than its owner may read it.
     """
     try:
         text, mode = path.read_text().strip(), path.stat().st_mode
@@ -106,3 +119,71 @@ def read_secret(path: Path, size: int) -> bytes:
     if len(secret) != size:
         raise InvalidSettings(f"the key {path} is damaged; take it from a backup of the folder")
     return secret
+
+
+def back_up(folder: HelperFolder, to: Path) -> None:
+    """Copy a helper's folder with its keys to a new one, also while the helper answers.
+
+    Raises:
+        FedpingError: the new folder exists and is not empty, or can't be written.
+    """
+    _refuse_existing(to)
+    try:
+        make_empty(to)
+        with folder.records() as records:
+            _copy_keys(folder, to)
+            records.copy_to(to / "helper.sqlite")
+        _copy_keys(folder, to)  # again, for keys made in the meantime: a key without its offer does no harm
+        write_secret(to / "helper.key", folder.secret)  # last, so that a folder with a key is complete
+    except (OSError, sqlite3.Error) as error:
+        raise FedpingError(f"cannot write a backup to {to}: {error}; give another folder") from error
+
+
+def restore(backup: Path, to: Path, first: Mapping[tuple[str, str], int]) -> HelperFolder:
+    """Make a helper's folder from a backup, and return it.
+
+    Args:
+        backup: the backup, which is not changed.
+        to: the folder to make, which must not exist or be empty.
+        first: by study and line, the first version that may be answered: one after the newest that the leader has.
+
+    Raises:
+        InvalidSettings: ``first`` lacks a line of the backup, or has one that is not in it.
+        FedpingError: ``to`` is not empty, or the backup can't be read.
+    """
+    _refuse_existing(to)
+    copy = open_folder(backup)
+    try:
+        with open_records(backup / "helper.sqlite", copy.identity, a_copy=True) as records:
+            lines = {(each.study, each.line): each for each in records.lines()}
+            for study, line in lines.keys() ^ first.keys():
+                state = "is in the backup" if (study, line) in lines else "is not in the backup"
+                raise InvalidSettings(
+                    f"line '{line}' of study '{study}' {state}; give --from {study}/{line}=VERSION once for each line "
+                    "of the backup, with the version after the newest that is published"
+                )
+            fences = {lines[each].number: max(first[each], lines[each].first) for each in lines}
+            make_empty(to)  # after all checks, because a repeated command refuses an existing folder
+            records.copy_to(to / "helper.sqlite")
+        adopt(to / "helper.sqlite")
+        with open_records(to / "helper.sqlite", copy.identity) as restored, restored.writing():
+            for number, version in fences.items():
+                restored.begin_at(number, version)
+        _copy_keys(copy, to)
+        write_secret(to / "helper.key", copy.secret)
+    except (OSError, sqlite3.Error) as error:
+        raise FedpingError(f"cannot restore {backup} to {to}: {error}") from error
+    return open_folder(to)
+
+
+def _refuse_existing(to: Path) -> None:
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise FedpingError(f"{to} exists, and nothing is overwritten; give a new folder")
+
+
+def _copy_keys(folder: HelperFolder, to: Path) -> None:
+    """Copy the keys of offers that the folder does not have yet."""
+    for key in sorted((folder.path / "keys").glob("*.key")):
+        if not (to / "keys" / key.name).exists():
+            with suppress(FileNotFoundError):  # retired a moment ago
+                write_secret(to / "keys" / key.name, bytes.fromhex(key.read_text()))

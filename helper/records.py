@@ -1,12 +1,12 @@
-"""What a helper remembers, in SQLite: the lines it has pinned, its offers, its answers, and the documents in them.
+"""A helper's records, in SQLite: the lines it has pinned, its offers, its answers, and the documents in them.
 
-An answer and its documents are written in one transaction, which is on disk before a byte of the answer is sent. What
-must not happen twice, an answer to a version and a document in an answer, are keys of tables: of two processes that
-answer the same, one writes.
+An answer and its documents are written in one transaction, which is on disk before a byte of the answer is sent. A
+version has one answer and a document is in one answer, because these are keys of tables: of two processes that answer
+the same request, one writes.
 
-A folder that comes from a copy has forgotten what was answered since, and would answer it again, with other noise. So
-the records know the file that they were made in, and a copy has to be restored (`fedping.helper.backup`), which says
-from which version on each line is answered.
+A copy of the records lacks later answers, and would answer their requests again, with other noise. So the records know
+the file that they were made in, and a copy must be restored (`fedping.helper.folder`), with the first version that each
+line may answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedping.protocol.sharing.offer import Offer
 
 FORMAT = 1
 BUSY_SECONDS = 60.0
-"""How long one process waits for another that is writing: a million documents take some seconds."""
+"""Seconds that a process waits for another that is writing: a million documents take some seconds."""
 
 LAST_VERSION = 2**63 - 1
 """The largest number that SQLite holds."""
@@ -52,7 +52,7 @@ _LOOKED_UP_AT_ONCE = 500
 
 
 class Unavailable(FedpingError):
-    """The records are there, and cannot be opened now: the disk is full, or somebody may not."""
+    """The records exist, but can't be opened now: the disk is full, or a permission is missing."""
 
 
 class Pinned(NamedTuple):
@@ -60,8 +60,10 @@ class Pinned(NamedTuple):
 
     Attributes:
         number: the line's, in the records.
-        rounds: how many versions its guarantee allows to answer; None for any number.
-        first: versions before it are not answered, unless they are in the records.
+        study: its study.
+        line: its name.
+        rounds: maximum number of answered versions by its guarantee; None for any number.
+        first: earlier versions are not answered, unless they are in the records.
     """
 
     number: int
@@ -72,26 +74,42 @@ class Pinned(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """An offer, and since when it is retired; None if it is not."""
+    """An offer, and when it was retired; None if it was not."""
 
     offer: Offer
     retired: str | None
 
 
 class Answered(NamedTuple):
-    """What is known of an answer: the digest of the request, and the answer as it travels."""
+    """The digest of a request, and the answer as it is sent."""
 
     request: str
     answer: bytes
 
 
-class Told(NamedTuple):
-    """What a line's records say of its answers.
+class NewAnswer(NamedTuple):
+    """An answer to be kept.
 
     Attributes:
-        answers: how many there are; of a restored folder, versions before its first one count as answered.
-        newest: the newest version of them, and when it was answered; None without any.
-        documents: how many document ids are kept.
+        version: the version that it is for.
+        answered: the request's digest, and the answer.
+        made: when, in UTC, as ISO 8601.
+        refused: the number of clients that it leaves out.
+    """
+
+    version: int
+    answered: Answered
+    made: str
+    refused: int
+
+
+class Totals(NamedTuple):
+    """The totals of a line's records.
+
+    Attributes:
+        answers: number of answers; in a restored folder, versions before its first one count as answered.
+        newest: the newest version that is answered, and when; None if there is none.
+        documents: number of document ids.
     """
 
     answers: int
@@ -113,7 +131,7 @@ class Records:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Have all that is written within be written together, or not at all; nobody else writes meanwhile."""
+        """Write everything in the block in one transaction; other processes wait."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -134,14 +152,14 @@ class Records:
 
     def pin(self, study: str, line: str, rounds: int | None) -> int:
         """Pin a line; return its number."""
-        found = self._database.execute(
+        rows = self._database.execute(
             "INSERT INTO lines (study, line, rounds) VALUES (?, ?, ?) RETURNING id", (study, line, rounds)
         ).fetchall()
-        number: int = found[0][0]
+        number: int = rows[0][0]
         return number
 
     def begin_at(self, line: int, first: int) -> None:
-        """Have versions before one refused, unless they are in the records."""
+        """Refuse versions before ``first`` from now on, unless they are in the records."""
         self._database.execute("UPDATE lines SET first = ? WHERE id = ?", (first, line))
 
     def offers(self, line: int) -> list[Offered]:
@@ -170,15 +188,15 @@ class Records:
         rows = self._all("SELECT answer FROM answers WHERE request = ?", request)
         return rows[0][0] if rows else None
 
-    def told(self, line: int) -> Told:
-        """Return what is known of a line's answers."""
+    def totals(self, line: int) -> Totals:
+        """Return the totals of a line."""
         answers = self.answers(line)
         newest = self._all("SELECT version, made FROM answers WHERE line = ? ORDER BY version DESC LIMIT 1", line)
         [[documents]] = self._all("SELECT count(*) FROM documents WHERE line = ?", line)
-        return Told(answers, newest[0] if newest else None, documents)
+        return Totals(answers, newest[0] if newest else None, documents)
 
     def answers(self, line: int) -> int:
-        """Return how many versions of a line are answered, or may have been before the folder was restored."""
+        """Return the number of a line's versions that are answered, or may have been before the folder was restored."""
         [[answers]] = self._all(
             "SELECT first + (SELECT count(*) FROM answers WHERE line = lines.id AND version >= first) "
             "FROM lines WHERE id = ?",
@@ -188,7 +206,7 @@ class Records:
         return number
 
     def used(self, line: int, documents: Sequence[bytes]) -> frozenset[bytes]:
-        """Return which of these documents are in an answer.
+        """Return those of some documents that are in an answer.
 
         Args:
             line: the line's number.
@@ -196,34 +214,31 @@ class Records:
         """
         if not self._all("SELECT 1 FROM documents WHERE line = ? LIMIT 1", line):
             return frozenset()
-        found = set[bytes]()
+        used = set[bytes]()
         ids = (each for arm in documents for each in _ids(arm))
         while some := list(islice(ids, _LOOKED_UP_AT_ONCE)):
             marks = ",".join("?" * len(some))
             query = f"SELECT document FROM documents WHERE line = ? AND document IN ({marks})"
-            found.update(bytes(each) for (each,) in self._all(query, line, *some))
-        return frozenset(found)
+            used.update(bytes(each) for (each,) in self._all(query, line, *some))
+        return frozenset(used)
 
-    def keep(
-        self,
-        line: int,
-        version: int,
-        answered: Answered,
-        documents: Sequence[bytes],
-        made: str,
-        refused: int,
-        *,
-        but: Set[bytes] = frozenset(),
-    ) -> None:
-        """Keep an answer with its documents, ``but`` those that an answer has had; call it within :meth:`writing`.
+    def keep(self, line: int, new: NewAnswer, documents: Sequence[bytes], *, but: Set[bytes] = frozenset()) -> None:
+        """Keep an answer and its documents; call it within :meth:`writing`.
+
+        Args:
+            line: the line's number.
+            new: the answer.
+            documents: ids of 16 bytes, one after the other, of each arm.
+            but: the documents among them that are in an earlier answer.
 
         Raises:
-            Refused: one of them has come into another answer meanwhile.
+            Refused: a document is in an answer that another process has made in the meantime.
         """
         clients = sum(len(arm) // DOCUMENT_BYTES for arm in documents)
         try:
             self._database.execute(
-                "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", (line, version, *answered, made, clients, refused)
+                "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (line, new.version, *new.answered, new.made, clients, new.refused),
             )
             self._database.executemany(
                 "INSERT INTO documents VALUES (?, ?)",
@@ -231,11 +246,11 @@ class Records:
             )
         except sqlite3.IntegrityError as error:
             raise Refused(
-                "storage", "another answer was made meanwhile with a document of this request: ask again"
+                "storage", "another answer has a document of this request in the meantime: ask again"
             ) from error
 
     def copy_to(self, path: Path) -> None:
-        """Write a copy to a new file, which has to be restored before it is of use."""
+        """Write a copy to a new file, which must be restored before it can be used."""
         copy = sqlite3.connect(path, isolation_level=None)
         try:
             self._database.backup(copy)
@@ -250,10 +265,10 @@ class Records:
 
 
 def make_records(path: Path, identity: str) -> None:
-    """Make the records of a helper that has none, in a new file.
+    """Make empty records of a helper in a new file.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file can't be written.
     """
     try:
         database = _connected(path)
@@ -269,12 +284,16 @@ def make_records(path: Path, identity: str) -> None:
 
 
 def open_records(path: Path, identity: str, *, a_copy: bool = False) -> Records:
-    """Return the records of a helper, open.
+    """Open the records of a helper.
+
+    Args:
+        path: the file of the records.
+        identity: the helper's identity.
+        a_copy: whether a copy, as of a backup, may be opened.
 
     Raises:
-        Unavailable: they cannot be opened now.
-        FedpingError: they are missing, damaged, another helper's or a newer fedping's, or a copy of what they were and
-            ``a_copy`` is not given.
+        Unavailable: they can't be opened now.
+        FedpingError: they are missing, damaged, another helper's, a newer fedping's, or a copy that is not allowed.
     """
     if not path.exists():
         raise FedpingError(f"the records {path} are missing; restore the folder from a backup")
@@ -284,17 +303,17 @@ def open_records(path: Path, identity: str, *, a_copy: bool = False) -> Records:
             [(format_,)] = database.execute("PRAGMA user_version").fetchall()
             if format_ != FORMAT:
                 raise FedpingError(
-                    f"the records {path} have format {format_}, and this fedping reads {FORMAT}; update it"
+                    f"the records {path} have format {format_}, but this fedping reads {FORMAT}; update it"
                 )
             [(whose, file)] = database.execute("SELECT identity, file FROM folder").fetchall()
             if whose != identity:
                 raise FedpingError(
-                    f"the records {path} are not of the helper whose key is beside them; restore a backup"
+                    f"the records {path} are not of the helper whose key is next to them; restore a backup"
                 )
             if file != _file(path) and not a_copy:
                 raise FedpingError(
-                    f"the records {path} are a copy, and what was answered since is not in it: it might be answered "
-                    "again; make it a helper's folder with 'fedping helper restore'"
+                    f"the records {path} are a copy, which lacks later answers and might answer their requests again; "
+                    "make it a helper's folder with 'fedping helper restore'"
                 )
         except BaseException:
             database.close()
@@ -309,7 +328,7 @@ def open_records(path: Path, identity: str, *, a_copy: bool = False) -> Records:
 
 
 def adopt(path: Path) -> None:
-    """Make a copy the records of the folder that it is in."""
+    """Mark a copy as the records of the folder that it is in."""
     database = _connected(path)
     try:
         database.execute("UPDATE folder SET file = ?", (_file(path),))
@@ -327,9 +346,9 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _file(path: Path) -> str:
-    """Return what tells a file from a copy of it."""
-    seen = path.stat()
-    return f"{seen.st_dev}:{seen.st_ino}"
+    """Return the device and inode of a file, which its copies don't have."""
+    stat = path.stat()
+    return f"{stat.st_dev}:{stat.st_ino}"
 
 
 def _ids(documents: bytes) -> Iterable[bytes]:

@@ -1,4 +1,4 @@
-"""A request as it comes, and the answer as it goes: once for a version, and on disk before anybody has it."""
+"""Answers requests as they arrive: one answer for each version, written to disk before it is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msgspec import DecodeError, Meta, Raw, Struct, ValidationError, msgpack
 from fedping.helper.aggregate import arms_answered, bytes_a_client, check_age
 from fedping.helper.enrol import current, keys_of
 from fedping.helper.folder import HelperFolder
-from fedping.helper.records import LAST_VERSION, Answered, Pinned, Records, Unavailable
+from fedping.helper.records import LAST_VERSION, Answered, NewAnswer, Pinned, Records, Unavailable
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.local_files import sync_folder
 from fedping.protocol.notation import utc_now
@@ -39,11 +39,11 @@ from fedping.server_jobs.privacy.noise import Noise, SystemNoise
 MOST_ARMS = 64
 
 _AROUND = 16_384
-"""Bytes of a request beside what it has of each client: the signature, names, and where what begins."""
+"""Bytes of a request without its clients: the signature, names, and positions of the parts."""
 
 
 class _Heading(Struct, frozen=True):
-    """What of a request is read before it is known who has sent it: little, whatever it is."""
+    """The small part of a request that is read before its signature is checked."""
 
     study: Name
     line: Name
@@ -51,9 +51,16 @@ class _Heading(Struct, frozen=True):
 
 
 class Reply(NamedTuple):
-    """An answer as it travels, and what a log may say of it.
+    """An answer, and the facts about it that may be logged.
 
-    ``clients`` were asked for, of whom ``refused`` are not in it; ``again`` is whether it was answered before.
+    Attributes:
+        data: the answer as it is sent.
+        study: the study of the line.
+        line: the line.
+        version: the version that the answer is for.
+        clients: number of clients in the request.
+        refused: number of them that the answer leaves out.
+        again: whether the request was answered before.
     """
 
     data: bytes
@@ -74,19 +81,19 @@ def reply(
     threads: int = 1,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Reply:
-    """Return the answer to a request, which is on disk then; for the same request the same bytes.
+    """Return the answer to a request, after writing it to disk; the same request gets the same bytes.
 
     Args:
-        folder: the helper's.
-        data: the request as it came, from anybody.
+        folder: the helper's folder.
+        data: the request as it arrived, from any sender.
         now: the helper's time, with a time zone.
-        noise: what draws the noise; the operating system's randomness by default.
-        threads: how many open shares at a time.
-        on_step: told what was just done: "read", "searched", "looked", "summed", "signed", "written", "kept".
+        noise: draws the noise; None for the operating system's randomness.
+        threads: number of threads that open shares.
+        on_step: called with each finished step: "read", "searched", "looked", "summed", "signed", "written", "kept".
 
     Raises:
-        Refused: there is no answer, for a reason that can be told to whoever asked. Nothing of the request is kept.
-        FedpingError: the helper's folder is not in order.
+        Refused: there is no answer, for a reason that the sender may know. Nothing of the request is kept.
+        FedpingError: the helper's folder is faulty.
     """
     try:
         return _replied(folder, data, now, noise or SystemNoise(), threads, on_step)
@@ -100,21 +107,20 @@ def _replied(
     folder: HelperFolder, data: bytes, now: datetime, noise: Noise, threads: int, on_step: Callable[[str], None]
 ) -> Reply:
     heading = _heading(data)
-    with _told_of_the_disk(), folder.records() as records:
+    with _refusing_without_disk(), folder.records() as records:
         pinned = records.line(heading.study, heading.line)
         if pinned is None:
             raise Refused(
                 "unknown",
-                f"this helper does not take part in line '{heading.line}' of study '{heading.study}'; its operator has "
-                "to join it",
+                f"this helper has not joined line '{heading.line}' of study '{heading.study}'; its operator has to",
             )
         offers = records.offers(pinned.number)
         terms = terms_of(current(offers), folder.identity)
         if not is_from(data, Request, terms.leader):
             raise Refused(
                 "forged",
-                f"the request is not signed by the leader {terms.leader[:16]}…, whom line '{pinned.line}' of study "
-                f"'{pinned.study}' was joined with",
+                f"the request is not signed by the leader {terms.leader[:16]}… of line '{pinned.line}' of study "
+                f"'{pinned.study}'",
             )
         request, digest = _read(data), digest_of_signed(data)
         on_step("read")
@@ -127,7 +133,7 @@ def _replied(
         documents = [arm.documents for arm in request.arms]
         used = records.used(pinned.number, documents)
         on_step("looked")
-        # Another process may have answered since the look above, and then it is its answer that has used them.
+        # Another process may have answered since the search above, and used these documents.
         known = _known(records, pinned, request.version, digest)
         if known is not None:
             return _reply_of(known.answer, pinned, request, again=True)
@@ -140,11 +146,12 @@ def _replied(
         answered = Answered(digest, signed(answer, folder.key))
         on_step("signed")
         with records.writing():
-            known = _known(records, pinned, request.version, digest)  # another process may have answered meanwhile
+            known = _known(records, pinned, request.version, digest)  # by another process in the meantime
             if known is None:
                 _check_rounds(records, pinned)
                 refused = sum(len(arm.refused) for arm in arms)
-                records.keep(pinned.number, request.version, answered, documents, made, refused, but=used)
+                new = NewAnswer(request.version, answered, made, refused)
+                records.keep(pinned.number, new, documents, but=used)
                 on_step("written")
         on_step("kept")
         return _reply_of((known or answered).answer, pinned, request, again=known is not None)
@@ -158,10 +165,10 @@ def _heading(data: bytes) -> _Heading:
 
 
 def read_request(folder: HelperFolder, file: Path) -> bytes:
-    """Return the bytes of a file that is to be a request.
+    """Return the bytes of a file with a request.
 
     Raises:
-        InvalidSettings: it cannot be read, or is longer than any request of the lines here.
+        InvalidSettings: the file can't be read, or is longer than any request of the helper's lines.
     """
     with folder.records() as records:
         newest = [current(records.offers(each.number)) for each in records.lines()]
@@ -173,16 +180,16 @@ def read_request(folder: HelperFolder, file: Path) -> bytes:
         raise InvalidSettings(f"the request {file} cannot be read: {error.strerror}; give another file") from error
     if len(data) > most:
         raise InvalidSettings(
-            f"{file} has more than {most:,} bytes, so it is no request of a line here; give another file"
+            f"{file} has more than {most:,} bytes, so it is not a request of a line of this helper; give another file"
         )
     return data
 
 
 def write_answer(file: Path, data: bytes) -> None:
-    """Write an answer to a file, which is whole or as it was.
+    """Write an answer to a file at once, so that it is never incomplete.
 
     Raises:
-        FedpingError: it cannot be written; the answer is kept all the same.
+        FedpingError: the file can't be written; the records keep the answer.
     """
     hidden = file.with_name(f".{file.name}.tmp-{os.getpid()}")
     try:
@@ -202,7 +209,7 @@ def write_answer(file: Path, data: bytes) -> None:
 
 
 def largest_request(terms: Terms) -> int:
-    """Return how many bytes a request of a line has at most."""
+    """Return the maximum size of a request of a line, in bytes."""
     return MOST_CLIENTS * bytes_a_client(terms) + _AROUND
 
 
@@ -218,47 +225,47 @@ def _read(data: bytes) -> Request:
     except ValueError as error:
         raise _unreadable(error) from error
     if request.version > LAST_VERSION:
-        raise _unreadable("no version has such a number")
+        raise _unreadable("its version's number is too large")
     return request
 
 
 def _unreadable(why: object) -> Refused:
-    return Refused("unreadable", f"this is no request of a leader that this helper can read: {why}")
+    return Refused("unreadable", f"this helper can't read the request: {why}")
 
 
 def _known(records: Records, pinned: Pinned, version: int, digest: str) -> Answered | None:
-    """Return the answer that a request has already.
+    """Return the answer that the records have for a request; None if it is not answered.
 
     Raises:
-        Refused: another request has it, or may have had it.
+        Refused: the version was answered to another request, or may have been.
     """
-    found = records.answered(pinned.number, version)
-    if found is not None and found.request == digest:
-        return found
-    if found is not None:
-        raise Refused("answered", f"version {version} is answered, to another request; a version has one answer")
+    answered = records.answered(pinned.number, version)
+    if answered is not None and answered.request == digest:
+        return answered
+    if answered is not None:
+        raise Refused("answered", f"version {version} was answered to another request; a version has one answer")
     if version < pinned.first:
         raise Refused(
             "answered",
-            f"version {version} may have been answered before this helper was restored, which answers from version "
+            f"version {version} may have been answered before this helper was restored; it answers from version "
             f"{pinned.first} on",
         )
     return None
 
 
 def _check_rounds(records: Records, pinned: Pinned) -> None:
-    """Raise :class:`Refused` if as many versions may be answered as the guarantee to clients allows."""
+    """Raise :class:`Refused` if as many versions are answered as the guarantee to clients allows."""
     if pinned.rounds is not None and records.answers(pinned.number) >= pinned.rounds:
         raise Refused(
             "other_terms",
-            f"what line '{pinned.line}' of study '{pinned.study}' guarantees is for {pinned.rounds:,} rounds, and so "
-            "many are answered; the line is over",
+            f"the guarantee of line '{pinned.line}' of study '{pinned.study}' is for {pinned.rounds:,} rounds, all "
+            "of which are answered; the line has ended",
         )
 
 
 @contextmanager
-def _told_of_the_disk() -> Iterator[None]:
-    """Have records that cannot be read or written refuse a request."""
+def _refusing_without_disk() -> Iterator[None]:
+    """Turn errors of the records' disk into a refusal."""
     try:
         yield
     except (sqlite3.Error, OSError, Unavailable) as error:
@@ -270,7 +277,7 @@ def _of_storage(error: BaseException) -> str:
         error = error.__cause__
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
-        return "the helper's disk has no room left, so nothing was answered; its operator has to make room: ask again"
+        return "the helper's disk has no room left, so nothing was answered; its operator must make room: ask again"
     if code == sqlite3.SQLITE_BUSY:
         return "the helper's records are in use, so nothing was answered; ask again"
-    return "the helper cannot read or write its records, so nothing was answered; its operator has to look: ask again"
+    return "the helper cannot read or write its records, so nothing was answered; its operator must look: ask again"

@@ -1,12 +1,12 @@
 """The helper's service over HTTP.
 
-    POST /answers                 a request -> the answer, or why there is none; 202 while it is worked on
+    POST /answers                 a request -> the answer, or the reason for a refusal; 202 while it is worked on
     GET  /answers/<digest>        the answer to the request of that digest
     GET  /offers/<study>/<line>   the newest offer
     GET  /metrics, /__heartbeat__, /__lbheartbeat__, /__version__
 
-One request is worked on at a time, and a few may arrive: memory is bounded by these and the largest request. Bodies
-that come slowly are cut off. Nothing of a client is logged: no document and no address.
+One request is worked on at a time, and a few may arrive: they and the largest request bound the memory. Slow bodies
+are cut off. Nothing about clients is logged, neither documents nor addresses.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 LOGGED = "fedping helper: "
-"""What stands before all that is logged as text."""
+"""The beginning of every line that is logged as text."""
 
 MIB = 1024 * 1024
 
 BODIES = 2
-"""Requests that may arrive at a time, beside the one that is worked on."""
+"""Requests that may arrive at a time, in addition to the one that is worked on."""
 
 SPAN, LEAST_RATE = 10.0, 64 * 1024
-"""A body has to bring so many bytes a second in every such span of seconds, or is cut off."""
+"""The span in seconds, and the bytes a second in every span, below which a body is cut off."""
 
 RETRY_AFTER = 5
 
@@ -62,7 +62,7 @@ CONNECTIONS = 64
 CONNECTION_BYTES = 64 * 1024
 
 KILL_AFTER = 5
-"""Seconds that a stopping server has for what it is at."""
+"""Seconds in which a stopping server may finish its work."""
 
 STATUS: dict[Reason, int] = {
     "unreadable": 400,
@@ -88,7 +88,7 @@ class ServeSettings:
         host, port: where it listens.
         threads: how many open shares at a time.
         most_bytes: of a request; of a line whose largest request is shorter, that.
-        patience: seconds that whoever asks waits for an answer before it is told to come again; proxies wait longer.
+        patience: seconds that a leader waits for an answer before it is asked to retry; shorter than proxies' timeouts.
     """
 
     folder: Path
@@ -115,7 +115,7 @@ Answering: TypeAlias = Callable[[bytes], Reply]
 class Desk:
     """The one request that is worked on, and the last refusal.
 
-    A refusal after minutes of work is not in the records, and whoever comes again for it is told without working again.
+    A refusal after minutes of work is not in the records. A leader that asks again gets it without another computation.
     """
 
     answering: Answering
@@ -124,16 +124,16 @@ class Desk:
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "answer"))
 
     def begin(self, digest: str, data: bytes) -> asyncio.Future[Reply] | None:
-        """Return the work on a request, which begins if it has not; None while another one is worked on."""
+        """Return the work on a request, which begins if necessary; None while another request is worked on."""
         if self.work is not None and (digest == self.digest or not self.work.done()):
             return self.work if digest == self.digest else None
         self.digest = digest
         self.work = asyncio.get_running_loop().run_in_executor(self._threads, self.answering, data)
-        self.work.add_done_callback(lambda work: work.exception())  # told to whoever comes again, or to nobody
+        self.work.add_done_callback(lambda work: work.exception())  # reported when the leader asks again
         return self.work
 
     def end(self, work: asyncio.Future[Reply]) -> None:
-        """Forget work whose outcome has been told."""
+        """Forget work whose outcome has been sent."""
         if self.work is work:
             self.work = None
 
@@ -149,7 +149,9 @@ class Service:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.folder = open_folder(settings.folder)
-        self._held = self.folder.records()  # whoever is the last to close them flushes everything, at each request
+        self._held = (
+            self.folder.records()
+        )  # kept open, because closing the last connection flushes everything, at each request
         self.desk = Desk(self._answered)
         self.metrics = Metrics()
         self._arriving = 0
@@ -160,16 +162,16 @@ class Service:
         if scope.proto != "http":
             return
         try:
-            found = await self._response(scope, protocol)
-        except (FedpingError, sqlite3.Error, OSError) as error:  # whoever asks need not know of what
-            tell(f"the folder is not in order: {error}", before=LOGGED)
-            found = _error(503, "the helper's folder is not in order; its operator has to look")
-        except Exception:  # a defect of ours; a request that is not answered would be logged with what was sent
+            response = await self._response(scope, protocol)
+        except (FedpingError, sqlite3.Error, OSError) as error:  # clients don't learn the reason
+            tell(f"the folder is faulty: {error}", before=LOGGED)
+            response = _error(503, "the helper's folder is faulty; its operator must look")
+        except Exception:  # a defect; granian would log a request without an answer, with its contents
             tell_defect(LOGGED)
-            found = _error(500, "the helper failed on this request, which is a defect; ask again later")
-        headers = [("content-type", found.kind), ("content-length", str(len(found.body))), *found.headers]
+            response = _error(500, "the helper failed on this request, which is a defect; ask again later")
+        headers = [("content-type", response.kind), ("content-length", str(len(response.body))), *response.headers]
         with contextlib.suppress(ProtocolClosed):
-            protocol.response_bytes(found.status, headers, b"" if scope.method == "HEAD" else found.body)
+            protocol.response_bytes(response.status, headers, b"" if scope.method == "HEAD" else response.body)
 
     async def _response(self, scope: Scope, protocol: HTTPProtocol) -> Response:
         path = scope.path
@@ -189,10 +191,10 @@ class Service:
     async def _asked(self, scope: Scope, protocol: HTTPProtocol) -> Response:
         length = scope.headers.get("content-length") or ""
         if not (length.isascii() and length.isdigit() and len(length) < 16):
-            return _error(411, "a request says how long it is; send Content-Length")
+            return _error(411, "the request has no valid Content-Length; send it")
         most = await asyncio.get_running_loop().run_in_executor(self._pages, self._most_bytes)
         if int(length) > most:
-            why = f"the request has {int(length):,} bytes, and {most:,} are allowed; ask for fewer clients"
+            why = f"the request has {int(length):,} bytes, but {most:,} are allowed; ask for fewer clients"
             return self._refusal(Refused("too_many", why))
         if self._arriving >= BODIES:
             return _busy("other requests are arriving; ask again")
@@ -205,7 +207,7 @@ class Service:
 
     async def _worked_on(self, data: bytes) -> Response:
         if len(data) < SIGNATURE_BYTES:
-            return self._refusal(Refused("unreadable", "this is no request: it is shorter than a signature"))
+            return self._refusal(Refused("unreadable", "the request is shorter than a signature"))
         digest = digest_of_signed(data)
         work = self.desk.begin(digest, data)
         if work is None:
@@ -213,44 +215,44 @@ class Service:
         del data  # the work has it
         await asyncio.wait({work}, timeout=self.settings.patience)
         if not work.done():
-            told = msgspec.json.encode({"working": self.desk.digest})
-            return Response(202, told, headers=(("retry-after", str(RETRY_AFTER)),))
+            body = msgspec.json.encode({"working": self.desk.digest})
+            return Response(202, body, headers=(("retry-after", str(RETRY_AFTER)),))
         self.desk.end(work)
         try:
             return Response(200, work.result().data, "application/octet-stream")
         except Refused as error:
             return self._refusal(error, digest)
-        except FedpingError as error:  # of the folder, which whoever asks need not know
+        except FedpingError as error:  # of the folder, which the leader need not know
             tell(f"cannot answer: {error}", before=LOGGED)
-            return self._refusal(Refused("storage", "the helper's folder is not in order; its operator has to look"))
+            return self._refusal(Refused("storage", "the helper's folder is faulty; its operator must look"))
 
     def _answered(self, data: bytes) -> Reply:
         """Answer in a thread, and log it."""
         began = time.monotonic()
         try:
-            found = reply(self.folder, data, datetime.now(UTC), threads=self.settings.threads)
+            answer = reply(self.folder, data, datetime.now(UTC), threads=self.settings.threads)
         except Refused as error:
             tell(f"refused ({error.reason}): {error}", "warning", before=LOGGED)
             raise
         took = time.monotonic() - began
-        self.metrics.answered(found, took)
+        self.metrics.answered(answer, took)
         tell(
-            f"answered {'again' if found.again else 'first'}: version {found.version} of line '{found.line}' of study "
-            f"'{found.study}', {found.clients:,} clients, {found.refused:,} of them left out, {took:.1f} s",
+            f"answered {'again' if answer.again else 'first'}: version {answer.version} of line '{answer.line}' of "
+            f"study '{answer.study}', {answer.clients:,} clients, {answer.refused:,} of them left out, {took:.1f} s",
             "info",
             before=LOGGED,
-            study=found.study,
-            line=found.line,
-            version=found.version,
+            study=answer.study,
+            line=answer.line,
+            version=answer.version,
         )
-        return found
+        return answer
 
     def _refusal(self, error: Refused, request: str | None = None) -> Response:
         self.metrics.refused(error.reason)
         return Response(STATUS[error.reason], msgspec.json.encode(error.refusal(request)))
 
     def _most_bytes(self) -> int:
-        """Return how long a request may be: as long as the lines here can have, and the settings allow."""
+        """Return the maximum size of a request in bytes, by the helper's lines and the settings."""
         with self.folder.records() as records:
             newest = [current(records.offers(each.number)) for each in records.lines()]
         lengths = [largest_request(terms_of(offer, self.folder.identity)) for offer in newest]
@@ -282,47 +284,47 @@ class Service:
             return Response(200, answer, "application/octet-stream")
         if self.desk.working and self.desk.digest == digest:
             return Response(202, b'{"working":true}', headers=(("retry-after", str(RETRY_AFTER)),))
-        return _error(404, "there is no answer to such a request; POST the request to /answers")
+        return _error(404, "no request of this digest is answered; POST the request to /answers")
 
     def _offer(self, study: str, line: str) -> Response:
         with self.folder.records() as records:
             pinned = records.line(study, line)
             if pinned is None:
-                return _error(404, "this helper does not take part in such a line; its operator has to join it")
+                return _error(404, "this helper has not joined this line; its operator must join it")
             return Response(200, msgspec.json.encode(current(records.offers(pinned.number))))
 
     def _heartbeat(self) -> Response:
         checks = {name: not trouble for name, trouble in troubles(self.folder).items()}
-        told = {name: "ok" if well else "error" for name, well in checks.items()}
+        words = {name: "ok" if well else "error" for name, well in checks.items()}
         well = all(checks.values())
-        return _json({"status": "ok" if well else "error", "checks": told}, 200 if well else 503)
+        return _json({"status": "ok" if well else "error", "checks": words}, 200 if well else 503)
 
 
 def troubles(folder: HelperFolder) -> dict[str, str]:
-    """Return what is wrong with a helper's folder, by check; "" where nothing is."""
-    found = {"records": "", "keys": "", "disk": ""}
+    """Return the problems of a helper's folder by check; "" for a passed check."""
+    problems = {"records": "", "keys": "", "disk": ""}
     try:
         open_folder(folder.path)
         with folder.records() as records:
             offers = [records.offers(each.number) for each in records.lines()]
     except (FedpingError, sqlite3.Error, OSError) as error:
-        return found | {"records": str(error)}
+        return problems | {"records": str(error)}
     try:
         for each in offers:
             keys_of(folder, each)
     except (FedpingError, OSError) as error:
-        found["keys"] = str(error)
+        problems["keys"] = str(error)
     try:
         free = shutil.disk_usage(folder.path).free
     except OSError as error:
-        return found | {"disk": str(error)}
+        return problems | {"disk": str(error)}
     if free < LEAST_ROOM:
-        found["disk"] = f"{free // MIB:,} MiB are free in {folder.path}, less than an answer may take; make room"
-    return found
+        problems["disk"] = f"{free // MIB:,} MiB are free in {folder.path}, less than an answer may take; make room"
+    return problems
 
 
 class Metrics:
-    """What `/metrics` tells: nothing of clients, not even how many."""
+    """The metrics of `/metrics`; they reveal nothing about clients, not even their number."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -338,9 +340,9 @@ class Metrics:
         for again in ("yes", "no"):
             self._answers.labels(again)
 
-    def answered(self, found: Reply, seconds: float) -> None:
+    def answered(self, answer: Reply, seconds: float) -> None:
         """Count an answer."""
-        self._answers.labels("yes" if found.again else "no").inc()
+        self._answers.labels("yes" if answer.again else "no").inc()
         self._seconds.inc(seconds)
 
     def refused(self, reason: Reason) -> None:
@@ -348,7 +350,7 @@ class Metrics:
         self._refusals.labels(reason).inc()
 
     def page(self, working: bool) -> Response:
-        """Return them as Prometheus reads them."""
+        """Return the metrics in Prometheus' format."""
         from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
         self._working.set(working)
@@ -356,31 +358,31 @@ class Metrics:
 
 
 async def _received(protocol: HTTPProtocol, length: int) -> bytes | Response:
-    """Return a body, or what to answer if it ends too early or comes too slowly."""
-    got, seen, body = 0, 0, bytearray()
+    """Return a body, or an error's response if it ends too early or is too slow."""
+    arrived, before, body = 0, 0, bytearray()
 
     async def read() -> None:
-        nonlocal got
+        nonlocal arrived
         async for piece in protocol:
-            got += len(piece)
-            if got <= length:
+            arrived += len(piece)
+            if arrived <= length:
                 body.extend(piece)
 
-    # A task, because that is what can be cancelled: what the server runs requests as cannot.
+    # A task, because the server's own coroutine can't be cancelled.
     reading = asyncio.get_running_loop().create_task(read())
     while not reading.done():
         await asyncio.wait({reading}, timeout=SPAN)
-        if not reading.done() and got - seen < LEAST_RATE * SPAN:
+        if not reading.done() and arrived - before < LEAST_RATE * SPAN:
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError, ProtocolClosed):
                 await reading
             why = "the body came too slowly; send it again over a better connection"
             return _error(408, why, ("connection", "close"))
-        seen = got
-    if isinstance(reading.exception(), ProtocolClosed) or got != length:
-        return _error(400, f"the body ended after {got:,} of {length:,} bytes; send it again")
+        before = arrived
+    if isinstance(reading.exception(), ProtocolClosed) or arrived != length:
+        return _error(400, f"the body ended after {arrived:,} of {length:,} bytes; send it again")
     reading.result()
-    return cast(bytes, body)  # a copy would hold as much again, and nothing asks for more than bytes can
+    return cast(bytes, body)  # not copied: it is used as bytes only, and may be large
 
 
 def _json(value: object, status: int = 200) -> Response:
@@ -396,14 +398,14 @@ def _busy(sentence: str) -> Response:
 
 
 def serve(settings: ServeSettings, on_ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until SIGINT or SIGTERM; what is worked on then is given up, and nothing of it is kept.
+    """Serve until SIGINT or SIGTERM, which discards unfinished work.
 
     Args:
-        settings: how.
-        on_ready: called when nothing is found to be wrong, just before it listens.
+        settings: the settings.
+        on_ready: called after all checks, just before the server listens.
 
     Raises:
-        FedpingError: the folder is none of a helper, or not in order; the address is taken.
+        FedpingError: the folder is not a helper's, or is faulty; or the address is in use.
     """
     from fedping.server_jobs.forking_server import ServerSettings, http_server
     from fedping.server_jobs.listener import check_port

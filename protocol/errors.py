@@ -17,6 +17,10 @@ class FedpingError(Exception):
 
     exit_code = 1
 
+    def locate(self, where: str) -> None:
+        """Put the place of the mistake before the sentence, where an error passes code that knows the place."""
+        self.args = (f"{where}: {self}", *self.args[1:])
+
 
 class InvalidSettings(FedpingError):
     """An invalid study, model spec or option; nothing was started. Exit code 2, as for a wrong option."""

@@ -1,16 +1,22 @@
-"""Settings files in TOML: read and converted, or rejected with one sentence."""
+"""Settings in TOML: read and converted, or rejected with a sentence that names table and key; and written."""
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, time
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import ValidationError, inspect
 
-from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.extensions import OddSettings, with_own
-from fedping.protocol.validation_messages import validation_message
+from fedping.protocol.errors import InvalidSettings, UnfitTable
+from fedping.protocol.extensions import TO_LOAD, OddSettings, all_of, is_own, kind_of, structs_of, with_own
+from fedping.protocol.weights import NAME_PATTERN
 
 T = TypeVar("T")
 
@@ -62,3 +68,236 @@ def converted(raw: Any, kind: type[T], where: str) -> T:
         raise InvalidSettings(f"{where}{validation_message(odd.error, raw, odd.kind, odd.place)}") from odd
     except msgspec.ValidationError as error:
         raise InvalidSettings(f"{where}{validation_message(error, raw, kind)}") from error
+
+
+_PLACE = re.compile(r"^(?P<said>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_QUOTED = re.compile(r"[`'](.*)[`']")
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_MOST_LISTED = 25
+_WORDS = {
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`str`": "a text",
+    "`bool`": "true or false",
+    "`array`": "a list",
+    "`object`": "a table",
+    "`null`": "nothing",
+    f"a text matching regex {NAME_PATTERN!r}": "a name of letters, digits, '.', '_' and '-'",
+}
+"""The library's names of types, in the words of a TOML file."""
+
+
+def validation_message(error: ValidationError, raw: Any, kind: Any, inside: Sequence[str] = ()) -> str:
+    """Return the sentence for an error of :func:`msgspec.convert`.
+
+    Args:
+        error: the library's error, with the expected type and the place.
+        raw: the tables.
+        kind: the type that they, or the table at ``inside``, were converted to.
+        inside: the place of the converted table among the tables.
+    """
+    place = _PLACE.match(str(error))
+    assert place is not None
+    said, own = place["said"], _steps(place["path"] or "")
+    path, part = [*inside, *own], _value_at(raw, inside)
+    if isinstance(error.__cause__, UnfitTable):
+        return f"{_table(path, raw)}: {error.__cause__}" if path else str(error.__cause__)
+    quoted = _QUOTED.search(said)
+    name = quoted[1] if quoted else ""
+    if said.startswith("Object contains unknown field"):
+        names = _names(_type_at(kind, part, own), part, own)
+        has_none = f"{_table(path, raw)} has no setting" if path else "there is no setting"
+        return f"{has_none} '{name}'{_above(name, kind, raw, path) or _instead(name, names)}"
+    if said.startswith("Object missing required field"):
+        return (
+            f"{_table(path, raw)} needs the setting '{name}'; add it"
+            if path
+            else f"the setting '{name}' is missing; add it"
+        )
+    if said.startswith("Invalid"):
+        choices, more = _values(kind, part, own), _extension_to_name(kind, part, own)
+        given = f"'{name}'" if quoted else _short(_value_at(raw, path))
+        if more and not choices:
+            return f"{_setting(path, raw)} is {given}, and no extension of that name is loaded; {TO_LOAD}"
+        return f"{_setting(path, raw)} is {given}{_listed('choose one of', choices)}{more}"
+    if not path:
+        return said
+    for word, plain in _WORDS.items():
+        said = said.replace(word, plain)
+    return f"{_setting(path, raw)} is {_short(_value_at(raw, path))}: {said[0].lower()}{said[1:]}"
+
+
+def _steps(path: str) -> list[str]:
+    return [name or number for name, number in _STEP.findall(path)]
+
+
+def _table(path: Sequence[str], raw: Any) -> str:
+    """Return a table as the file heads it, and in lists which: "[lines.spec.weights] of weight 3 ('c') of line 1"."""
+    places = [_place(path[: depth + 1], raw) for depth, step in enumerate(path) if step.isdigit()]
+    return f"[{'.'.join(step for step in path if not step.isdigit())}]" + "".join(reversed(places))
+
+
+def _place(path: Sequence[str], raw: Any) -> str:
+    """Return which of a list's tables a path ends at, with its name if it has one."""
+    lists, table = path[-2] if path[:-1] else "", _value_at(raw, path)
+    what = lists.removesuffix("s") if lists.endswith("s") else "entry"
+    name = table.get("name") if isinstance(table, Mapping) else None
+    return f" of {what} {int(path[-1]) + 1}" + (f" ({_short(name)})" if isinstance(name, str) else "")
+
+
+def _setting(path: Sequence[str], raw: Any) -> str:
+    if path[-1].isdigit() and path[:-1]:
+        return f"value {int(path[-1]) + 1} of {_setting(path[:-1], raw)}"
+    return f"'{path[-1]}' in {_table(path[:-1], raw)}" if path[:-1] else f"'{path[-1]}'"
+
+
+def _above(name: str, kind: Any, raw: Any, path: Sequence[str]) -> str:
+    """Return where a setting belongs that an outer table has, below whose own tables it was written; else nothing."""
+    for depth in range(len(path) - 1, -1, -1):
+        outer = path[:depth]
+        if name in _names(_type_at(kind, raw, outer), raw, outer):
+            if outer:
+                return f"; it is one of {_table(outer, raw)}: write it above the tables of that"
+            return "; it is one of the whole file: write it above the first table"
+    return ""
+
+
+def _instead(name: str, settings: Sequence[str]) -> str:
+    """Return what to write instead of a name that is none of the settings."""
+    near = get_close_matches(name, settings, n=1)
+    return f"; did you mean '{near[0]}'?" if near else _listed("choose one of", settings)
+
+
+def _listed(before: str, choices: Sequence[str]) -> str:
+    return f"; {before} {', '.join(choices)}" if 0 < len(choices) <= _MOST_LISTED else ""
+
+
+def _value_at(raw: Any, path: Sequence[str]) -> Any:
+    for step in path:
+        if isinstance(raw, Mapping):
+            raw = raw.get(step)
+        elif isinstance(raw, Sequence) and step.isdigit() and int(step) < len(raw):
+            raw = raw[int(step)]
+    return raw
+
+
+def _type_at(kind: Any, raw: Any, path: Sequence[str]) -> inspect.Type | None:
+    """Return what may stand at a place; of several structs the one that the value there chooses."""
+    found: inspect.Type | None = inspect.type_info(kind)
+    for depth, step in enumerate(path):
+        if isinstance(found, inspect.VarTupleType):
+            found = found.item_type
+            continue
+        struct = _struct(found, _value_at(raw, path[:depth]))
+        found = next((field.type for field in struct.fields if field.encode_name == step), None) if struct else None
+    return found
+
+
+def _struct(found: inspect.Type | None, value: Any) -> inspect.StructType | None:
+    structs = structs_of(found)
+    if len(structs) > 1 and isinstance(value, Mapping):
+        structs = [each for each in structs if each.tag_field and value.get(each.tag_field) == each.tag]
+    return structs[0] if len(structs) == 1 else None
+
+
+def _names(found: inspect.Type | None, raw: Any, path: Sequence[str]) -> list[str]:
+    """Return the settings that a table has."""
+    struct = _struct(found, _value_at(raw, path))
+    return [field.encode_name for field in struct.fields] if struct else []
+
+
+def _values(kind: Any, raw: Any, path: Sequence[str]) -> list[str]:
+    """Return what a setting may be: the tags of the structs that its table may be, or the words of a literal."""
+    structs = [each for each in structs_of(_type_at(kind, raw, path[:-1])) if path and each.tag_field == path[-1]]
+    if structs:
+        extensions = [each.name for own in structs if is_own(own) for each in all_of(kind_of(own))]
+        return [*(str(each.tag) for each in structs if not is_own(each)), *extensions]
+    found = _type_at(kind, raw, path)
+    types = found.types if isinstance(found, inspect.UnionType) else (found,)
+    return [str(value) for each in types if isinstance(each, inspect.LiteralType) for value in each.values]
+
+
+def _extension_to_name(kind: Any, raw: Any, path: Sequence[str]) -> str:
+    """Return what to do about an extension that is not loaded, where one may stand."""
+    structs = [each for each in structs_of(_type_at(kind, raw, path[:-1])) if path and each.tag_field == path[-1]]
+    return f", or, if it is an extension, {TO_LOAD}" if any(map(is_own, structs)) else ""
+
+
+def _short(value: Any) -> str:
+    text = f"'{value}'" if isinstance(value, str) else f"{value}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_text(tables: Mapping[str, Any]) -> str:
+    """Return tables as TOML, in the style of the shipped files: small tables in one line, arrays of tables last."""
+    return "\n".join(_lines(tables)).strip("\n") + "\n"
+
+
+def _lines(tables: Mapping[str, Any]) -> Iterator[str]:
+    sections = {key: value for key, value in tables.items() if isinstance(value, Mapping)}
+    lists = {key: value for key, value in tables.items() if _is_list_of_tables(value)}
+    for key, value in tables.items():
+        if key not in sections and key not in lists:
+            yield f"{_key(key)} = {value_text(value)}"
+    for key, section in sections.items():
+        yield from ("", f"[{_key(key)}]", *_assignments(_keyed(section)))
+    for key, rows in lists.items():
+        for row in rows:
+            yield from ("", f"[[{_key(key)}]]", *_assignments(dict(_dotted(row))))
+
+
+def _assignments(table: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        yield f"{key} = {value_text(value)}"
+
+
+def _keyed(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {_key(key): value for key, value in table.items()}
+
+
+def _dotted(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield keys and values, with tables of a single setting as ``table.setting``."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and len(value) == 1:
+            yield from _dotted(value, f"{path}{_key(key)}.")
+        else:
+            yield f"{path}{_key(key)}", value
+
+
+def _is_list_of_tables(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(each, Mapping) for each in value)
+
+
+def value_text(value: Any) -> str:
+    """Return a value in TOML syntax, on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_key(key)} = {value_text(each)}" for key, each in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, Sequence):
+        return f"[{', '.join(value_text(each) for each in value)}]"
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return _number(value)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        text = repr(value)
+        return text if any(mark in text for mark in ".en") else f"{text}.0"
+    return str(value)
+
+
+def _string(text: str) -> str:
+    """Return a basic string: JSON strings are valid TOML, except for one control character that TOML also escapes."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _string(key)

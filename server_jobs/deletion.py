@@ -87,14 +87,15 @@ def deletion_lock(landing: Place, *, looks: bool = False) -> Iterator[None]:
 
 
 def describe_versions(numbers: tuple[int, ...]) -> str:
-    """Return versions in words: "3", "3 to 9", "3 to 9, 12"."""
+    """Return versions in words: "version 3", "versions 3 to 9", "versions 3 to 9, 12"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ", ".join(f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in runs)
+    noun = "version" if len(numbers) == 1 else "versions"
+    return f"{noun} {', '.join(f'{low:,}' if low == high else f'{low:,} to {high:,}' for low, high in runs)}"
 
 
 SETTLED_MS = 3_600_000
@@ -124,9 +125,9 @@ class Pruning:
     @property
     def told(self) -> tuple[str, ...]:
         """The files, and the versions that can no longer be recomputed, a phrase each."""
-        gone = f"{len(self.files):,} landed files of {self.bytes:,} bytes"
+        gone = f"{len(self.files):,} landed file{'' if len(self.files) == 1 else 's'} of {self.bytes:,} bytes"
         lost = (
-            f"line {line}: versions {describe_versions(numbers)} can no longer be computed again, and those from "
+            f"line {line}: {describe_versions(numbers)} can no longer be computed again, and those from "
             f"{self.kept[line]:,} on can"
             for line, numbers in self.versions.items()
             if numbers

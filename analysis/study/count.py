@@ -86,9 +86,8 @@ def count_study(
     folders = window_folders(landing, study, window)
     names = [arm.name for arm in study.arms]
     segments = study.segments if parts else ()
-    columns = _columns(study.document, metrics, segments)
     reading = _Reading(session, study.document)
-    pings = _pings(reading, study, folders, metrics, segments, columns, window)
+    pings = _pings(reading, study, folders, metrics, segments, window)
     if window.settle or (parts and window != Window()):
         pings = _settled(pings.join(_beginnings(reading, study, landing), "client", "left"), window.settle)
     ordered = first_values or bool(segments)
@@ -148,12 +147,11 @@ def _pings(
     folders: Mapping[Place, Sequence[Place]],
     metrics: Sequence[Metric],
     segments: Sequence[Segment],
-    columns: Mapping[str, str],
     window: Window,
 ) -> DataFrame:
-    """Return one row a landed ping: client, document, arm (its number), received (ms), selected, v0, ..., g0, ...
+    """Return a row for each landed ping: client, document, arm (its number), received (ms), selected, v0, ..., g0, ...
 
-    And why it is left out, by name; null if it is not.
+    The column ``left_out`` has the name of the reason for which a ping is left out, or null.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation calls it
 
@@ -171,7 +169,7 @@ def _pings(
         loss = F.least(F.greatest(loss, least), greatest)
     counts_as = {counting: believed, "loss": loss}
     taken = [F.when(selected, _value(m, counts_as[m.of] if m.of in counts_as else F.col(m.of))) for m in metrics]
-    landed = reading.read(folders, columns)
+    landed = reading.read(folders, _columns(document, metrics, segments))
     if any(window.divides(OLDER) and base_name(folder) == f"iteration={OLDER}" for folder in folders):
         landed = landed.where(_in_window(window))
     rows = landed.select(
@@ -316,8 +314,7 @@ def _beginnings(reading: _Reading, study: Study, landing: Place) -> DataFrame:
 
     everything = Window()
     folders = window_folders(landing, study, everything)
-    columns = _columns(study.document, (), ())
-    pings = _pings(reading, study, folders, (), (), columns, everything).where("left_out is null")
+    pings = _pings(reading, study, folders, (), (), everything).where("left_out is null")
     return pings.groupBy("client").agg(F.floor(F.min("received") / HOUR_MS).cast("int").alias("begun"))
 
 

@@ -14,9 +14,8 @@ classes.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -24,7 +23,7 @@ from msgspec import Meta, Struct
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.models import k_means
 from fedping.protocol.errors import FedpingError, InvalidSettings, UnfitTable
-from fedping.protocol.settings_file import converted, read_toml
+from fedping.protocol.settings_file import converted, read_toml, toml_text
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.weights import Finite, Positive
 
@@ -195,26 +194,18 @@ def _scaled(feature: Feature, mean: float, square: float, variance: float) -> Fe
 
 
 def as_toml(columns: AgreedColumns) -> str:
-    """Return columns as the TOML file that :func:`fedping.client_sim.joining.columns.read_columns` reads."""
-    lines = []
-    if columns.label is not None:
-        lines.append(f"label = {_text(columns.label)}")
-    if columns.classes is not None:
-        lines.append(f"classes = {_texts(columns.classes)}")
-    if columns.class_weights is not None:
-        lines.append(f"class_weights = {list(columns.class_weights)}")
-    for feature in columns.features:
-        lines += ["", "[[features]]", f"name = {_text(feature.name)}"]
-        if feature.categories is not None:
-            lines.append(f"categories = {_texts(feature.categories)}")
-        elif (feature.mean, feature.deviation) != (0.0, 1.0):
-            lines += [f"mean = {feature.mean!r}", f"deviation = {feature.deviation!r}"]
-    return "\n".join(lines).lstrip("\n") + "\n"
+    """Return columns as the TOML file that :func:`read_columns` reads."""
+    tables: dict[str, Any] = {}
+    for name in ("label", "classes", "class_weights"):
+        if (value := getattr(columns, name)) is not None:
+            tables[name] = value
+    return toml_text({**tables, "features": [_table_of(feature) for feature in columns.features]})
 
 
-def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # which TOML wants to be escaped
-
-
-def _texts(texts: tuple[str, ...]) -> str:
-    return f"[{', '.join(map(_text, texts))}]"
+def _table_of(feature: Feature) -> dict[str, Any]:
+    table: dict[str, Any] = {"name": feature.name}
+    if feature.categories is not None:
+        return table | {"categories": feature.categories}
+    if (feature.mean, feature.deviation) == (0.0, 1.0):
+        return table
+    return table | {"mean": feature.mean, "deviation": feature.deviation}

@@ -15,14 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from fedping import experiments
-from fedping.dashboard.runs.toml import toml_text
 from fedping.experiments.laboratory.models import check_choices, named_in_modules
 from fedping.experiments.laboratory.settings import Experiment, Setup, experiment_of
 from fedping.experiments.laboratory.settings.merging import CHOICES, nested, variants_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import MODULES, loaded_modules
 from fedping.protocol.location import local_path
-from fedping.protocol.settings_file import NotToml, tables_in
+from fedping.protocol.settings_file import NotToml, tables_in, toml_text
 
 NAME = "experiment"
 """The default name of an experiment."""
@@ -137,7 +136,9 @@ def _laboratory(tables: Mapping[str, Any], data: Sequence[Path]) -> Judged:
         try:
             _check(setup, data)
         except InvalidSettings as error:
-            raise InvalidSettings(f"variant '{name}': {error}" if tables.get("variants") else str(error)) from error
+            if tables.get("variants"):
+                error.locate(f"variant '{name}'")
+            raise
     return Judged("laboratory", experiment.name, tuple(experiment.variants), len(experiment.seeds))
 
 
@@ -150,7 +151,8 @@ def _experiment(tables: Mapping[str, Any]) -> Experiment:
         if not _VARIANT.match(sentence) and _fault({**tables, "variants": []}) != sentence:
             for variant in variants_of(tables) or ():
                 if _fault({**tables, "variants": [variant]}) == sentence:
-                    raise InvalidSettings(f"variant '{variant.get('name')}': {sentence}") from error
+                    error.locate(f"variant '{variant.get('name')}'")
+                    break
         raise
 
 
@@ -232,9 +234,8 @@ def _study(text: str, tables: Mapping[str, Any], data: Sequence[Path]) -> Judged
         try:
             _, study = experiment_from_toml(file)
         except InvalidSettings as error:
-            raise InvalidSettings(
-                str(error).replace(f"the experiment file {file}: ", "").replace(f"{folder}/", "")
-            ) from error
+            error.args = (str(error).replace(f"the experiment file {file}: ", "").replace(f"{folder}/", ""),)
+            raise
     return Judged("study", study.name, tuple(arm.name for arm in study.arms), 1, beside)
 
 

@@ -21,10 +21,9 @@ from fedping.dashboard.runs.judging import Judged, Preset, Problem, judge_all, p
 from fedping.dashboard.runs.listing import RunsFeed, chosen_rows, metric_columns, row, visible_runs
 from fedping.dashboard.runs.places import forget, labelled, place, write_labels
 from fedping.dashboard.runs.registry import RunBook, UnknownRun
-from fedping.dashboard.runs.toml import toml_text
 from fedping.dashboard.settings import Services
 from fedping.protocol.errors import FedpingError, InvalidSettings, as_sentence
-from fedping.protocol.settings_file import NotToml, tables_in
+from fedping.protocol.settings_file import NotToml, tables_in, toml_text
 
 
 def blueprint(services: Services) -> Blueprint:

@@ -1,10 +1,11 @@
-"""`fedping analyze`: what a study showed, as a sentence, as tables, as JSON, as one HTML file, as figures."""
+"""`fedping analyze`: the outcome of a study, as a sentence, tables, JSON, an HTML file or figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,11 @@ import click
 
 from fedping.options import LocalPath, json_option, landing_option, store_option
 from fedping.protocol.errors import InvalidSettings
-from fedping.spark_session import ITERATION, TIMES, analysis_session, milliseconds
 from fedping.terminal import status
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from fedping.analysis.private import PrivateResult
     from fedping.analysis.rounds.history import LineHistory
     from fedping.analysis.statistics import Correction
@@ -24,6 +26,30 @@ if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore
     from fedping.protocol.location import Place
     from fedping.protocol.study import Study
+
+
+TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
+
+
+class _VersionNumber(click.ParamType[int]):
+    """A version's number, small enough for 64 bits; the help does not show the bound."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        number = click.INT.convert(value, param, ctx)
+        if abs(number) > MOST_ITERATION:
+            self.fail(f"{value} is not a version's number.", param, ctx)
+        return number
+
+
+MOST_ITERATION = 10**15
+ITERATION = _VersionNumber()
+"""The type of a version's number as the bound of a window; the Results page allows no larger one."""
+
+SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
+"""Java's second compiler speeds up counting, which is done in Java; rounds, in Python, gain nothing from it."""
 
 
 @click.command()
@@ -44,7 +70,7 @@ if TYPE_CHECKING:
 @click.option(
     "--settle",
     type=click.IntRange(min=0),
-    help="Only pings from so many days after a client's first ping of the study on, in every arm.",
+    help="Only pings from this many days after a client's first ping of the study on, in every arm.",
 )
 @click.option(
     "--interim", is_flag=True, help="Look before the planned end: an interval that is valid at every look decides."
@@ -67,8 +93,7 @@ if TYPE_CHECKING:
 @click.option(
     "--subsample",
     type=click.IntRange(1, 10**9),
-    help="For --html and --figures: how many pings of an iteration are drawn to see how well so few do.  "
-    "[default: 2000]",
+    help="For --html and --figures: number of pings of an iteration in each subsample.  [default: 2000]",
 )
 @click.option("--verbose", is_flag=True, help="Print all tables, sentences and notes before the verdict.")
 @click.option("--master", help="Spark's master URL; without one, what spark-submit says, or local[*].")
@@ -160,9 +185,9 @@ class AnalyzeOptions:
         """Raise InvalidSettings for options without effect, and a report without a folder, before the count begins."""
         html = self.html
         if self.subsample is not None and html is None and self.figures is None:
-            raise InvalidSettings("--subsample concerns the figures alone; give --html or --figures with it")
+            raise InvalidSettings("--subsample is only for figures; give --html or --figures with it")
         if html is not None and not html.absolute().parent.is_dir():
-            raise InvalidSettings(f"there is no folder {html.parent} to write the report to; make it, or change --html")
+            raise InvalidSettings(f"the folder {html.parent} of the report does not exist; create it, or change --html")
 
 
 def _warn_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -> None:
@@ -173,18 +198,18 @@ def _warn_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -
         changes_shares = any(change.startswith("arms.") for change in entry.told) and entry.kind == "changed"
         if changes_shares and (since_ms is None or since_ms < milliseconds_of(entry.at) // 1000 * 1000):
             click.echo(
-                f"fedping: warning: the arms of study '{study}' have other shares since {entry.at[:19]}, as its "
-                f"history tells, and their sizes are judged by those: give --since {entry.at[:19]} to count from then",
+                f"fedping: warning: the shares of the arms of study '{study}' changed at {entry.at[:19]}, and the "
+                f"arms' sizes are compared with the present shares; give --since {entry.at[:19]} to count from then",
                 err=True,
             )
             return
 
 
 def _show_private(store: ModelStore, study: Study, alpha: float, html: Path | None, as_json: bool) -> None:
-    """Show what the rounds of a private study have released, whose pings are deleted, and write its report.
+    """Show the releases of the rounds of a private study, whose pings are deleted, and write its report.
 
     Raises:
-        InvalidSettings: an option was given that concerns pings.
+        InvalidSettings: an option about pings was given.
     """
     from click.core import ParameterSource
     from msgspec.json import encode
@@ -202,12 +227,12 @@ def _show_private(store: ModelStore, study: Study, alpha: float, html: Path | No
     )
     if about_pings:
         raise InvalidSettings(
-            f"study '{study.name}' is private: its pings are deleted after each round, so that {about_pings[0]} would "
-            "change nothing; leave it out"
+            f"study '{study.name}' is private: its pings are deleted after each round, so that {about_pings[0]} has no "
+            "effect; remove it"
         )
     if not LEAST_LEVEL <= alpha < 1:
         raise InvalidSettings(
-            f"--alpha {alpha:g} is no chance of a false alarm; give one from {LEAST_LEVEL:g} to below 1, such as 0.05"
+            f"--alpha {alpha:g} is not the chance of a false alarm; give one from {LEAST_LEVEL:g} to below 1, as 0.05"
         )
     result = private_result(store, study, 1 - alpha)
     caution = SIMULATED if store.studies.declared(study.name).simulated else ""
@@ -242,8 +267,8 @@ def _count(study: Study, plan: Plan, landing: Place, master: str | None) -> Stud
     from fedping.analysis.study.metrics import window_folders
 
     window_folders(landing, study, plan.window)  # reports missing pings before seconds go into starting Spark
-    with status("starting Spark") as tell, analysis_session("fedping-analyze", master) as session:
-        tell("counting the landed pings")
+    with status("starting Spark") as set_status, analysis_session("fedping-analyze", master) as session:
+        set_status("counting the landed pings")
         return count_study(session, landing, study, plan.metrics, plan.window, first_values=plan.interim, parts=True)
 
 
@@ -251,10 +276,10 @@ def _histories(store: ModelStore, landing: Place, study: Study, subsample: int |
     from fedping.analysis.rounds.history import line_history
     from fedping.analysis.rounds.subsamples import SIZE
 
-    with status("reading the rounds again") as tell:
+    with status("reading the rounds again") as set_status:
         histories = []
         for line in study.lines:
-            tell(f"reading the rounds of line {line.name} again")
+            set_status(f"reading the rounds of line {line.name} again")
             histories.append(line_history(store, landing, study.name, line.name, size=subsample or SIZE))
         return histories
 
@@ -273,3 +298,22 @@ def _write(verdict: Verdict, given: AnalyzeOptions, read: Callable[[], list[Line
         lines.append(f"figures: {len(files)} files in {given.figures}")
         lines += [f"not drawn ({gap.key}): {gap.reason}" for gap in gaps]
     return lines
+
+
+@contextmanager
+def analysis_session(name: str, master: str | None) -> Iterator[SparkSession]:
+    """Start Spark for counting, and stop it.
+
+    Spark's own log is off, with its stack traces: errors are raised, and reported in a sentence.
+    """
+    from fedping.server_jobs.spark.session import spark_session
+    from fedping.server_jobs.spark.settings import SparkSettings
+
+    with spark_session(SparkSettings(master=master, app_name=name, driver_java_options=SECOND_COMPILER)) as session:
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+
+
+def milliseconds(time: datetime | None) -> int | None:
+    """Return a time given in UTC as milliseconds since 1970."""
+    return None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1000)

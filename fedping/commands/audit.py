@@ -1,9 +1,9 @@
-"""`fedping audit`: attacks of our own on what a study promises its clients."""
+"""`fedping audit`: attacks on the lines of a study, to measure whether they keep their privacy guarantees."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("study_file", type=LocalPath(dir_okay=False))
-@click.option("--line", "only", help="The line to attack; all lines of the study without.")
+@click.option("--line", "only", help="The line to attack.  [default: all lines of the study]")
 @click.option(
     "--runs", type=click.IntRange(20), default=1000, show_default=True, help="Rounds with a canary, and without one."
 )
@@ -25,18 +25,16 @@ if TYPE_CHECKING:
     type=click.IntRange(500, 1_000_000),
     default=12_000,
     show_default=True,
-    help="Simulated clients whose pings are guessed at, of ranking models.",
+    help="Simulated clients of ranking models, whose pings the attacker guesses.",
 )
-@click.option("--per-round", type=click.IntRange(2), default=100, show_default=True, help="Clients of a round.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of clients and attackers.")
+@click.option("--per-round", type=click.IntRange(2), default=100, show_default=True, help="Clients in a round.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of clients and attackers.")
 @json_option
-def audit(
-    study_file: Path, only: str | None, runs: int, clients: int, per_round: int, seed: int, as_json: bool
-) -> None:
-    """Attack the lines of STUDY_FILE, to see whether noise keeps what they promise, and what single pings tell.
+def audit(study_file: Path, only: str | None, as_json: bool, **effort: Any) -> None:
+    """Attack the lines of STUDY_FILE, to measure whether their noise keeps the guarantee, and what single pings reveal.
 
-    It runs rounds of its own here, with invented clients; nothing of a running study is touched. Exit code 1 means
-    that a promise is broken.
+    It runs its own rounds on this machine, with invented clients; a running study is not touched. Exits with 1 if a
+    guarantee is broken.
     """
     from fedping.experiments.privacy.auditing import Effort
     from fedping.experiments.privacy.auditing import audit as audited
@@ -45,11 +43,10 @@ def audit(
     from fedping.server_jobs.privacy.budget import with_noise
     from fedping.terminal import status
 
-    effort = Effort(runs=runs, clients=clients, per_round=per_round, seed=seed)
-    with status("deriving the noise") as tell:
+    with status("deriving the noise") as set_status:
         study = with_noise(study_from_toml(study_file, new=True))
         lines = [study.line(only)] if only else list(study.lines)
-        audits = [audited(study, line, effort, watch=tell) for line in lines]
+        audits = [audited(study, line, Effort(**effort), watch=set_status) for line in lines]
     if as_json:
         click.echo(msgspec.json.encode(audits).decode())
     else:
@@ -58,14 +55,14 @@ def audit(
     broken = [each.line for each in audits if not each.holds]
     if broken:
         raise FedpingError(
-            f"line '{broken[0]}' of study '{study.name}' does not keep what it promises: what was proven is above what "
-            "is claimed, or its coins are uneven; do not run it, and report this"
+            f"line '{broken[0]}' of study '{study.name}' breaks its guarantee: the proven epsilon is above the claimed "
+            "one, or its coins are uneven; do not run it, and report this"
         )
 
 
-def _print(found: Audit) -> None:
-    click.echo(f"{found.study}/{found.line}")
-    if (release := found.release) is not None:
+def _print(report: Audit) -> None:
+    click.echo(f"{report.study}/{report.line}")
+    if (release := report.release) is not None:
         click.echo(
             f"  a round, certain to sample the canary: epsilon = {release.claimed:.3g} is claimed (delta = "
             f"{release.delta:.2g}), at least {release.proven:.3g} is proven ({release.runs:,} runs with a canary, as "
@@ -75,11 +72,11 @@ def _print(found: Audit) -> None:
             click.echo(f"  one round with many canaries: at least {release.one_run:.3g} is proven")
         if release.coins is not None:
             click.echo(f"  coins: independent ones are as uneven with probability {release.coins:.2g}")
-    if found.unprotected:
-        click.echo("  what one ping tells of the chosen page (AUC; 0.5 is chance)      as sent          not private")
-    for name, open_ in found.unprotected.items():
-        sent = found.attributes.get(name)
-        told = "" if sent is None else f"{sent.auc:.2f} ({sent.low:.2f}-{sent.high:.2f})"
-        click.echo(f"    {name:<58}  {told:<16} {open_.auc:.2f} ({open_.low:.2f}-{open_.high:.2f})")
-    if (member := found.membership) is not None:
+    if report.unprotected:
+        click.echo("  what one ping reveals of the chosen page (AUC; 0.5 is chance)    as sent          not private")
+    for name, public in report.unprotected.items():
+        private = report.attributes.get(name)
+        as_sent = "" if private is None else f"{private.auc:.2f} ({private.low:.2f}-{private.high:.2f})"
+        click.echo(f"    {name:<58}  {as_sent:<16} {public.auc:.2f} ({public.low:.2f}-{public.high:.2f})")
+    if (member := report.membership) is not None:
         click.echo(f"  who took part, from a published step: AUC {member.auc:.2f} ({member.low:.2f}-{member.high:.2f})")

@@ -1,18 +1,186 @@
-"""`fedping dashboard`: the page to watch studies, read results and run experiments."""
+"""`fedping dashboard`, and the options that `fedping ingest --dashboard` shares with it."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedping.dashboard_options import at, dashboard_options, dashboard_settings
-from fedping.options import journal_of, journal_option, landing_option, log_format_option, store_option
-from fedping.protocol.log import say
+from fedping.options import LocalPath, journal_of, journal_option, landing_option, log_format_option, store_option
+from fedping.protocol import log
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.log import say, tell
 
 if TYPE_CHECKING:
+    from fedping.dashboard.settings import DashboardSettings
     from fedping.protocol.location import Place
+
+TOKEN_VARIABLE = "FEDPING_DASHBOARD_TOKEN"
+
+_runs_option = click.option(
+    "--runs",
+    type=LocalPath(),
+    default=Path("runs"),
+    show_default=True,
+    envvar="FEDPING_RUNS",
+    show_envvar=True,
+    help="Folder of the runs started from the dashboard.",
+)
+
+
+# No --token: a command line is readable by every user of the machine.
+_token_option = click.option(
+    "--token-file",
+    type=LocalPath(),
+    default=None,
+    help=f"File with the token that visitors need; else {TOKEN_VARIABLE}.  [default: one that is made and printed]",
+)
+
+_viewers_option = click.option(
+    "--viewers",
+    type=click.IntRange(0, 1000),
+    default=32,
+    show_default=True,
+    help="Pages kept up to date over an open connection; further ones ask every 3 seconds.",
+)
+
+_no_token_option = click.option(
+    "--no-token", is_flag=True, help="Admit every user of this machine without a token; on loopback only."
+)
+
+_allow_host_option = click.option(
+    "--allow-host", multiple=True, help="With --no-token, another host name by which it may be opened; repeatable."
+)
+
+_data_option = click.option(
+    "--data",
+    type=LocalPath(file_okay=False),
+    multiple=True,
+    help="Folder with files that experiments described on the page may use; repeatable.  [default: none]",
+)
+
+_runs_at_once_option = click.option(
+    "--runs-at-once",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of runs at a time; the rest wait.",
+)
+
+_refresh_option = click.option(
+    "--refresh",
+    type=click.FloatRange(min=1),
+    help="Count the results of every study again after this many minutes, as interim looks: the test stays valid after "
+    "any number of looks.  [default: only when asked]",
+)
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def dashboard_options(command: _F) -> _F:
+    """Add the options of :class:`DashboardOptions` to a command."""
+    for option in (
+        _refresh_option,
+        _runs_at_once_option,
+        _runs_option,
+        _viewers_option,
+        _data_option,
+        _allow_host_option,
+        _no_token_option,
+        _token_option,
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, kw_only=True)
+class DashboardOptions:
+    """A dashboard's options, except its address and what it reads; see their help."""
+
+    token_file: Path | None
+    no_token: bool
+    allow_host: tuple[str, ...]
+    data: tuple[Path, ...]
+    viewers: int
+    runs: Path
+    runs_at_once: int
+    refresh: float | None
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """Return the names of the options in Python."""
+        return {field.name for field in fields(cls)}
+
+    def settings(self, *, store: Place, landing: Place, journal: Path, host: str, port: int) -> DashboardSettings:
+        """Return the settings, with the operator's token, or else a token of the dashboard, which is to be printed.
+
+        On loopback that token is the same at every start, so that open pages and bookmarks stay valid.
+
+        Raises:
+            InvalidSettings: the token is too short, its file can't be read, or --no-token contradicts other options.
+        """
+        from fedping.dashboard.guard import kept_token, new_token
+        from fedping.dashboard.settings import DashboardSettings
+
+        settings = DashboardSettings(
+            store=store,
+            landing=landing,
+            journal=journal,
+            runs=self.runs,
+            host=host,
+            port=port,
+            token=_operators_token(self.token_file),
+            hosts=self.allow_host,
+            viewers=self.viewers,
+            runs_at_once=self.runs_at_once,
+            refresh=self.refresh,
+            data=self.data,
+        )
+        if self.no_token and (settings.token is not None or settings.beyond_loopback):
+            why = f"{host} is reached from other machines" if settings.token is None else "you also give a token"
+            raise InvalidSettings(f"--no-token admits every user of this machine, but {why}; remove one of the two")
+        if self.no_token or settings.token is not None:
+            return settings
+        if settings.beyond_loopback and log.is_json():
+            raise InvalidSettings(
+                f"the dashboard can't print its token into a log; give --token-file or set {TOKEN_VARIABLE}"
+            )
+        try:
+            token = new_token() if settings.beyond_loopback else kept_token(settings.token_file)
+        except (OSError, UnicodeDecodeError):
+            token = new_token()  # a faulty folder is reported when the dashboard is prepared
+        return replace(settings, token=token, token_is_ours=True)
+
+
+def _operators_token(file: Path | None) -> str | None:
+    """Return the token of --token-file or of the environment; None without either."""
+    from fedping.dashboard.guard import checked_token
+
+    if file is None:
+        variable = os.environ.get(TOKEN_VARIABLE)
+        return None if variable is None else checked_token(variable)
+    try:
+        token = checked_token(file.read_text(encoding="utf-8"))
+        is_readable_by_all = bool(file.stat().st_mode & 0o004)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidSettings(f"the token file {file} cannot be read: {reason}; correct --token-file") from error
+    if is_readable_by_all:
+        tell(f"every user of this machine can read the token in {file}; run chmod 600 {file}", "warning")
+    return token
+
+
+def at(settings: DashboardSettings) -> str:
+    """Return the address to open, with the token if the dashboard made it: printed text may be stored in a log."""
+    host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    if settings.token_is_ours and log.is_json():
+        return f"{url}/ (its token is in {settings.token_file})"
+    return f"{url}/?token={settings.token}" if settings.token_is_ours else f"{url}/"
 
 
 @click.command()
@@ -23,14 +191,7 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port to listen on.")
 @dashboard_options
 @log_format_option
-def dashboard(
-    store_path: Place,
-    landing: Place,
-    journal: Path | None,
-    host: str,
-    port: int,
-    **rest: Any,
-) -> None:
+def dashboard(store_path: Place, landing: Place, journal: Path | None, host: str, port: int, **options: Any) -> None:
     """Serve the pages to watch studies live, read their results, and describe, start and compare experiments.
 
     Visitors need a token: the one in --token-file or FEDPING_DASHBOARD_TOKEN, otherwise one that the dashboard makes
@@ -39,13 +200,8 @@ def dashboard(
     """
     from fedping.dashboard.application import prepare, serve
 
-    settings = dashboard_settings(
-        store=store_path,
-        landing=landing,
-        journal=journal_of(journal, landing),
-        host=host,
-        port=port,
-        **rest,
+    settings = DashboardOptions(**options).settings(
+        store=store_path, landing=landing, journal=journal_of(journal, landing), host=host, port=port
     )
     prepare(settings)
     serve(settings, ready=lambda: say(f"The dashboard is at {at(settings)}. Ctrl-C stops it; runs continue."))

@@ -1,4 +1,4 @@
-"""`fedping demo`: the whole journey before the user's eyes."""
+"""`fedping demo`: all parts at work on this machine, from simulated clients to the next model version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -46,50 +46,29 @@ if TYPE_CHECKING:
 @click.option("--stay", is_flag=True, help="Afterwards serve a page to try it, and keep running rounds, until Ctrl-C.")
 @click.option("--every", default="20s", show_default=True, help="With --stay: time between rounds.")
 @click.option("--port", type=click.IntRange(1, 65535), help="With --stay: the page's port.  [default: a free one]")
-def demo(
-    clients: int,
-    iterations: int,
-    seed: int,
-    out: Path | None,
-    bucket: Place | None,
-    engine: str,
-    secure: bool,
-    stay: bool,
-    every: str,
-    port: int | None,
-) -> None:
+def demo(out: Path | None, bucket: Place | None, stay: bool, every: str, **options: Any) -> None:
     """Run the whole journey here: ingest, a fleet of clients over HTTP, and a Spark round per iteration.
 
     Ctrl-C ends it at any moment and leaves no process behind.
     """
     from rich.console import Console
 
-    _check_extras(engine, secure, bucket)
+    _check_extras(options["engine"], options["secure"], bucket)
     from fedping.experiments.demo import DemoSettings
     from fedping.server_jobs.schedule import parse_every
     from fedping.terminal import AS_IT_IS
 
     if isinstance(bucket, Path):
         raise InvalidSettings(
-            f"--bucket {bucket} is a folder, which --out is for; give an address as s3://BUCKET/FOLDER"
+            f"--bucket expects an address such as s3://BUCKET/FOLDER, not {bucket}; for a folder use --out"
         )
     interval = parse_every(every)
     folder = out or Path("demo-out") / f"{datetime.now():%Y%m%d-%H%M%S}"
-    settings = DemoSettings(
-        out=folder,
-        clients=clients,
-        iterations=iterations,
-        seed=seed,
-        engine=engine,
-        page=stay,
-        port=port,
-        secure=secure,
-        bucket=bucket,
-    )
+    settings = DemoSettings(out=folder, page=stay, bucket=bucket, **options)
     console = Console(**AS_IT_IS)
     kept = f", store and pings to {bucket}" if bucket else ""
-    what = f"{clients:,} clients, {iterations} iterations; everything goes to {folder}{kept}"
-    console.print(what, highlight=False, soft_wrap=True)
+    plan = f"{settings.clients:,} clients, {settings.iterations} iterations; everything goes to {folder}{kept}"
+    console.print(plan, highlight=False, soft_wrap=True)
     with ExitStack() as stack:
         running = _watched(settings, console, stack)
         _print_outcome(running.outcome, console, stay)
@@ -100,7 +79,7 @@ def demo(
 
 
 def _check_extras(engine: str, secure: bool, bucket: Place | None) -> None:
-    """Raise what is missing of all that a demo comes to need, before it starts or writes anything."""
+    """Raise :class:`MissingPackage` for packages that the demo will need, before it starts or writes anything."""
     needed = {"analysis": ["matplotlib", "scipy"]}
     if engine == "spark":
         needed["analysis"] += ["pyspark", "pandas"]
@@ -116,7 +95,7 @@ def _check_extras(engine: str, secure: bool, bucket: Place | None) -> None:
 
 
 def _watched(settings: DemoSettings, console: Console, stack: ExitStack) -> RunningDemo:
-    """Run the demo with a live table on a terminal, or a line an iteration elsewhere; what stays is the stack's."""
+    """Run the demo with a live table on a terminal, or a line for each iteration elsewhere."""
     from fedping.experiments.demo import Progress, running_demo
 
     progress = Progress()
@@ -130,7 +109,7 @@ def _watched(settings: DemoSettings, console: Console, stack: ExitStack) -> Runn
 
 
 def _run(demo: AbstractContextManager[RunningDemo], settings: DemoSettings, stack: ExitStack) -> RunningDemo:
-    """Run the demo to the end of its iterations; stop what it has started, or leave that to the stack."""
+    """Run the demo's iterations, then stop its processes; with the demo page, they stop when the stack closes."""
     if settings.page:
         return stack.enter_context(demo)
     with demo as running:
@@ -144,7 +123,7 @@ def _stay(running: RunningDemo, every: int, console: Console) -> None:
     from fedping.terminal import stopped_by_signals
 
     trained = running.outcome.study.name
-    # Nobody but its visitors sends to it, so that after an hour without any it would look like a study that has failed.
+    # Only visitors of the page send to it: after an hour without one, its health would report a failure.
     paused = Declared(state="paused", since=utc_now(), because="the demo has trained it")
     running.servers.store.studies.declare(trained, paused)
     ingest = running.servers.ingest
@@ -161,7 +140,7 @@ def _print(console: Console, text: str) -> None:
 
 
 class _View:
-    """The live view: the finished iterations, and what is being waited for."""
+    """The live view: the finished iterations, and the present activity."""
 
     def __init__(self, settings: DemoSettings, progress: Progress) -> None:
         from rich.spinner import Spinner
@@ -241,12 +220,12 @@ def _print_outcome(outcome: DemoOutcome, console: Console, stays: bool) -> None:
         }
     if not stays:
         where["try it in a browser"] = f"{command} demo --stay"
-    for what, path in where.items():
-        console.print(f"{what:<36} {path}", highlight=False, soft_wrap=True)
+    for name, path in where.items():
+        console.print(f"{name:<36} {path}", highlight=False, soft_wrap=True)
 
 
 def _print_noise(outcome: DemoOutcome, console: Console) -> None:
-    """Say why the losses are not those of the demo with one server."""
+    """Print why the losses differ from those of the demo with one server."""
     privacy = outcome.study.line(outcome.line).privacy
     assert privacy is not None
     assert privacy.central is not None
@@ -260,17 +239,17 @@ def _print_noise(outcome: DemoOutcome, console: Console) -> None:
 
 
 def _print_seen(seen: Seen, console: Console) -> None:
-    """Print what each of two servers saw of one client, and whether that is more than noise."""
+    """Print what each of the two servers saw of one client, and a test of whether it is noise."""
     shown = 12
     votes = "  ".join(with_minus(f"{vote:+d}") if vote else "0" for vote in seen.votes[:shown].tolist())
     console.print(f"what the servers saw of one client, ping {seen.document}", highlight=False)
-    for who, what in (
+    for name, text in (
         ("the leader, in the ping", _first(seen.leader)),
         ("the helper, from a sealed seed", _first(seen.helper)),
         ("the sum of both: votes", f"{votes} …"),
         ("is it noise? (χ² of all bytes)", f"p = {seen.leader_p:.2g} (leader), {seen.helper_p:.2g} (helper)"),
     ):
-        console.print(f"  {who:<32} {what}", highlight=False, soft_wrap=True)
+        console.print(f"  {name:<32} {text}", highlight=False, soft_wrap=True)
     console.print(
         "Each share alone is noise: p is how often random bytes are at least as uneven as those of the "
         f"{seen.clients:,} clients' whose arm trains. Any p from 0 to 1 is as likely as another; only one near 0, say "

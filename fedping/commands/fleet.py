@@ -1,4 +1,4 @@
-"""`fedping fleet`: simulated clients, or recorded pings, against an ingest address."""
+"""`fedping fleet`: sends the pings of simulated clients, or recorded pings, to an ingest address."""
 
 from __future__ import annotations
 
@@ -65,24 +65,24 @@ class Pace:
 @click.argument("study")
 @click.option("--clients", type=click.IntRange(1), default=1000, show_default=True, help="Simulated clients.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the clients and all they do."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the clients and their actions."
 )
 @click.option(
     "--run",
     type=click.IntRange(0),
-    help="Part of the document ids: if you use one again, pings are duplicates.  [default: new]",
+    help="Part of the document ids: reused, it makes duplicate pings.  [default: new]",
 )
 @click.option(
     "--iterations", type=click.IntRange(1), help="Number of iterations.  [default: 1, or those of --duration]"
 )
-@click.option("--duration", help="How long to keep starting new iterations: 45s, 10m, 6h.")
+@click.option("--duration", help="Time in which new iterations start: 45s, 10m, 6h.")
 @click.option("--every", default="0s", show_default=True, help="Time from the start of one iteration to the next.")
 @click.option(
     "--searches",
     type=(click.IntRange(0, 1000), click.IntRange(0, 1000)),
     default=(1, 2),
     show_default=True,
-    help="For models that rank pages: fewest and most searches of a client in an iteration.",
+    help="For models that rank pages: minimum and maximum searches of a client in an iteration.",
 )
 @click.option(
     "--tastes",
@@ -92,9 +92,9 @@ class Pace:
     help="For models that rank pages: spread of clients' preferences, as a deviation of logarithms of weights.",
 )
 @click.option("--profile", help="Search a real Firefox history: a profile's folder, places.sqlite, or 'default'.")
-@click.option("--at-once", type=click.IntRange(1), default=64, show_default=True, help="Requests under way at a time.")
+@click.option("--at-once", type=click.IntRange(1), default=64, show_default=True, help="Number of requests at a time.")
 @click.option(
-    "--gzip", "compressed", is_flag=True, help="Post pings of over 1 kB compressed, which no page of a browser does."
+    "--gzip", "compressed", is_flag=True, help="Compress single pings of over 1 kB, which browsers' pages never do."
 )
 @click.option("--jitter", default="0s", show_default=True, help="Time over which clients spread fetches and pings.")
 @click.option(
@@ -102,29 +102,31 @@ class Pace:
     type=click.Choice(["finite_differences", "analytic"]),
     default="finite_differences",
     show_default=True,
-    help="How clients compute updates of interactions.",
+    help="Method by which clients compute updates of interactions.",
 )
 @click.option(
     "--ticket-keys",
     type=LocalPath(dir_okay=False),
-    help="File of keys, for a study that asks for tickets (fedping study ticket-key); without, clients have none.",
+    help="File of keys, for a study that needs tickets (fedping study ticket-key).  [default: no tickets]",
 )
 @click.option("--fetch-late", type=SHARE, default=0.0, help="Share of clients that keep an old model in an iteration.")
 @click.option("--duplicate", type=SHARE, default=0.0, help="Share of pings sent twice, with the same document id.")
 @click.option("--go-silent", type=SHARE, default=0.0, help="Share of clients that fall silent in an iteration.")
-@click.option("--silent-for", type=click.IntRange(1), default=3, show_default=True, help="... for so many iterations.")
+@click.option(
+    "--silent-for", type=click.IntRange(1), default=3, show_default=True, help="... for this many iterations."
+)
 @click.option("--return-stale", type=SHARE, default=0.0, help="Share of returning clients that search before fetching.")
 @click.option(
     "--attack",
     type=LocalPath(),
-    help="File of an attack, as [attack] of the laboratory: some clients are hostile.  [default: none are]",
+    help="File of an attack, as [attack] of the laboratory, by hostile clients.  [default: none]",
 )
 @click.option(
     "--examples",
     type=(click.IntRange(0, 1_000_000), click.IntRange(1, 1_000_000)),
     default=(5, 20),
     show_default=True,
-    help="For model updates: fewest and most examples of a client.",
+    help="For model updates: minimum and maximum examples of a client.",
 )
 @click.option(
     "--data",
@@ -141,7 +143,7 @@ class Pace:
     help="Post recorded pings again, of any model: a Parquet or NDJSON file, a folder of them, or a landing folder, "
     "which may be in a bucket.",
 )
-@click.option("--rate", type=float, help="For --replay: pings a second.  [default: as fast as they are taken]")
+@click.option("--rate", type=float, help="For --replay: pings a second.  [default: as fast as they are accepted]")
 @click.option(
     "--same-ids", is_flag=True, help="For --replay: keep the document ids; pings that have landed are copies."
 )
@@ -152,11 +154,11 @@ class Pace:
 def fleet(context: click.Context, /, url: str, study: str, as_json: bool, **options: Any) -> int:
     """Run a fleet of simulated clients against the ingest at URL, in STUDY, or replay recorded pings.
 
-    In an iteration every client fetches the model, searches or learns, and posts its pings. The model may be any that
-    fedping has. For other models, and to load a deployment, --replay posts recorded pings again, with new document ids.
+    In an iteration every client fetches the model, searches or learns, and posts its pings. The model may be any of
+    fedping. For other models, and to load a deployment, --replay posts recorded pings again, with new document ids.
 
-    Ctrl-C ends the fleet cleanly: pings that were not taken by then are counted as undelivered. Exits with 1 if there
-    are undelivered pings and none was accepted.
+    Ctrl-C ends the fleet cleanly: pings that were not accepted by then count as undelivered. Exits with 1 if there are
+    undelivered pings and none was accepted.
     """
     named = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     _refuse_idle(named)
@@ -170,7 +172,7 @@ OF_BOTH = {"compressed", "replay", "seed", "run", "iterations", "duration", "eve
 
 
 def _refuse_idle(named: set[str]) -> None:
-    """Raise :class:`InvalidSettings` for idle options: those of a replay without one, and of clients with one."""
+    """Raise :class:`InvalidSettings` for options without effect: of a replay without one, or of clients with one."""
     idle = named - OF_REPLAY - OF_BOTH if "replay" in named else named & OF_REPLAY
     if idle:
         option = f"--{min(idle).replace('_', '-')}"
@@ -192,17 +194,17 @@ def _refuse_idle_in(joined: Fleet, named: set[str]) -> None:
         if name in named and ranks is not of_browsers:
             raise InvalidSettings(
                 f"--{name} changes nothing: the clients of study '{study.name}' learn from "
-                f"{'searches over pages' if ranks else 'examples'}; leave it out"
+                f"{'searches over pages' if ranks else 'examples'}; remove it"
             )
     if "client_state" in named and not joined.keeps_state:
         raise InvalidSettings(
-            f"--client-state changes nothing: no training of study '{study.name}' leaves anything with its clients; "
-            "leave it out"
+            f"--client-state changes nothing: no training of study '{study.name}' keeps state with its clients; "
+            "remove it"
         )
     if "gradient" in named and study.pings != "frecency-update":
         raise InvalidSettings(
-            f"--gradient changes nothing: study '{study.name}' takes {study.pings} pings, whose models say themselves "
-            "how gradients are computed; leave it out"
+            f"--gradient changes nothing: study '{study.name}' takes {study.pings} pings, whose models define their "
+            "gradients; remove it"
         )
 
 
@@ -238,15 +240,15 @@ def _simulate(url: str, study: str, as_json: bool, named: set[str], options: dic
             raise
         try:
             _run(runner, joined, pace, report, console)
-        except asyncio.CancelledError:  # a Ctrl-C that came just as something it waited for had ended
+        except asyncio.CancelledError:  # Ctrl-C at the moment when an awaited task had ended
             raise KeyboardInterrupt from None
         finally:
             runner.run(joined.close())
             click.echo(_total(joined), err=as_json)
             if path is None and joined.is_personal:
                 click.echo(
-                    "what clients have kept of models for themselves is gone with this fleet; with --client-state "
-                    "FILE, the next one of the same --seed goes on from it",
+                    "the clients' personal models end with this fleet; with --client-state FILE, the next fleet of the "
+                    "same --seed continues from them",
                     err=True,
                 )
     return int(bool(joined.undelivered) and not joined.counts.accepted)
@@ -258,10 +260,10 @@ def _report_damage(joined: Fleet, path: Path | None, aside: Path | None) -> None
         return
     if joined.is_private:
         raise InvalidSettings(
-            f"{path} was damaged, and is kept as {aside}: its clients no longer know what they have contributed to the "
-            "private lines of the study, and would contribute again; give another --seed, which makes other clients"
+            f"{path} was damaged, and is kept as {aside}: its clients lost their contributions to private lines of the "
+            "study, and would contribute again; give another --seed, which makes other clients"
         )
-    click.echo(f"{path} was damaged; it is kept as {aside}, and clients begin afresh", err=True)
+    click.echo(f"{path} was damaged; it is kept as {aside}, and clients start without state", err=True)
 
 
 def _report_other_settings(joined: Fleet, path: Path, opened: StateFile) -> None:
@@ -271,8 +273,8 @@ def _report_other_settings(joined: Fleet, path: Path, opened: StateFile) -> None
     for line in joined.study.lines:
         if opened.begins_afresh(owners_of(joined.study.name, line.name, joined.settings.seed)):
             click.echo(
-                f"what {path} keeps for clients of line '{line.name}' is of another training or model spec of study "
-                f"'{joined.study.name}'; it stays there, and clients begin afresh",
+                f"the state in {path} of clients of line '{line.name}' is of another training or model spec of study "
+                f"'{joined.study.name}'; it stays there, and clients start without state",
                 err=True,
             )
 
@@ -323,7 +325,7 @@ def _settings(study: str, options: dict[str, Any]) -> FleetSettings:
     return FleetSettings(
         clients=options["clients"],
         seed=options["seed"],
-        # Ingest drops a document that has landed: without a new number, the same command again would land nothing.
+        # Ingest drops documents that have landed: with the same number, a repeated command would land nothing.
         run=secrets.randbits(63) if options["run"] is None else options["run"],
         at_once=options["at_once"],
         fetch_within=within,
@@ -352,7 +354,7 @@ TICKET_SECONDS = 365 * 86_400
 
 
 def _tickets_of(keys: Path, study: str) -> Callable[[UUID], str]:
-    """Return the maker of clients' tickets; raise :class:`FedpingError` if the file has no keys."""
+    """Return the function that makes clients' tickets; raise :class:`FedpingError` if the file has no keys."""
     from fedping.protocol.tickets import read_keys, ticket
 
     key, *_ = read_keys(keys)

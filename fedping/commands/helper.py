@@ -1,4 +1,4 @@
-"""`fedping helper`: the second server of lines of shares, which somebody else than the leader runs."""
+"""`fedping helper`: the second server of two-server lines, which the leader does not run."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ offer_option = click.option(
     "--offer", "offer_file", type=LocalPath(dir_okay=False), help="Write the offer to this file.  [default: print it]"
 )
 threads_option = click.option(
-    "--threads", type=click.IntRange(1, 256), help="How many open shares at a time.  [default: one a core]"
+    "--threads", type=click.IntRange(1, 256), help="Threads that open shares.  [default: one per core]"
 )
 
 
 @click.group()
 def helper() -> None:
-    """Be the helper of a line of shares: open what clients seal for you, and give away sums alone.
+    """Run the helper (second server) of two-server lines: open the shares sealed for it, and return only sums.
 
-    The other server, the leader, runs ingest and the rounds. Neither sees what a client sends, as long as the two are
-    run by people who do not work together.
+    The other server, the leader, runs ingest and the rounds. Neither learns what a client sends, as long as their
+    operators don't collude.
     """
 
 
@@ -55,14 +55,14 @@ def init(folder: Path, as_json: bool) -> None:
     """Make a helper: a folder with a new identity, which studies then name."""
     from fedping.helper.folder import make_helper
 
-    made = make_helper(folder)
+    new = make_helper(folder)
     if as_json:
-        click.echo(msgspec.json.encode({"folder": str(folder), "identity": made.identity}).decode())
+        click.echo(msgspec.json.encode({"folder": str(folder), "identity": new.identity}).decode())
         return
     click.echo(
         f"{folder}: a new helper, whose keys only you can read; back it up with 'fedping helper backup' when it has "
-        f"joined a line\nidentity  {made.identity}\nstudies name it so: [lines.privacy.shared] helper = "
-        f'"{made.identity}"'
+        f"joined a line\nidentity  {new.identity}\nstudies name it so: [lines.privacy.shared] helper = "
+        f'"{new.identity}"'
     )
 
 
@@ -70,33 +70,36 @@ def init(folder: Path, as_json: bool) -> None:
 @folder_option
 @json_option
 def identity(folder: Path, as_json: bool) -> None:
-    """Print the IDENTITY that studies name this helper by."""
+    """Print the identity by which studies name this helper."""
     from fedping.helper.folder import open_folder
 
-    found = open_folder(folder).identity
-    click.echo(msgspec.json.encode({"identity": found}).decode() if as_json else found)
+    own = open_folder(folder).identity
+    click.echo(msgspec.json.encode({"identity": own}).decode() if as_json else own)
 
 
 @helper.command()
 @click.argument("file", type=LocalPath(dir_okay=False))
 @click.argument("line", required=False)
 @click.option(
-    "--leader", required=True, metavar="IDENTITY", help="The leader's, as 'fedping privacy identity' prints it there."
+    "--leader",
+    required=True,
+    metavar="IDENTITY",
+    help="The leader's identity, as 'fedping privacy identity' prints it there.",
 )
 @offer_option
 @folder_option
 @json_option
 def join(file: Path, line: str | None, leader: str, offer_file: Path | None, folder: Path, as_json: bool) -> None:
-    """Take part in the LINE of a study, given the study FILE that clients fetch, and offer it a key.
+    """Join the LINE of a study, given the study FILE that clients fetch, and offer it a key.
 
-    LINE can be left out where one line names this helper. What the settings promise clients is checked, and the terms
-    are pinned: requests of this line are answered by them from then on. Safe to repeat: the offer is given again.
+    LINE can be omitted if only one line names this helper. The promises of the settings to clients are checked, and the
+    terms are pinned: requests of this line are answered by these terms. Safe to repeat: the offer is printed again.
     """
     from fedping.helper import enrol
     from fedping.helper.folder import open_folder
 
     if not _IDENTITY.match(leader):
-        raise InvalidSettings("--leader is no identity, which is 64 hexadecimal digits; ask the leader for its own")
+        raise InvalidSettings("--leader must be an identity of 64 hexadecimal digits; ask the leader for its own")
     helper_ = open_folder(folder)
     study = enrol.read_public_study(file)
     the_line = enrol.line_of(study, line, helper_.identity)
@@ -111,7 +114,7 @@ def join(file: Path, line: str | None, leader: str, offer_file: Path | None, fol
 @folder_option
 @json_option
 def rotate(study: str, line: str, offer_file: Path | None, folder: Path, as_json: bool) -> None:
-    """Make a new key for a LINE of a STUDY, and offer it; shares for older keys are opened until these are retired."""
+    """Make a new key for a LINE of a STUDY, and offer it; older keys still open shares until they are retired."""
     from fedping.helper import enrol
     from fedping.helper.folder import open_folder
 
@@ -125,18 +128,18 @@ def rotate(study: str, line: str, offer_file: Path | None, folder: Path, as_json
 @folder_option
 @json_option
 def retire(study: str, line: str, folder: Path, as_json: bool) -> None:
-    """Delete all keys for a LINE of a STUDY but the newest: what was sealed for them is lost to everybody.
+    """Delete all keys for a LINE of a STUDY but the newest: shares sealed for them can never be opened again.
 
-    Do it when the leader has published the newer offer for so long that no client has the older ones any more.
+    Wait until the leader has published the newer offer long enough for every client to have it.
     """
     from fedping.helper import enrol
     from fedping.helper.folder import open_folder
 
-    gone = [each.hex() for each in enrol.retire(open_folder(folder), study, line)]
+    retired = [each.hex() for each in enrol.retire(open_folder(folder), study, line)]
     if as_json:
-        click.echo(msgspec.json.encode({"study": study, "line": line, "retired": gone}).decode())
+        click.echo(msgspec.json.encode({"study": study, "line": line, "retired": retired}).decode())
         return
-    deleted = f"deleted the older keys, of the offers {', '.join(gone)}" if gone else "no older key"
+    deleted = f"deleted the older keys, of the offers {', '.join(retired)}" if retired else "no older key"
     click.echo(f"line '{line}' of study '{study}': {deleted}")
 
 
@@ -144,7 +147,7 @@ def retire(study: str, line: str, folder: Path, as_json: bool) -> None:
 @folder_option
 @json_option
 def status(folder: Path, as_json: bool) -> None:
-    """Show the lines that this helper takes part in, what it has answered, and whether its folder is in order."""
+    """Show the lines of this helper, its answers, and the problems of its folder. Exits with 1 on a problem."""
     from fedping.helper.enrol import current
     from fedping.helper.folder import open_folder
     from fedping.helper.serving import troubles
@@ -154,7 +157,7 @@ def status(folder: Path, as_json: bool) -> None:
     rows = []
     with helper_.records() as records:
         for each in records.lines():
-            offers, told = records.offers(each.number), records.told(each.number)
+            offers, totals = records.offers(each.number), records.totals(each.number)
             terms = terms_of(current(offers), helper_.identity)
             rows.append(
                 {
@@ -167,26 +170,26 @@ def status(folder: Path, as_json: bool) -> None:
                     "offer": current(offers).id.hex(),
                     "offered": terms.made,
                     "older_keys": sum(offer.retired is None for offer in offers[:-1]),
-                    "answers": told.answers,
+                    "answers": totals.answers,
                     "rounds": each.rounds,
-                    "newest": told.newest[0] if told.newest else None,
-                    "answered": told.newest[1] if told.newest else None,
+                    "newest": totals.newest[0] if totals.newest else None,
+                    "answered": totals.newest[1] if totals.newest else None,
                     "first": each.first,
-                    "documents": told.documents,
+                    "documents": totals.documents,
                 }
             )
-    wrong = {name: why for name, why in troubles(helper_).items() if why}
+    problems = {name: why for name, why in troubles(helper_).items() if why}
     if as_json:
-        click.echo(msgspec.json.encode({"identity": helper_.identity, "lines": rows, "troubles": wrong}).decode())
+        click.echo(msgspec.json.encode({"identity": helper_.identity, "lines": rows, "troubles": problems}).decode())
     else:
         click.echo(f"helper {helper_.identity} in {folder}")
         for row in rows:
             click.echo(_in_words(row))
         if not rows:
-            click.echo("it takes part in no line; 'fedping helper join' takes part in one")
-    for name, why in wrong.items():
+            click.echo("it has joined no line; join one with 'fedping helper join'")
+    for name, why in problems.items():
         click.echo(f"fedping: {name}: {why}", err=True)
-    if wrong:
+    if problems:
         raise click.exceptions.Exit(1)
 
 
@@ -194,7 +197,7 @@ def _in_words(row: dict[str, object]) -> str:
     older = f"; older keys that still open: {row['older_keys']}" if row["older_keys"] else ""
     of = f" of {row['rounds']:,}" if row["rounds"] is not None else ""
     newest = f", the newest is version {row['newest']}, on {row['answered']}" if row["newest"] is not None else ""
-    restored = f"since it was restored answers from version {row['first']} on, and counts all before as answered"
+    restored = f"restored: answers from version {row['first']} on, and counts all earlier ones as answered"
     fence = f"\n  {restored}" if row["first"] else ""
     noise = f"noise of ± {row['sigma']:.6g}" if row["sigma"] else "no noise"
     return (
@@ -212,15 +215,14 @@ def _in_words(row: dict[str, object]) -> str:
 @json_option
 def backup(to: Path, folder: Path, as_json: bool) -> None:
     """Copy the helper's folder, keys included, to the new folder TO, also while it serves."""
-    from fedping.helper.backup import back_up
-    from fedping.helper.folder import open_folder
+    from fedping.helper.folder import back_up, open_folder
 
     helper_ = open_folder(folder)
     back_up(helper_, to)
     if as_json:
         click.echo(msgspec.json.encode({"backup": str(to), "identity": helper_.identity}).decode())
         return
-    click.echo(f"{to}: a backup with all keys; keep it where nobody but you can read it ('fedping helper restore')")
+    click.echo(f"{to}: a backup with all keys; keep it where only you can read it ('fedping helper restore')")
 
 
 @helper.command()
@@ -230,17 +232,17 @@ def backup(to: Path, folder: Path, as_json: bool) -> None:
     "first",
     multiple=True,
     metavar="STUDY/LINE=VERSION",
-    help="From which version on a line is answered: one after the newest that is published. May be repeated.",
+    help="The first version of a line to answer: one after the newest that is published. May be repeated.",
 )
 @folder_option
 @json_option
 def restore(copy: Path, first: tuple[str, ...], folder: Path, as_json: bool) -> None:
-    """Make the helper's folder, where there is none, of a COPY of one.
+    """Make the helper's folder, which must not exist, from a backup COPY.
 
-    The copy does not know what was answered after it was made, and no version may be answered twice. So name for each
-    line the first version that certainly was not: one after the newest that the leader has published.
+    The copy lacks the answers that were made after it, but no version may be answered twice. So give for each line the
+    first version that was certainly not answered: one after the newest that the leader has published.
     """
-    from fedping.helper.backup import restore as restored
+    from fedping.helper.folder import restore as restored
 
     made = restored(copy, folder, dict(map(_fence, first)))
     if as_json:
@@ -250,10 +252,10 @@ def restore(copy: Path, first: tuple[str, ...], folder: Path, as_json: bool) -> 
 
 
 def _fence(text: str) -> tuple[tuple[str, str], int]:
-    found = re.fullmatch(r"([^/=]+)/([^/=]+)=([0-9]{1,18})", text)
-    if found is None:
+    match = re.fullmatch(r"([^/=]+)/([^/=]+)=([0-9]{1,18})", text)
+    if match is None:
         raise InvalidSettings(f"--from {text}: give STUDY/LINE=VERSION, as in --from frecency/main=12")
-    return (found[1], found[2]), int(found[3])
+    return (match[1], match[2]), int(match[3])
 
 
 @helper.command()
@@ -263,10 +265,10 @@ def _fence(text: str) -> tuple[tuple[str, str], int]:
 @folder_option
 @json_option
 def answer(request: Path, out: Path | None, threads: int | None, folder: Path, as_json: bool) -> None:
-    """Answer the REQUEST in a file, as a job that runs every hour may do.
+    """Answer the REQUEST in a file, for example in an hourly job.
 
-    For the same request, the answer is the same, byte for byte. Exit code 1: it is refused; why is in the file of the
-    answer, for the leader.
+    The same request gets the same answer, byte for byte. Exits with 1 if it is refused; the answer's file has the
+    reason, for the leader.
     """
     from fedping.helper.folder import open_folder
     from fedping.helper.requests import read_request, reply, write_answer
@@ -275,21 +277,22 @@ def answer(request: Path, out: Path | None, threads: int | None, folder: Path, a
     helper_, to = open_folder(folder), out or request.with_name(f"{request.name}.answer")
     data = read_request(helper_, request)
     try:
-        found = reply(helper_, data, datetime.now(UTC), threads=threads or _cores())
+        sums = reply(helper_, data, datetime.now(UTC), threads=threads or _cores())
     except Refused as error:
         refusal = msgspec.json.encode(error.refusal(digest_of_signed(data)))
         write_answer(to, refusal)
         if as_json:
             click.echo(refusal.decode())
-        raise FedpingError(f"the request {request} is refused ({error.reason}): {error}") from error
-    write_answer(to, found.data)
+        error.locate(f"the request {request} is refused ({error.reason})")
+        raise
+    write_answer(to, sums.data)
     if as_json:
-        told = {name: value for name, value in found._asdict().items() if name != "data"}
-        click.echo(msgspec.json.encode({**told, "file": str(to)}).decode())
+        facts = {name: value for name, value in sums._asdict().items() if name != "data"}
+        click.echo(msgspec.json.encode({**facts, "file": str(to)}).decode())
         return
     click.echo(
-        f"{to}: the answer to version {found.version} of line '{found.line}' of study '{found.study}', a sum "
-        f"over {found.clients - found.refused:,} of {found.clients:,} clients{', as before' if found.again else ''}"
+        f"{to}: the answer to version {sums.version} of line '{sums.line}' of study '{sums.study}', a sum "
+        f"over {sums.clients - sums.refused:,} of {sums.clients:,} clients{', as before' if sums.again else ''}"
     )
 
 
@@ -308,7 +311,7 @@ def answer(request: Path, out: Path | None, threads: int | None, folder: Path, a
     type=click.FloatRange(0, 3600),
     default=20.0,
     show_default=True,
-    help="Seconds after which whoever waits for an answer is told to ask again (202).",
+    help="Seconds after which a waiting leader is asked to retry (202).",
 )
 @threads_option
 @folder_option
@@ -316,8 +319,8 @@ def answer(request: Path, out: Path | None, threads: int | None, folder: Path, a
 def serve(host: str, port: int, max_request_mib: int, patience: float, threads: int | None, folder: Path) -> None:
     """Answer the requests of leaders over HTTP.
 
-    An answer is on disk before it is sent. Ctrl-C (or SIGTERM) stops: what is worked on then is given up, and the
-    leader asks again. Put a proxy with TLS before it.
+    An answer is on disk before it is sent. Ctrl-C (or SIGTERM) stops and discards unfinished work; the leader asks
+    again. Put a proxy with TLS in front of it.
     """
     from fedping.helper.serving import ServeSettings
     from fedping.helper.serving import serve as serving
@@ -331,7 +334,7 @@ def _cores() -> int:
 
 
 def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str, as_json: bool) -> None:
-    """Print an offer, or write it to a file and say so; as JSON with what it says."""
+    """Print an offer, or write it to a file and say so; as JSON with its terms."""
     from fedping.protocol.sharing.offer import terms_of
 
     text = msgspec.json.encode(offer).decode()
@@ -340,13 +343,13 @@ def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str, as_
             file.write_text(text + "\n")
         except OSError as error:
             raise FedpingError(
-                f"the offer cannot be written to {file}: {error.strerror}; repeat it for another file"
+                f"cannot write the offer to {file}: {error.strerror}; repeat the command with another file"
             ) from error
     elif not as_json:
         click.echo(text)
     terms = terms_of(offer, helper_.identity)
     if as_json:
-        told = {
+        document = {
             "study": terms.study,
             "line": terms.line,
             "leader": terms.leader,
@@ -358,7 +361,7 @@ def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str, as_
             "file": None if file is None else str(file),
             "signed": offer,
         }
-        click.echo(msgspec.json.encode(told).decode())
+        click.echo(msgspec.json.encode(document).decode())
         return
     noise = "without noise: both servers learn exact sums"
     if terms.sigma:
@@ -367,5 +370,5 @@ def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str, as_
         f"this helper {what} line '{terms.line}' of study '{terms.study}': sums of {terms.numbers:,} numbers, "
         f"{terms.min_batch:,} clients or more, {noise}\n{file or 'above'}: the offer {offer.id.hex()}, for the leader "
         f"{terms.leader[:16]}… ('fedping study offer')",
-        err=file is None,  # what is printed then is the offer alone, for a file
+        err=file is None,  # stdout has only the offer, for a file
     )

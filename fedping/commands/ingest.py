@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fedping.dashboard_options import at, dashboard_options, dashboard_settings
+from fedping.commands.dashboard import DashboardOptions, at, dashboard_options
 from fedping.options import LocalPath, journal_of, journal_option, landing_option, log_format_option, store_option
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.log import say
@@ -70,20 +71,20 @@ _LOCAL = (HERE, "localhost", "::1")
     type=click.IntRange(0, 65535),
     default=8082,
     show_default=True,
-    help="Port for the operator: /metrics, /__status__, /__flush__; 0 for any free one.",
+    help="Port for operators: /metrics, /__status__, /__flush__; 0 for any free one.",
 )
 @click.option(
     "--operations-host",
     default=HERE,
     show_default=True,
-    help="Address of that port; anyone who can reach it can read and do all of that.",
+    help="Address of that port; every program that reaches it can read and do all of that.",
 )
 @click.option(
     "--memory-mib",
     type=click.IntRange(64, 65536),
     default=384,
     show_default=True,
-    help="Memory for a worker's large requests at a time; beyond it, they get 503.",
+    help="Memory for a worker's large requests at a time; further ones get 503.",
 )
 @click.option(
     "--body-seconds",
@@ -116,7 +117,7 @@ _LOCAL = (HERE, "localhost", "::1")
     "trusted_proxies",
     multiple=True,
     metavar="NETWORK",
-    help="For --prefix-rate: an own proxy, as 10.0.0.0/8, whose X-Forwarded-For is believed. May be repeated.",
+    help="For --prefix-rate: a proxy of yours, as 10.0.0.0/8, with a trusted X-Forwarded-For. May be repeated.",
 )
 @click.option("--demo-page", is_flag=True, help="Serve a page to try a study with, at /demo/.")
 @click.option(
@@ -127,38 +128,13 @@ _LOCAL = (HERE, "localhost", "::1")
 )
 @dashboard_options
 @log_format_option
-def ingest(
-    store_path: Place,
-    landing: Place,
-    journal: Path | None,
-    host: str,
-    port: int,
-    workers: int,
-    threads: int,
-    compact_every: float,
-    roll_mib: int,
-    max_ping_mib: int | None,
-    max_batch_mib: int,
-    max_unpacked_mib: int,
-    operations_port: int,
-    operations_host: str,
-    memory_mib: int,
-    body_seconds: float,
-    slow_bodies: int,
-    ticket_keys: Path | None,
-    prefix_rate: float | None,
-    trusted_proxies: tuple[str, ...],
-    demo_page: bool,
-    dashboard_port: int | None,
-    dashboard_host: str,
-    **of_dashboard: Any,
-) -> int:
+def ingest(dashboard_port: int | None, dashboard_host: str, **options: Any) -> int:
     """Take pings over HTTP and land them in Parquet.
 
     A ping that is answered 200 is on disk. Ctrl-C (or SIGTERM) stops ingest cleanly: open requests are answered, and
     everything that was accepted goes to Parquet. A second Ctrl-C stops at once; the next start lands the rest.
 
-    Metrics, status and flush are on a separate port for the operator, which only programs on this machine can reach.
+    Metrics, status and flush are on a separate port for operators, which only programs on this machine can reach.
 
     --dashboard also serves the dashboard, from its own process and port. Visitors need a token (see fedping dashboard);
     clients never do.
@@ -167,82 +143,117 @@ def ingest(
     from fedping.server_jobs.ingest.backlog import ending, unlanded
     from fedping.server_jobs.ingest.operations import OperatorsListener
     from fedping.server_jobs.ingest.pages import page_files
-    from fedping.server_jobs.ingest.settings import IngestSettings, Limits
     from fedping.server_jobs.ingest.supervisor import prepare, supervise
 
-    limits = Limits(
-        ping_bytes=None if max_ping_mib is None else max_ping_mib * _MIB,
-        batch_bytes=max_batch_mib * _MIB,
-        decompressed_bytes=max_unpacked_mib * _MIB,
-        memory_bytes=memory_mib * _MIB,
-        body_seconds=body_seconds,
-    )
-    settings = IngestSettings(
-        store=store_path,
-        landing=landing,
-        journal=journal_of(journal, landing),
-        host=host,
-        port=port,
-        workers=workers,
-        threads=threads,
-        slow_bodies=slow_bodies,
-        compact_every=compact_every,
-        roll_bytes=roll_mib * _MIB,
-        limits=limits,
-        demo_page=demo_page,
-        operations_host=operations_host,
-        operations_port=operations_port,
-        ticket_keys=ticket_keys,
-        prefix_rate=prefix_rate,
-        trusted_proxies=_networks(trusted_proxies, prefix_rate),
-    )
-    if operations_port in (port, dashboard_port):
-        raise InvalidSettings(f"port {operations_port} is already used here; give --operations-port another one")
-    if demo_page:
+    for_dashboard = {name: options.pop(name) for name in DashboardOptions.names()}
+    given = Options(**options)
+    settings = given.settings
+    if settings.operations_port in (settings.port, dashboard_port):
+        raise InvalidSettings(f"port {settings.operations_port} is already used here; change --operations-port")
+    if settings.demo_page:
         page_files()
-    watching = None
+    pages = None
     if dashboard_port is None:
-        _refuse_idle_options({"dashboard_host", *of_dashboard})
+        _refuse_idle_options({"dashboard_host", *for_dashboard})
     else:
-        watching = dashboard_settings(
-            store=store_path,
-            landing=landing,
+        pages = DashboardOptions(**for_dashboard).settings(
+            store=settings.store,
+            landing=settings.landing,
             journal=settings.journal,
             host=dashboard_host,
             port=dashboard_port,
-            **of_dashboard,
         )
-    beside = {} if watching is None else {"dashboard": _dashboard(watching, port)}
+    processes = {} if pages is None else {"dashboard": _dashboard(pages, settings.port)}
     prepare(settings)
-    if prefix_rate is not None and not trusted_proxies and host in _LOCAL:
+    if settings.prefix_rate is not None and not settings.trusted_proxies and settings.host in _LOCAL:
         say(
-            f"--prefix-rate: on {host} all pings come from a proxy on this machine and count as one network. Name it "
-            f"with --trusted-proxy {'::1' if host == '::1' else '127.0.0.1'}, and have it send X-Forwarded-For.",
+            f"--prefix-rate: on {settings.host} all pings come from a proxy on this machine and count as one network. "
+            f"Name it with --trusted-proxy {'::1' if settings.host == '::1' else '127.0.0.1'}, and have it send "
+            "X-Forwarded-For.",
             "warning",
         )
     listener = OperatorsListener(settings)
-    _tell_where(settings, listener, watching)
-    code = supervise(settings, beside={"operator's listener": listener.serve, **beside})
+    _say_addresses(settings, listener, pages)
+    code = supervise(settings, beside={"operator's listener": listener.serve, **processes})
     say(ending(settings, emptied=code == 0), "info" if code == 0 else "warning")
     return code or bool(unlanded(settings))
 
 
-def _networks(given: tuple[str, ...], prefix_rate: float | None) -> tuple[IPv4Network | IPv6Network, ...]:
-    if given and prefix_rate is None:
-        raise InvalidSettings("--trusted-proxy concerns the limits by network alone; give --prefix-rate with it")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of the command except those of the dashboard, by their names in Python; see their help."""
+
+    store_path: Place
+    landing: Place
+    journal: Path | None
+    host: str
+    port: int
+    workers: int
+    threads: int
+    compact_every: float
+    roll_mib: int
+    max_ping_mib: int | None
+    max_batch_mib: int
+    max_unpacked_mib: int
+    operations_port: int
+    operations_host: str
+    memory_mib: int
+    body_seconds: float
+    slow_bodies: int
+    ticket_keys: Path | None
+    prefix_rate: float | None
+    trusted_proxies: tuple[str, ...]
+    demo_page: bool
+
+    @property
+    def settings(self) -> IngestSettings:
+        """The settings of ingest."""
+        from fedping.server_jobs.ingest.settings import IngestSettings, Limits
+
+        limits = Limits(
+            ping_bytes=None if self.max_ping_mib is None else self.max_ping_mib * _MIB,
+            batch_bytes=self.max_batch_mib * _MIB,
+            decompressed_bytes=self.max_unpacked_mib * _MIB,
+            memory_bytes=self.memory_mib * _MIB,
+            body_seconds=self.body_seconds,
+        )
+        return IngestSettings(
+            store=self.store_path,
+            landing=self.landing,
+            journal=journal_of(self.journal, self.landing),
+            host=self.host,
+            port=self.port,
+            workers=self.workers,
+            threads=self.threads,
+            slow_bodies=self.slow_bodies,
+            compact_every=self.compact_every,
+            roll_bytes=self.roll_mib * _MIB,
+            limits=limits,
+            demo_page=self.demo_page,
+            operations_host=self.operations_host,
+            operations_port=self.operations_port,
+            ticket_keys=self.ticket_keys,
+            prefix_rate=self.prefix_rate,
+            trusted_proxies=_networks(self.trusted_proxies, self.prefix_rate),
+        )
+
+
+def _networks(texts: tuple[str, ...], prefix_rate: float | None) -> tuple[IPv4Network | IPv6Network, ...]:
+    if texts and prefix_rate is None:
+        raise InvalidSettings("--trusted-proxy is only for the limits by network; give --prefix-rate with it")
     try:
-        found = tuple(map(ip_network, given))
+        networks = tuple(map(ip_network, texts))
     except ValueError as error:
         raise InvalidSettings(f"--trusted-proxy: {error}; give an address, or a network as 10.0.0.0/8") from error
-    if any(network.prefixlen == 0 for network in found):
-        raise InvalidSettings("--trusted-proxy: whoever trusts all addresses believes anybody; name your own proxies")
-    return found
+    if any(network.prefixlen == 0 for network in networks):
+        raise InvalidSettings("--trusted-proxy can't be a network of all addresses; name your own proxies")
+    return networks
 
 
 def _import_numpy_without_threads() -> None:
-    """Import NumPy so that it starts no threads for matrix products, of which ingest has none: its processes fork.
+    """Import NumPy without threads for matrix products, which ingest does not need: its processes fork.
 
-    OpenBLAS does end its threads before a fork, but the kernel may count one that is ending for a moment longer.
+    OpenBLAS ends its threads before a fork, but the kernel may count a thread that is ending a moment longer.
     """
     name = "OPENBLAS_NUM_THREADS"
     before = os.environ.get(name)
@@ -251,32 +262,32 @@ def _import_numpy_without_threads() -> None:
         importlib.import_module("numpy")
     finally:
         if before is None:
-            del os.environ[name]  # what the dashboard starts may have use for more
+            del os.environ[name]  # programs that the dashboard starts may use more threads
         else:
             os.environ[name] = before
 
 
 def _refuse_idle_options(names: set[str]) -> None:
-    """Refuse options of a dashboard that is not asked for: whoever gives a token believes that something is guarded."""
+    """Raise :class:`InvalidSettings` for options of a dashboard without --dashboard, such as a token without effect."""
     context = click.get_current_context()
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
             raise InvalidSettings(f"{option.opts[0]} is only for the dashboard; give --dashboard with it")
 
 
-def _tell_where(settings: IngestSettings, listener: OperatorsListener, watching: DashboardSettings | None) -> None:
+def _say_addresses(settings: IngestSettings, listener: OperatorsListener, pages: DashboardSettings | None) -> None:
     address = f"http://{settings.host}:{settings.port}"
     every = f"{settings.compact_every:g} s"
     say(f"Taking pings on {address}; they land in {settings.landing} every {every}. Ctrl-C stops.")
     say(f"For the operator: {listener.url} (/metrics, /__status__, /__heartbeat__, POST /__flush__)")
     if settings.demo_page:
         say(f"The demo page: {address}/demo/ (it sends pings like any others)")
-    if watching is not None:
-        say(f"The dashboard: {at(watching)}")
+    if pages is not None:
+        say(f"The dashboard: {at(pages)}")
 
 
 def _dashboard(settings: DashboardSettings, ingest_port: int) -> Callable[[int], None]:
-    """Return what serves the dashboard, given the process to end with.
+    """Return the function that serves the dashboard until the process of the given id ends.
 
     Raises:
         InvalidSettings: it has the port of ingest.
@@ -285,8 +296,6 @@ def _dashboard(settings: DashboardSettings, ingest_port: int) -> Callable[[int],
     from fedping.dashboard.application import prepare, serve
 
     if settings.port == ingest_port:
-        raise InvalidSettings(
-            f"the dashboard cannot share port {ingest_port} with the pings; give another with --dashboard"
-        )
+        raise InvalidSettings(f"port {ingest_port} takes the pings; give --dashboard another one")
     prepare(settings, "--dashboard")
     return lambda parent: serve(settings, parent)

@@ -1,4 +1,4 @@
-"""`fedping join`: an institution takes part in a study with a table of its own."""
+"""`fedping join`: an institution takes part in a study with its own table."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Options:
             if self.show and getattr(self, name):
                 raise click.UsageError(f"use either --show or --{name}, not both")
         if self.held_out_ticket is not None and self.hold_out is None:
-            raise click.UsageError("--held-out-ticket is for rows of --hold-out; give both, or leave it out")
+            raise click.UsageError("--held-out-ticket is for rows of --hold-out; give both, or remove it")
 
     def state_of(self, study: str) -> Path:
         """Return the folder of the client's state."""
@@ -173,17 +173,17 @@ class TimedRunner:
 @click.option(
     "--state",
     type=LocalPath(file_okay=False),
-    help="Folder that keeps who you are, how far you have come, and what is being sent.  [default: joined-STUDY]",
+    help="Folder with your client id, your progress, and the ping that is being sent.  [default: joined-STUDY]",
 )
 @click.option(
     "--hold-out",
     type=float,
     metavar="SHARE",
-    help="Share of the rows, such as 0.2, that nothing is learned from; what versions are worth on them is sent.",
+    help="Share of the rows, such as 0.2, that are not trained on; the loss of versions on them is sent.",
 )
-@click.option("--rounds", type=click.IntRange(1), help="End after so many versions.  [default: until stopped]")
-@click.option("--for", "duration", help="End after so long: 45s, 10m, 6h.  [default: until stopped]")
-@click.option("--every", default="60s", show_default=True, help="Time between two looks for a new version.")
+@click.option("--rounds", type=click.IntRange(1), help="End after this many versions.  [default: until stopped]")
+@click.option("--for", "duration", help="End after this time: 45s, 10m, 6h.  [default: until stopped]")
+@click.option("--every", default="60s", show_default=True, help="Time between two checks for a new version.")
 @click.option("--yes", is_flag=True, help="Send without asking.")
 @click.option("--show", is_flag=True, help="Print what would be sent as JSON, and send nothing.")
 @click.option("--agree", is_flag=True, help="Accept the study's changed terms.")
@@ -195,18 +195,18 @@ class TimedRunner:
 @click.option(
     "--held-out-ticket",
     type=LocalPath(dir_okay=False),
-    help="The same for the client id that tells of the rows of --hold-out.",
+    help="The same for the client id that reports on the rows of --hold-out.",
 )
 @json_option
 def join(url: str, study: str, **options: Any) -> int:
-    """Take part in STUDY, served by the ingest at URL, with a table of your own.
+    """Take part in STUDY, served by the ingest at URL, with your own table.
 
-    Fetches the model, trains it on your rows, shows what it is about to send, asks, and posts it: an update, its loss
-    and how many rows it is from. Then it waits for the next version. The rows stay here.
+    Fetches the model, trains it on your rows, shows what it would send, asks, and posts it: an update, its loss and its
+    number of rows. Then it waits for the next version. The rows never leave this machine.
 
-    Safe to stop, to kill and to run again: with the same --state it goes on where it was, and nothing is counted twice.
-    Exits with 0 if all was done, or the study has ended; with 75 if --for was over before a ping was taken or --rounds
-    were; with 130 or 143 if SIGINT or SIGTERM ended it.
+    Safe to stop, to kill and to run again: with the same --state it continues, and nothing is counted twice. Exits with
+    0 if all was done, or the study has ended; with 75 if the time of --for was over before a ping was accepted, or
+    before --rounds; with 130 or 143 if SIGINT or SIGTERM ended it.
     """
     from fedping.client_sim.joining.holding_out import keep_share
     from fedping.client_sim.joining.terms import REVEALS
@@ -240,9 +240,9 @@ def join(url: str, study: str, **options: Any) -> int:
         click.echo(f"fedping: {over}", err=True)
         return 0
     except _TimeOver as error:
-        raise TimedOut("time is over before there was anything to send; run the same command to go on") from error
+        raise TimedOut("time is over before there was anything to send; run the same command to continue") from error
     except EndedBySignal as ended:
-        click.echo(f"fedping: {ended.sentence}; the same command goes on", err=True)
+        click.echo(f"fedping: {ended.sentence}; the same command continues", err=True)
         return ended.exit_code
 
 
@@ -268,7 +268,7 @@ def _warn_of_listeners(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         click.echo(
-            f"fedping: warning: {url} is not encrypted, so that others on the way can read what you send and change "
+            f"fedping: warning: {url} is not encrypted, so others on the network can read what you send and change "
             "the model; ask the operator for an https address",
             err=True,
         )
@@ -277,8 +277,8 @@ def _warn_of_listeners(url: str) -> None:
 def _warn_of_one_class(rows: Table) -> None:
     if rows.target.is_class and len(rows) > 1 and (rows.y == rows.y[0]).all():
         log.tell(
-            f"warning: all rows have the same '{rows.target.name}', so that they teach to predict nothing else; look "
-            "whether the table is whole",
+            f"warning: all rows have the same '{rows.target.name}', so a model can learn nothing else from them; "
+            "check that the table is complete",
             "warning",
         )
 
@@ -343,8 +343,8 @@ def _institutions(
         return (alone,)
     if not member.arm.submits:
         raise InvalidSettings(
-            f"the client in {state} is in arm '{member.arm.name}', which trains nothing, so there is nothing to "
-            "hold rows out from; give another folder with --state, which makes another client"
+            f"the client in {state} is in arm '{member.arm.name}', which does not train, so it can't hold rows out; "
+            "give another folder with --state, which makes another client"
         )
     check_same_share(folder, share)
     learned, held_out = divided(rows, share, folder.seed)
@@ -352,7 +352,9 @@ def _institutions(
     inner = files.enter_context(open_folder(state / HELD_OUT, evaluating))
     evaluator = membership(study, inner.seed)
     if not (evaluates(evaluator.arm) and evaluator.line.name == member.line.name):
-        raise InvalidSettings(f"the folder {inner.path} is of another arm by now; delete it, and it is created again")
+        raise InvalidSettings(
+            f"the client in {inner.path} is now in another arm; delete the folder, and it is created again"
+        )
     states, inner_states = _states_in(folder, files), _states_in(inner, files)
     return (
         Institution(transport, evaluator, inner, OwnTable(held_out, held_out=True), inner_states, tickets[1]),
@@ -370,7 +372,7 @@ def _states_in(folder: StateFolder, files: ExitStack) -> StatesOf:
             return in_memory(owner, first)
         opened, damaged = open_states(folder.states)
         if damaged is not None:
-            click.echo(f"{folder.states} was damaged; it is kept as {damaged}, and begins afresh", err=True)
+            click.echo(f"{folder.states} was damaged; it is kept as {damaged}, and a new one is begun", err=True)
         return files.enter_context(opened).of(owner, first)
 
     return states_of
@@ -385,7 +387,9 @@ def _read_ticket(file: Path) -> str:
     except OSError as error:
         raise InvalidSettings(f"cannot read the ticket {file}: {error.strerror}; check the path") from error
     if not ticket or len(ticket) > _TICKET or not re.match(PATTERN, ticket):
-        raise InvalidSettings(f"{file} is no ticket, which is one line of letters, digits and dots; ask the operator")
+        raise InvalidSettings(
+            f"{file} is not a ticket, which is one line of letters, digits and dots; ask the operator for it"
+        )
     return ticket
 
 
@@ -408,7 +412,7 @@ def _show(timed: TimedRunner, institution: Institution) -> None:
     if ping is None:
         problem = timed.run(institution.fetch())
         if institution.version < 0:
-            raise FedpingError(f"there is no model to train on: {problem or 'none was published'}; try again later")
+            raise FedpingError(f"there is no model to train: {problem or 'none was published'}; try again later")
         if not institution.has_new:
             click.echo(f"nothing would be sent: {problem or _nothing_to_send(institution)}", err=True)
             return
@@ -423,15 +427,15 @@ def _nothing_to_send(institution: Institution) -> str:
         return _contributed_all(institution)
     progress = institution.folder.progress
     if institution.version <= progress.version:
-        return f"version {institution.version} has had its ping"
+        return f"the ping of version {institution.version} was accepted"
     if institution.trains_once and institution.version <= progress.moved:
-        return f"version {institution.version} was trained on, its ping was not taken, and there is no second one"
-    return f"version {institution.version} is none of those that this institution has drawn"
+        return f"version {institution.version} was trained, its ping was rejected, and there is no second one"
+    return f"this institution was not drawn for version {institution.version}"
 
 
 def _contributed_all(institution: Institution) -> str:
     times = institution.folder.progress.contributed
-    return f"this institution has contributed {times:,} times, as often as the study promises that it does at most"
+    return f"this institution has contributed {times:,} times, the maximum that the study promises"
 
 
 def _train(institution: Institution, pace: Pace) -> Waiting:
@@ -466,12 +470,11 @@ def _make_prompt(as_json: bool) -> Callable[[Waiting], str]:
         click.echo(_summary(ping), err=True)
         while True:
             click.echo("send it? [y]es, [a]lways, [s]how it, [N]o: ", nl=False, err=True)
-            line = (
-                sys.stdin.readline() if sys.stdin else ""
-            )  # not `input`, which can lose the exception of a signal while it flushes
+            # not `input`, which can lose the exception of a signal while it flushes
+            line = sys.stdin.readline() if sys.stdin else ""
             if not line:
                 raise InvalidSettings(
-                    "nobody is there to be asked whether to send; look at it with --show, then give --yes"
+                    "--yes is missing, and there is no terminal to ask; check the ping with --show, then give --yes"
                 )
             answer = line.strip().lower()[:1] or "n"
             if answer == "s":
@@ -600,7 +603,7 @@ class Session:
         seconds = institution.seconds_until(ping)
         if not seconds:
             return
-        moment = f"the moment, drawn by lot, at which the ping of version {ping.version} is sent"
+        moment = f"the random time at which the ping of version {ping.version} is sent"
         self._explain(None, moment)
         self._sleep(seconds, f"waiting for {moment}")
 
@@ -619,7 +622,7 @@ class Session:
         self._report(ping, state.outcome)
         if not state.accepted:
             with suppress(_TimeOver):
-                self._timed.run(institution.fetch_unchanged_study())  # it may have ended, which is no fault
+                self._timed.run(institution.fetch_unchanged_study())  # it may have ended, which is not an error
             raise _rejection(institution, ping, state.outcome)
         self._accepted += 1
         return True
@@ -666,13 +669,13 @@ class Session:
         from fedping.server_jobs.shutdown import TimedOut
 
         if any(institution.folder.waiting is not None for institution in self._institutions):
-            raise TimedOut("time is over, and the ping is not taken; run the same command to send it")
+            raise TimedOut("time is over, and the ping was not accepted; run the same command to send it")
         if self._pace.rounds is not None:
             raise TimedOut(
-                f"time is over after {self._rounds} of {self._pace.rounds} rounds; run the same command to go on"
+                f"time is over after {self._rounds} of {self._pace.rounds} rounds; run the same command to continue"
             )
         if not self._accepted:
-            raise TimedOut("time is over, and no ping was taken; run the same command to go on")
+            raise TimedOut("time is over, and no ping was accepted; run the same command to continue")
         raise _Finished(0)
 
 
@@ -687,17 +690,17 @@ def _rejection(institution: Institution, ping: Waiting, outcome: Outcome) -> Fed
     if outcome.reason.startswith(NOT_ALLOWED):
         member, option = institution.member, "--held-out-ticket" if institution.table.held_out else "--ticket"
         return FedpingError(
-            f"the server does not take pings of this client: {reason}; ask the operator for a ticket for the client id "
+            f"the server rejects pings of this client: {reason}; ask the operator for a ticket for the client id "
             f"{member.client_id}, and give its file with {option}"
         )
     then = (
-        "goes on with the next version, as this line has one ping of each"
+        "continues with the next version, because this line takes one ping of each"
         if institution.trains_once
         else "trains on that version again"
     )
     return _Rejected(
-        f"the server refused the ping of version {ping.version}, which does not count: {reason}; correct the table (are"
-        f" its columns in the units that were agreed on?) or ask the operator, and the same command {then}"
+        f"the server rejected the ping of version {ping.version}: {reason}; correct the table (are its columns in the "
+        f"agreed units?) or ask the operator, and the same command {then}"
     )
 
 

@@ -1,51 +1,36 @@
-"""How a laboratory experiment is shown on a terminal: a bar while it runs, a table when it is done."""
+"""`fedping sweep`, `compare` and `export`: laboratory experiments; and their options, bar and table."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fedping.options import LocalPath, json_option
+from fedping.protocol import log
+from fedping.protocol.errors import FedpingError
 from fedping.protocol.notation import with_minus
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from fedping.experiments.laboratory.comparing import Comparison
     from fedping.experiments.laboratory.pool import Progress as Now
     from fedping.experiments.laboratory.pool import Watch
     from fedping.experiments.laboratory.settings import Experiment
     from fedping.experiments.laboratory.summary import Band, Standing, Summary, VariantSummary
     from fedping.server_jobs.round import SparkEngine
 
-jobs_option = click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    help="Runs of a laboratory experiment at a time; the result does not depend on it.  [default: 1, or the cores "
-    "where runs take seconds]",
-)
-
-replace_option = click.option(
-    "--replace",
-    is_flag=True,
-    help="If the folder holds a laboratory experiment with other settings, code or data: run what has changed again.",
-)
-
-set_option = click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Change a setting of a laboratory experiment, as in --set training.rate=0.1; repeatable.",
-)
 
 _WIDE = 120
-"""Columns where there is no terminal to ask, as in a file."""
+"""Columns of tables where there is no terminal, as in a file."""
 
 _HEADINGS = {
     "central": "{},\ncentral",
@@ -62,11 +47,56 @@ _HEADINGS = {
 }
 
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def laboratory_options(command: _Command) -> _Command:
+    """Add the options of :class:`LaboratoryOptions`, except --over, to a command."""
+    for option in (
+        json_option,
+        click.option(
+            "--replace",
+            is_flag=True,
+            help="If the folder holds a laboratory experiment with other settings, code or data: run what has changed "
+            "again.",
+        ),
+        click.option(
+            "--set",
+            "changes",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Change a setting of a laboratory experiment, as in --set training.rate=0.1; repeatable.",
+        ),
+        click.option(
+            "--jobs",
+            type=click.IntRange(1),
+            help="Runs of a laboratory experiment at a time; the result does not depend on it.  [default: 1, or the "
+            "cores where runs take seconds]",
+        ),
+        click.option(
+            "--master",
+            help="Spark's master URL, with --engine spark; without one, what spark-submit says, or local[*].",
+        ),
+        click.option(
+            "--engine",
+            "engine_name",
+            type=click.Choice(["numpy", "spark"]),
+            default="numpy",
+            show_default=True,
+            help="This machine's processes, or Spark's executors. The result is the same to the last bit.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaboratoryOptions:
-    """The options of a laboratory experiment on the command line.
+    """The options of a laboratory experiment by their names in Python.
 
     Attributes:
+        engine_name: "numpy" for processes of this machine, or "spark".
+        master: Spark's master URL; None for the default.
         jobs: number of parallel runs; None for the default.
         changes: settings of --set.
         over: axes of --over.
@@ -74,11 +104,77 @@ class LaboratoryOptions:
         as_json: whether to print JSON.
     """
 
+    engine_name: str
+    master: str | None
     jobs: int | None
     changes: tuple[str, ...]
     over: tuple[str, ...] = ()
     replace: bool
     as_json: bool
+
+
+@click.command()
+@click.argument("experiment", type=LocalPath())
+@click.option(
+    "--over",
+    multiple=True,
+    required=True,
+    metavar="KEY=A,B,...",
+    help="An axis of the grid, as in --over training.rate=0.1,0.3; several make all combinations.",
+)
+@click.option(
+    "--out",
+    type=LocalPath(),
+    help="A new folder for the results; or that of a sweep to continue.  [default: simulated/<file>-sweep]",
+)
+@laboratory_options
+def sweep(experiment: Path, over: tuple[str, ...], out: Path | None, **options: Any) -> None:
+    """Run the laboratory experiment in the file EXPERIMENT at every point of a grid over any of its settings.
+
+    Each point is a variant, and each of the file's own variants runs at each point; results are those of 'fedping
+    simulate'. If it is killed at any moment, the same command continues where it was. With --engine spark, executors do
+    the runs; all of them must see the folder --out.
+    """
+    folder = out or Path("simulated") / f"{experiment.stem}-sweep"
+    given = LaboratoryOptions(over=over, **options)
+    with spark_for(given.engine_name, given.master, "sweep") as spark:
+        run_laboratory(experiment, folder, given, spark)
+
+
+@contextmanager
+def spark_for(engine_name: str, master: str | None, command: str) -> Iterator[SparkEngine | None]:
+    """Yield Spark's engine for simulations, and close it in the end; yield None if the engine is not "spark".
+
+    SIGINT and SIGTERM end the block in order.
+
+    Raises:
+        UsageError: a master is given, but the engine is not "spark".
+        FedpingError: Spark is not installed.
+    """
+    if engine_name != "spark":
+        if master is not None:
+            raise click.UsageError("--master needs --engine spark; add that, or remove --master")
+        yield None
+        return
+    if find_spec("pyspark") is None:
+        raise FedpingError(
+            f"fedping {command} --engine spark needs the package pyspark, which is not installed; install it with: "
+            'pip install "fedping[spark]", or remove --engine'
+        )
+    from fedping.server_jobs.round import SparkEngine
+    from fedping.server_jobs.shutdown import EndedBySignal, ended_by_signals
+    from fedping.server_jobs.spark.session import spark_session
+    from fedping.server_jobs.spark.settings import SparkSettings
+    from fedping.server_jobs.spark.shipping import SIMULATING
+
+    settings = SparkSettings(master=master, app_name=f"fedping-{command}", packages=SIMULATING)
+    engine = SparkEngine(lambda: spark_session(settings))
+    try:
+        with ended_by_signals(), closing(engine):
+            yield engine
+    except EndedBySignal as ended:
+        log.tell(ended.sentence, "info")
+        click.get_current_context().exit(ended.exit_code)
 
 
 def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: SparkEngine | None = None) -> None:
@@ -92,7 +188,7 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
     from fedping.experiments.laboratory.settings import experiment_from_toml
     from fedping.protocol.formats import with_format
 
-    _let_import_from(file.parent)  # extensions, too, which are met when the file is read
+    _let_import_from(file.parent)  # also extensions, which are imported when the file is read
     experiment = experiment_from_toml(file, options.changes, options.over)
     with _bar(experiment) as watch:
         sessions = spark.sessions if spark else None
@@ -105,10 +201,10 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
 
 
 def _let_import_from(folder: Path) -> None:
-    """Let modules that an experiment names, such as that of an own loss, lie beside its file.
+    """Let modules that an experiment names, such as that of its own loss, lie next to its file.
 
-    The folder comes last: a file of somebody's that is named as one of Python's modules, or ours, takes nobody's place.
-    Runs in processes of their own get the path from this one.
+    The folder comes last in the path, so that its files never hide modules of Python or fedping. Runs in other
+    processes inherit the path.
     """
     if (path := str(folder.resolve())) not in sys.path:
         sys.path.append(path)
@@ -116,7 +212,7 @@ def _let_import_from(folder: Path) -> None:
 
 @contextmanager
 def _bar(experiment: Experiment) -> Iterator[Watch]:
-    """Show a bar over all rounds on a terminal; elsewhere nothing, for the summary tells."""
+    """Show a bar over all rounds on a terminal; elsewhere nothing, because the summary has it all."""
     from fedping.experiments.laboratory.units import units_of
     from fedping.terminal import bars
 
@@ -139,12 +235,12 @@ def _bar(experiment: Experiment) -> Iterator[Watch]:
 
 
 def _work(rounds: int, baseline: str | None) -> int:
-    """Return how much of the bar a run is."""
+    """Return the part of a run in the bar."""
     return max(1, rounds if baseline is None else rounds // 10)
 
 
 def print_summary(summary: Summary, folder: Path) -> None:
-    """Print the table of variants and baselines, and where everything lies."""
+    """Print the table of variants and baselines, and the paths of report and metrics."""
     from fedping.experiments.laboratory.summary import LEGEND, standing
 
     console = wide_console()
@@ -162,7 +258,7 @@ def print_summary(summary: Summary, folder: Path) -> None:
 
 
 def wide_console() -> Console:
-    """Return the console to print tables on, wide enough for them where it is no terminal."""
+    """Return the console to print tables on; where it is no terminal, it is wide enough for them."""
     from rich.console import Console
 
     from fedping.terminal import AS_IT_IS
@@ -204,9 +300,9 @@ def _table(summary: Summary, stands: Standing) -> Table:
     for name, row in summary.variants.items():
         mark = stands.mark(name)
         style = "bold" if mark == SHOWN else None
-        sent = _told(row.update_bytes, 1e6)
-        told = (*_cells(row, columns), _told(row.rounds, 1), sent, *_to_target(summary, row))
-        table.add_row(f"{mark or ' '} {name}", *told, style=style)
+        sent = _scaled(row.update_bytes, 1e6)
+        numbers = (*_cells(row, columns), _scaled(row.rounds, 1), sent, *_to_target(summary, row))
+        table.add_row(f"{mark or ' '} {name}", *numbers, style=style)
     table.add_section()
     for name, row in summary.baselines.items():
         table.add_row("  " + name, *_cells(row, columns), "", "", style="dim")
@@ -214,13 +310,13 @@ def _table(summary: Summary, stands: Standing) -> Table:
 
 
 def _to_target(summary: Summary, row: VariantSummary) -> list[str]:
-    """Return the cell of the rounds to the target, if there is one: of how many seeds, where not of all."""
+    """Return the cell of the rounds to the target, if there is one; with the number of seeds, if not all reach it."""
     if summary.target is None:
         return []
     reached, seeds = row.to_target, len(summary.seeds)
     if reached.mean is None:
         return ["never"]
-    return [_told(reached, 1) + ("" if reached.seeds == seeds else f" ({reached.seeds} of {seeds} seeds)")]
+    return [_scaled(reached, 1) + ("" if reached.seeds == seeds else f" ({reached.seeds} of {seeds} seeds)")]
 
 
 def _has(summary: Summary, split: str) -> bool:
@@ -237,5 +333,75 @@ def _cell(band: Band | None) -> str:
     return with_minus(f"{band.mean:.4f}") + ("" if band.half is None else f" ±{band.half:.3f}")
 
 
-def _told(band: Band, unit: float) -> str:
+def _scaled(band: Band, unit: float) -> str:
     return "" if band.mean is None else with_minus(f"{band.mean / unit:,.4g}")
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@json_option
+def compare(a: str, b: str, as_json: bool) -> None:
+    """Show how B differs from A: folders of `fedping simulate` or `sweep`, or FOLDER:VARIANT if a folder has several.
+
+    Differences are of the final models' metrics, paired by seed, with the 95 % t interval of their mean. Baselines are
+    variants too: centralised, local, start.
+    """
+    from fedping.experiments.laboratory.comparing import chosen, compared
+
+    comparison = compared(chosen(a), chosen(b))
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(comparison).decode())
+        return
+    _print_comparison(comparison)
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from fedping.experiments.laboratory.summary import NO_QUALITY
+
+    console: Console = wide_console()
+    table = Table(box=box.SIMPLE_HEAD, title=f"a: {comparison.a}\nb: {comparison.b}", title_justify="left")
+    for heading in ("split", "metric"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("a", "b", "b - a", "b - a, %", "better"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in comparison.differences:
+        half = each.difference.half
+        digits = ",.0f" if each.split == "bytes" else ".4f"
+        apart = f"{each.difference.mean:+{digits}}" + ("" if half is None else f" ±{half:{digits}}")
+        percent = "" if each.percent is None else f"{each.percent:+.3g}"
+        numbers = (with_minus(number) for number in (f"{each.a:{digits}}", f"{each.b:{digits}}", apart, percent))
+        undecided = "" if each.split in NO_QUALITY else "not shown"
+        table.add_row(each.split, each.metric, *numbers, each.better or undecided)
+    console.print(table)
+    count = len(comparison.seeds)
+    basis = f"paired by {count} seeds, 95 % t interval" if count > 1 else "one seed, so there is no interval"
+    console.print(f"{basis}; one is better if the interval leaves out 0, for each metric by itself", highlight=False)
+    for note in comparison.notes or ():
+        console.print(note, highlight=False)
+
+
+@click.command()
+@click.argument("folder", type=LocalPath())
+@click.option("--tensorboard", type=LocalPath(), help="A folder for event files, to be read by tensorboard --logdir.")
+@click.option(
+    "--mlflow", type=LocalPath(), help="A folder that is, or becomes, a file store of MLflow, such as mlruns."
+)
+def export(folder: Path, tensorboard: Path | None, mlflow: Path | None) -> None:
+    """Write the metrics of the laboratory experiment in FOLDER for TensorBoard, for MLflow, or for both.
+
+    Every finished run becomes a run there, and every metric a series over the rounds, named by its split:
+    test/accuracy. Neither tool has to be installed. Writing again replaces what was written.
+    """
+    from fedping.experiments.laboratory.exporting import write_mlflow, write_tensorboard
+
+    if tensorboard is None and mlflow is None:
+        raise click.UsageError("nothing to write; give --tensorboard or --mlflow with a folder")
+    for to, write in ((tensorboard, write_tensorboard), (mlflow, write_mlflow)):
+        if to is not None:
+            click.echo(f"{write(folder, to)} runs are in {to}")

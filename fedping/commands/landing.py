@@ -1,11 +1,13 @@
-"""`fedping landing`: what landed pings tell of institutions; remove old pings, or those of a client; copy them."""
+"""`fedping landing`: flush, copy and remove landed pings; show the clients of small lines and their evaluations."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
@@ -19,12 +21,15 @@ from fedping.protocol.notation import utc_now
 from fedping.terminal import status
 
 if TYPE_CHECKING:
+    from fedping.model_store.store import ModelStore
+    from fedping.protocol.landed_file import UnreadableFile
     from fedping.protocol.location import Place
+    from fedping.server_jobs.deletion import ErasurePlan, Pruning
 
 
 @click.group()
 def landing() -> None:
-    """Landed pings: what they tell of institutions; remove old ones, or those of one client; copy them elsewhere."""
+    """Landed pings: clients and evaluations of small lines; remove old pings, or those of one client; copy them."""
 
 
 @landing.command("flush")
@@ -35,7 +40,7 @@ def landing() -> None:
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for ingest.",
+    help="Longest time to wait for ingest.",
 )
 def flush_(url: str, timeout: int) -> None:
     """Have ingest land every ping that it has accepted, and wait until all are in Parquet.
@@ -50,7 +55,18 @@ def flush_(url: str, timeout: int) -> None:
     click.echo("Every ping that ingest had accepted is in Parquet.")
 
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemovalOptions:
+    """The options of both removals, `prune` and `forget`, by their names in Python."""
+
+    dry_run: bool
+    because: str
+    store_path: Place
+    landing: Place
+    as_json: bool
 
 
 @landing.command()
@@ -60,64 +76,67 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would go
     type=click.IntRange(min=1),
     required=True,
     metavar="VERSIONS",
-    help="How many of the newest versions of each line can still be computed again.",
+    help="Number of each line's newest versions that can be recomputed afterwards.",
 )
 @dry_run_option
 @because_option
 @store_option
 @landing_option
 @json_option
-def prune(
-    studies: tuple[str, ...],
-    keep: int,
-    dry_run: bool,
-    because: str,
-    store_path: Place,
-    landing: Place,
-    as_json: bool,
-) -> None:
+def prune(studies: tuple[str, ...], keep: int, **options: Any) -> None:
     """Remove landed pings that are older than the newest VERSIONS of the STUDIES (default: all that are not private).
 
-    What these versions are computed again from stays, and so does what rounds to come may take: pings of the newest
-    version, and late ones that still count. Older versions can no longer be computed again, and analyses lack their
-    pings; the versions themselves stay. The study's history says what was given up, before anything is removed.
+    Keeps all pings needed to recompute these versions, and those that upcoming rounds may use: pings of the newest
+    version, and late ones that still count. Older versions stay, but can no longer be computed again, and analyses lack
+    their pings. The study's history names them, before anything is removed.
 
     Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed.
     """
     from fedping.model_store.store import open_store
-    from fedping.server_jobs.deletion import deletion_lock, plan_pruning, remove_pruned
+    from fedping.server_jobs.deletion import deletion_lock, plan_pruning
 
-    store = open_store(store_path)
+    given = RemovalOptions(**options)
+    store = open_store(given.store_path)
     names = studies or tuple(name for name in store.studies.names() if not store.study(name).is_private)
-    with deletion_lock(landing, looks=dry_run):
-        found = [plan_pruning(store, landing, name, keep, int(time.time() * 1000)) for name in names]
-        for one in found:
-            if one.files and not dry_run:
-                versions = {line: numbers for line, numbers in one.versions.items() if numbers}
-                store.studies.note(
-                    one.study, "pruned", one.told, at=utc_now(), by=current_user(), because=because, versions=versions
-                )
-                with status(f"{one.study}: removing landed files") as tell:
-                    for number in remove_pruned(one):
-                        tell(f"{one.study}: removed {number:,} of {len(one.files):,} landed files")
-            if as_json:
-                made = {
-                    "study": one.study,
-                    "files": len(one.files),
-                    "bytes": one.bytes,
-                    "given_up": one.versions,
-                    "kept_from": one.kept,
-                    "removed": bool(one.files) and not dry_run,
-                }
-                click.echo(msgspec.json.encode(made).decode())
-                continue
-            what = "would go" if dry_run else "removed"
-            if not one.files:
-                click.echo(f"study '{one.study}': nothing to remove")
-                continue
-            click.echo(f"study '{one.study}', {what}: {one.told[0]}")
-            for told in one.told[1:]:
-                click.echo(f"  {told}")
+    with deletion_lock(given.landing, looks=given.dry_run):
+        plans = [plan_pruning(store, given.landing, name, keep, int(time.time() * 1000)) for name in names]
+        for plan in plans:
+            if plan.files and not given.dry_run:
+                _prune(store, plan, given.because)
+            _show_pruning(plan, given)
+
+
+def _prune(store: ModelStore, plan: Pruning, because: str) -> None:
+    """Note in the study's history what is removed, then remove it."""
+    from fedping.server_jobs.deletion import remove_pruned
+
+    versions = {line: numbers for line, numbers in plan.versions.items() if numbers}
+    store.studies.note(
+        plan.study, "pruned", plan.told, at=utc_now(), by=current_user(), because=because, versions=versions
+    )
+    with status(f"{plan.study}: removing landed files") as set_status:
+        for number in remove_pruned(plan):
+            set_status(f"{plan.study}: removed {number:,} of {len(plan.files):,} landed files")
+
+
+def _show_pruning(plan: Pruning, given: RemovalOptions) -> None:
+    if given.as_json:
+        document = {
+            "study": plan.study,
+            "files": len(plan.files),
+            "bytes": plan.bytes,
+            "given_up": plan.versions,
+            "kept_from": plan.kept,
+            "removed": bool(plan.files) and not given.dry_run,
+        }
+        click.echo(msgspec.json.encode(document).decode())
+    elif not plan.files:
+        click.echo(f"study '{plan.study}': nothing to remove")
+    else:
+        files, *versions = plan.told
+        click.echo(f"study '{plan.study}', {'would go' if given.dry_run else 'removed'}: {files}")
+        for sentence in versions:
+            click.echo(f"  {sentence}")
 
 
 @landing.command()
@@ -128,100 +147,134 @@ def prune(
 @landing_option
 @journal_option
 @json_option
-def forget(
-    client_id: UUID,
-    dry_run: bool,
-    because: str,
-    store_path: Place,
-    landing: Place,
-    journal: Path | None,
-    as_json: bool,
-) -> None:
+def forget(client_id: UUID, journal: Path | None, **options: Any) -> None:
     """Remove all pings of CLIENT_ID from the landing folder, of every study, and name the versions they went into.
 
-    These versions stay as they are published, and can no longer be computed again; the study's history says so, and
-    not whose pings they were. Rounds go on. Exits with 1 if pings of the client wait in ingest's journal: they land
-    soon, and the same command removes them then. Run it where ingest runs, with its --journal; a warning says so where
-    there is no journal. It is safe to repeat, and goes on after an interruption.
+    These versions stay as they are published, and can no longer be computed again; the study's history names them, but
+    not the client. Rounds go on. Exits with 1 if pings of the client wait in ingest's journal: they land soon, and the
+    same command removes them then. Run it where ingest runs, with its --journal; it warns if there is no journal. It is
+    safe to repeat, and goes on after an interruption.
 
-    What is not looked into: backups, the journal's quarantine, and what clients send from now on.
+    It doesn't search backups and the journal's quarantine, and doesn't refuse what the client sends from now on.
     """
     from fedping.model_store.store import open_store
-    from fedping.protocol.landed_file import UnreadableFile
-    from fedping.server_jobs.deletion import (
-        ErasurePlan,
-        deletion_lock,
-        describe_versions,
-        erase,
-        find_pings,
-        pending_pings,
-        versions_of,
-    )
+    from fedping.server_jobs.deletion import deletion_lock, pending_pings
+    from fedping.server_jobs.health.findings import format_count
 
-    store = open_store(store_path)
-    with deletion_lock(landing, looks=dry_run), status("looking into the landed files") as tell:
-        journal = journal_of(journal, landing)
-        waiting = pending_pings(journal, client_id)  # first: they may land meanwhile
-        found: list[ErasurePlan] = []
-        damaged: list[UnreadableFile] = []
-        for looked, one in enumerate(find_pings(landing, client_id), 1):
-            tell(f"looked into {looked:,} landed files")
-            if isinstance(one, UnreadableFile):
-                damaged.append(one)
-            elif one is not None:
-                found.append(one)
-        made_of: dict[str, dict[str, tuple[int, ...]]] = {}
-        known = set(store.studies.names())
-        for name in sorted({one.study for one in found} & known):
-            files = [one.file for one in found if one.study == name]
-            versions = versions_of(store, name, landing, files)
-            made_of[name] = {line: numbers for line, numbers in versions.items() if numbers}
-            if not dry_run:
-                told = [f"pings of one client removed from {len(files):,} landed files"]
-                told += [
-                    f"line {line}: versions {describe_versions(numbers)} were made of these, and can no longer be "
-                    "computed again"
-                    for line, numbers in made_of[name].items()
-                ]
-                store.studies.note(
-                    name,
-                    "forgotten",
-                    tuple(told),
-                    at=utc_now(),
-                    by=current_user(),
-                    because=because,
-                    versions=made_of[name],
-                    files=tuple(key_in(landing, file) for file in files),
-                )
-        for number, one in enumerate([] if dry_run else found, 1):
-            tell(f"wrote {number:,} of {len(found):,} landed files again")
-            erase(one, client_id)
-    pings = sum(one.pings for one in found)
-    if as_json:
-        made = {"pings": pings, "files": len(found), "versions": made_of, "removed": bool(found) and not dry_run}
-        made |= {"waiting": None if waiting is None else len(waiting), "damaged": len(damaged)}
-        click.echo(msgspec.json.encode(made).decode())
-    elif not found:
-        click.echo("no landed ping is of this client")
-    else:
-        what = "would be removed" if dry_run else "removed"
-        click.echo(f"{pings:,} pings in {len(found):,} landed files {what}")
-        for name, versions in made_of.items():
-            for line, numbers in versions.items():
-                click.echo(f"  they went into versions {describe_versions(numbers)} of {name}/{line}")
+    given = RemovalOptions(**options)
+    store, journal = open_store(given.store_path), journal_of(journal, given.landing)
+    with deletion_lock(given.landing, looks=given.dry_run), status("searching the landed files") as set_status:
+        waiting = pending_pings(journal, client_id)  # first, as they may land in the meantime
+        erasure = _planned_erasure(store, given.landing, client_id, set_status)
+        if not given.dry_run:
+            _erase(store, erasure, client_id, given, set_status)
+    _show_erasure(erasure, waiting, given)
     if waiting is None:
         click.echo(
-            f"fedping: warning: there is no journal at {journal}, so pings of this client that have not landed "
-            "yet were not looked for; run the command where ingest runs, with its --journal",
+            f"fedping: warning: there is no journal at {journal}, so pings of this client that have not landed yet "
+            "were not searched; run the command where ingest runs, with its --journal",
             err=True,
         )
-    if damaged:
-        raise FedpingError(f"{damaged[0]}; {len(damaged):,} landed files could not be looked into")
+    if erasure.damaged:
+        unread = format_count(len(erasure.damaged), "landed file")
+        raise FedpingError(f"{erasure.damaged[0]}; {unread} could not be searched")
     if waiting:
         raise FedpingError(
-            f"{len(waiting):,} segments of ingest's journal have pings of this client that have not landed yet; run "
-            "the same command again in a few minutes"
+            f"pings of this client that have not landed yet are in {format_count(len(waiting), 'segment')} of ingest's "
+            "journal; run the same command again in a few minutes"
         )
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """The landed files with pings of one client.
+
+    Attributes:
+        plans: the files, with the number of pings in each.
+        damaged: errors of the files that can't be searched.
+        versions: the versions that the files went into, by study and line.
+    """
+
+    plans: list[ErasurePlan]
+    damaged: list[UnreadableFile]
+    versions: dict[str, dict[str, tuple[int, ...]]]
+
+    def files_of(self, study: str) -> list[Place]:
+        """Return the files with pings of a study."""
+        return [plan.file for plan in self.plans if plan.study == study]
+
+
+def _planned_erasure(store: ModelStore, landing: Place, client_id: UUID, set_status: Callable[[str], None]) -> Erasure:
+    from fedping.protocol.landed_file import UnreadableFile
+    from fedping.server_jobs.deletion import find_pings, versions_of
+
+    erasure = Erasure([], [], {})
+    for number, result in enumerate(find_pings(landing, client_id), 1):
+        set_status(f"searched {number:,} landed files")
+        if isinstance(result, UnreadableFile):
+            erasure.damaged.append(result)
+        elif result is not None:
+            erasure.plans.append(result)
+    for study in sorted({plan.study for plan in erasure.plans} & set(store.studies.names())):
+        versions = versions_of(store, study, landing, erasure.files_of(study))
+        erasure.versions[study] = {line: numbers for line, numbers in versions.items() if numbers}
+    return erasure
+
+
+def _erase(
+    store: ModelStore, erasure: Erasure, client_id: UUID, given: RemovalOptions, set_status: Callable[[str], None]
+) -> None:
+    """Note in the studies' histories what is removed, then rewrite the files without the client's pings."""
+    from fedping.server_jobs.deletion import describe_versions, erase
+    from fedping.server_jobs.health.findings import format_count
+
+    for study, versions in erasure.versions.items():
+        files = erasure.files_of(study)
+        sentences = [f"pings of one client removed from {format_count(len(files), 'landed file')}"]
+        sentences += [
+            f"line {line}: {describe_versions(numbers)} {'was' if len(numbers) == 1 else 'were'} computed from these, "
+            "and can no longer be computed again"
+            for line, numbers in versions.items()
+        ]
+        store.studies.note(
+            study,
+            "forgotten",
+            tuple(sentences),
+            at=utc_now(),
+            by=current_user(),
+            because=given.because,
+            versions=versions,
+            files=tuple(key_in(given.landing, file) for file in files),
+        )
+    for number, plan in enumerate(erasure.plans, 1):
+        set_status(f"rewrote {number:,} of {len(erasure.plans):,} landed files")
+        erase(plan, client_id)
+
+
+def _show_erasure(erasure: Erasure, waiting: list[str] | None, given: RemovalOptions) -> None:
+    from fedping.server_jobs.deletion import describe_versions
+    from fedping.server_jobs.health.findings import format_count
+
+    pings = sum(plan.pings for plan in erasure.plans)
+    if given.as_json:
+        document = {
+            "pings": pings,
+            "files": len(erasure.plans),
+            "versions": erasure.versions,
+            "removed": bool(erasure.plans) and not given.dry_run,
+            "waiting": None if waiting is None else len(waiting),
+            "damaged": len(erasure.damaged),
+        }
+        click.echo(msgspec.json.encode(document).decode())
+    elif not erasure.plans:
+        click.echo("no landed ping is of this client")
+    else:
+        outcome = "would be removed" if given.dry_run else "removed"
+        files = format_count(len(erasure.plans), "landed file")
+        click.echo(f"{format_count(pings, 'ping')} in {files} {outcome}")
+        for study, versions in erasure.versions.items():
+            for line, numbers in versions.items():
+                click.echo(f"  they went into {describe_versions(numbers)} of {study}/{line}")
 
 
 @landing.command()
@@ -233,12 +286,13 @@ def forget(
 def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place, as_json: bool) -> None:
     """Copy the landed pings of the STUDIES (default: all that are not private) to another landing folder.
 
-    The files are the same, byte for byte, and under the same names, so that versions are computed again from there. Run
-    it again to bring the copy up to date. Pings of a private study are deleted once they have been used, and so are not
-    copied; nor are those of a study that the store does not have, which may be private.
+    The files are the same, byte for byte, and have the same names, so that versions can be computed again from the
+    copy. Run it again to bring the copy up to date. Pings of a private study are deleted once they have been used, and
+    so are not copied, like pings of studies that the store does not have, which may be private.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import copy_landed, open_landing, study_of
+    from fedping.server_jobs.health.findings import format_count
 
     open_landing(landing).check()
     store = open_store(store_path)
@@ -246,8 +300,8 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
     private = [name for name, study in known.items() if study.is_private]
     if studies and private:
         raise InvalidSettings(
-            f"study '{private[0]}' is private, and its clients are promised that their pings are deleted once they "
-            "have been used; they are not copied"
+            f"study '{private[0]}' is private: its clients are promised that their pings are deleted once they have "
+            "been used, so its pings are not copied"
         )
     of_studies: dict[str, list[Place]] = {name: [] for name in known if name not in private}
     unknown = set()
@@ -258,21 +312,23 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
             unknown.add(name)
     if unknown:
         click.echo(
-            f"fedping: warning: not copied, since the store at {store_path} does not have them and cannot tell whether "
-            f"they are private: {', '.join(sorted(unknown))}; correct --store",
+            f"fedping: warning: studies that the store at {store_path} does not have are not copied, as they may be "
+            f"private: {', '.join(sorted(unknown))}; correct --store",
             err=True,
         )
-    with status("copying landed files") as tell:
+    with status("copying landed files") as set_status:
         for name, files in of_studies.items():
             new = 0
             for number, file in enumerate(files, 1):
                 with suppress(FileNotFoundError):  # removed since it was listed
                     new += copy_landed(file, child(to, key_in(landing, file)))
-                tell(f"{name}: {number:,} of {len(files):,} landed files")
+                set_status(f"{name}: {number:,} of {len(files):,} landed files")
             if as_json:
                 click.echo(msgspec.json.encode({"study": name, "files": len(files), "new": new}).decode())
             else:
-                click.echo(f"study '{name}': {len(files):,} landed files are in {to}, {new:,} of them new")
+                verb = "is" if len(files) == 1 else "are"
+                count = format_count(len(files), "landed file")
+                click.echo(f"study '{name}': {count} {verb} in {to}, {new:,} of them new")
 
 
 @landing.command()
@@ -282,25 +338,29 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
 @landing_option
 @json_option
 def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Place, as_json: bool) -> None:
-    """List who takes part in the LINES (default: all) of a STUDY of few clients, such as institutions.
+    """List the clients of the LINES (default: all) of a STUDY of few clients, such as institutions.
 
-    Who was heard last comes first. Ids are shortened, rows are as many as a client says, up to the study's limit, and a
-    line of more than 100 clients is counted and not listed. Of private studies there is nothing to list.
+    The client heard last comes first. Ids are shortened, rows are those that a client reports, up to the study's limit,
+    and a line of more than 100 clients is counted and not listed. Clients of private studies can't be listed.
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
     from fedping.protocol.notation import time_at
+    from fedping.server_jobs.health.findings import format_count
     from fedping.server_jobs.participants import list_participants
 
     store = open_store(store_path)
     for line in lines_of(store, study, lines):
-        roll = list_participants(landing, store.study(study), line)
+        participants = list_participants(landing, store.study(study), line)
         if as_json:
-            click.echo(msgspec.json.encode({"study": study, "line": line, **msgspec.to_builtins(roll)}).decode())
+            click.echo(
+                msgspec.json.encode({"study": study, "line": line, **msgspec.to_builtins(participants)}).decode()
+            )
             continue
-        at_least = "" if roll.complete else "at least "
-        click.echo(f"{study}/{line}: {at_least}{roll.clients:,} clients have sent pings that count")
-        for one in roll.listed:
+        count = format_count(participants.clients, "client") + (" has" if participants.clients == 1 else " have")
+        at_least = "" if participants.complete else "at least "
+        click.echo(f"{study}/{line}: {at_least}{count} sent pings that count")
+        for one in participants.listed:
             heard = time_at(one.heard_ms)[:19].replace("T", " ")
             click.echo(
                 f"  {one.client}  {one.arm:<16} heard {heard} UTC   version {one.version:>5}   "
@@ -315,23 +375,22 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
 @landing_option
 @json_option
 def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: Place, as_json: bool) -> None:
-    """Show how the versions of the LINES (default: all) of a STUDY do on rows that institutions have held out.
+    """Show the loss and accuracy of the versions of the LINES (default: all) of a STUDY on held-out rows.
 
-    As their clients tell in arms that apply the versions and do not submit: 'fedping join --hold-out'. Each counts once
-    a version, with as many rows as the study's limit and the line's 'most_votes' let it have. The newest 20,000 pings
-    are read.
+    Institutions hold out rows by 'fedping join --hold-out', and report on them in arms that apply the versions and do
+    not submit. Each client counts once for a version, with as many rows as the study's limit and the line's
+    'most_votes' allow. The newest 20,000 pings are read.
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
+    from fedping.server_jobs.health.findings import format_count
     from fedping.server_jobs.participants import MOST_PINGS, evaluations
 
     store = open_store(store_path)
     for line in lines_of(store, study, lines):
         found = evaluations(landing, store.study(study), line)
         if not found and not as_json:
-            click.echo(
-                f"{study}/{line}: nothing is told of rows that are held out, in the newest {MOST_PINGS:,} pings at most"
-            )
+            click.echo(f"{study}/{line}: the newest {MOST_PINGS:,} pings report on no held-out rows")
         for one in found:
             if as_json:
                 click.echo(msgspec.json.encode({"study": study, "line": line, **msgspec.to_builtins(one)}).decode())
@@ -343,6 +402,7 @@ def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: P
                     f"{one.worst:.4f}"
                 )
             click.echo(
-                f"{study}/{line}: version {one.version:>5} on {one.examples:,} rows of {one.clients:,} clients in arm "
+                f"{study}/{line}: version {one.version:>5} on {format_count(one.examples, 'row')} of "
+                f"{format_count(one.clients, 'client')} in arm "
                 f"'{one.arm}'   loss {one.loss:.4f}{classes}"
             )

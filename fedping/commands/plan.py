@@ -1,4 +1,4 @@
-"""`fedping plan`: what a study will cost before anybody takes part in it."""
+"""`fedping plan`: estimates of upload sizes and of a fleet's costs."""
 
 from __future__ import annotations
 
@@ -22,59 +22,68 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @click.group()
 def plan() -> None:
-    """Plan a study: what updates cost under each encoding, and what a fleet of any size asks of its operator."""
+    """Estimate the size of updates under each encoding, and the machines, storage and money for a fleet."""
 
 
 @plan.command()
 @click.argument("file", type=LocalPath(), required=False)
-@click.option("--line", "name", help="Of a study with several lines: which one.")
-@click.option("--weights", type=click.IntRange(1, 2_000_000), help="Instead of a file: a model of so many weights.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the updates that are weighed.")
+@click.option("--line", "name", help="The line, if the study has several.")
+@click.option("--weights", type=click.IntRange(1, 2_000_000), help="Number of weights of a model, instead of a FILE.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the updates that are measured."
+)
 @json_option
 def upload(file: Path | None, name: str | None, weights: int | None, seed: int, as_json: bool) -> None:
-    """Show what an update costs under each encoding, and which to take.
+    """Show the size of an update under each encoding, and recommend one.
 
-    FILE is a study's TOML, or a model spec's alone, as a line has it. Where fedping has the model, its simulated
-    clients learn from version 0 what is then encoded, weighed and decoded; else updates are made, with two of five
-    weights zero and a heavy tail, as those of networks have.
+    FILE is the TOML of a study, or of a line's model spec. If fedping has the model, its simulated clients learn from
+    version 0, and their updates are encoded, measured and decoded; otherwise updates are drawn with two of five weights
+    zero and a heavy tail, as those of networks have.
     """
     import msgspec
 
     from fedping.client_sim.planning import plan_upload
 
     line = _line(file, name, weights)
-    with status("weighing updates"):
-        found = plan_upload(line, seed)
+    with status("measuring updates"):
+        result = plan_upload(line, seed)
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        click.echo(msgspec.json.encode(result).decode())
         return
-    _print(found)
+    _print(result)
 
 
-def _fleet_option(name: str, default: float, what: str) -> Callable[[Command], Command]:
-    return click.option(name, type=click.FloatRange(0), default=default, show_default=True, help=what)
+def _fleet_option(name: str, default: float, help_text: str) -> Callable[[Command], Command]:
+    return click.option(name, type=click.FloatRange(0), default=default, show_default=True, help=help_text)
 
 
-def _price_option(name: str, what: str) -> Callable[[Command], Command]:
-    return click.option(name, type=click.FloatRange(0), help=f"Price of {what}, in any currency; none is assumed.")
+def _price_option(name: str, unit: str) -> Callable[[Command], Command]:
+    return click.option(name, type=click.FloatRange(0), help=f"Price of {unit}, in any currency; none is assumed.")
 
 
 @plan.command()
-@click.option("--clients", type=click.FloatRange(1), required=True, help="How many take part.")
-@_fleet_option("--pings-a-day", 5.0, "Of each client, on average.")
-@_fleet_option("--fetches-a-day", 5.0, "How often each client asks for the newest model.")
-@_fleet_option("--peak", 3.0, "How many times the mean the busiest hour has.")
+@click.option("--clients", type=click.FloatRange(1), required=True, help="Number of clients.")
+@_fleet_option("--pings-a-day", 5.0, "Pings of a client a day, on average.")
+@_fleet_option("--fetches-a-day", 5.0, "Fetches of the newest model by a client a day.")
+@_fleet_option("--peak", 3.0, "Ratio of the busiest hour to the mean.")
 @click.option("--every", default="30m", show_default=True, help="Time between rounds: 30m, 6h, ...")
-@click.option("--within", default="5m", show_default=True, help="Time that a round may take at the peak.")
-@_fleet_option("--busy", 0.5, "Share of an ingest machine's cores that may be busy at the peak.")
-@click.option("--machine-cores", type=click.IntRange(1), default=8, show_default=True, help="Of an ingest machine.")
-@_fleet_option("--keep-days", 30.0, "How long landed pings are kept.")
-@_fleet_option("--journal-hours", 4.0, "For how long journals have to hold the peak where nothing can land.")
-@click.option("--model", default="firefox-2018", show_default=True, help="Whose measured costs: firefox-2018, million.")
+@click.option("--within", default="5m", show_default=True, help="Maximum time of a round at the peak.")
+@_fleet_option("--busy", 0.5, "Maximum busy share of an ingest machine's cores at the peak.")
+@click.option(
+    "--machine-cores", type=click.IntRange(1), default=8, show_default=True, help="Cores of an ingest machine."
+)
+@_fleet_option("--keep-days", 30.0, "Days for which landed pings are kept.")
+@_fleet_option("--journal-hours", 4.0, "Hours of the peak that journals can hold if nothing lands.")
+@click.option(
+    "--model",
+    default="firefox-2018",
+    show_default=True,
+    help="Model whose measured costs are used: firefox-2018, million.",
+)
 @click.option(
     "--costs",
     type=LocalPath(dir_okay=False),
-    help="File of costs that you have measured: 'python -m benchmarks.unit_costs --json' in a checkout.",
+    help="File of your own measured costs: 'python -m benchmarks.unit_costs --json' in a checkout.",
 )
 @_price_option("--price-core-hour", "a core for an hour")
 @_price_option("--price-gb-month", "a gigabyte on disk for a month")
@@ -89,10 +98,10 @@ def fleet(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Show what a fleet of any size asks of its operator: machines, storage, rounds, and money by your own prices.
+    """Estimate machines, storage, rounds and money (by your own prices) for a fleet of any size.
 
-    It follows from measured costs of one ping, those of the machine of the benchmarks unless you give your own; money
-    is of what you give a price for. docs/planning.md says where each number comes from.
+    The estimate uses measured costs of one ping, from the machine of the benchmarks unless you give your own. Money is
+    only for the items that you price. docs/planning.md derives each number.
     """
     import msgspec
 
@@ -102,21 +111,21 @@ def fleet(
 
     known = MEASURED if costs is None else read_costs(costs)
     if model not in known:
-        raise InvalidSettings(f"there are no costs of '{model}'; there are those of {', '.join(known)}: give --model")
+        raise InvalidSettings(f"--model '{model}' has no measured costs; give one of {', '.join(known)}")
     prices = {name: given.pop(f"price_{name}") for name in Prices.__struct_fields__}
     given |= {"every_s": parse_every(every), "within_s": parse_every(within, "a time for --within")}
-    fleet = converted(given, Fleet, "no fleet can be planned so: ")
-    found = planned(fleet, known[model], converted(prices, Prices, "no money can be planned so: "))
+    fleet = converted(given, Fleet, "this fleet can't be planned: ")
+    result = planned(fleet, known[model], converted(prices, Prices, "these prices can't be used: "))
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        click.echo(msgspec.json.encode(result).decode())
         return
-    for what, said in _told(found):
-        click.echo(f"{what:<36} {said}")
+    for name, text in _rows(result):
+        click.echo(f"{name:<36} {text}")
 
 
-def _told(found: FleetPlan) -> Iterator[tuple[str, str]]:
-    """Yield what a plan says, line by line."""
-    ingest, rounds, stored, fleet = found.ingest, found.rounds, found.stored, found.fleet
+def _rows(result: FleetPlan) -> Iterator[tuple[str, str]]:
+    """Yield the rows of a plan, each with its name and text."""
+    ingest, rounds, stored, fleet = result.ingest, result.rounds, result.stored, result.fleet
     yield "pings a second", f"{ingest.mean_pings_s:,.0f} on average, {ingest.peak_pings_s:,.0f} at the peak"
     yield "from clients", f"{ingest.peak_mbit_s:,.0f} Mbit/s at the peak"
     yield (
@@ -140,10 +149,10 @@ def _told(found: FleetPlan) -> Iterator[tuple[str, str]]:
         "models to clients",
         f"{stored.models_gb_a_day:,.1f} GB a day, {stored.fetches_peak_s:,.0f} requests a second at the peak",
     )
-    for what, amount in found.money.items():
-        yield f"{what}, a month", f"{amount:,.2f}"
-    if found.money:
-        yield "in all, a month", f"{sum(found.money.values()):,.2f} by the prices given"
+    for name, amount in result.money.items():
+        yield f"{name}, a month", f"{amount:,.2f}"
+    if result.money:
+        yield "in all, a month", f"{sum(result.money.values()):,.2f} by the prices given"
 
 
 def _line(file: Path | None, name: str | None, weights: int | None) -> Line:
@@ -188,33 +197,33 @@ _HEADINGS = (
 )
 
 
-def _print(found: UploadPlan) -> None:
+def _print(result: UploadPlan) -> None:
     from rich import box
     from rich.table import Table
 
-    title = f"line {found.line}: {found.m:,} weights"
+    title = f"line {result.line}: {result.m:,} weights"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("upload", no_wrap=True)
     for heading in _HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
-    for cost in found.costs:
+    for cost in result.costs:
         row = [f"{cost.update_bytes:,.0f}", f"{cost.posted_bytes:,.0f}", f"{cost.batched_bytes:,.0f}"]
         row.append(f"{cost.bits:.2f}")
         if cost.error is not None and cost.clients is not None and cost.posted_times_clients is not None:
             error = "0" if cost.error < 1e-9 else f"{cost.error:.2g}" if cost.error < 10 else f"{cost.error:,.0f}"
             row += [error, f"{cost.clients:.2f}", f"{cost.bits * cost.clients:.2f}"]
             row.append(f"{cost.posted_times_clients:,.0f}")
-        table.add_row(f"{'★' if cost.upload == found.take else ' '} {cost.name}", *row)
+        table.add_row(f"{'★' if cost.upload == result.take else ' '} {cost.name}", *row)
     screen = console()
     screen.print(table)
-    screen.print(found.reason)
-    for upload, why in found.refused.items():
-        screen.print(f"not {upload}, for {why}", highlight=False)
+    screen.print(result.reason)
+    for upload, reason in result.refused.items():
+        screen.print(f"not {upload}, because {reason}", highlight=False)
     kind = (
-        "that simulated clients learn at version 0" if found.learned else "that are made, with zeros and a heavy tail"
+        "that simulated clients learn at version 0" if result.learned else "that are drawn with zeros and a heavy tail"
     )
     screen.print(
-        f"means over {found.pings:,} updates {kind}; error: E|h~ - h|² / E|h|², of one client; clients: how many times "
-        "as many a round needs for as exact a mean",
+        f"means over {result.pings:,} updates {kind}; error: E|h~ - h|² / E|h|², of one client; clients: the factor by "
+        "which a round needs more clients for as exact a mean",
         highlight=False,
     )

@@ -1,9 +1,9 @@
-"""`fedping privacy`: what a guarantee costs, what has been spent of it, what it says, and the key of a line's coins."""
+"""`fedping privacy`: plan and track the budgets of private lines, show a study's card, make its key."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -16,72 +16,60 @@ if TYPE_CHECKING:
 
 @click.group()
 def privacy() -> None:
-    """Private lines: plan a guarantee, see what is spent of it, read a study's card, make a key."""
+    """Private lines: plan and track privacy budgets, show a study's card, make a key."""
 
 
 @privacy.command()
-@click.option("--clients", type=click.IntRange(2), required=True, help="How many clients there are about.")
+@click.option("--clients", "population", type=click.IntRange(2), required=True, help="Approximate number of clients.")
 @click.option(
     "--sampling",
     type=click.FloatRange(0, 1, min_open=True),
     default=1.0,
     show_default=True,
-    help="The share of them that counts in a round, by a secret coin.",
+    help="Share of the clients that counts in a round, drawn by secret coins.",
 )
-@click.option("--contributions", type=click.IntRange(1), help="To how many rounds a client contributes at most.")
-@click.option("--rounds", type=click.IntRange(1, 1_000_000), help="How many rounds there are to be.")
-@click.option("--epsilon", type=click.FloatRange(0, 100, min_open=True), help="The guarantee of all rounds together.")
+@click.option("--contributions", type=click.IntRange(1), help="Maximum number of rounds that a client contributes to.")
+@click.option("--rounds", type=click.IntRange(1, 1_000_000), help="Number of rounds.")
 @click.option(
-    "--delta", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="[default: clients to the power of -1.1]"
+    "--epsilon",
+    "epsilon_",
+    type=click.FloatRange(0, 100, min_open=True),
+    help="The epsilon of the guarantee, for all rounds together.",
 )
-@click.option("--noise", type=click.FloatRange(0, min_open=True), help="The noise multiplier.")
-@click.option("--weights", type=click.IntRange(1), default=22, show_default=True, help="How many weights get noise.")
-@click.option("--shared", is_flag=True, help="The line is one of shares: each of two servers adds the noise.")
+@click.option(
+    "--delta",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="The delta of the guarantee.  [default: clients to the power of -1.1]",
+)
+@click.option("--noise", "noise_multiplier", type=click.FloatRange(0, min_open=True), help="The noise multiplier.")
+@click.option(
+    "--weights", type=click.IntRange(1), default=22, show_default=True, help="Number of weights that get noise."
+)
+@click.option("--shared", is_flag=True, help="Plan for two servers, each of which adds the noise.")
 @json_option
-def plan(
-    clients: int,
-    sampling: float,
-    contributions: int | None,
-    rounds: int | None,
-    epsilon: float | None,
-    delta: float | None,
-    noise: float | None,
-    weights: int,
-    shared: bool,
-    as_json: bool,
-) -> None:
-    """PLAN a private line: two of --rounds, --epsilon and --noise give the third, and what learning keeps.
+def plan(as_json: bool, **options: Any) -> None:
+    """Plan a private line: two of --rounds, --epsilon and --noise give the third, and how much learning remains.
 
-    It takes some seconds where clients are sampled. A plan that noise would win is refused.
+    It takes some seconds if clients are sampled. A plan whose noise drowns the updates is refused.
     """
     from fedping.server_jobs.privacy.planning import planned, refuse_lost
     from fedping.terminal import status
 
     with status("counting what rounds cost"):
-        made = planned(
-            population=clients,
-            weights=weights,
-            sampling=sampling,
-            rounds=rounds,
-            contributions=contributions,
-            epsilon_=epsilon,
-            delta=delta,
-            noise_multiplier=noise,
-            shared=shared,
-        )
-    refuse_lost(made)
+        result = planned(**options)
+    refuse_lost(result)
     if as_json:
-        more = {"per_round": made.per_round, "ratio": made.ratio, "clients_needed": made.clients_needed}
-        click.echo(msgspec.json.encode({**msgspec.to_builtins(made), **more, "outlook": made.outlook}).decode())
+        more = {"per_round": result.per_round, "ratio": result.ratio, "clients_needed": result.clients_needed}
+        click.echo(msgspec.json.encode({**msgspec.to_builtins(result), **more, "outlook": result.outlook}).decode())
         return
-    by = " by each of two servers" if shared else ""
-    often = "" if made.contributions is None else f", each in {made.contributions:,} at most"
+    servers = " by each of two servers" if options["shared"] else ""
+    often = "" if result.contributions is None else f", each in {result.contributions:,} at most"
     click.echo(
-        f"{made.population:,} clients, about {made.per_round:,.0f} in each of {made.rounds:,} rounds{often}\n"
-        f"guarantee         epsilon = {made.epsilon:.4g}, delta = {made.delta:.2g}, for all rounds together\n"
-        f"noise multiplier  {made.noise_multiplier:.4g}{by}; over the clients of a round {made.ratio:.2g}\n"
-        f"learning keeps    {made.outlook}\n"
-        f"with this noise   {made.clients_needed:,} clients a round keep at least 95 %"
+        f"{result.population:,} clients, about {result.per_round:,.0f} in each of {result.rounds:,} rounds{often}\n"
+        f"guarantee         epsilon = {result.epsilon:.4g}, delta = {result.delta:.2g}, for all rounds together\n"
+        f"noise multiplier  {result.noise_multiplier:.4g}{servers}; over the clients of a round {result.ratio:.2g}\n"
+        f"learning keeps    {result.outlook}\n"
+        f"with this noise   {result.clients_needed:,} clients a round keep at least 95 %"
     )
 
 
@@ -90,7 +78,7 @@ def plan(
 @store_option
 @json_option
 def spent(study: str | None, store_path: Place, as_json: bool) -> None:
-    """Show what private lines have SPENT, of a STUDY or of the whole store: epsilon so far, and rounds left."""
+    """Show the spent budget of the private lines of a STUDY, or of the store: epsilon so far, and rounds left."""
     from fedping.model_store.store import open_store
     from fedping.server_jobs.privacy.budget import spent_by, together
 
@@ -109,15 +97,15 @@ def spent(study: str | None, store_path: Place, as_json: bool) -> None:
         left = "" if each.rounds_left is None else f"{each.rounds_left:,}"
         row = f"{each.study:<24}  {each.line:<16}  {each.releases:>7,}  {left:>7}  "
         if each.epsilon is None and each.ping_epsilon is None:
-            click.echo(f"{row}{'none':>9}, for the sums of two servers have no noise")
+            click.echo(f"{row}{'none':>9}, because the sums of its two servers have no noise")
         elif each.epsilon is None:
             click.echo(f"{row}{each.ping_epsilon:>9.4g} a ping, by noise of the client's own")
         else:
             click.echo(f"{row}{each.epsilon:>9.4g}  {each.most:>7g}  {each.delta:>8.2g}")
     counted = [each for each in lines if each.epsilon is not None]
     if counted:
-        beside = "" if len(counted) == len(lines) else ", beside what each ping to the others costs"
-        click.echo(f"a client that is in all of them: epsilon = {total.epsilon:.4g}, delta = {total.delta:.2g}{beside}")
+        more = "" if len(counted) == len(lines) else ", and what each ping to the other lines costs"
+        click.echo(f"a client that is in all of them: epsilon = {total.epsilon:.4g}, delta = {total.delta:.2g}{more}")
 
 
 @privacy.command()
@@ -125,18 +113,18 @@ def spent(study: str | None, store_path: Place, as_json: bool) -> None:
 @store_option
 @json_option
 def card(study: str, store_path: Place, as_json: bool) -> None:
-    """Show the privacy CARD of a STUDY of the store, or of a study file: who trusts whom, what is guaranteed."""
+    """Show the privacy card of a STUDY of the store, or of a study file: who trusts whom, what is guaranteed."""
     from fedping.model_store.store import open_store
     from fedping.protocol.study import study_from_toml
     from fedping.server_jobs.privacy.card import card_of
     from fedping.server_jobs.warm_start import start_version
 
     if study.endswith(".toml"):
-        made = card_of(study_from_toml(Path(study)))
+        document = card_of(study_from_toml(Path(study)))
     else:
         store = open_store(store_path)
-        made = card_of(the_study := store.study(study), start_version(store, the_study))
-    click.echo(msgspec.json.encode(made).decode() if as_json else made.text)
+        document = card_of(the_study := store.study(study), start_version(store, the_study))
+    click.echo(msgspec.json.encode(document).decode() if as_json else document.text)
 
 
 @privacy.command()
@@ -144,22 +132,20 @@ def card(study: str, store_path: Place, as_json: bool) -> None:
 def key(file: Path) -> None:
     """Make a new key in FILE, for 'fedping round --privacy-key FILE' of lines with 'sampling', or a second server.
 
-    The key decides by secret coins which clients count in a round. A line keeps the one that its first round had. Keep
-    it outside of store and landing folder, and for yourself: a sample hides nobody from those who have the key. Where
-    there is a second server, the helper, requests to it are signed with what follows from the key.
+    The key decides by secret coins which clients count in a round. A line keeps the key of its first round. Keep it
+    secret, and outside of store and landing folder: readers of the key know who is in a sample. Requests to a second
+    server, the helper, are signed with a key that is derived from it.
     """
     from fedping.server_jobs.privacy.keys import make_key
 
     make_key(file)
-    click.echo(
-        f"{file}: a new key, which only you can read; keep a copy, for a line takes no other after its first round"
-    )
+    click.echo(f"{file}: a new key, which only you can read; keep a copy, because a line never changes its key")
 
 
 @privacy.command()
 @click.argument("file", type=LocalPath(dir_okay=False))
 def identity(file: Path) -> None:
-    """Print the IDENTITY of whoever signs requests to helpers with the key in FILE, for the helper's operator."""
+    """Print the identity of the leader that signs with the key in FILE, for the helper's operator."""
     from fedping.server_jobs.privacy.keys import leader_identity, read_key
 
     click.echo(leader_identity(read_key(file)))

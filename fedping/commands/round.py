@@ -1,4 +1,4 @@
-"""`fedping round`: one round of one line, or of all lines of a study."""
+"""`fedping round`: one round of a line, or of all lines of a study; and what it shares with `fedping schedule`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -43,13 +43,13 @@ privacy_key_option = click.option(
     type=LocalPath(dir_okay=False),
     envvar="FEDPING_PRIVACY_KEY",
     show_envvar=True,
-    help="File of the key by which private lines with sampling toss their coins, and by which requests to helpers are "
-    "signed; 'fedping privacy key' makes one.",
+    help="File of the key that samples the clients of private lines, and signs requests to helpers; 'fedping privacy "
+    "key' makes one.",
 )
 keep_option = click.option(
     "--keep",
     is_flag=True,
-    help="Keep the pings of private lines after their round, which breaks what their clients are promised.",
+    help="Keep the pings of private lines after their round, which breaks the promise to their clients.",
 )
 
 helper_option = click.option(
@@ -57,7 +57,7 @@ helper_option = click.option(
     "helpers",
     multiple=True,
     metavar="[LINE=]URL",
-    help="Where the helper is whom a line with a second server asks; where lines have several, each with its LINE=.",
+    help="Address of the helper of a line with a second server; repeat it with LINE= if lines have different ones.",
 )
 
 metrics_file_option = click.option(
@@ -84,7 +84,7 @@ wait_at_most_option = click.option(
 )
 
 EXHAUSTED = 5
-"""The exit code of a round of a private line that has spent what its guarantee allows."""
+"""The exit code of a round of a private line whose budget is spent."""
 
 DOING = {
     "repaired": "listing the landed pings",
@@ -99,7 +99,32 @@ DOING = {
     "asked": "waiting for the helper",
     "answered": "adding up with the helper",
 }
-"""What comes after each step of a round, for people."""
+"""The activity after each step of a round, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of the command by their names in Python; see their help."""
+
+    store_path: Place
+    landing: Place
+    engine_name: str
+    master: str | None
+    privacy_key: Path | None
+    helpers: tuple[str, ...]
+    answer: Path | None
+    keep: bool
+    wait_for: int | None
+    wait_at_most: str | None
+    time_limit: str
+    decision: Literal["release", "discard"] | None
+    metrics_file: Path | None
+    as_json: bool
+
+    @property
+    def private(self) -> PrivateOptions:
+        """The options of private lines."""
+        return PrivateOptions(key_file=self.privacy_key, keep=self.keep, helpers=self.helpers, answer=self.answer)
 
 
 @click.command(name="round")
@@ -114,7 +139,7 @@ DOING = {
 @click.option(
     "--answer",
     type=LocalPath(dir_okay=False),
-    help="File that the helper of LINE has answered with, where no --helper can be asked.",
+    help="File with the answer of the helper of LINE, if no --helper can be reached.",
 )
 @keep_option
 @wait_for_option
@@ -123,96 +148,91 @@ DOING = {
     "--time-limit",
     default="30m",
     show_default=True,
-    help="Longest time for all of it: 90s, 30m, 6h, ..., or none. A round that reaches it publishes nothing.",
+    help="Longest time for all lines together: 90s, 30m, 6h, ..., or none. A round that reaches it publishes nothing.",
 )
 @click.option("--release", "decision", flag_value="release", help="Publish the version of LINE that is held back.")
 @click.option(
-    "--discard", "decision", flag_value="discard", help="Leave behind the version of LINE that is held, and its pings."
+    "--discard", "decision", flag_value="discard", help="Discard the version of LINE that is held back, and its pings."
 )
 @metrics_file_option
 @json_option
 @log_format_option
-def round_(
-    study: str,
-    line: str | None,
-    store_path: Place,
-    landing: Place,
-    engine_name: str,
-    master: str | None,
-    privacy_key: Path | None,
-    helpers: tuple[str, ...],
-    answer: Path | None,
-    keep: bool,
-    wait_for: int | None,
-    wait_at_most: str | None,
-    time_limit: str,
-    decision: str | None,
-    metrics_file: Path | None,
-    as_json: bool,
-) -> int:
+def round_(study: str, line: str | None, **options: Any) -> int:
     """Turn the landed pings of the newest version of a LINE (default: every line) into the next version.
 
     Safe to repeat, to kill and to run twice at once: every version is published once, whole. Exits with 0 if there was
     nothing to do, too few clients, or another round was first, or if the study is paused or has ended; with 4 if a
-    version is held back until somebody decides; with 5 if a private line has no round left; with 75 if Spark could not
-    do it now, or not within the time limit; with 130 or 143 if SIGINT or SIGTERM ended it.
+    version is held back until an operator decides; with 5 if a private line has no round left; with 75 if Spark could
+    not do it now, or not within the time limit; with 130 or 143 if SIGINT or SIGTERM ended it.
 
-    A round of a private line is released and charged whoever has sent, and nothing can be taken back. One of a line
-    with a second server asks this, and exits with 0 if there is no answer yet: the next round asks again.
+    A round of a private line is released and charged whatever clients have sent, and can't be undone. A round of a line
+    with a second server asks its helper, and exits with 0 if there is no answer yet: the next round asks again.
 
     With --wait-for, --wait-at-most or both, the round begins when enough clients have sent or time is over, whichever
-    is first. The wait is no part of the time limit.
+    is first. The wait does not count towards the time limit.
     """
     from fedping.model_store.store import open_store
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.schedule import parse_time_limit
     from fedping.server_jobs.shutdown import EndedBySignal, ended_by_signals
 
-    if answer is not None and (line is None or helpers):
+    given = Options(**options)
+    if given.answer is not None and (line is None or given.helpers):
         raise click.UsageError("--answer needs the LINE that it is for, and no --helper")
-    wait = wait_of(wait_for, wait_at_most)
-    if decision is not None:
+    wait = wait_of(given.wait_for, given.wait_at_most)
+    if given.decision is not None:
+        if line is None:
+            raise click.UsageError(
+                f"--{given.decision} needs the LINE whose version is held, as in: fedping round {study} main"
+            )
         if wait is not None:
-            raise click.UsageError(f"--{decision} waits for nobody; leave --wait-for and --wait-at-most out")
-        return _decide(open_store(store_path), landing, study, line, decision, as_json)
-    limit = parse_time_limit(time_limit)
+            raise click.UsageError(f"--{given.decision} can't wait for clients; remove --wait-for and --wait-at-most")
+        _decide(open_store(given.store_path), study, line, given)
+        return 0
+    limit = parse_time_limit(given.time_limit)
     try:
         with ended_by_signals() as ending:
-            store = open_store(store_path)
-            lines = lines_of(store, study, (line,) if line else ())
-            if rests := resting(store, landing, study, keep):
+            store = open_store(given.store_path)
+            rounds = StudyRounds(
+                store=store,
+                landing=given.landing,
+                study=study,
+                lines=lines_of(store, study, (line,) if line else ()),
+                as_json=given.as_json,
+            )
+            if reason := rounds.resting(given.keep):
                 store.check_publishing()
-                log.tell(rests, "info", study=study)
-                show_resting(store, study, lines, as_json)
+                log.tell(reason, "info", study=study)
+                rounds.show_resting()
                 return 0
-            with noting_before_attempts(store, landing, study, lines):
+            with rounds.noting_before_attempts():
                 store.check_publishing()
-                wait_for_clients(store, landing, study, lines, wait)
+                rounds.wait_for_clients(wait)
             with (
-                noting_before_attempts(store, landing, study, lines),
-                engine_named(engine_name, master) as engine,
-                ending.within(limit, subject(study, lines)),
+                rounds.noting_before_attempts(),
+                engine_named(given.engine_name, given.master) as engine,
+                ending.within(limit, rounds.subject),
             ):
-                given = private_settings(store, study, store_path, landing, privacy_key, keep, helpers, answer)
+                private = given.private.settings(store, study, apart_from=(given.store_path, given.landing))
                 try:
-                    return _run_lines(store, landing, study, lines, engine, given, as_json)
+                    return rounds.run(engine, private)
                 finally:
-                    write_metrics(store, landing, metrics_file)
+                    write_metrics(store, given.landing, given.metrics_file)
     except EndedBySignal as ended:
         log.tell(ended.sentence, "info", study=study)
         return ended.exit_code
 
 
 def wait_of(clients: int | None, at_most: str | None, every: int | None = None) -> Wait | None:
-    """Return for what to wait before a round; None for nothing.
+    """Return the wait for clients before a round; None if no option asks for one.
 
     Args:
-        clients: how many.
-        at_most: for how long.
-        every: the interval of rounds in seconds, which a wait has to be shorter than.
+        clients: the number of clients to wait for.
+        at_most: the longest time to wait.
+        every: the interval of rounds in seconds, at most nine tenths of which may be waited.
 
     Raises:
-        InvalidSettings: that is no time, or too long.
+        InvalidSettings: ``at_most`` is not a time, or is too long.
     """
     from fedping.server_jobs.round.wait_for_clients import Wait
     from fedping.server_jobs.schedule import DAY, parse_every
@@ -223,67 +243,45 @@ def wait_of(clients: int | None, at_most: str | None, every: int | None = None) 
     seconds = longest if at_most is None else parse_every(at_most, "a time for --wait-at-most")
     if seconds > longest:
         raise InvalidSettings(
-            f"--wait-at-most {at_most} is longer than nine tenths of the interval; rounds would come too late for the "
-            "next, so give less"
+            f"--wait-at-most {at_most} is longer than nine tenths of the interval, which would delay the next round; "
+            "give a shorter time"
         )
     return Wait(clients, seconds)
 
 
-def wait_for_clients(store: ModelStore, landing: Place, study: str, lines: Sequence[str], wait: Wait | None) -> None:
-    """Wait for clients, if that is asked for, and say so on a terminal; in the end, say who is missing."""
-    if wait is None:
-        return
-    from fedping.server_jobs.round.wait_for_clients import ArrivalCounter, Arrivals, check_wait, wait_for_clients
-
-    settings = store.study(study)
-    check_wait(settings, lines)
-    with status(f"{study}: waiting for clients") as tell:
-
-        def show_change(arrivals: tuple[Arrivals, ...]) -> None:
-            tell(f"{study}: waiting: {'; '.join(each.in_words for each in arrivals)}")
-
-        counters = [ArrivalCounter(landing, settings, line, wait.clients) for line in lines]
-        arrivals = wait_for_clients(store, counters, wait.seconds, on_change=show_change)
-    if missing := [each.in_words for each in arrivals if each.clients < each.wanted]:
-        log.tell(f"{study}: waited long enough: {'; '.join(missing)}", "info", study=study)
-
-
-def _decide(store: ModelStore, landing: Place, study: str, line: str | None, decision: str, as_json: bool) -> int:
+def _decide(store: ModelStore, study: str, line: str, given: Options) -> None:
     """Publish or discard the version of a line that is held back."""
     from fedping.model_store.decisions import discard, release
     from fedping.server_jobs.round import RoundResult, noting, with_lineage
 
-    if line is None:
-        raise click.UsageError(f"--{decision} needs the LINE whose version is held, as in: fedping round {study} main")
     store.check_publishing()
-    with noting(store, landing, study, line):
-        if decision == "release":
-            made = release(store, study, line, created=utc_now())
+    with noting(store, given.landing, study, line):
+        if given.decision == "release":
+            version = release(store, study, line, created=utc_now())
         else:
-            made = discard(store, study, line, created=utc_now(), code_version=__version__)
+            version = discard(store, study, line, created=utc_now(), code_version=__version__)
     result = RoundResult(
-        status="published" if decision == "release" else "discarded",
+        status="published" if given.decision == "release" else "discarded",
         study=study,
         line=line,
-        iteration=made.iteration - 1,
+        iteration=version.iteration - 1,
         min_clients=store.study(study).line(line).pipeline.min_clients,
     )
-    if decision == "release" and not as_json:
-        said = f"{study}/{line}: published version {made.iteration}, which was held back"
-        log.say(said, study=study, line=line, version=made.iteration, outcome="published")
+    if given.decision == "release" and not given.as_json:
+        sentence = f"{study}/{line}: published version {version.iteration}, which was held back"
+        log.say(sentence, study=study, line=line, version=version.iteration, outcome="published")
     else:
-        show(with_lineage(made, result), as_json)
-    return 0
+        show(with_lineage(version, result), given.as_json)
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateSettings:
-    """What rounds of private lines are given.
+    """The inputs of rounds of private lines.
 
     Attributes:
         key: the privacy key, which is never shown.
-        keep: whether pings stay.
-        helpers: the way to the helper, by line; that of "" is for all lines that are not there.
+        keep: whether pings stay after their round.
+        helpers: the connection to the helper by line; that of "" serves all lines without their own.
     """
 
     key: bytes | None = field(default=None, repr=False)
@@ -291,186 +289,236 @@ class PrivateSettings:
     helpers: Mapping[str, Helper] = field(default_factory=dict)
 
     def helper_of(self, line: str) -> Helper | None:
-        """Return the way to the helper of a line; None if its answers come by hand."""
+        """Return the connection to the helper of a line; None if its answers are brought by hand."""
         return self.helpers.get(line, self.helpers.get(""))
 
 
-def private_settings(
-    store: ModelStore,
-    study: str,
-    store_path: Place,
-    landing: Place,
-    key: Path | None,
-    keep: bool,
-    helpers: Sequence[str] = (),
-    answer: Path | None = None,
-) -> PrivateSettings:
-    """Return what the private lines of a study are given; nothing if it has none. Warn of pings that are kept.
+@dataclass(frozen=True, kw_only=True)
+class PrivateOptions:
+    """The options of private lines: --privacy-key, --keep, --helper and --answer."""
 
-    Raises:
-        InvalidSettings: the key cannot be used, or a helper is given that is none, or for a line that has none.
-    """
-    ways = ways_to_helpers(store.study(study), helpers, answer)
-    if not store.study(study).is_private:
-        return PrivateSettings()
-    from fedping.server_jobs.privacy.keys import read_key
+    key_file: Path | None
+    keep: bool
+    helpers: Sequence[str] = ()
+    answer: Path | None = None
 
-    if keep:
-        log.tell(
-            "warning: with --keep the pings of a private line stay, though its clients are promised that they "
-            "are deleted once their round is over; a later round without it deletes them",
-            "warning",
-            study=study,
-        )
-    folders = tuple(place for place in (store_path, landing) if isinstance(place, Path))
-    return PrivateSettings(None if key is None else read_key(key, apart_from=folders), keep, ways)
+    def settings(self, store: ModelStore, study: str, apart_from: tuple[Place, ...]) -> PrivateSettings:
+        """Return the settings of a study's private lines, and warn of pings that are kept; empty without such lines.
 
+        Args:
+            store: the model store.
+            study: the name of the study.
+            apart_from: the places in which the key may not be.
 
-def ways_to_helpers(study: Study, helpers: Sequence[str], answer: Path | None) -> dict[str, Helper]:
-    """Return the way to the helper by line, as :class:`PrivateSettings` has it.
+        Raises:
+            InvalidSettings: the key can't be used, a helper's address is wrong, or no line of the study has a helper.
+        """
+        the_study = store.study(study)
+        helpers = self._helpers(the_study)
+        if not the_study.is_private:
+            return PrivateSettings()
+        from fedping.server_jobs.privacy.keys import read_key
 
-    Raises:
-        InvalidSettings: one is none, or for a line that has no helper.
-    """
-    if not helpers and answer is None:
-        return {}
-    from fedping.server_jobs.round import FileHelper, HttpHelper
-
-    lines = [line.name for line in study.lines if line.privacy is not None and line.privacy.shared is not None]
-    if not lines:
-        raise InvalidSettings(f"no line of study '{study.name}' has a second server; leave --helper and --answer out")
-    found: dict[str, Helper] = {} if answer is None else {"": FileHelper(answer)}
-    for given in helpers:
-        first, _, rest = given.partition("=")
-        line, url = ("", given) if "://" in first or not rest else (first, rest)
-        if line and line not in lines:
-            raise InvalidSettings(
-                f"--helper {given} is for line '{line}', and of study '{study.name}' these have a second server: "
-                f"{', '.join(lines)}; correct the name"
+        if self.keep:
+            log.tell(
+                "warning: with --keep the pings of a private line stay, although its clients are promised their "
+                "deletion after the round; a later round without it deletes them",
+                "warning",
+                study=study,
             )
-        if line in found:
-            raise InvalidSettings(f"--helper gives two addresses for {f'line {line!r}' if line else 'all lines'}")
-        found[line] = HttpHelper(url)
-    return found
+        folders = tuple(place for place in apart_from if isinstance(place, Path))
+        key = None if self.key_file is None else read_key(self.key_file, apart_from=folders)
+        return PrivateSettings(key, self.keep, helpers)
 
+    def _helpers(self, study: Study) -> dict[str, Helper]:
+        """Return the connections to helpers by line, as :class:`PrivateSettings` has them."""
+        if not self.helpers and self.answer is None:
+            return {}
+        from fedping.server_jobs.round import FileHelper, HttpHelper
 
-def _run_lines(
-    store: ModelStore,
-    landing: Place,
-    study: str,
-    lines: list[str],
-    engine: Engine,
-    given: PrivateSettings,
-    as_json: bool,
-) -> int:
-    """Run the round of each line; return the exit code."""
-    failed: dict[str, FedpingError] = {}
-    came = set()
-    for name in lines:
-        try:
-            result = run_line(store, landing, study, name, engine, given)
-            show(result, as_json)
-            came.add(result.status)
-        except FedpingError as error:
-            if len(lines) == 1:
-                raise
-            log.tell(f"{study}/{name}: {error}", study=study, line=name)
-            failed[name] = error
-    if failed:
-        # Worth another attempt only if each of them is.
-        kind = TemporaryFailure if all(isinstance(e, TemporaryFailure) for e in failed.values()) else FedpingError
-        raise kind(
-            f"no round of {', '.join(failed)} in study '{study}', for the reason above; the other lines were dealt with"
-        )
-    return VersionHeld.exit_code if "held" in came else EXHAUSTED if "exhausted" in came else 0
+        lines = [line.name for line in study.lines if line.privacy is not None and line.privacy.shared is not None]
+        if not lines:
+            raise InvalidSettings(f"no line of study '{study.name}' has a second server; remove --helper and --answer")
+        helpers: dict[str, Helper] = {} if self.answer is None else {"": FileHelper(self.answer)}
+        for option in self.helpers:
+            first, _, rest = option.partition("=")
+            line, url = ("", option) if "://" in first or not rest else (first, rest)
+            if line and line not in lines:
+                raise InvalidSettings(
+                    f"--helper {option} is for line '{line}', but the lines of study '{study.name}' with a second "
+                    f"server are {', '.join(lines)}; correct the name"
+                )
+            if line in helpers:
+                raise InvalidSettings(f"--helper gives two addresses for {f'line {line!r}' if line else 'all lines'}")
+            helpers[line] = HttpHelper(url)
+        return helpers
 
 
 def lines_of(store: ModelStore, study: str, chosen: tuple[str, ...]) -> list[str]:
-    """Return the names of the chosen lines, of all if none is chosen; raises if the study has no such line."""
-    known = store.study(study)
-    if not known.lines:
-        raise FedpingError(f"study '{study}' has no model line, so there is nothing to train")
-    return [known.line(name).name for name in chosen] or [line.name for line in known.lines]
-
-
-def resting(store: ModelStore, landing: Place, study: str, keep: bool) -> str | None:
-    """Return why a study has no round at all, if it is declared to be paused or to have ended.
-
-    Of private lines of a study that has ended, no round will delete the pings that have landed since the last: they are
-    deleted here, unless they are to be kept.
+    """Return the names of the chosen lines of a study, of all if none is chosen.
 
     Raises:
-        StoreError: what is declared of it cannot be read.
+        FedpingError: the study has no line, or none of a chosen name.
     """
-    from fedping.server_jobs.health.findings import format_time
-
-    declared = store.studies.declared(study)
-    if declared.state == "running":
-        return None
-    if declared.state == "ended" and store.study(study).is_private and not keep:
-        from fedping.server_jobs.round import delete_pings
-
-        for line in store.study(study).lines:
-            delete_pings(landing, study, line.name, upto=None)
-    is_so = f"is paused since {format_time(declared.since)}" if declared.state == "paused" else "has ended"
-    return f"no round, for study '{study}' {is_so}{declared.told}; 'fedping study resume {study}' lets it go on"
+    the_study = store.study(study)
+    if not the_study.lines:
+        raise FedpingError(f"study '{study}' has no model line, so there is nothing to train")
+    return [the_study.line(name).name for name in chosen] or [line.name for line in the_study.lines]
 
 
-def show_resting(store: ModelStore, study: str, lines: list[str], as_json: bool) -> None:
-    """Print for machines that a study rests, a line of JSON for each of its lines; people are told otherwise."""
-    from fedping.server_jobs.round import RoundResult
+@dataclass(frozen=True, kw_only=True)
+class StudyRounds:
+    """Rounds of some lines of a study.
 
-    declared = store.studies.declared(study)
-    if not as_json or declared.state == "running":
-        return
-    for line in lines:
-        result = RoundResult(
-            status=declared.state,
-            study=study,
-            line=line,
-            iteration=store.lines.newest(study, line),
-            min_clients=store.study(study).line(line).pipeline.min_clients,
-            since=declared.since,
-        )
-        show(result, as_json)
+    Attributes:
+        store: the model store.
+        landing: where pings land.
+        study: the name of the study.
+        lines: the names of the lines.
+        as_json: whether results are printed as JSON.
+    """
 
+    store: ModelStore
+    landing: Place
+    study: str
+    lines: Sequence[str]
+    as_json: bool = False
 
-def subject(study: str, lines: list[str]) -> str:
-    """Return what is out of time, where the time is that of all lines together."""
-    return f"the round of {study}/{lines[0]}" if len(lines) == 1 else f"the rounds of {study}"
+    @property
+    def subject(self) -> str:
+        """The rounds in words, for the time limit that they share."""
+        return f"the round of {self.study}/{self.lines[0]}" if len(self.lines) == 1 else f"the rounds of {self.study}"
 
+    def run(self, engine: Engine, private: PrivateSettings) -> int:
+        """Run a round of each line; return the exit code."""
+        errors: dict[str, FedpingError] = {}
+        statuses = set()
+        for line in self.lines:
+            try:
+                result = self.run_line(line, engine, private)
+                show(result, self.as_json)
+                statuses.add(result.status)
+            except FedpingError as error:
+                if len(self.lines) == 1:
+                    raise
+                log.tell(f"{self.study}/{line}: {error}", study=self.study, line=line)
+                errors[line] = error
+        if errors:
+            # Another attempt makes sense only if it does for every line.
+            kind = TemporaryFailure if all(isinstance(e, TemporaryFailure) for e in errors.values()) else FedpingError
+            raise kind(
+                f"no round of {', '.join(errors)} in study '{self.study}', for the reason above; the other lines were "
+                "dealt with"
+            )
+        return VersionHeld.exit_code if "held" in statuses else EXHAUSTED if "exhausted" in statuses else 0
 
-def run_line(
-    store: ModelStore, landing: Place, study: str, line: str, engine: Engine, given: PrivateSettings
-) -> RoundResult:
-    """Run one round, and show on a terminal what it is doing."""
-    from fedping.commands.store import tell_oddities
-    from fedping.server_jobs.round import RoundOptions, run_round
+    def run_line(self, line: str, engine: Engine, private: PrivateSettings) -> RoundResult:
+        """Run a round of one line, and show its steps on a terminal."""
+        from fedping.commands.store import tell_oddities
+        from fedping.server_jobs.round import RoundOptions, run_round
 
-    tell_oddities(store, study, line)
-    with noting_attempt(store, landing, study, line) as ended_with, _progress(f"{study}/{line}") as on_step:
-        result = run_round(
-            store,
-            landing,
-            study,
-            line,
-            engine,
-            RoundOptions(
-                clock=utc_now,
-                code_version=__version__,
-                on_step=on_step,
-                privacy_key=given.key,
-                keep=given.keep,
-                helper=given.helper_of(line),
-            ),
-        )
-        ended_with(result)
-    return result
+        store, landing, study = self.store, self.landing, self.study
+        tell_oddities(store, study, line)
+        with noting_attempt(store, landing, study, line) as ended_with, _progress(f"{study}/{line}") as on_step:
+            result = run_round(
+                store,
+                landing,
+                study,
+                line,
+                engine,
+                RoundOptions(
+                    clock=utc_now,
+                    code_version=__version__,
+                    on_step=on_step,
+                    privacy_key=private.key,
+                    keep=private.keep,
+                    helper=private.helper_of(line),
+                ),
+            )
+            ended_with(result)
+        return result
+
+    def resting(self, keep: bool) -> str | None:
+        """Return why the study has no rounds, if it is declared to be paused or to have ended; else None.
+
+        No further round deletes the last pings of a private study that has ended. They are deleted here, unless
+        ``keep`` is set.
+
+        Raises:
+            StoreError: the study's declaration can't be read.
+        """
+        from fedping.server_jobs.health.findings import format_time
+
+        store, study = self.store, self.study
+        declared = store.studies.declared(study)
+        if declared.state == "running":
+            return None
+        if declared.state == "ended" and store.study(study).is_private and not keep:
+            from fedping.server_jobs.round import delete_pings
+
+            for line in store.study(study).lines:
+                delete_pings(self.landing, study, line.name, upto=None)
+        state = f"is paused since {format_time(declared.since)}" if declared.state == "paused" else "has ended"
+        return f"no round, for study '{study}' {state}{declared.told}; 'fedping study resume {study}' lets it go on"
+
+    def show_resting(self) -> None:
+        """Print as JSON, a line of output for each model line, that the study rests; people read it in the log."""
+        from fedping.server_jobs.round import RoundResult
+
+        declared = self.store.studies.declared(self.study)
+        if not self.as_json or declared.state == "running":
+            return
+        for line in self.lines:
+            result = RoundResult(
+                status=declared.state,
+                study=self.study,
+                line=line,
+                iteration=self.store.lines.newest(self.study, line),
+                min_clients=self.store.study(self.study).line(line).pipeline.min_clients,
+                since=declared.since,
+            )
+            show(result, self.as_json)
+
+    def wait_for_clients(self, wait: Wait | None) -> None:
+        """Wait for clients, if ``wait`` is set; show the wait on a terminal, and log which lines lack clients."""
+        if wait is None:
+            return
+        from fedping.server_jobs.round.wait_for_clients import ArrivalCounter, Arrivals, check_wait, wait_for_clients
+
+        study, settings = self.study, self.store.study(self.study)
+        check_wait(settings, self.lines)
+        with status(f"{study}: waiting for clients") as set_status:
+
+            def show_change(arrivals: tuple[Arrivals, ...]) -> None:
+                set_status(f"{study}: waiting: {'; '.join(each.in_words for each in arrivals)}")
+
+            counters = [ArrivalCounter(self.landing, settings, line, wait.clients) for line in self.lines]
+            arrivals = wait_for_clients(self.store, counters, wait.seconds, on_change=show_change)
+        if missing := [each.in_words for each in arrivals if each.clients < each.wanted]:
+            log.tell(f"{study}: waited long enough: {'; '.join(missing)}", "info", study=study)
+
+    @contextmanager
+    def noting_before_attempts(self) -> Iterator[None]:
+        """Note a failed round of every line if the block fails before a round of any line has been noted."""
+        from fedping.server_jobs.round_status import keep_attempt, last_attempt
+
+        store, landing, study = self.store, self.landing, self.study
+        began = time.monotonic()
+        before = {line: last_attempt(landing, store.where, study, line) for line in self.lines}
+        try:
+            yield
+        except Exception as error:
+            if all(last_attempt(landing, store.where, study, line) == noted for line, noted in before.items()):
+                seconds, why, part = round(time.monotonic() - began, 3), _reason(error), _part(error, store, landing)
+                for line, noted in before.items():
+                    now = noted.followed_by(_outcome(error), utc_now(), seconds, 0, why, part)
+                    keep_attempt(landing, store.where, study, line, now)
+            raise
 
 
 @contextmanager
 def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> Iterator[Callable[[RoundResult], None]]:
-    """Note beside the pings how the round inside ends."""
+    """Note next to the pings how the round in the block ends; yield a function that takes its result."""
     from fedping.server_jobs.round_status import keep_attempt, last_attempt
     from fedping.server_jobs.shutdown import DeadlineReached, Interrupted
 
@@ -486,7 +534,10 @@ def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> 
     except DeadlineReached:  # the time limit, which its outcome says
         outcome = "out_of_time"
         raise
-    except (Interrupted, KeyboardInterrupt):  # of whom it comes does not matter: PySpark raises one of its own
+    except (
+        Interrupted,
+        KeyboardInterrupt,
+    ):  # from any source: PySpark raises its own KeyboardInterrupt while it starts
         outcome = "ended"
         raise
     except Exception as error:
@@ -499,24 +550,6 @@ def noting_attempt(store: ModelStore, landing: Place, study: str, line: str) -> 
         keep_attempt(landing, store.where, study, line, now)
 
 
-@contextmanager
-def noting_before_attempts(store: ModelStore, landing: Place, study: str, lines: list[str]) -> Iterator[None]:
-    """Note for every line that its round failed if what is inside fails before any line's round has been noted."""
-    from fedping.server_jobs.round_status import keep_attempt, last_attempt
-
-    began = time.monotonic()
-    before = {line: last_attempt(landing, store.where, study, line) for line in lines}
-    try:
-        yield
-    except Exception as error:
-        if all(last_attempt(landing, store.where, study, line) == noted for line, noted in before.items()):
-            seconds, why, part = round(time.monotonic() - began, 3), _reason(error), _part(error, store, landing)
-            for line, noted in before.items():
-                now = noted.followed_by(_outcome(error), utc_now(), seconds, 0, why, part)
-                keep_attempt(landing, store.where, study, line, now)
-        raise
-
-
 def _outcome(error: Exception) -> str:
     if isinstance(error, TemporaryFailure):
         return "temporary"
@@ -524,7 +557,7 @@ def _outcome(error: Exception) -> str:
 
 
 def _reason(error: BaseException | None) -> str:
-    """Return why a round failed; of a defect only its kind and the system's words, for its text may quote a ping."""
+    """Return why a round failed; of a defect only the kind and the system's words, as its text may quote a ping."""
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror or type(error).__name__}{where}"
@@ -532,7 +565,7 @@ def _reason(error: BaseException | None) -> str:
 
 
 def _part(error: BaseException | None, store: ModelStore, landing: Place) -> Literal["", "store", "landing"]:
-    """Return the part that keeps a round from its result, by the error and those that it was raised from."""
+    """Return the part that a round failed on, from the error and its causes."""
     from fedping.model_store.store import StoreError
     from fedping.protocol.landed_file import UnreadableFile
 
@@ -552,7 +585,7 @@ def _part(error: BaseException | None, store: ModelStore, landing: Place) -> Lit
 
 
 def write_metrics(store: ModelStore, landing: Place, path: Path | None) -> None:
-    """Write the metrics of rounds where ``--metrics-file`` says; that it cannot be done is told, and rounds go on."""
+    """Write the metrics of rounds to the file of ``--metrics-file``; a failure is logged, and rounds go on."""
     if path is None:
         return
     from fedping.server_jobs.health.round_metrics import write_textfile
@@ -564,11 +597,11 @@ def write_metrics(store: ModelStore, landing: Place, path: Path | None) -> None:
 
 
 LONG_LOSS = 1e8
-"""From here on a loss has more digits than anybody reads."""
+"""The loss from which on exponents are printed."""
 
 
 def show(result: RoundResult, as_json: bool) -> None:
-    """Print a result: a sentence and a row an arm, or one line of JSON; or log it."""
+    """Print a result as a sentence and a row for each arm, or as a line of JSON; or log it."""
     if log.is_json():
         _log(result)
     if as_json:
@@ -587,8 +620,8 @@ def show(result: RoundResult, as_json: bool) -> None:
         click.echo(f"  updates of {result.update_bytes:,} bytes as encoded, {each:,.0f} a client")
     if result.capped:
         click.echo(
-            f"  {result.capped:,} of {result.clients:,} clients claim more examples than the study's limit, for which "
-            "they count"
+            f"  {result.capped:,} of {result.clients:,} clients claim more examples than the study's limit, and "
+            "count as that many"
         )
     for name, arm in result.arms.items():
         if arm.loss is not None:
@@ -600,22 +633,22 @@ def show(result: RoundResult, as_json: bool) -> None:
 
 
 def _figure(loss: float) -> str:
-    """Return a loss as people read it; where clients report sums of squares, it may be of any size."""
+    """Return a loss as text; it may be of any size if clients report sums of squares."""
     return with_minus(f"{loss:.4f}" if abs(loss) < LONG_LOSS else f"{loss:.4e}")
 
 
-NEED_SOMEBODY = ("held", "exhausted", "withdrawn", "rolled_back")
-"""Outcomes that an operator should look at."""
+NEEDS_OPERATOR = ("held", "exhausted", "withdrawn", "rolled_back")
+"""Outcomes that an operator should read about."""
 
 
 def _log(result: RoundResult) -> None:
-    """Log a round, with the version that is the line's newest after it."""
+    """Log a round, with the line's newest version after it."""
     newer = {"published": 1, "lost": 1, "discarded": 1, "rolled_back": 1, "withdrawn": 2}.get(result.status, 0)
     if result.status == "stopped":
         newer = 2 if result.counts else 1
     log.tell(
         result.sentence,
-        "warning" if result.status in NEED_SOMEBODY else "info",
+        "warning" if result.status in NEEDS_OPERATOR else "info",
         study=result.study,
         line=result.line,
         version=result.iteration + newer,

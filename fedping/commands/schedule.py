@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,23 +14,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedping.commands.round import (
+    PrivateOptions,
     PrivateSettings,
+    StudyRounds,
     engine_option,
     helper_option,
     keep_option,
     lines_of,
     master_option,
     metrics_file_option,
-    noting_before_attempts,
     privacy_key_option,
-    private_settings,
-    resting,
-    run_line,
     show,
-    show_resting,
-    subject,
     wait_at_most_option,
-    wait_for_clients,
     wait_for_option,
     wait_of,
     write_metrics,
@@ -40,11 +36,90 @@ from fedping.protocol.log import tell
 from fedping.server_jobs.shutdown import ApplicationGone, TimedOut
 
 if TYPE_CHECKING:
-    from fedping.model_store.store import ModelStore
     from fedping.protocol.location import Place
     from fedping.server_jobs.round import Engine
     from fedping.server_jobs.round.wait_for_clients import Wait
-    from fedping.server_jobs.shutdown import Ending
+    from fedping.server_jobs.schedule import Planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of the command by their names in Python; see their help."""
+
+    study: str | None
+    lines: tuple[str, ...]
+    every: str
+    offset: str
+    now_first: bool
+    time_limit: str | None
+    plan: Path | None
+    wait_for: int | None
+    wait_at_most: str | None
+    lasting: str | None
+    ends_at: str | None
+    store_path: Place
+    landing: Place
+    engine_name: str
+    master: str | None
+    privacy_key: Path | None
+    helpers: tuple[str, ...]
+    keep: bool
+    metrics_file: Path | None
+    as_json: bool
+
+    def __post_init__(self) -> None:
+        if (self.study is None) == (self.plan is None):
+            raise click.UsageError("give a STUDY, or --plan FILE")
+        if self.plan is None:
+            return
+        if self.helpers:
+            raise click.UsageError("--plan has the helpers' addresses, in helpers = [...]; remove --helper")
+        context = click.get_current_context()
+        for name in ("every", "offset", "time_limit", "wait_for", "wait_at_most"):
+            if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+                raise click.UsageError(f"--plan has the times of rounds; remove --{name.replace('_', '-')}")
+
+    @property
+    def studies(self) -> tuple[Planned, ...]:
+        """The studies with their times, of the plan or of the command line."""
+        from fedping.server_jobs.schedule import Planned, read_plan
+
+        if self.plan is not None:
+            return read_plan(self.plan)
+        assert self.study is not None
+        return (
+            Planned(
+                name=self.study,
+                lines=self.lines,
+                every=self.every,
+                offset=self.offset,
+                time_limit=self.time_limit or "",
+                helpers=self.helpers,
+            ),
+        )
+
+    @property
+    def wait(self) -> Wait | None:
+        """The wait for clients before each round."""
+        from fedping.server_jobs.schedule import parse_every
+
+        return wait_of(self.wait_for, self.wait_at_most, None if self.plan is not None else parse_every(self.every))
+
+    def end(self, now: float) -> float:
+        """Return when the schedule ends, in Unix seconds; infinity if only a signal ends it."""
+        from fedping.server_jobs.schedule import parse_every, parse_until
+
+        lasting = math.inf if self.lasting is None else parse_every(self.lasting, "a time for --for")
+        if self.ends_at is None:
+            return now + lasting
+        if self.lasting is not None:
+            raise click.UsageError("use either --for or --until, not both")
+        return parse_until(self.ends_at, now)
+
+    def private(self, study: Planned) -> PrivateOptions:
+        """Return the options of a study's private lines."""
+        key_file = Path(study.privacy_key) if study.privacy_key else self.privacy_key
+        return PrivateOptions(key_file=key_file, keep=self.keep, helpers=study.helpers)
 
 
 @click.command()
@@ -55,7 +130,7 @@ if TYPE_CHECKING:
     "--offset",
     default="0",
     show_default=True,
-    help="How long after each multiple of the interval: with --every 30m, 28m is at 28 and 58 minutes past.",
+    help="Delay after each multiple of the interval: with --every 30m, 28m is at 28 and 58 minutes past.",
 )
 @click.option("--now", "now_first", is_flag=True, help="Run one round immediately, before the first on the clock.")
 @click.option(
@@ -66,11 +141,11 @@ if TYPE_CHECKING:
 @click.option(
     "--plan",
     type=LocalPath(dir_okay=False),
-    help="TOML file of several studies, each with times of its own, instead of STUDY, --every, --offset, --time-limit.",
+    help="TOML file of several studies with their times, instead of STUDY, --every, --offset and --time-limit.",
 )
 @wait_for_option
 @wait_at_most_option
-@click.option("--for", "lasting", help="How long to go on: 45m, 8h, ...; without it, until a signal.")
+@click.option("--for", "lasting", help="Time until the schedule ends: 45m, 8h, ...  [default: runs until stopped]")
 @click.option(
     "--until",
     "ends_at",
@@ -87,145 +162,101 @@ if TYPE_CHECKING:
 @metrics_file_option
 @json_option
 @log_format_option
-def schedule(
-    study: str | None,
-    lines: tuple[str, ...],
-    every: str,
-    offset: str,
-    now_first: bool,
-    time_limit: str | None,
-    plan: Path | None,
-    wait_for: int | None,
-    wait_at_most: str | None,
-    lasting: str | None,
-    ends_at: str | None,
-    store_path: Place,
-    landing: Place,
-    engine_name: str,
-    master: str | None,
-    privacy_key: Path | None,
-    helpers: tuple[str, ...],
-    keep: bool,
-    metrics_file: Path | None,
-    as_json: bool,
-) -> None:
+def schedule(**options: Any) -> None:
     """Run rounds of the LINES (default: all) at every multiple of an interval since midnight UTC, plus an offset.
 
     While the study is paused, or once it has ended, no round runs, and the schedule says so each time.
 
     A round that fails, or reaches its time limit, is reported; the next one begins with a new Spark session. Ctrl-C or
-    SIGTERM ends the schedule at once, even in the middle of a round, which loses nothing; it then exits with 0.
+    SIGTERM ends the schedule at once, even in the middle of a round, without losing anything; it then exits with 0.
 
     With --wait-for, --wait-at-most or both, each round waits for clients first, as 'fedping round' does, for at most
     nine tenths of the interval.
 
-    With --plan, one process runs the rounds of several studies, one after the other: that which has waited longest is
-    next, and each has a time limit.
+    With --plan, one process runs the rounds of several studies one at a time, longest-waiting first, each with a time
+    limit.
     """
     from fedping.model_store.store import open_store
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.round.wait_for_clients import check_wait
-    from fedping.server_jobs.schedule import (
-        Job,
-        Planned,
-        WallClock,
-        full_utc,
-        parse_every,
-        parse_until,
-        read_plan,
-        run_jobs,
-    )
+    from fedping.server_jobs.schedule import Job, WallClock, full_utc, run_jobs
     from fedping.server_jobs.shutdown import ended_by_signals
 
-    if (study is None) == (plan is None):
-        raise click.UsageError("give a STUDY, or --plan FILE")
-    if plan is not None and helpers:
-        raise click.UsageError("--plan says itself where helpers are, by helpers = [...]; leave --helper out")
-    if plan is not None:
-        context = click.get_current_context()
-        for name in ("every", "offset", "time_limit", "wait_for", "wait_at_most"):
-            if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-                raise click.UsageError(f"--plan says itself when rounds are; leave --{name.replace('_', '-')} out")
-        planned = read_plan(plan)
-    else:
-        assert study is not None
-        planned = (
-            Planned(name=study, lines=lines, every=every, offset=offset, time_limit=time_limit or "", helpers=helpers),
-        )
-    wait = wait_of(wait_for, wait_at_most, None if plan is not None else parse_every(every))
-    clock = WallClock()
-    on_the_clock = partial(tell, level="info", study=planned[0].name if len(planned) == 1 else "")
-    until = math.inf if lasting is None else clock.now() + parse_every(lasting, "a time for --for")
-    if ends_at is not None:
-        if lasting is not None:
-            raise click.UsageError("--for and --until both say when to end; leave one of them out")
-        until = parse_until(ends_at, clock.now())
+    given = Options(**options)
+    studies, wait, clock = given.studies, given.wait, WallClock()
+    on_the_clock = partial(tell, level="info", study=studies[0].name if len(studies) == 1 else "")
+    until = given.end(clock.now())
     try:
         with ended_by_signals() as ending, ExitStack() as running:
-            store = open_store(store_path)
-            chosen = [(one, lines_of(store, one.name, one.lines)) for one in planned]
+            store = open_store(given.store_path)
+            planned = [
+                StudyRounds(
+                    store=store,
+                    landing=given.landing,
+                    study=study.name,
+                    lines=lines_of(store, study.name, study.lines),
+                    as_json=given.as_json,
+                )
+                for study in studies
+            ]
             with ExitStack() as noted:
-                for one, names in chosen:
-                    noted.enter_context(noting_before_attempts(store, landing, one.name, names))
+                for rounds in planned:
+                    noted.enter_context(rounds.noting_before_attempts())
                 store.check_publishing()
-                engine = running.enter_context(engine_named(engine_name, master))
+                engine = running.enter_context(engine_named(given.engine_name, given.master))
             prepared = []
-            for one, names in chosen:
-                with noting_before_attempts(store, landing, one.name, names):
+            for study, rounds in zip(studies, planned, strict=True):
+                with rounds.noting_before_attempts():
                     if wait is not None:
-                        check_wait(store.study(one.name), names)
-                    key = Path(one.privacy_key) if one.privacy_key else privacy_key
-                    given = private_settings(store, one.name, store_path, landing, key, keep, one.helpers)
-                prepared.append((one, names, given))
+                        check_wait(store.study(study.name), rounds.lines)
+                    places = (given.store_path, given.landing)
+                    private = given.private(study).settings(store, study.name, apart_from=places)
+                prepared.append((study, rounds, private))
 
-            def job(one: Planned, names: list[str], given: PrivateSettings) -> Job:
+            def job(study: Planned, rounds: StudyRounds, private: PrivateSettings) -> Job:
                 def run() -> None:
                     try:
-                        _run_all(store, landing, one.name, names, engine, given, as_json, ending, one.limit, wait)
+                        run_reported(rounds, engine, private, wait, ending.within(study.limit, rounds.subject))
                     finally:
-                        write_metrics(store, landing, metrics_file)
+                        write_metrics(store, given.landing, given.metrics_file)
 
-                return Job(run, one.next_after, one.name if plan is not None else "")
+                return Job(run, study.next_after, study.name if given.plan is not None else "")
 
-            if ends_at is not None:
+            if given.ends_at is not None:
                 on_the_clock(f"no round begins from {full_utc(until)} on")
-            run_jobs([job(*each) for each in prepared], clock, on_the_clock, now_first=now_first, until=until)
-    except KeyboardInterrupt:  # of whom it comes does not matter: PySpark raises one of its own while it starts
+            run_jobs([job(*each) for each in prepared], clock, on_the_clock, now_first=given.now_first, until=until)
+    except KeyboardInterrupt:  # from any source: PySpark raises its own while it starts
         tell("stopped", "info")
 
 
-def _run_all(
-    store: ModelStore,
-    landing: Place,
-    study: str,
-    lines: list[str],
+def run_reported(
+    rounds: StudyRounds,
     engine: Engine,
-    given: PrivateSettings,
-    as_json: bool,
-    ending: Ending,
-    limit: int | None,
-    wait: Wait | None = None,
+    private: PrivateSettings,
+    wait: Wait | None,
+    time_limit: AbstractContextManager[object],
 ) -> None:
-    """Run a round of each line within the time limit; report what fails and go on. None while the study rests."""
+    """Run a round of each line within the time limit; report failures and go on. A resting study has no round."""
+    study = rounds.study
     with _reported(engine, study):
-        with noting_before_attempts(store, landing, study, lines):
-            if rests := resting(store, landing, study, given.keep):
-                tell(rests, "info", study=study)
-                show_resting(store, study, lines, as_json)
+        with rounds.noting_before_attempts():
+            if reason := rounds.resting(private.keep):
+                tell(reason, "info", study=study)
+                rounds.show_resting()
                 return
-            wait_for_clients(store, landing, study, lines, wait)
+            rounds.wait_for_clients(wait)
         try:
-            with ending.within(limit, subject(study, lines)):
-                for line in lines:
+            with time_limit:
+                for line in rounds.lines:
                     with _reported(engine, study, line):
-                        show(run_line(store, landing, study, line, engine, given), as_json)
+                        show(rounds.run_line(line, engine, private), rounds.as_json)
         except TimedOut as error:
             tell(str(error), study=study)
 
 
 @contextmanager
 def _reported(engine: Engine, study: str, line: str = "") -> Iterator[None]:
-    """Report why what is inside made no round of a line, or of a study; in a new Spark session if Spark may be why."""
+    """Report an error of the block, a round of a line or of a study; after a defect close the Spark session."""
     of = f"{study}/{line}" if line else study
     about: dict[str, Any] = {"study": study} | ({"line": line} if line else {})
     try:
@@ -235,6 +266,6 @@ def _reported(engine: Engine, study: str, line: str = "") -> Iterator[None]:
     except FedpingError as error:
         tell(f"no round of {of}: {error}", **about)
     except Exception:
-        said = f"the round of {of} failed; the next one begins with a new Spark session"
-        tell(said, trace=traceback.format_exc().rstrip(), **about)
+        sentence = f"the round of {of} failed; the next one begins with a new Spark session"
+        tell(sentence, trace=traceback.format_exc().rstrip(), **about)
         engine.close()

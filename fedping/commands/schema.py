@@ -1,4 +1,4 @@
-"""`fedping schema`: the published definitions of what travels."""
+"""`fedping schema`: the published schemas of messages and files."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""`fedping simulate`: a whole study, or a laboratory experiment, on this machine and by the same round code."""
+"""`fedping simulate`: a whole study, or a laboratory experiment, on this machine with the code of real rounds."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedping.commands.laboratory import LaboratoryOptions, jobs_option, replace_option, run_laboratory, set_option
-from fedping.commands.spreading import spark_for, spread_master_option, spread_option
-from fedping.options import LocalPath, json_option
+from fedping.commands.laboratory import LaboratoryOptions, laboratory_options, run_laboratory, spark_for
+from fedping.options import LocalPath
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.notation import with_minus
 
@@ -32,140 +32,142 @@ if TYPE_CHECKING:
     help="A new folder for the store, the landed pings and the summary; or that of a run to continue.  "
     "[default: simulated/<name of the experiment's file>]",
 )
-@click.option("--clients", type=click.IntRange(1), help="Instead of the experiment's own number.")
+@click.option("--clients", type=click.IntRange(1), help="Number of clients, instead of the experiment's.")
 @click.option(
-    "--iterations", type=click.IntRange(0), help="Of the optimization, instead of the experiment's own number."
+    "--iterations", type=click.IntRange(0), help="Iterations of the optimization, instead of the experiment's."
 )
-@click.option("--evaluation-ticks", type=click.IntRange(0), help="Instead of the experiment's own number.")
-@click.option("--seed", type=click.IntRange(0), help="Instead of the experiment's own.")
-@click.option("--threads", type=click.IntRange(1), help="Of a study; the result does not depend on it.  [default: 2]")
-@spread_option
-@spread_master_option
-@jobs_option
-@set_option
-@replace_option
-@json_option
-def simulate(
-    experiment: Path,
-    out: Path | None,
-    clients: int | None,
-    iterations: int | None,
-    evaluation_ticks: int | None,
-    seed: int | None,
-    threads: int | None,
-    engine_name: str,
-    master: str | None,
-    jobs: int | None,
-    changes: tuple[str, ...],
-    replace: bool,
-    as_json: bool,
-) -> None:
-    """Run what the file EXPERIMENT describes: a study if it names one, a laboratory experiment if it has a [model].
+@click.option(
+    "--evaluation-ticks", type=click.IntRange(0), help="Ticks of the evaluation, instead of the experiment's."
+)
+@click.option("--seed", type=click.IntRange(0), help="Seed, instead of the experiment's.")
+@click.option(
+    "--threads", type=click.IntRange(1), help="Threads for a study; the result does not depend on it.  [default: 2]"
+)
+@laboratory_options
+def simulate(experiment: Path, out: Path | None, **options: Any) -> None:
+    """Run the experiment in the file EXPERIMENT: of a study if it names one, of the laboratory if it has a [model].
 
-    A study runs through optimization and evaluation, and leaves what the real path leaves: versions in <out>/store,
-    landed pings in <out>/landing, but none of a private study. A laboratory experiment trains any model with any of the
+    A study runs through optimization and evaluation, and leaves the same as a real one: versions in <out>/store, landed
+    pings in <out>/landing, but no pings of a private study. A laboratory experiment trains any model with any of the
     algorithms, compares variants with each other and with baselines, and leaves its metrics and weights. If it is
     killed at any moment, the same command continues where it was. The same seed gives the same bits.
 
     With --engine spark, executors simulate the clients of a study, or do the runs of a laboratory experiment; all of
     them must see the folder --out.
     """
-    of_study = {
-        "--clients": clients,
-        "--iterations": iterations,
-        "--evaluation-ticks": evaluation_ticks,
-        "--seed": seed,
-        "--threads": threads,
-    }
-    if _is_of_the_laboratory(experiment):
-        _refuse(
-            of_study, f"{experiment} is a laboratory experiment; change its settings by --set, as in --set rounds=10"
+    of_study = StudyOptions(**{name: options.pop(name) for name in StudyOptions.names()})
+    of_laboratory = LaboratoryOptions(**options)
+    folder = out or Path("simulated") / experiment.stem
+    if _is_of_laboratory(experiment):
+        of_study.refuse_all(
+            f"{experiment} is a laboratory experiment; change its settings by --set, as in --set rounds=10"
         )
-        folder = out or Path("simulated") / experiment.stem
-        with spark_for(engine_name, master, "simulate") as spark:
-            options = LaboratoryOptions(jobs=jobs, changes=changes, replace=replace, as_json=as_json)
-            run_laboratory(experiment, folder, options, spark)
+        with spark_for(of_laboratory.engine_name, of_laboratory.master, "simulate") as spark:
+            run_laboratory(experiment, folder, of_laboratory, spark)
         return
     _refuse(
-        {"--jobs": jobs, "--set": changes or None, "--replace": replace or None},
+        {
+            "--jobs": of_laboratory.jobs,
+            "--set": of_laboratory.changes or None,
+            "--replace": of_laboratory.replace or None,
+        },
         f"{experiment} is the experiment of a study",
     )
-    from fedping.experiments.simulate import experiment_from_toml
-    from fedping.experiments.simulate import simulate as run
-    from fedping.server_jobs.privacy.budget import needs_accounting
-
-    settings, study = experiment_from_toml(experiment)
-    settings = _changed(settings, clients, iterations, evaluation_ticks, seed)
-    folder = out or Path("simulated") / experiment.stem
-    if needs_accounting(study) and not (folder / "store").exists():
-        click.echo("fedping: working out how much noise keeps the guarantee, which may take some seconds", err=True)
-    if engine_name == "spark" and threads is not None:
-        raise click.UsageError("--threads does not apply: with --engine spark, the master says how many there are")
-    with spark_for(engine_name, master, "simulate") as spark, _progress() as watch:
-        summary = run(settings, study, folder, threads or 2, watch, spark)
-    if as_json:
-        import msgspec
-
-        from fedping.protocol.formats import with_format
-
-        click.echo(with_format(msgspec.json.encode(summary)).decode())
-        return
-    from fedping.experiments.simulate import PrivateSummary
-
-    if isinstance(summary, PrivateSummary):
-        _print_private(summary, folder)
-    else:
-        _print(summary, folder)
+    _simulate_study(experiment, folder, of_study, of_laboratory)
 
 
-def _is_of_the_laboratory(path: Path) -> bool:
-    """Return whether a file is a laboratory experiment's: it has a [model] or a [line], and no study.
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """The options that replace settings of a study's experiment, by their names in Python; None without an option."""
 
-    A file that can't be read is none; its reader reports the error.
+    clients: int | None
+    iterations: int | None
+    evaluation_ticks: int | None
+    seed: int | None
+    threads: int | None
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names of the options in Python."""
+        return [field.name for field in fields(cls)]
+
+    def refuse_all(self, reason: str) -> None:
+        """Raise :class:`click.UsageError` with a reason if any of the options is given."""
+        _refuse({f"--{name.replace('_', '-')}": getattr(self, name) for name in self.names()}, reason)
+
+    def applied_to(self, settings: Experiment) -> Experiment:
+        """Return the experiment with the changes of the options.
+
+        Raises:
+            InvalidSettings: the ticks of an evaluation are given, but the experiment has none.
+        """
+        from msgspec.structs import replace
+
+        if self.clients is not None:
+            settings = replace(settings, clients=self.clients)
+        if self.seed is not None:
+            settings = replace(settings, seed=self.seed)
+        if self.iterations is not None:
+            settings = replace(settings, optimization=replace(settings.optimization, iterations=self.iterations))
+        if self.evaluation_ticks is not None:
+            if settings.evaluation is None:
+                raise InvalidSettings("--evaluation-ticks needs an [evaluation] in the experiment; add one")
+            settings = replace(settings, evaluation=replace(settings.evaluation, ticks=self.evaluation_ticks))
+        return settings
+
+
+def _is_of_laboratory(path: Path) -> bool:
+    """Return whether a file has a [model] or [line] and no study; False if it can't be read (reported later).
 
     Raises:
         InvalidSettings: it has none of these.
     """
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    if raw.keys().isdisjoint({"model", "line", "study"}):
+    if tables.keys().isdisjoint({"model", "line", "study"}):
         raise InvalidSettings(
             f"the file {path} describes nothing to simulate: it has neither a [model] or [line], as laboratory "
             'experiments have, nor study = "...", the study file that an experiment is about'
         )
-    return "study" not in raw
+    return "study" not in tables
 
 
-def _refuse(options: Mapping[str, object], why: str) -> None:
+def _refuse(options: Mapping[str, object], reason: str) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise click.UsageError(f"{given[0]} does not apply: {why}")
+        raise click.UsageError(f"{given[0]} does not apply: {reason}")
 
 
-def _changed(
-    settings: Experiment, clients: int | None, iterations: int | None, evaluation_ticks: int | None, seed: int | None
-) -> Experiment:
-    """Return the experiment with what the options change."""
-    from msgspec.structs import replace
+def _simulate_study(file: Path, folder: Path, of_study: StudyOptions, given: LaboratoryOptions) -> None:
+    from fedping.experiments.simulate import PrivateSummary, experiment_from_toml
+    from fedping.experiments.simulate import simulate as run
+    from fedping.server_jobs.privacy.budget import needs_accounting
 
-    if clients is not None:
-        settings = replace(settings, clients=clients)
-    if seed is not None:
-        settings = replace(settings, seed=seed)
-    if iterations is not None:
-        settings = replace(settings, optimization=replace(settings.optimization, iterations=iterations))
-    if evaluation_ticks is not None:
-        if settings.evaluation is None:
-            raise InvalidSettings("the experiment has no [evaluation] whose --evaluation-ticks could change; add one")
-        settings = replace(settings, evaluation=replace(settings.evaluation, ticks=evaluation_ticks))
-    return settings
+    settings, study = experiment_from_toml(file)
+    settings = of_study.applied_to(settings)
+    if needs_accounting(study) and not (folder / "store").exists():
+        click.echo("fedping: deriving the noise that keeps the guarantee, which may take some seconds", err=True)
+    if given.engine_name == "spark" and of_study.threads is not None:
+        raise click.UsageError("--threads does not apply: with --engine spark, the master says how many there are")
+    with spark_for(given.engine_name, given.master, "simulate") as spark, _progress() as watch:
+        summary = run(settings, study, folder, of_study.threads or 2, watch, spark)
+    if given.as_json:
+        import msgspec
+
+        from fedping.protocol.formats import with_format
+
+        click.echo(with_format(msgspec.json.encode(summary)).decode())
+    elif isinstance(summary, PrivateSummary):
+        _print_private(summary, folder)
+    else:
+        _print(summary, folder)
 
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """Show a bar on a terminal; elsewhere nothing, for the summary tells."""
+    """Show a bar on a terminal; elsewhere nothing, because the summary has it all."""
     from fedping.terminal import bars
 
     with bars("{task.description}", "{task.fields[pings]}") as bar:
@@ -213,7 +215,7 @@ def _print_private(summary: PrivateSummary, folder: Path) -> None:
 
 
 def _compared(line: LineFigures) -> str:
-    """Return how the loss of what was trained went beside that of the controls, in words."""
+    """Return in words how the loss of the trained arms compares with that of the controls."""
     if not line.controls:
         return "its loss has no control to be compared with, for every arm that follows it applies it"
     raw, smooth = line.below_all_controls_from, line.below_all_controls_from_smoothed

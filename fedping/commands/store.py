@@ -1,7 +1,8 @@
-"""`fedping store`: the versions of a line - history, one version, differences, rollback, fence, recomputation."""
+"""`fedping store`: the versions of a line: history, one version, differences, rollback, fence, recomputation."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def tell_oddities(store: ModelStore, study: str, line: str) -> None:
-    """Print what lies among a line's versions and is none of them, and what is missing there."""
+    """Print notes about foreign and missing files among a line's versions."""
     for note in store.lines.notes(study, line):
         tell(note, "warning", before="note: ", study=study, line=line)
 
@@ -32,18 +33,18 @@ def store() -> None:
 @store.command()
 @click.argument("study")
 @click.argument("line")
-@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="How many versions to list.")
+@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Number of versions to list.")
 @store_option
 @json_option
 def history(study: str, line: str, last: int, store_path: Place, as_json: bool) -> None:
-    """List the newest versions of a LINE: when, from how many clients and pings, and the loss of their parent."""
+    """List the newest versions of a LINE, with their time, origin, and numbers of clients and pings."""
     from fedping.model_store.store import MissingVersion, open_store
     from fedping.model_store.version import date_trouble
 
     opened = open_store(store_path)
     opened.study(study).line(line)
     versions = []
-    for n in opened.iterations(study, line)[-last - 1 :]:  # with the parent of the first that is listed
+    for n in opened.iterations(study, line)[-last - 1 :]:  # and the parent of the first listed version
         try:
             versions.append(opened.version(study, line, n))
         except MissingVersion as error:  # a fence whose mark is lost
@@ -63,19 +64,21 @@ def history(study: str, line: str, last: int, store_path: Place, as_json: bool) 
         return
     click.echo(f"{'version':>7}  {'published (UTC)':<23}  {'from':<12}  {'clients':>8}  {'pings':>9}  {'unused':>8}")
     for v in versions:
-        made = v.lineage.aggregate
+        aggregate = v.lineage.aggregate
         again = "continues" if v.lineage.origin == "continued" else "stops at" if v.lineage.stopped else "version"
         origin = f"{again} {v.lineage.restored}" if v.lineage.restored is not None else v.lineage.origin
         origin = "taken over" if v.lineage.warm_start is not None else origin
         unused = sum(n for reason, n in v.lineage.counts.items() if reason != "used")
-        numbers: tuple[object, object, object] = (made.clients, made.pings, unused) if made else ("", "", "")
+        numbers: tuple[object, object, object] = (
+            (aggregate.clients, aggregate.pings, unused) if aggregate else ("", "", "")
+        )
         if v.lineage.privacy is not None:
             numbers = (f"~{v.lineage.counts['used']}", "", "")
         click.echo(
             f"{v.iteration:>7}  {v.created[:23]:<23}  {origin:<12}  {numbers[0]:>8}  {numbers[1]:>9}  {numbers[2]:>8}"
         )
         if (begun := v.lineage.warm_start) is not None:
-            click.echo(f"{'':>7}  its weights are those of {begun.taken.told}, as far as the lines have the same")
+            click.echo(f"{'':>7}  its weights are those of {begun.taken.told} that both lines have")
 
 
 @store.command()
@@ -84,7 +87,7 @@ def history(study: str, line: str, last: int, store_path: Place, as_json: bool) 
 @click.argument("columns", type=LocalPath(dir_okay=False))
 @store_option
 def scales(study: str, line: str, columns: Path, store_path: Place) -> None:
-    """Print the file COLUMNS with the means, deviations and class weights that a study of scales has found."""
+    """Print the file COLUMNS with the means, deviations and class weights that a study of scales has computed."""
     import numpy as np
 
     from fedping.client_sim.joining.columns import as_toml, check_spec, read_columns, scaled
@@ -96,7 +99,7 @@ def scales(study: str, line: str, columns: Path, store_path: Place) -> None:
     newest = opened.lines.newest(study, line)
     if newest == 0:
         raise FedpingError(
-            f"line '{line}' of study '{study}' has no round yet; run one when all institutions have sent"
+            f"line '{line}' of study '{study}' has no round yet; run one after all institutions have sent"
         )
     click.echo(as_toml(scaled(agreed, np.array(opened.version(study, line, newest).weights))), nl=False)
 
@@ -111,8 +114,8 @@ def show(study: str, line: str, version: int | None, store_path: Place) -> None:
     from fedping.model_store.store import open_store
 
     opened = open_store(store_path)
-    found = opened.head(study, line) if version is None else opened.version(study, line, version)
-    click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+    document = opened.head(study, line) if version is None else opened.version(study, line, version)
+    click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
 
 
 @store.command()
@@ -121,37 +124,35 @@ def show(study: str, line: str, version: int | None, store_path: Place) -> None:
 @store_option
 @json_option
 def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
-    """Show the version of a LINE that its guard holds back or stages: why, and what it would change.
+    """Show the version of a LINE that its guard holds back or stages, with the reasons and changed weights.
 
-    'fedping round STUDY LINE --release' publishes it, --discard leaves it behind.
+    'fedping round STUDY LINE --release' publishes it, --discard discards it.
     """
     from fedping.model_store.decisions import describe_missing, describe_staged, difference
     from fedping.model_store.store import open_store
 
     opened = open_store(store_path)
     names = opened.study(study).line(line).spec.names
-    found = opened.held.held_version(study, line)
-    guard = found.lineage.guard if found else None
+    version = opened.held.held_version(study, line)
+    guard = version.lineage.guard if version else None
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        click.echo(msgspec.json.encode(version).decode())
         return
-    if found is None or guard is None:
+    if version is None or guard is None:
         click.echo(f"no version of {study}/{line} is held back")
         return
-    settings = opened.studies.settings(study, found.lineage.settings)[1].line(
-        line
-    )  # by which it was made, and is judged
-    if found.staged and settings.guard and (stage := settings.guard.stage):
-        heard = describe_missing(stage, opened.held.stage(study, line, found.iteration) or found.staged)
+    # the settings that it was computed with, and is compared by
+    settings = opened.studies.settings(study, version.lineage.settings)[1].line(line)
+    if version.staged and settings.guard and (stage := settings.guard.stage):
+        heard = describe_missing(stage, opened.held.stage(study, line, version.iteration) or version.staged)
         waits = f"; {heard} by the last round" if heard else ""
-        click.echo(
-            f"{study}/{line}: {describe_staged(found.iteration, found.staged.share)}, since {found.created}{waits}"
-        )
+        staged = describe_staged(version.iteration, version.staged.share)
+        click.echo(f"{study}/{line}: {staged}, since {version.created}{waits}")
     else:
-        click.echo(f"version {found.iteration} of {study}/{line}, computed {found.created}, is held back:")
+        click.echo(f"version {version.iteration} of {study}/{line}, computed {version.created}, is held back:")
     for alarm in guard.alarms:
         click.echo(f"  - {alarm}")
-    _show_changes(difference(opened.head(study, line), found, names), found.iteration - 1, found.iteration)
+    _show_changes(difference(opened.head(study, line), version, names), version.iteration - 1, version.iteration)
 
 
 @store.command()
@@ -187,19 +188,19 @@ def _show_changes(changes: list[dict[str, Any]], old: int, new: int) -> None:
 @store.command()
 @click.argument("study")
 @click.argument("line")
-@click.option("--to", "target", type=int, required=True, help="The version whose weights and state to restore.")
+@click.option("--to", "target", type=int, required=True, help="The version whose weights and state are restored.")
 @store_option
 @landing_option
 def rollback(study: str, line: str, target: int, store_path: Place, landing: Place) -> None:
     """Publish an old version's weights and optimizer state again, as the next version of a LINE.
 
-    Publishes nothing into an older copy of the store, as rounds have noted in the landing folder what they published.
+    Fails for an older copy of the store, because rounds note their published versions in the landing folder.
     """
     from fedping.model_store.decisions import rollback as roll_back
     from fedping.model_store.store import open_store
     from fedping.server_jobs.round import noting
 
-    _warn_without(landing)
+    _warn_without_landing(landing)
     opened = open_store(store_path)
     opened.check_publishing()
     with noting(opened, landing, study, line):
@@ -214,26 +215,26 @@ def rollback(study: str, line: str, target: int, store_path: Place, landing: Pla
 @store_option
 @landing_option
 def continue_(study: str, line: str, number: int, store_path: Place, landing: Place) -> None:
-    """Continue a LINE at a number that was never published, after an older copy of the store was restored.
+    """Continue a LINE at an unpublished number, after an older copy of the store was restored.
 
-    The newest version there is published once more under that number, and rounds go on from it. Clients that have a
+    The newest version of the copy is published again under that number, and rounds go on from it. Clients that have a
     version in between fetch it like all others; their pings until then land and are not counted.
 
-    Safe to repeat. Nothing is deleted, and no number is published twice.
+    Safe to repeat. Nothing is deleted, and a version number is never reused.
     """
     from fedping.model_store.decisions import continue_at
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
 
-    _warn_without(landing)
+    _warn_without_landing(landing)
     opened = open_store(store_path)
     opened.study(study).line(line)
     seen = open_landing(landing).read_published(str(store_path), study, line)
     opened.check_publishing()
-    made = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
+    version = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
     click.echo(
-        f"published version {made.iteration}, which repeats version {made.parent}; clients fetch it from now on, and "
-        "rounds go on from it"
+        f"published version {version.iteration}, which repeats version {version.parent}; clients fetch it from now on, "
+        "and rounds go on from it"
     )
 
 
@@ -244,32 +245,43 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pl
 def copy(study: str, target: Place, store_path: Place) -> None:
     """Copy a STUDY with all its versions into another store, from a folder to a bucket or back.
 
-    Its rounds may go on meanwhile: if one publishes a version, run the same command again. Damage is refused, and names
-    the file. Safe to repeat; what is there already is compared. Of two stores let rounds go on in one only: two that go
-    on have two models, and of a private line each would spend the budget.
+    Its rounds may go on: if one publishes a version in the meantime, run the same command again. A damaged file is
+    reported, and ends the copy. Safe to repeat; existing files are compared. Run further rounds in one of the stores
+    only: otherwise there are two models, and each store spends the budget of private lines.
     """
     from fedping.model_store.copying import copy_study
     from fedping.model_store.store import open_store
     from fedping.terminal import status
 
-    with status("copying") as say:
-        source, there = open_store(store_path), open_store(target, create=True)
-        copied = copy_study(source, there, study, lambda files: say(f"copying, file {files:,}"))
+    with status("copying") as set_status:
+        source, destination = open_store(store_path), open_store(target, create=True)
+        copied = copy_study(source, destination, study, lambda files: set_status(f"copying, file {files:,}"))
     click.echo(
         f"study '{study}' is in {target}: {copied.files:,} files, {copied.new:,} of them new ({copied.bytes:,} bytes)"
     )
 
 
-def _warn_without(landing: Place) -> None:
-    """Warn if there is no landing folder, whose notes say what rounds have published."""
+def _warn_without_landing(landing: Place) -> None:
+    """Warn if there is no landing folder, whose notes have the versions that rounds have published."""
     from fedping.protocol.landing import open_landing
 
     if not open_landing(landing).exists():
         click.echo(
-            f"fedping: warning: there is no landing folder at {landing}, so it could not be checked which versions "
-            "rounds have noted there as published; if it is elsewhere, give --landing",
+            f"fedping: warning: there is no landing folder at {landing}, so the published versions noted there "
+            "can't be checked; if it is elsewhere, give --landing",
             err=True,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecomputeOptions:
+    """The options of the recomputation by their names in Python; see their help."""
+
+    engine_name: str
+    privacy_key: Path | None
+    from_store: Place | None
+    store_path: Place
+    landing: Place
 
 
 @store.command()
@@ -281,40 +293,33 @@ def _warn_without(landing: Place) -> None:
     "--privacy-key",
     "privacy_key",
     type=LocalPath(dir_okay=False),
-    help="File of a private line's key: where its pings were kept, the size of the noise is checked too.",
+    help="File of a private line's key; if its pings were kept, it checks the size of the noise too.",
 )
 @click.option(
     "--from-store",
     "from_store",
     type=AnyPlace(),
-    help="The store of the version that version 0 took weights over from.  [default: that of --store]",
+    help="The store of the version whose weights version 0 took over.  [default: that of --store]",
 )
 @store_option
 @landing_option
-def recompute(
-    study: str,
-    line: str,
-    version: int,
-    engine_name: str,
-    privacy_key: Path | None,
-    from_store: Place | None,
-    store_path: Place,
-    landing: Place,
-) -> None:
+def recompute(study: str, line: str, version: int, **options: Any) -> None:
     """Compute a VERSION again from its lineage and the landed pings, and check that it is the same to the last bit.
 
-    Exits with 1 if it is not. A version of a private line is computed from what was released; a version 0 that took
-    weights over, from the version that they are of. If that one is gone, they are taken as they are, which is said.
+    Exits with 1 if it is not. A version of a private line is computed from the released sums; a version 0 that took
+    weights over, from their version. If that version is gone, the weights are used unchecked, and a note says so.
     """
     from fedping.model_store.store import open_store
     from fedping.server_jobs.privacy.keys import read_key
     from fedping.server_jobs.round import engine_named
     from fedping.server_jobs.round import recompute as compute_again
 
-    with engine_named(engine_name) as engine:
-        key = None if privacy_key is None else read_key(privacy_key)
-        taken_from = None if from_store is None else open_store(from_store)
-        again = compute_again(open_store(store_path), landing, study, line, version, engine, key, taken_from)
+    given = RecomputeOptions(**options)
+    with engine_named(given.engine_name) as engine:
+        key = None if given.privacy_key is None else read_key(given.privacy_key)
+        source = None if given.from_store is None else open_store(given.from_store)
+        store = open_store(given.store_path)
+        again = compute_again(store, given.landing, study, line, version, engine, key, source)
     if again.given:
         click.echo(f"note: {again.given}")
     if again.noise is not None:

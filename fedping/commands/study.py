@@ -1,4 +1,4 @@
-"""`fedping study`: create a study in a store, show it, say whether it runs and is well, check a study file."""
+"""`fedping study`: create a study in a store, show it, check its file, its health and its clients' tickets."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ import secrets
 import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 import msgspec
 
 from fedping import __version__
-from fedping.commands.study_file import checked, own_model_option
+from fedping.commands.study_file import (
+    WarmOptions,
+    checked,
+    own_model_option,
+    summary_of,
+    table_of,
+    warm_options,
+    warm_starts,
+    warnings_about,
+)
 from fedping.commands.study_life import as_declared, change, end, history, pause, resume
-from fedping.commands.study_warm import summary_of, table_of, told_of, warm_options, warm_starts
+from fedping.commands.study_offer import offer, offers_in_words, shared_lines
 from fedping.creating import as_stored
 from fedping.options import (
     LocalPath,
@@ -27,7 +36,7 @@ from fedping.options import (
     log_format_option,
     store_option,
 )
-from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.links import in_words
 from fedping.protocol.log import Level, is_json, tell
@@ -53,14 +62,13 @@ from fedping.protocol.study import Line, Study, study_as_written
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fedping.model_store import ModelStore
     from fedping.protocol.location import Place
     from fedping.server_jobs.health.snapshot import Judgement, StudyMonitor
     from fedping.server_jobs.ingest.settings import IngestSettings
     from fedping.server_jobs.warm_start import Warm
 
 VOTES = {"client": "a client", "ping": "a ping", "examples": "an example"}
-"""What has one vote in a round, in words, by the name of the weighting."""
+"""The unit with one vote in a round, in words, by the name of the weighting."""
 
 
 @click.group()
@@ -68,7 +76,7 @@ def study() -> None:
     """Create a study and its version 0; show, check, change or watch one."""
 
 
-for _command in (pause, resume, end, change, history):
+for _command in (pause, resume, end, change, history, offer):
     study.add_command(_command)
 
 
@@ -78,24 +86,16 @@ for _command in (pause, resume, end, change, history):
 @warm_options
 @store_option
 @landing_option
-def create(
-    file: Path,
-    own_models: tuple[str, ...],
-    wanted: tuple[str, ...],
-    renamed: tuple[str, ...],
-    from_store: Place | None,
-    store_path: Place,
-    landing: Place,
-) -> None:
+def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: Place, **options: Any) -> None:
     """Store the study of a TOML FILE and publish version 0 of each of its lines.
 
-    The file is checked as by 'fedping study check', and where it makes no choice the study gets the safe one: 'fedping
-    study show' has them all. Safe to repeat. A study that exists with other settings is refused, because its versions
-    and pings depend on them; 'fedping study change' changes what may change. So is a line if the store or the landing
+    The file is checked as by 'fedping study check'. Settings that it leaves open get the safe choice: 'fedping study
+    show' lists them. Safe to repeat. A study that exists with other settings is refused, because its versions and pings
+    depend on them; 'fedping study change' changes those that may change. A line is refused if the store or the landing
     folder shows that version 0 was lost: clients may have it, and it is never published a second time.
 
-    With --from, version 0 begins with the weights of a trained version of another study, as far as their names are the
-    same, or --renamed says so; all others begin with the start values of FILE. 'fedping study check' shows it first.
+    With --from, version 0 begins with the weights of a trained version of another study, matched by their names or by
+    --renamed; all others begin with the start values of FILE. 'fedping study check' shows it first.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
@@ -103,7 +103,7 @@ def create(
 
     the_study = checked(file, own_models, store_path)
     created = utc_now()
-    warm = _warned(the_study, warm_starts(the_study, wanted, renamed, store_path, from_store))
+    warm = _warned(the_study, warm_starts(the_study, WarmOptions(**options), store_path))
     store = open_store(store_path, create=True)
     the_study = as_stored(store, the_study, study_as_written(file))
     noted = {
@@ -119,7 +119,7 @@ def create(
             click.echo(f"line '{name}' {summary_of(the_study, name, each)}")
         if any(line.privacy and line.privacy.central and line.privacy.central.sampling < 1 for line in the_study.lines):
             click.echo("its rounds toss secret coins: 'fedping privacy key FILE' makes their key, once for the study")
-        for line in _of_shares(the_study):
+        for line in shared_lines(the_study):
             click.echo(f"clients of line '{line.name}' wait for its helper's offer: 'fedping study offer' publishes it")
     else:
         click.echo(f"study '{the_study.name}' was in {store_path} already, with these settings; nothing changed")
@@ -130,29 +130,22 @@ def create(
 @own_model_option
 @warm_options
 @store_option
-def check(
-    file: Path,
-    own_models: tuple[str, ...],
-    wanted: tuple[str, ...],
-    renamed: tuple[str, ...],
-    from_store: Place | None,
-    store_path: Place,
-) -> None:
-    """Check a TOML FILE and show what the study would be; store nothing.
+def check(file: Path, own_models: tuple[str, ...], store_path: Place, **options: Any) -> None:
+    """Check a TOML FILE and show the study that it describes; store nothing.
 
     If fedping has the model, its settings and the number, shapes and names of the weights are checked. If not, it may
-    be your own, and there is a warning on stderr. With --from it also shows which weights 'fedping study create' would
-    take over, and what each would begin with; only then a store is looked at.
+    be your own, and there is a warning on stderr. With --from it also shows the weights that 'fedping study create'
+    would take over, and the start of each; only then a store is read.
     """
     the_study = checked(file, own_models)
-    warm = _warned(the_study, warm_starts(the_study, wanted, renamed, store_path, from_store))
+    warm = _warned(the_study, warm_starts(the_study, WarmOptions(**options), store_path))
     click.echo("\n".join([_described(the_study), *table_of(the_study, warm)]))
 
 
 def _warned(the_study: Study, warm: dict[str, Warm]) -> dict[str, Warm]:
-    """Return what a study begins with, having told what to be warned of."""
-    for told in told_of(the_study, warm):
-        click.echo(f"fedping: warning: {told}", err=True)
+    """Print the warnings about weights that are taken over; return them."""
+    for warning in warnings_about(the_study, warm):
+        click.echo(f"fedping: warning: {warning}", err=True)
     return warm
 
 
@@ -169,61 +162,7 @@ def show(name: str, store_path: Place, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(the_study)).decode())
         return
-    click.echo("\n".join([_described(the_study), *as_declared(store, name), *_offered(store, the_study)]))
-
-
-@study.command()
-@click.argument("name")
-@click.argument("line")
-@click.argument("offer", metavar="FILE_OR_URL")
-@click.option(
-    "--privacy-key",
-    "privacy_key",
-    type=LocalPath(dir_okay=False),
-    envvar="FEDPING_PRIVACY_KEY",
-    show_envvar=True,
-    help="File of the key that rounds will have: an offer for another leader is refused.",
-)
-@store_option
-def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path: Place) -> None:
-    """Publish what the helper of a LINE of shares of the study NAME offers, so that clients can send.
-
-    FILE_OR_URL is the file of the offer, which the helper's operator has made, or the address at which the helper
-    serves. The offer has to be signed by the helper that the study names, and to fit the study. It takes the place of
-    an earlier one: clients seal for it from their next fetch of the study on, and the helper goes on to open what was
-    sealed for the earlier one, until its operator retires that.
-    """
-    from fedping.model_store.store import open_store
-    from fedping.offer import read_offer
-    from fedping.protocol.sharing.terms import agreed
-
-    store = open_store(store_path)
-    of = store.study(name).line(line)
-    if of.privacy is None or of.privacy.shared is None:
-        raise InvalidSettings(f"line '{line}' of study '{name}' has no helper, so no offer is for it")
-    found = read_offer(offer, name, line)
-    if privacy_key is not None:
-        from fedping.server_jobs.privacy.keys import leader_identity, read_key
-
-        ours, theirs = leader_identity(read_key(privacy_key)), agreed(found, store.study(name), of).leader
-        if ours != theirs:
-            raise InvalidSettings(
-                f"the offer is for the leader {theirs[:16]}…, and {privacy_key} is the key of {ours[:16]}…, whose "
-                "requests that helper would refuse: have its operator repeat 'fedping helper join' with yours"
-            )
-    before = store.studies.publish_offer(name, line, found)
-    if before == found:
-        click.echo(f"line '{line}' of study '{name}' has this offer already, {found.id.hex()}; nothing changed")
-        return
-    terms = agreed(found, store.study(name), of)
-    click.echo(
-        f"line '{line}' of study '{name}' has the offer {found.id.hex()} of helper {terms.helper[:16]}…, made "
-        f"{terms.made}, for the leader {terms.leader[:16]}…"
-        + (f"; it takes the place of {before.id.hex()}" if before is not None else "")
-    )
-    click.echo("clients seal for it from their next fetch of the study on")
-    if privacy_key is None:
-        click.echo("the helper answers that leader alone: 'fedping privacy identity FILE' has to print the same")
+    click.echo("\n".join([_described(the_study), *as_declared(store, name), *offers_in_words(store, the_study)]))
 
 
 @study.command(name="list")
@@ -243,14 +182,14 @@ def list_(store_path: Place) -> None:
 @journal_option
 @json_option
 def health(names: tuple[str, ...], store_path: Place, landing: Place, journal: Path | None, as_json: bool) -> int:
-    """Show whether the studies NAMES (default: all) are well, as the dashboard does. Exits with 1 on a problem."""
+    """Check the health of the studies NAMES (default: all), as the dashboard does. Exits with 1 on a problem."""
     from fedping.server_jobs.health.snapshot import ingest_snapshot
 
     places = _places(store_path, landing, journal)
-    found = _watch(places, names).all(ingest_snapshot(places), names)
-    for name, judgement in found.items():
+    judgements = _monitor(places, names).all(ingest_snapshot(places), names)
+    for name, judgement in judgements.items():
         _show_health(name, judgement, as_json)
-    return int(any(judged.verdict == "problem" for _, judged in found.values()))
+    return int(any(judged.verdict == "problem" for _, judged in judgements.values()))
 
 
 @study.command()
@@ -268,15 +207,7 @@ def health(names: tuple[str, ...], store_path: Place, landing: Place, journal: P
 @journal_option
 @json_option
 @log_format_option
-def watch(
-    names: tuple[str, ...],
-    every: str,
-    webhook: str | None,
-    store_path: Place,
-    landing: Place,
-    journal: Path | None,
-    as_json: bool,
-) -> None:
+def watch(names: tuple[str, ...], every: str, webhook: str | None, as_json: bool, **places: Any) -> None:
     """Watch the studies NAMES (default: all) until stopped, and report every change in the judgement of one.
 
     Reports are printed, and posted to the webhook as JSON; the first judgement of each study is reported too. A post
@@ -287,7 +218,6 @@ def watch(
     from fedping.terminal import stopped_by_signals
 
     interval, clock = parse_every(every), WallClock()
-    places = _places(store_path, landing, journal)
 
     def on_change(name: str, judgement: Judgement) -> None:
         if is_json():
@@ -297,7 +227,7 @@ def watch(
 
     hook = None if webhook is None else Webhook(make_poster(webhook), tell)
     with stopped_by_signals(clock):
-        watch_studies(_watch(places, names), names, clock, interval, Reports(on_change, tell, hook))
+        watch_studies(_monitor(_places(**places), names), names, clock, interval, Reports(on_change, tell, hook))
 
 
 def _places(store_path: Place, landing: Place, journal: Path | None) -> IngestSettings:
@@ -306,8 +236,8 @@ def _places(store_path: Place, landing: Place, journal: Path | None) -> IngestSe
     return IngestSettings(store=store_path, landing=landing, journal=journal_of(journal, landing))
 
 
-def _watch(places: IngestSettings, names: tuple[str, ...]) -> StudyMonitor:
-    """Return what looks at studies; raises :class:`StoreError` if there is no store, or it has no such study."""
+def _monitor(places: IngestSettings, names: tuple[str, ...]) -> StudyMonitor:
+    """Return the monitor of the studies; raise :class:`StoreError` if the store or a named study is missing."""
     from fedping.model_store.store import open_store
     from fedping.server_jobs.health.snapshot import StudyMonitor
 
@@ -344,7 +274,7 @@ def _log_health(name: str, judgement: Judgement) -> None:
 @click.argument("client_id", type=click.UUID)
 @store_option
 def arm(name: str, client_id: UUID, store_path: Place) -> None:
-    """Print the arm of study NAME that hash enrolment gives to CLIENT_ID."""
+    """Print the arm of study NAME that hash enrolment assigns to CLIENT_ID."""
     from fedping.model_store.store import open_store
     from fedping.protocol.enrolment import enrol
 
@@ -355,11 +285,11 @@ def arm(name: str, client_id: UUID, store_path: Place) -> None:
 @study.command(name="ticket-key")
 @click.argument("file", type=LocalPath(dir_okay=False))
 def ticket_key(file: Path) -> None:
-    """Put a new key for tickets into FILE, which is made if need be.
+    """Put a new key for tickets into FILE, which is created if it does not exist.
 
-    The key before it stays and still verifies; run it twice and tickets of the first are forged ones. Ingest reads the
-    file again by itself. A new file is for its owner alone; an old one stays readable for whom it was. Keep it away
-    from the store, and from whoever need not make tickets.
+    The key before it stays, and its tickets are still accepted; those of earlier keys are rejected. Ingest reads the
+    file again by itself. A new file is readable by its owner only; an old one keeps its permissions. Keep it away from
+    the store, and from people who need not make tickets.
     """
     from fedping.protocol.tickets import keys_text, read_keys, with_new_key
 
@@ -367,7 +297,7 @@ def ticket_key(file: Path) -> None:
     unfinished = file.with_name(f".{file.name}.{secrets.token_hex(6)}.tmp")
     try:
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as sink:
-            if file.exists():  # or ingest could not read it any more, and would take the new tickets for forged ones
+            if file.exists():  # otherwise ingest could no longer read it, and would reject the new tickets
                 before = file.stat()
                 os.fchown(sink.fileno(), before.st_uid, before.st_gid)
                 os.fchmod(sink.fileno(), stat.S_IMODE(before.st_mode))
@@ -378,7 +308,7 @@ def ticket_key(file: Path) -> None:
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise FedpingError(f"cannot write the ticket keys {file}: {error.strerror}; correct the path") from error
-    kept = f"; those of key {keys[1].name} stay good" if len(keys) > 1 else ""
+    kept = f"; those of key {keys[1].name} stay valid" if len(keys) > 1 else ""
     click.echo(f"{file}: tickets are made with key {keys[0].name} from now on{kept}")
 
 
@@ -393,36 +323,15 @@ def ticket_key(file: Path) -> None:
     show_envvar=True,
     help="File of keys.",
 )
-@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="How long they are good.")
+@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="Days until they expire.")
 def ticket_(name: str, client_ids: tuple[UUID, ...], keys: Path, days: int) -> None:
-    """Print the tickets of CLIENT_IDS for study NAME, one a line; a product makes them itself, when a client enrols."""
+    """Print tickets of CLIENT_IDS for study NAME, one per line; a product makes them itself, when a client enrols."""
     from fedping.protocol.tickets import read_keys, ticket
 
     key, *_ = read_keys(keys)
     expires = int(time.time()) + days * 86_400
     for client_id in client_ids:
         click.echo(ticket(key, name, client_id, expires))
-
-
-def _of_shares(the_study: Study) -> list[Line]:
-    """Return the lines of shares of a study."""
-    return [line for line in the_study.lines if line.privacy is not None and line.privacy.shared is not None]
-
-
-def _offered(store: ModelStore, the_study: Study) -> Iterator[str]:
-    """Yield in words which offers the lines of shares of a stored study have."""
-    from fedping.protocol.sharing.terms import agreed
-
-    for line in _of_shares(the_study):
-        found = store.studies.offer(the_study.name, line.name)
-        if found is None:
-            yield f"  line {line.name} has no offer of its helper yet, so clients send nothing: 'fedping study offer'"
-        else:
-            terms = agreed(found, the_study, line)
-            yield (
-                f"  line {line.name} has the offer {found.id.hex()} of its helper, made {terms.made}, for the leader "
-                f"{terms.leader}"
-            )
 
 
 def _described(the_study: Study) -> str:
@@ -432,7 +341,7 @@ def _described(the_study: Study) -> str:
         does = [word for word in words if getattr(one, word)]
         follows = f"follows {one.line}" if one.line else "follows no line"
         rows.append(f"  arm {one.name:<20} {one.share:>6.1%}  {follows}  {' '.join(does)}".rstrip())
-    rows += (f"  {told}" for told in _believed(the_study))
+    rows += (f"  {sentence}" for sentence in _limits(the_study))
     for line in the_study.lines:
         votes = VOTES[line.pipeline.weighting]
         if (most := line.pipeline.most_votes) is not None:
@@ -443,13 +352,14 @@ def _described(the_study: Study) -> str:
             f"{votes}, at least {line.pipeline.min_clients} clients a round"
         )
         rows += (
-            f"    {told}" for told in (*_own(line), *_sent(line), *_safeguards(line), *_guarantee(line), *_ending(line))
+            f"    {sentence}"
+            for sentence in (*_own(line), *_sent(line), *_safeguards(line), *_guarantee(line), *_ending(line))
         )
     return "\n".join(rows)
 
 
-def _believed(the_study: Study) -> Iterator[str]:
-    """Yield in words whose pings a study takes and what it believes; nothing of what it does not say."""
+def _limits(the_study: Study) -> Iterator[str]:
+    """Yield in words the pings that a study takes, and the limits of their values."""
     if the_study.shards != SHARDS:
         yield f"a round divides the clients into {the_study.shards:,} shards, for as many tasks at most"
     if the_study.enrolment == "hash":
@@ -471,17 +381,16 @@ def _believed(the_study: Study) -> Iterator[str]:
 
 
 def _own(line: Line) -> Iterator[str]:
-    """Yield in words what clients of a line keep for themselves; nothing where they keep nothing."""
+    """Yield in words what clients of a line keep for themselves, if anything."""
     if (personal := getattr(line.training, "personal", None)) is not None:
         begins = f" from version {since:,} on" if (since := getattr(personal, "from_version", 0)) else ""
         yield f"clients of personal arms keep something of their own, by {personal.__struct_config__.tag}{begins}"
 
 
 def _sent(line: Line) -> Iterator[str]:
-    """Yield in words which clients send updates of a version, and what these go through before they are sent.
+    """Yield in words the clients that send updates of a version, if not all do, and the links that encode these.
 
-    Nothing where all clients send them, as they are. The one link of a private line follows from its guarantee, which
-    says what of it is for people.
+    The link of a private line follows from its guarantee, whose sentence describes it.
     """
     if line.participation < 1:
         yield f"{_percent(line.participation)} of the clients send an update of a version, drawn by their ids"
@@ -490,7 +399,7 @@ def _sent(line: Line) -> Iterator[str]:
 
 
 def _safeguards(line: Line) -> Iterator[str]:
-    """Yield in words what keeps one client from moving a line; nothing of what it does not have."""
+    """Yield in words the settings that keep one client from moving a line."""
     if line.limits is not None and line.limits.weight is not None:
         yield f"an update with a number beyond {line.limits.weight:,.9g} is refused"
     if line.limits is not None and line.limits.norm is not None:
@@ -507,7 +416,7 @@ def _safeguards(line: Line) -> Iterator[str]:
     if (quorum := line.pipeline.quorum) is not None:
         yield f"a weight stays unless more than {quorum.decides:.4g} of the votes could have moved it"
     if line.guard is not None and line.guard.enabled:
-        yield "a version that stands out is held back until somebody decides"
+        yield "a version that stands out is held back until an operator decides"
         if (rail := line.guard.guardrail) is not None:
             metric = rail.metric.replace("_", " ")
             yield (
@@ -522,14 +431,14 @@ def _safeguards(line: Line) -> Iterator[str]:
 
 
 def _optimizer(optimizer: Optimizer) -> str:
-    """Return in words what steps."""
+    """Return the optimizer in words."""
     if isinstance(optimizer, OwnOptimizer):
         return f"the extension '{optimizer.name}'"
     return type(optimizer).__name__
 
 
 def _aggregate(aggregate: Combination) -> str:
-    """Return in words what stands for the updates of a round."""
+    """Return the aggregation of a round's updates in words."""
     match aggregate:
         case Mean():
             return "the mean of the updates"
@@ -556,7 +465,7 @@ def _percent(share: float) -> str:
 
 
 def _guarantee(line: Line) -> Iterator[str]:
-    """Yield in words what a private line guarantees."""
+    """Yield the guarantee of a private line in words."""
     if line.privacy is None:
         return
     if (central := line.privacy.central) is not None:
@@ -580,7 +489,7 @@ def _guarantee(line: Line) -> Iterator[str]:
 
 
 def _ending(line: Line) -> Iterator[str]:
-    """Yield in words when the iterations, and the training, of a line end; nothing of what it does not say."""
+    """Yield in words when the iterations and the training of a line end, as far as it is set."""
     length, rule = line.length, line.early_stopping
     if isinstance(length, IterationByTime):
         yield f"an iteration lasts {length.minutes:,g} minutes"

@@ -1,4 +1,4 @@
-"""The life of a study: paused, resumed, ended, changed while it runs, and the history that tells who did so and why."""
+"""`fedping study pause`, `resume`, `end`, `change` and `history`: a study's states and settings while it runs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _one_line(_: click.Context, __: click.Parameter, value: str) -> str:
 
 
 because_option = click.option(
-    "--because", default="", metavar="TEXT", callback=_one_line, help="Why; kept in the study's history."
+    "--because", default="", metavar="TEXT", callback=_one_line, help="Reason, recorded in the study's history."
 )
 
 
 def current_user() -> str:
-    """Return who runs this command, as the system calls them."""
+    """Return the name of the user who runs this command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in containers
@@ -48,11 +48,11 @@ def current_user() -> str:
 @because_option
 @store_option
 def pause(name: str, because: str, store_path: Place) -> None:
-    """Pause the study NAME: no round makes a version until you resume it.
+    """Pause the study NAME: no round publishes a version until you resume it.
 
-    Clients notice nothing. Their pings are still taken and land. As no version follows, they count in the next round.
+    Clients notice nothing. Their pings are still accepted and land, and count in the next round.
     """
-    _declare(store_path, name, "paused", because, "no round makes a version; pings are still taken and land")
+    _declare(store_path, name, "paused", because, "no round publishes a version; pings are still accepted and land")
 
 
 @click.command()
@@ -60,13 +60,13 @@ def pause(name: str, because: str, store_path: Place) -> None:
 @because_option
 @store_option
 def end(name: str, because: str, store_path: Place) -> None:
-    """End the study NAME: clients are told, their pings are no longer taken, and no round makes a version.
+    """End the study NAME: clients learn it, their pings are rejected, and no round publishes a version.
 
     Within seconds, study.json says that the study has ended, which clients see at their next fetch, and ingest answers
-    pings with 410. What has landed stays; but pings of private lines go with the next 'fedping round', or the next time
-    of a schedule, which makes no version any more.
+    pings with 410. Landed pings stay; but those of private lines are deleted by the next 'fedping round', or the next
+    time of a schedule, without a new version.
     """
-    _declare(store_path, name, "ended", because, "clients are told, and pings are no longer taken")
+    _declare(store_path, name, "ended", because, "clients learn it, and pings are no longer accepted")
 
 
 @click.command()
@@ -75,7 +75,7 @@ def end(name: str, because: str, store_path: Place) -> None:
 @store_option
 def resume(name: str, because: str, store_path: Place) -> None:
     """Resume the study NAME, which was paused or has ended."""
-    _declare(store_path, name, "running", because, "pings are taken, and rounds make versions")
+    _declare(store_path, name, "running", because, "pings are accepted, and rounds publish versions")
 
 
 def _declare(store_path: Place, name: str, state: State, because: str, words: str) -> None:
@@ -100,14 +100,14 @@ _IS: dict[State, str] = {"running": "is running", "paused": "is paused", "ended"
 @click.command()
 @click.argument("file", type=LocalPath())
 @own_model_option
-@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @because_option
 @store_option
 @json_option
 def change(
     file: Path, own_models: tuple[str, ...], dry_run: bool, because: str, store_path: Place, as_json: bool
 ) -> None:
-    """Change the settings of a stored study to those of its edited TOML FILE, as far as they may change while it runs.
+    """Change the settings of a stored study to those of its edited TOML FILE, if they may change while it runs.
 
     These may: of each line 'guard', 'length', 'early_stopping', 'limits', 'participation', and 'min_clients' and
     'most_votes' of 'pipeline'; of the study 'limits', 'metrics', 'segments', 'unwanted_updates', 'tickets' and
@@ -125,23 +125,23 @@ def change(
     wanted = checked(file, own_models, store_path)
     after = store.history.newest(wanted.name)
     now = store.study(wanted.name)
-    # the file of a study from before today's safe choices is taken with those of then, or by its word
+    # the file of a study older than today's safe choices is read with the earlier ones, or without any
     read = [with_recorded_code(each, now) for each in (wanted, *as_once_new(study_as_written(file)))]
     wanted = min(read, key=lambda each: len(changes(now, each)))
     check_change(*(msgspec.structs.replace(each, pieces=()) for each in (now, wanted)))
     wanted = reassign_clients(now, wanted)
-    told = tuple(each.in_words for each in check_change(now, wanted) if each.place != "pieces")
-    if told and not dry_run:
-        store.studies.change(wanted, told, at=utc_now(), by=current_user(), because=because, after=after)
+    sentences = tuple(each.in_words for each in check_change(now, wanted) if each.place != "pieces")
+    if sentences and not dry_run:
+        store.studies.change(wanted, sentences, at=utc_now(), by=current_user(), because=because, after=after)
     if as_json:
-        made = {"study": wanted.name, "changes": told, "changed": bool(told) and not dry_run}
-        click.echo(msgspec.json.encode(made).decode())
+        document = {"study": wanted.name, "changes": sentences, "changed": bool(sentences) and not dry_run}
+        click.echo(msgspec.json.encode(document).decode())
         return
-    if not told:
+    if not sentences:
         click.echo(f"study '{wanted.name}' is in {store_path} with these settings; nothing changed")
         return
-    for each in told:
-        click.echo(f"  {each}")
+    for sentence in sentences:
+        click.echo(f"  {sentence}")
     if dry_run:
         click.echo(f"study '{wanted.name}' may change so; nothing changed yet")
     else:
@@ -153,7 +153,7 @@ def change(
 @store_option
 @json_option
 def history(name: str, store_path: Place, as_json: bool) -> None:
-    """Show what was declared, changed and given up of the study NAME: when, by whom and why."""
+    """Show the history of the study NAME: its declarations, changes and removals, with time, user and reason."""
     from fedping.model_store.store import open_store
 
     entries = open_store(store_path).studies.history(name)
@@ -175,7 +175,7 @@ def history(name: str, store_path: Place, as_json: bool) -> None:
     for entry in entries:
         click.echo("\n".join(_described(entry)))
     if not entries:
-        click.echo(f"nothing was declared or changed of study '{name}' since it was created")
+        click.echo(f"study '{name}' was not changed since it was created")
 
 
 def _described(entry: Entry) -> list[str]:
@@ -190,13 +190,13 @@ def _described(entry: Entry) -> list[str]:
 
 
 def as_declared(store: ModelStore, name: str) -> list[str]:
-    """Return in words what holds of a stored study beside its settings; nothing of one that has just run since ever."""
+    """Return sentences about a stored study's state and the entry of its settings, if it was ever changed."""
     from fedping.server_jobs.health.findings import format_time
 
     declared, (entry, _) = store.studies.declared(name), store.studies.settings(name)
-    told = []
+    sentences = []
     if declared.since and not declared.simulated:
-        told.append(f"  it {_IS[declared.state]} since {format_time(declared.since)}{declared.told}")
+        sentences.append(f"  it {_IS[declared.state]} since {format_time(declared.since)}{declared.told}")
     if entry:
-        told.append(f"  its settings are those of entry {entry} of its history: 'fedping study history {name}'")
-    return told
+        sentences.append(f"  its settings are those of entry {entry} of its history: 'fedping study history {name}'")
+    return sentences

@@ -159,7 +159,7 @@ def test_power_in_the_report_is_the_formula_s() -> None:
 def test_numbers_beyond_any_study_are_refused_in_a_sentence(given: str) -> None:
     from click.testing import CliRunner
 
-    from fedping.commands.power.effect import effect
+    from fedping.commands.power import effect
     from fedping.protocol.errors import FedpingError
 
     counts = [] if "--counts" in given else ["--counts", "0:80,1:20"]

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import mannwhitneyu
 
-from benchmarks.study_data import StudyTraffic, land_study
+from benchmarks.landing_data import StudyTraffic, land_study
 from fedping.analysis.statistics import ValueCounts
 from fedping.analysis.study import METRICS, StudyTally, Window, count_study
 from fedping.analysis.verdict import Plan, Verdict, all_pairs, reach_verdict

@@ -68,7 +68,7 @@ def test_what_a_store_holds_can_be_read(store: Path, capsys: pytest.CaptureFixtu
         "a loss counts as 0 at least and 1,000,000 at most",
         "longer, in the weights' first steps, than 0.1 times the 0.5 quantile",
         "a weight stays unless more than 0.015 of the votes could have moved it",
-        "held back until somebody decides",
+        "held back until an operator decides",
     ):
         assert safe in shown
     assert main(["study", "arm", "demo", "00000000-0000-4000-8000-000000000000", "--store", str(store)]) == 0

@@ -93,7 +93,7 @@ def test_show_posts_nothing_and_prints_the_bytes_that_are_posted_later(server: F
     assert out.endswith(": accepted\n")
     out, said = join(server.url, "--show")
     assert (out, len(server.attempts)) == ("", 1)
-    assert "nothing would be sent: version 0 has had its ping" in said
+    assert "nothing would be sent: the ping of version 0" in said
 
 
 @pytest.mark.parametrize(("answers", "posted"), [("n\n", 0), ("\n", 0), ("what\ns\ny\n", 1), ("y\nn\n", 1), ("a\n", 2)])
@@ -117,7 +117,7 @@ def publishing(server: FaultyServer, version: int) -> Answer:
 
 def test_who_cannot_be_asked_is_told_so(server: FaultyServer, join: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert "nobody is there to be asked whether to send; look at it with --show" in join(server.url, code=2)[1]
+    assert "--yes is missing" in join(server.url, code=2)[1]
     assert server.attempts == []
 
 
@@ -227,7 +227,7 @@ def with_spec(spec: ModelSpec, training: Training) -> Study:
 
 
 def test_rows_of_one_class_are_warned_of(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
-    says = f"warning: all rows have the same '{LABEL}', so that they teach to predict nothing else; look whether"
+    says = f"warning: all rows have the same '{LABEL}', so a model can learn nothing else from them; check that"
     assert says not in join(server.url, "--show")[1]
     lines = Path(join.rows[1]).read_text().splitlines(keepends=True)
     few = tmp_path / "few.csv"
@@ -321,7 +321,7 @@ def test_a_ping_is_logged_before_the_server_can_read_it(server: FaultyServer, jo
 @pytest.mark.long
 def test_time_is_over_before_the_ping_is_taken_and_the_next_command_sends_it(server: FaultyServer, join: Typed) -> None:
     server.plan = lambda name, attempt: refusal(503)
-    assert "the ping is not taken; run the same command to send it" in join.once(server.url, "--for", "8s", code=75)[1]
+    assert "the ping was not accepted; run the same command" in join.once(server.url, "--for", "8s", code=75)[1]
     shown, _ = join(server.url, "--show")
     server.plan = lambda name, attempt: LANDED
     join.once(server.url)
@@ -365,7 +365,7 @@ def test_time_is_kept_while_an_answer_is_slow(
 
 def test_without_rounds_time_that_is_over_before_a_ping_was_taken_is_told(join: Typed) -> None:
     with faulty_server(tumours(training=LocalSteps(epochs=100_000, batch=16, rate=0.1))) as server:
-        assert "no ping was taken" in join(server.url, "--yes", "--for", "2s", code=75)[1]
+        assert "no ping was accepted" in join(server.url, "--yes", "--for", "2s", code=75)[1]
         assert server.attempts == []
 
 
@@ -374,7 +374,7 @@ def test_without_rounds_a_service_whose_time_is_over_ends_well(server: FaultySer
     """Once a ping was taken; it goes on to look for a version until then."""
     join(server.url, "--yes", "--every", "0.1s", "--for", "6s")
     assert len(server.attempts) == 1
-    assert "no ping was taken" in join(server.url, "--yes", "--every", "0.1s", "--for", "1s", code=75)[1]
+    assert "no ping was accepted" in join(server.url, "--yes", "--every", "0.1s", "--for", "1s", code=75)[1]
 
 
 @pytest.mark.long
@@ -391,8 +391,8 @@ def test_a_refused_ping_ends_the_command_and_its_version_is_trained_on_again(ser
     server.plan = lambda name, attempt: refusal(400, "the loss is 1e6, and lies between 0 and 9; do not send the ping")
     said = join.once(server.url, code=1)[1]
     assert (
-        "the server refused the ping of version 0, which does not count: 400 the loss is 1e6, and lies between 0 and "
-        "9; correct the table (are its columns in the units that were agreed on?) or ask the operator, and the same "
+        "the server rejected the ping of version 0: 400 the loss is 1e6, and lies between 0 and "
+        "9; correct the table (are its columns in the agreed units?) or ask the operator, and the same "
         "command trains on that version again"
     ) in said
     assert "do not send" not in said
@@ -458,7 +458,7 @@ def test_a_corrected_table_takes_part_in_the_version_for_which_the_wrong_one_was
         for number in (1, 2):
             join(server.url, "--yes", "--rounds", "1", number=number)
         said = join(server.url, "--yes", "--rounds", "1", "--data", str(wrong), code=1)[1]
-        assert "the server refused the ping of version 1, which does not count: 400 the loss is" in said
+        assert "the server rejected the ping of version 1: 400 the loss is" in said
         out, said = join(server.url, "--yes", "--rounds", "1")
         assert "1 ping taken so far, up to version 0" in said
         assert out.startswith("version 1: ")
@@ -489,7 +489,7 @@ def test_without_a_ticket_nothing_is_lost(server: FaultyServer, join: Typed, tmp
     assert out.startswith("version 0: ")
     assert json.loads(server.attempts[-1].body)["ticket"] == "key.1.mac"
     (tmp_path / "ticket").write_text("no ticket\n")
-    assert "is no ticket" in join.once(server.url, "--ticket", str(tmp_path / "ticket"), code=2)[1]
+    assert "is not a ticket" in join.once(server.url, "--ticket", str(tmp_path / "ticket"), code=2)[1]
 
 
 def test_who_has_a_wrong_ticket_is_told_one_person_to_ask(server: FaultyServer, join: Typed) -> None:
@@ -563,10 +563,10 @@ def test_a_refused_ping_by_which_its_own_model_moved_is_not_made_again(join: Typ
     with faulty_server(PERSONAL) as server:
         server.plan = lambda name, attempt: refusal(400, "the update is too long")
         said = join.once(server.url, code=1)[1]
-        assert "and the same command goes on with the next version, as this line has one ping of each" in said
+        assert "and the same command continues with the next version" in said
         server.plan = lambda name, attempt: LANDED
         said = join(server.url, "--show")[1]
-        assert "version 0 was trained on, its ping was not taken, and there is no second one" in said
+        assert "version 0 was trained, its ping was rejected, and there is no second one" in said
         assert "so far" not in said
         join.once(server.url, "--for", "0.1s", code=75)
         assert len(server.attempts) == 1
@@ -882,7 +882,7 @@ def test_ended_between_kept_and_answered_it_sends_the_same_again(
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode in (-9, 143, 130)
-    assert number == signal.SIGKILL or "; the same command goes on" in said
+    assert number == signal.SIGKILL or "; the same command continues" in said
     assert "Traceback" not in said
     server.go_on.set()
     assert wait_until(lambda: len(server.attempts) == 1)
@@ -911,7 +911,7 @@ def test_ended_while_it_asks_it_has_sent_nothing(
 
 def test_a_service_without_answers_asks_nobody(server: FaultyServer, join: Typed) -> None:
     process = joining(server.url, "--state", join.state, *join.rows, stdin=subprocess.DEVNULL)
-    assert "nobody is there to be asked" in process.communicate(timeout=60)[1]
+    assert "--yes is missing" in process.communicate(timeout=60)[1]
     assert process.returncode == 2
 
 

@@ -69,7 +69,7 @@ def test_what_is_refused_of_the_rows_held_out_is_told_after_the_training_and_doe
         server.plan = plan
         for _ in range(2):
             _, said = typed(server.url, "--hold-out", "0.25", "--yes", "--rounds", "1", code=1)
-            assert "the server refused the ping of version 0, which does not count: " in said
+            assert "the server rejected the ping of version 0: " in said
         trains = [json.loads(attempt.body)["payload"]["update"] is not None for attempt in server.attempts]
     assert trains.count(True) == 1
     assert trains[:2] == [False, True]
@@ -171,7 +171,7 @@ def test_who_is_already_in_an_arm_that_does_not_train_holds_nothing_out(typed: T
     with faulty_server(tumours(arms=few)) as server:
         typed(server.url, "--show")
         said = typed(server.url, "--hold-out", "0.2", "--yes", code=2)[1]
-        assert "is in arm 'held-out', which trains nothing" in said
+        assert "is in arm 'held-out', which does not train" in said
 
 
 def test_a_round_is_over_once_both_pings_are_taken(typed: Typed) -> None:

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedping.commands.dashboard import at
 from fedping.dashboard.settings import DashboardSettings
-from fedping.dashboard_options import at
 from fedping.experiments.server_process import server_process
 from fedping.main import main
 from fedping.protocol import log

@@ -151,7 +151,7 @@ def test_one_may_plan_with_costs_of_ones_own(tmp_path: Path, capsys: pytest.Capt
     assert said["costs"]["name"] == "round numbers"
     assert said["ingest"]["machines"] == 2
     assert main(given) == 2
-    assert "there are no costs of 'firefox-2018'; there are those of round numbers" in capsys.readouterr().err
+    assert "'firefox-2018' has no measured costs; give one of round numbers" in capsys.readouterr().err
     for wrong in (b"[]", b"{}", b'[{"name": "x"}]', b'[{"name": "\xff"}]'):
         file.write_bytes(wrong)
         assert main(given) == 2
@@ -167,14 +167,14 @@ def test_one_may_plan_with_costs_of_ones_own(tmp_path: Path, capsys: pytest.Capt
         (["--clients", "1e11"], "no cluster ends a round of"),
         (["--clients", "1e6", "--within", "1s", "--model", "million"], "no cluster ends a round of"),
         (["--clients", "1e6", "--within", "soon"], "'soon' is not a time for --within; give whole seconds, minutes"),
-        (["--clients", "1e6", "--pings-a-day", "0"], "no fleet can be planned so: 'pings_a_day' is 0.0"),
-        (["--clients", "1e6", "--keep-days", "nan"], "no fleet can be planned so: 'keep_days' is nan"),
-        (["--clients", "1e6", "--price-gb-out", "nan"], "no money can be planned so: 'gb_out' is nan"),
-        (["--clients", "1e6", "--price-core-hour", "inf"], "no money can be planned so: 'core_hour' is inf"),
+        (["--clients", "1e6", "--pings-a-day", "0"], "this fleet can't be planned: 'pings_a_day' is 0.0"),
+        (["--clients", "1e6", "--keep-days", "nan"], "this fleet can't be planned: 'keep_days' is nan"),
+        (["--clients", "1e6", "--price-gb-out", "nan"], "these prices can't be used: 'gb_out' is nan"),
+        (["--clients", "1e6", "--price-core-hour", "inf"], "these prices can't be used: 'core_hour' is inf"),
         (["--clients", "1e6", "--every", "5m", "--within", "6m"], "give --within at most the time of --every"),
-        (["--clients", "1e6", "--peak", "0.5"], "no fleet can be planned so"),
-        (["--clients", "1e6", "--busy", "1.5"], "no fleet can be planned so"),
-        (["--clients", "inf"], "no fleet can be planned so"),
+        (["--clients", "1e6", "--peak", "0.5"], "this fleet can't be planned"),
+        (["--clients", "1e6", "--busy", "1.5"], "this fleet can't be planned"),
+        (["--clients", "inf"], "this fleet can't be planned"),
         (["--clients", "1e6", "--every", "often"], "often"),
     ],
 )

@@ -69,9 +69,9 @@ def test_users_instead_of_an_effect_ask_for_the_least_one(capsys: pytest.Capture
         ([*RANKS, "--superiority", "0.3"], r"lies between 0\.4 and 0\.985, since ties count half"),
         ([*RANKS, "--superiority", "0.6", "--change", "1"], "an effect is stated in one way"),
         ([*RANKS, "--change", "1%", "--shares", "100"], "needs the shares of at least two arms"),
-        ([*RANKS, "--change", "1%", "--shares", "60/-20"], "every number of --shares is above 0"),
-        ([*RANKS, "--change", "1%", "--shares", "60:20"], "'60:20' is no list of numbers for --shares"),
-        ([*RANKS, "--change", "1%", "--table", "few"], "'few' is no list of numbers for --table"),
+        ([*RANKS, "--change", "1%", "--shares", "60/-20"], "--shares '60/-20' has a number"),
+        ([*RANKS, "--change", "1%", "--shares", "60:20"], "--shares '60:20' is not a list"),
+        ([*RANKS, "--change", "1%", "--table", "few"], "--table 'few' is not a list"),
         ([*RANKS, "--change", "1%", "--exposed", "1.2"], r"lies between 0 and 1, not at 1\.2"),
         ([*RANKS, "--change", "1%", "--alpha", "5"], "the level alpha lies between 0 and 1, not at 5"),
         ([*RANKS, "--change", "1%", "--power", "80"], r"the power lies between the level 0\.05 and 1, not at 80"),
@@ -86,7 +86,7 @@ def test_users_instead_of_an_effect_ask_for_the_least_one(capsys: pytest.Capture
         (["--values", "uneven.toml", "--change", "1"], r"has to give values = \[\.\.\.\] and counts"),
         (["--values", "bytes.csv", "--change", "1"], "is not UTF-8 text"),
         (["study", *RANKS, "--change", "1"], "a distribution comes from one place"),
-        (["study", "--change", "1"], "with --arm; it has treatment, control"),
+        (["study", "--change", "1"], "one of treatment, control"),
         (["study", "--arm", "placebo", "--change", "1"], "has no arm 'placebo'"),
         (["study", "--arm", "control", "--metric", "speed", "--change", "1"], "there is no metric 'speed'"),
         (["study", "--arm", "control", "--from-iteration", "9", "--change", "1"], "but none from iteration 9"),
@@ -121,7 +121,7 @@ def test_a_landed_pilot_is_the_metric_that_the_verdict_counts(
 ) -> None:
     import pyarrow.dataset as ds
 
-    from benchmarks.study_data import StudyTraffic, land_study
+    from benchmarks.landing_data import StudyTraffic, land_study
 
     study, landing = small_study(), tmp_path / "landing"
     open_store(tmp_path / "store", create=True).create_study(study, (version_0(study),))

@@ -90,7 +90,7 @@ def test_a_study_is_made_with_the_noise_that_keeps_its_guarantee(
     for _ in range(2):
         assert main(["study", "create", "study.toml"]) == 0
     told = capsys.readouterr()
-    assert told.err.count("working out how much noise keeps the guarantee") == 1
+    assert told.err.count("noise that keeps the guarantee") == 1
     assert "was in store already, with these settings" in told.out
     assert told.out.count("its rounds toss secret coins: 'fedping privacy key FILE' makes their key") == 1
     central = open_store(folder / "store").study("private").lines[0].privacy.central  # type: ignore[union-attr]
@@ -197,7 +197,7 @@ def test_what_clients_cost_by_their_own_noise_is_told_by_the_ping(
     open_store(folder / "store").create_study(study, first_versions(study, created=WHEN, code_version="test"))
     assert main(["privacy", "spent"]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert "beside what each ping to the others costs" in told[-1]
+    assert "what each ping to the other lines costs" in told[-1]
     assert "epsilon = 0, delta = 0" in told[-1]
 
 

@@ -66,7 +66,7 @@ def test_an_answer_can_come_as_a_file(line: SharedLine, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("helpers", "told"),
     [
-        (["other=http://helper"], "is for line 'other', and of study 'private' these have a second server: main"),
+        (["other=http://helper"], "is for line 'other', but the lines of study 'private'"),
         (["nowhere"], "'nowhere' is no address of a helper"),
         (["http://a", "http://b"], "gives two addresses for all lines"),
         (["main=http://a", "main=http://b"], "gives two addresses for line 'main'"),
@@ -98,4 +98,4 @@ def test_a_line_without_noise_promises_no_figure(
     assert main(["privacy", "card", "private"]) == 0
     assert "no figure: neither of two servers can read what a client sends" in capsys.readouterr().out
     assert main(["privacy", "spent"]) == 0
-    assert "none, for the sums of two servers have no noise" in capsys.readouterr().out
+    assert "none, because the sums" in capsys.readouterr().out

@@ -14,9 +14,9 @@ import pytest
 import requests
 
 from benchmarks.ingest import free_port
+from fedping.commands.study_offer import MOST_BYTES
 from fedping.main import main
 from fedping.model_store.store import StoreError, open_store
-from fedping.offer import MOST_BYTES
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.sharing.offer import Offer
@@ -58,7 +58,7 @@ def test_an_offer_is_published_replaced_and_shown(folder: Path, capsys: pytest.C
     assert publish(written(first)) == 0
     assert "nothing changed" in capsys.readouterr().out
     assert publish(written(second)) == 0
-    assert f"it takes the place of {first.id.hex()}" in capsys.readouterr().out
+    assert f"it replaces {first.id.hex()}" in capsys.readouterr().out
     assert store.studies.offer(STUDY.name, "main") == second
     assert main(["study", "show", STUDY.name]) == 0
     shown = capsys.readouterr().out
@@ -76,7 +76,7 @@ def test_an_offer_for_another_leader_is_refused_with_the_key_at_hand(
     offer, store = written(Helper().offer(STUDY)), open_store(folder / "store")
     assert main(["privacy", "key", "leader.key"]) == 0
     assert main(["study", "offer", STUDY.name, "main", offer, "--privacy-key", "leader.key"]) == 2
-    assert f"the offer is for the leader {LEADER[:16]}…, and leader.key is the key of" in capsys.readouterr().err
+    assert f"the offer is for the leader {LEADER[:16]}…, but leader.key is the key of" in capsys.readouterr().err
     assert store.studies.offers(STUDY) == {}
     capsys.readouterr()
     assert main(["privacy", "identity", "leader.key"]) == 0
@@ -115,9 +115,9 @@ def test_mistakes_are_told_in_a_sentence(folder: Path, capsys: pytest.CaptureFix
     for where, why in (
         ("nowhere", "cannot read the offer nowhere"),
         ("large", f"more than {MOST_BYTES:,} bytes"),
-        ("text", "text holds no offer of a helper"),
-        ("other.json", "other.json holds no offer of a helper"),
-        (f"http://127.0.0.1:{free_port()}", "the helper cannot be asked at"),
+        ("text", "text is not a helper's offer"),
+        ("other.json", "other.json is not a helper's offer"),
+        (f"http://127.0.0.1:{free_port()}", "reach the helper at"),
     ):
         assert publish(where) in (1, 2)
         assert why in capsys.readouterr().err
@@ -168,10 +168,10 @@ def test_an_address_is_asked_once_and_believed_no_more_than_a_file(
     assert open_store(folder / "store").studies.offer(STUDY.name, "main") == offer
     for status, told, why in (
         (404, b"{}", "the helper has no offer at"),
-        (500, body, "answers 500 in the place of an offer"),
-        (301, b"", "answers 301 in the place of an offer"),
+        (500, body, "answers 500 instead of an offer"),
+        (301, b"", "answers 301 instead of an offer"),
         (200, b" " * 10 * MOST_BYTES, f"more than {MOST_BYTES:,} bytes"),
-        (200, b"[", "holds no offer of a helper"),
+        (200, b"[", "not a helper's offer"),
     ):
         with answering((status, told), location=url) as (url, asked):
             assert publish(url) in (1, 2)

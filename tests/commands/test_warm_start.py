@@ -217,18 +217,18 @@ def test_a_repetition_changes_nothing_and_another_beginning_is_refused(
         (("--from", "s3://me:hidden@bucket/old/main"), 2, "--from 's3://…bucket/old/main' names no version"),
         (("--from", "old/main", "--from-store", "http://me:hidden@host/x"), 2, "'http://…host/x' is no path"),
         (("--from", "old/main", "--from-store", "ftp://host/x?key=hidden"), 2, "'ftp://host/x?…' is no path"),
-        (("--from", "old/main", "--from", "old/main@1"), 2, "says twice what line 'main' begins with"),
+        (("--from", "old/main", "--from", "old/main@1"), 2, "--from is given twice for line 'main'"),
         (("--from", "other=old/main"), 2, "study 'new' has no line 'other'"),
         (("--from", "nobody/main"), 1, "has no study 'nobody'; it has old"),
         (("--from", "old/second"), 1, "study 'old' has no line 'second'"),
         (("--from", "old/main@4"), 1, "has no version 4"),
         (("--from", "old/main", "--from-store", "nowhere"), 1, "there is no model store at"),
         (("--from", "old/main", "--from-store", "ftp://x/y"), 2, "ftp://x/y"),
-        (("--renamed", "low=w0"), 2, "nothing takes any; give --from too"),
-        (("--from", "old/main", "--renamed", "low"), 2, "is no NEW=OLD"),
-        (("--from", "old/main", "--renamed", "low=w9"), 2, "is no NEW=OLD"),
-        (("--from", "old/main", "--renamed", "w9=w0"), 2, "is no NEW=OLD"),
-        (("--from", "old/main", "--renamed", "low=w0", "--renamed", "low=w1"), 2, "says a name twice"),
+        (("--renamed", "low=w0"), 2, "give --from with it"),
+        (("--from", "old/main", "--renamed", "low"), 2, "is not NEW=OLD"),
+        (("--from", "old/main", "--renamed", "low=w9"), 2, "is not NEW=OLD"),
+        (("--from", "old/main", "--renamed", "w9=w0"), 2, "is not NEW=OLD"),
+        (("--from", "old/main", "--renamed", "low=w0", "--renamed", "low=w1"), 2, "repeats a name"),
         (("--from", "old/main", "--renamed", "w2="), 2, "nothing could be taken over; the old one has w0, w1, w2, w3"),
     ],
 )
@@ -428,7 +428,7 @@ def test_a_private_study_that_begins_with_weights_of_pings_without_a_promise_is_
     file += "\n[lines.privacy.central]\nepsilon = 2.0\ndelta = 1e-6\nrounds = 5\npopulation = 1000\n"
     (tmp_path / "new.toml").write_text(file)
     assert typed(tmp_path, "create", "--from", "old/main") == 0
-    assert "what version 0 tells of these is not covered" in capsys.readouterr().err
+    assert "what version 0 reveals of these is not covered" in capsys.readouterr().err
     assert main(["privacy", "card", "new", "--store", str(tmp_path / "store")]) == 0
     assert "version 3 of old/main was learned from pings to which nothing was promised" in capsys.readouterr().out
 

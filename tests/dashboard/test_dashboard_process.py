@@ -160,7 +160,7 @@ def _listens(pid: int, port: int) -> bool:
         ),
         (
             ["dashboard", "--no-token", "--host", "0.0.0.0"],
-            "--no-token lets everybody on this machine in, but 0.0.0.0 is reached from other machines",
+            "but 0.0.0.0 is reached from other machines; remove one of the two",
         ),
         (["dashboard", "--no-token", "--token-file", "{token}"], "but you also give a token; remove one of the two"),
         (["dashboard", "--runs", "{file}"], "the folder of runs {file} cannot be written"),
@@ -176,7 +176,7 @@ def _listens(pid: int, port: int) -> bool:
             ["ingest", "--dashboard", "{free}", "--no-token", "--token-file", "{token}"],
             "remove one of the two",
         ),
-        (["ingest", "--port", "{free}", "--dashboard", "{free}"], "cannot share port {free} with the pings"),
+        (["ingest", "--port", "{free}", "--dashboard", "{free}"], "port {free} takes the pings"),
         (["ingest", "--port", "{free}", "--dashboard", "{taken}"], "or give another port with --dashboard"),
     ],
 )

@@ -64,8 +64,7 @@ def test_other_questions_have_other_addresses_and_keys(one: Asked, other: Asked)
 @given(questions)
 def test_the_command_is_given_the_same_question(asked: Asked) -> None:
     """Run the command's own parser on the options, up to where it asks the analysis."""
-    from fedping.commands.analyze import analyze
-    from fedping.spark_session import milliseconds
+    from fedping.commands.analyze import analyze, milliseconds
 
     values = analyze.make_context("analyze", ["three", *options_of(asked)]).params
     for name in (

@@ -13,9 +13,9 @@ import pytest
 import requests
 
 from benchmarks.ingest import free_port
+from fedping.commands.dashboard import TOKEN_VARIABLE
 from fedping.dashboard.answers import WrongState
 from fedping.dashboard.runs.registry import NOTE, RunBook, UnknownRun
-from fedping.dashboard_options import TOKEN_VARIABLE
 from fedping.experiments.run_process import ENDED, PROCESS
 from tests.support import forked
 from tests.support.dashboard import dashboard_client

@@ -19,7 +19,6 @@ from fedping.dashboard.runs.form.nodes import Choice, choices_of, fields_of
 from fedping.dashboard.runs.form.schema import laboratory_nodes, study_nodes
 from fedping.dashboard.runs.form.values import Arm, Difference, arms_of, filled_form, input_of, settings, tables_of
 from fedping.dashboard.runs.judging import Judged, Problem, judge, preset, presets
-from fedping.dashboard.runs.toml import toml_text
 from fedping.experiments.laboratory.models import OfSpec, models
 from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.settings.experiment import Head
@@ -27,6 +26,7 @@ from fedping.experiments.laboratory.settings.setup import Setup
 from fedping.experiments.simulate.settings import Experiment as StudyExperiment
 from fedping.protocol.extensions import Own, all_of, is_own
 from fedping.protocol.pipeline import Combination, Optimizer
+from fedping.protocol.settings_file import toml_text
 from fedping.protocol.training import Training
 
 LABORATORY = [each.id for each in presets() if each.kind == "laboratory"]

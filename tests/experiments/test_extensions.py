@@ -30,7 +30,6 @@ from fedping.dashboard.runs.form.nodes import choices_of, fields_of
 from fedping.dashboard.runs.form.schema import laboratory_form, laboratory_nodes
 from fedping.dashboard.runs.form.values import filled_form, tables_of
 from fedping.dashboard.runs.judging import Judged, Problem, judge
-from fedping.dashboard.runs.toml import toml_text
 from fedping.experiments.laboratory.models import data_sets
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.run import run_experiment
@@ -43,7 +42,7 @@ from fedping.protocol import extensions
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed, OtherCode
 from fedping.protocol.pipeline import Pipeline
-from fedping.protocol.settings_file import converted
+from fedping.protocol.settings_file import converted, toml_text
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import BrokenLink, Transformation, first_state, first_versions, step_arrays
 from fedping.server_jobs.round import engine_named, recompute

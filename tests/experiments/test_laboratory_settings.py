@@ -9,7 +9,7 @@ import pytest
 
 from fedping.experiments.laboratory.settings import Experiment, experiment_from_toml, experiment_of
 from fedping.experiments.laboratory.settings.merging import assignments, axis, laid_over, merged, nested, with_grid
-from fedping.protocol import validation_messages
+from fedping.protocol import settings_file
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.pipeline import GradientDescent, RProp
 from fedping.protocol.training import LocalSteps, OneGradient
@@ -287,6 +287,6 @@ def test_another_table_with_nothing_in_it_keeps_what_is_below() -> None:
 def test_a_metric_of_no_extension_is_told_with_those_that_there_are(
     monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], said: str
 ) -> None:
-    monkeypatch.setattr(validation_messages, "all_of", lambda kind: [SimpleNamespace(name=name) for name in there])
+    monkeypatch.setattr(settings_file, "all_of", lambda kind: [SimpleNamespace(name=name) for name in there])
     with pytest.raises(InvalidSettings, match=f"is 'f2'{said}"):
         small(evaluation__metrics=["f2"])

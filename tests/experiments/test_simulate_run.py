@@ -180,7 +180,7 @@ def test_ticks_for_an_evaluation_that_there_is_not_are_refused(
     head, _, tail = file.read_text().partition("[evaluation]")
     file.write_text(head + tail[tail.index("[users]") :])
     assert main(["simulate", str(file), "--out", str(tmp_path / "out"), "--evaluation-ticks", "2"]) == 2
-    assert "has no [evaluation]" in capsys.readouterr().err
+    assert "--evaluation-ticks needs" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -240,7 +240,7 @@ def test_what_cannot_be_spread_is_refused_at_the_start(
 @pytest.mark.parametrize(
     ("given", "word"),
     [
-        (["--master", "local[2]"], "--master is of --engine spark"),
+        (["--master", "local[2]"], "--master needs --engine spark"),
         (["--engine", "spark", "--threads", "3"], "--threads does not apply"),
     ],
 )

@@ -16,10 +16,9 @@ import pytest
 from msgspec import msgpack
 from msgspec.structs import replace
 
-from fedping.helper.backup import back_up, restore
 from fedping.helper.enrol import current, join, retire, rotate
-from fedping.helper.folder import HelperFolder, open_folder
-from fedping.helper.records import Records, Told
+from fedping.helper.folder import HelperFolder, back_up, open_folder, restore
+from fedping.helper.records import Records, Totals
 from fedping.helper.requests import reply
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.sharing.exchange import AskedArm, Refused, Request, is_from, read_signed, signed
@@ -63,9 +62,9 @@ def reason(helping: Helping, data: bytes, **more: Any) -> str:
     return raised.value.reason
 
 
-def kept(folder: HelperFolder) -> list[Told]:
+def kept(folder: HelperFolder) -> list[Totals]:
     with folder.records() as records:
-        return [records.told(each.number) for each in records.lines()]
+        return [records.totals(each.number) for each in records.lines()]
 
 
 def test_the_answer_is_signed_says_to_what_it_answers_and_adds_up(helping: Helping) -> None:
@@ -108,7 +107,7 @@ def test_a_document_of_an_answer_is_left_out_for_ever_and_stops_nobody_elses(hel
         assert (found.clients, found.refused) == (1200, 1)
     with helping.folder.records() as records:
         every = clients_of(helping, 2401).rows.documents
-        assert len(records.used(1, [every])) == records.told(1).documents == 2401, "whatever their places are"
+        assert len(records.used(1, [every])) == records.totals(1).documents == 2401, "whatever their places are"
     too_few = clients_of(helping, 4, version=5, first=1)
     assert reason(helping, request_of(helping, too_few.rows, version=5)) == "too_few"
     others = clients_of(helping, 3, version=5, first=5000)
@@ -234,7 +233,7 @@ def test_a_leader_that_was_mistyped_can_be_corrected_until_a_sum_is_told(helping
     assert after.terms.leader == identity_of(LEADER)
     assert reason(after, request_of(after, clients_of(before).rows)) == "too_few"  # they have agreed to another leader
     assert reply(folder, request_of(after, clients_of(after).rows), NOW).refused == 0
-    with pytest.raises(InvalidSettings, match="to whom this helper has told sums"):
+    with pytest.raises(InvalidSettings, match="which has got sums from this helper"):
         join(folder, study, study.lines[0], identity_of(someone))
     assert join(folder, study, study.lines[0], identity_of(LEADER)) == (offer, False)
 
@@ -281,7 +280,7 @@ def test_what_a_backup_has_forgotten_counts_against_the_promised_rounds(tmp_path
     restored = restore(tmp_path / "backup", tmp_path / "again", {("private", "main"): 4})
     assert CENTRAL.rounds == 5
     assert answered(restored, 4) == 3
-    with pytest.raises(Refused, match="is for 5 rounds, and so many are answered"):
+    with pytest.raises(Refused, match="is for 5 rounds, all of which"):
         answered(restored, 5)
 
 
@@ -388,7 +387,7 @@ def test_killed_at_any_step_a_version_has_one_answer(helping: Helping, tmp_path:
     assert ended.returncode == -9, ended.stderr
     with helping.folder.records() as records:
         known = records.answered(1, 3)
-        assert records.told(1).documents == (50 if known else 0)
+        assert records.totals(1).documents == (50 if known else 0)
     assert (known is not None) == (moment == "kept")
     other = request_of(helping, clients_of(helping, 49).rows)
     if known is None:

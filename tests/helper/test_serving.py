@@ -105,7 +105,7 @@ def test_an_answer_is_posted_for_and_can_be_fetched_again(helping: Helping, serv
 def test_a_refusal_says_why_for_programs_and_people(helping: Helping, server: Running) -> None:
     one = server.post(now(helping, 1, first=2000))
     assert (one.status_code, one.json()["refused"]) == (422, "too_few")
-    assert "sums are of 2 or more" in one.json()["why"]
+    assert "a sum needs 2" in one.json()["why"]
     unknown = server.post(request_of(helping, clients_of(helping).rows, study="other"))
     assert (unknown.status_code, unknown.json()["refused"]) == (404, "unknown")
     for data in (b"", b"x" * 10, os.urandom(500)):

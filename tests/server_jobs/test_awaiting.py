@@ -134,9 +134,9 @@ def test_a_schedule_waits_before_each_round(
     ("command", "says"),
     [
         (["round", STUDY, "--wait-at-most", "soon"], "'soon' is not a time for --wait-at-most"),
-        (["round", STUDY, "main", "--release", "--wait-for", "2"], "--release waits for nobody"),
+        (["round", STUDY, "main", "--release", "--wait-for", "2"], "remove --wait-for"),
         (["schedule", STUDY, "--every", "10m", "--wait-at-most", "10m"], "longer than nine tenths of the interval"),
-        (["schedule", "--plan", "x", "--wait-for", "2"], "leave --wait-for out"),
+        (["schedule", "--plan", "x", "--wait-for", "2"], "remove --wait-for"),
     ],
 )
 def test_waits_that_cannot_be_meant_are_refused(

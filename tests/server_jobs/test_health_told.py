@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from fedping.commands.round import PrivateSettings
-from fedping.commands.schedule import _run_all
+from fedping.commands.round import PrivateSettings, StudyRounds
+from fedping.commands.schedule import run_reported
 from fedping.main import main
 from fedping.model_store import open_store
 from fedping.model_store.decisions import repeated
@@ -477,9 +477,10 @@ def test_a_schedule_has_no_round_of_a_study_that_rests_and_says_so_each_time(
     store.studies.declare("study", Declared(state="paused", since=SINCE))
     if damage is not None:
         (tmp_path / "store" / "study" / "state.json").write_bytes(damage)
-    nothing: Any = None  # neither an engine nor the end of its time is asked for
+    rounds = StudyRounds(store=store, landing=tmp_path / "landing", study="study", lines=["main"])
+    nothing: Any = None  # neither an engine nor a time limit is used
     for _ in range(2):
-        _run_all(store, tmp_path / "landing", "study", ["main"], nothing, PrivateSettings(), False, nothing, None)
+        run_reported(rounds, nothing, PrivateSettings(), None, nothing)
     why = "is paused since 2026-01-01 00:00 UTC" if damage is None else "state.json cannot be read"
     assert capsys.readouterr().err.count(why) == 2
     assert store.iterations("study", "main") == [0, 1]

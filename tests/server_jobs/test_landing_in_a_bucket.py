@@ -403,7 +403,7 @@ def test_the_commands_take_a_landing_folder_in_a_bucket(
     [left] = open_landing(place_of(f"{bucket.url}/landing")).all_files()
     client = next(iter(open_landed(left).batches(["client_id"]))).column(0)[0].as_py()
     assert main(["landing", "forget", client.hex()]) == 0
-    assert "1 pings in 1 landed files removed" in capsys.readouterr().out
+    assert "1 ping in 1 landed file removed" in capsys.readouterr().out
     assert open_landed(left).footer.num_rows == CLIENTS - 1
 
 
@@ -440,7 +440,7 @@ def test_pings_of_a_study_that_the_store_does_not_have_are_not_copied(
     assert "no study 'another'" in capsys.readouterr().err
     assert not (tmp_path / "to").exists()
     assert main(said) == 0
-    assert "cannot tell whether they are private: another; correct --store" in capsys.readouterr().err
+    assert "private: another; correct --store" in capsys.readouterr().err
     assert {key_in(tmp_path / "to", file).split("/")[0] for file in open_landing(tmp_path / "to").all_files()} == {
         "study=study"
     }

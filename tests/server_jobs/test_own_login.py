@@ -13,7 +13,7 @@ import pytest
 
 from fedping.client_sim.http import HttpSettings, HttpTransport
 from fedping.client_sim.transport import TransportError
-from fedping.offer import read_offer
+from fedping.commands.study_offer import read_offer
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.health.monitor import make_poster
 from fedping.server_jobs.round.helper_client import HttpHelper

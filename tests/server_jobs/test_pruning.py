@@ -196,4 +196,5 @@ def test_nothing_is_removed_that_the_history_cannot_tell(tmp_path: Path, capsys:
 
 
 def test_versions_are_told_in_runs() -> None:
-    assert describe_versions((1, 2, 3, 5, 8, 9)) == "1 to 3, 5, 8 to 9"
+    assert describe_versions((1, 2, 3, 5, 8, 9)) == "versions 1 to 3, 5, 8 to 9"
+    assert describe_versions((4,)) == "version 4"

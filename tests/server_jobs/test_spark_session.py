@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedping.commands.analyze import analysis_session
 from fedping.protocol.errors import FedpingError
 from fedping.server_jobs.spark import jvm
 from fedping.server_jobs.spark.archive import make_archive
 from fedping.server_jobs.spark.installation import archive_path, current_archive, find_java, spark_home
 from fedping.server_jobs.spark.session import spark_session
 from fedping.server_jobs.spark.settings import QUICK_START, SparkSettings
-from fedping.spark_session import analysis_session
 from tests.server_jobs.standalone import QUICK_EXECUTORS, Cluster
 from tests.support.processes import left_over, marked, new_mark, wait_until
 

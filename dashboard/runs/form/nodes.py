@@ -18,13 +18,13 @@ import msgspec
 from msgspec import inspect
 
 from fedping.dashboard.runs.form import words
-from fedping.dashboard.runs.toml import value_text
 from fedping.experiments.laboratory.models import OfSpec
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.settings.experiment import DEFAULTS, Head
 from fedping.experiments.laboratory.settings.setup import Setup
 from fedping.experiments.simulate.settings import Experiment
 from fedping.protocol.extensions import Extension, all_of, is_own, kind_of
+from fedping.protocol.settings_file import value_text
 
 Widget: TypeAlias = Literal["number", "text", "flag", "select", "toml"]
 

@@ -14,10 +14,10 @@ from typing import Any
 from fedping.dashboard.runs.form.nodes import Choice, Field, Node, Option, Table, fields_of
 from fedping.dashboard.runs.form.schema import KIND, laboratory_nodes, nodes_for
 from fedping.dashboard.runs.judging import Problem
-from fedping.dashboard.runs.toml import value_text
 from fedping.experiments.laboratory.settings.experiment import DEFAULTS_OF_LINE
 from fedping.experiments.laboratory.settings.merging import LINE_TABLE, Raw, merged, nested, toml_value, without_line
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.settings_file import value_text
 
 ON = "on"
 _VARIANTS = "variants"

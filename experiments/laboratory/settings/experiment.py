@@ -38,9 +38,8 @@ from fedping.protocol.errors import InvalidSettings, sentences_with
 from fedping.protocol.extensions import Extension, OddSettings, checked_at, registered
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.rules import check
-from fedping.protocol.settings_file import converted, read_toml
+from fedping.protocol.settings_file import converted, read_toml, validation_message
 from fedping.protocol.spec import Name
-from fedping.protocol.validation_messages import validation_message
 
 DEFAULTS: Raw = {"server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 1, "weighting": "examples"}}
 """Defaults of a file without a [line] that differ from a study's: no privacy is at stake, so one client is enough."""

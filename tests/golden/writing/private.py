@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 
 from fedping.client_sim.privacy import Chance, Contributor
-from fedping.helper.backup import back_up
-from fedping.helper.folder import make_helper, open_folder
+from fedping.helper.folder import back_up, make_helper, open_folder
 from fedping.protocol.pipeline import GradientDescent, Pipeline, RProp
 from fedping.protocol.privacy import Central, ClippedFlat, LocalGaussian, OneSign, Privacy, Signs
 from fedping.protocol.study import Declared, Study
