@@ -49,13 +49,13 @@ class TimedRounds:
             data=Data(name="given"),
             partition=Iid(clients=len(data)),
             training=training,
-            server=server,
+            pipeline=server,
             privacy=privacy,
             rounds=1,
         )
-        problem = Problem(spec, learner_for(spec, training), data, data, data, Regression(), seed=seed)
-        study = study_of(spec, training, server, privacy=privacy)
-        channel = PrivateChannel(study, problem) if privacy else MemoryChannel(study.lines[0], problem.ids)
+        line = setup.line(spec)
+        problem = Problem(line, learner_for(spec, training), data, data, data, Regression(), seed=seed)
+        channel = PrivateChannel(study_of(line), problem) if privacy else MemoryChannel(line, problem.ids)
         self.rounds = ServerRounds(channel)
         self._cohorts = Cohorts(setup, problem)
         self._number = 0

@@ -32,7 +32,7 @@ from fedping.experiments.laboratory.attacking import Attacker
 from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.preparing import Problem, prepare
 from fedping.experiments.laboratory.results import MetricLog
-from fedping.experiments.laboratory.rounds import open_rounds, study_of
+from fedping.experiments.laboratory.rounds import open_rounds
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.experiment import experiment_of
 from fedping.experiments.laboratory.settings.merging import Raw, merged
@@ -162,7 +162,7 @@ def run_all(options: argparse.Namespace) -> None:
 def cost_of(defence: str, users: int) -> tuple[float, float]:
     """Return the median processor time of a round, in seconds, and how much memory rounds took, in MiB."""
     setup = setup_of(None, DEFENCES[defence], users, 1)
-    line = study_of(prepare(setup_of(None, {}, 20, 1), 1, None).spec, setup.training, setup.server).lines[0]
+    line = setup.line(prepare(setup_of(None, {}, 20, 1), 1, None).spec)
     rng = np.random.default_rng(1)
     ids = rng.integers(0, 256, (users, 16), np.uint8)
     updates = rng.standard_cauchy((users, line.spec.m)).astype(np.float32)

@@ -351,7 +351,7 @@ def keep_rounds(running: DemoServers, *, every: int, clock: Clock, tell: Callabl
 class _Rounds:
     def __init__(self, running: DemoServers, tell: Callable[[str], None]) -> None:
         self._running, self._tell = running, tell
-        self._told: dict[tuple[str, str], str] = {}
+        self._sentences: dict[tuple[str, str], str] = {}
 
     def run(self) -> None:
         """Land what has been accepted, and run a round of every line."""
@@ -387,6 +387,6 @@ class _Rounds:
         return "" if result.status == "nothing" else result.sentence
 
     def _tell_once(self, study: str, line: str, sentence: str) -> None:
-        if sentence and self._told.get((study, line)) != sentence:
+        if sentence and self._sentences.get((study, line)) != sentence:
             self._tell(sentence)
-        self._told[study, line] = sentence
+        self._sentences[study, line] = sentence

@@ -32,7 +32,7 @@ NOTE = "experiment.json"
 CODE = "code.json"
 """The file of a folder with digests of what its results come from beside the settings: code, data, the program."""
 
-MOST_TOLD = 3
+MOST_CHANGES = 3
 """Settings that a sentence says to be different."""
 
 LEAVES_NOTHING = frozenset({NOTE, CODE, "units.json", "environment.json"})
@@ -48,15 +48,15 @@ class OtherRun(InvalidSettings):
 
 
 def claim(
-    out: Path, said: bytes, made_of: Mapping[str, str] = MappingProxyType({}), as_before: bytes | None = None
+    out: Path, settings: bytes, made_of: Mapping[str, str] = MappingProxyType({}), as_before: bytes | None = None
 ) -> None:
-    """Make the folder that of the experiment which ``said``, JSON, describes, or see that it is.
+    """Make the folder that of the experiment that ``settings``, JSON, describe, or see that it is.
 
     A folder in which a run of something else failed before it left anything is taken over.
 
     Args:
         out: the folder.
-        said: the settings.
+        settings: the experiment, as JSON.
         made_of: what the results come from beside the settings, such as "the file x.csv", to a digest of it. What the
             folder knows nothing of, for an earlier version has begun it, is taken as it is now.
         as_before: how an earlier version wrote the same settings down; they are then written anew.
@@ -71,24 +71,24 @@ def claim(
         begun = without_format(note.read_bytes(), f"the file {note}")
         noted = noted_of(out)
         changed = [name for name, digest in made_of.items() if noted.get(name, digest) != digest]
-        other = begun not in (said, as_before)
+        other = begun not in (settings, as_before)
         if (other or changed) and _has_results(out):
-            what = _changed_settings(begun, said) if other else _changed_part(changed[0], noted, made_of)
+            what = _changed_settings(begun, settings) if other else _changed_part(changed[0], noted, made_of)
             raise OtherRun(f"{out} holds a run of {what}; put that back, or give another --out")
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidSettings(f"{out} exists and holds no run of an experiment; give another --out")
-    take_over(out, said, made_of)
+    take_over(out, settings, made_of)
 
 
-def take_over(out: Path, said: bytes, made_of: Mapping[str, str]) -> None:
+def take_over(out: Path, settings: bytes, made_of: Mapping[str, str]) -> None:
     """Write whose folder it is from now on, whatever is in it; raises :class:`InvalidSettings` if there can be none."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidSettings(f"cannot make the folder {out}: {error.strerror}; give another --out") from error
     note = out / NOTE
-    if not note.is_file() or without_format(note.read_bytes(), f"the file {note}") != said:
-        write_whole_bytes(note, with_format(said))
+    if not note.is_file() or without_format(note.read_bytes(), f"the file {note}") != settings:
+        write_whole_bytes(note, with_format(settings))
     if made_of and noted_of(out) != dict(made_of):
         write_document(out / CODE, _MadeOf(dict(made_of)))
 
@@ -164,15 +164,15 @@ def _changed_settings(before: bytes, now: bytes) -> str:
         )
     if not same or not changes:
         return _OTHER
-    described = [_told(*each) for each in changes[:MOST_TOLD]]
-    more = [f"{len(changes) - MOST_TOLD} more"] if len(changes) > MOST_TOLD else []
+    described = [_change_in_words(*each) for each in changes[:MOST_CHANGES]]
+    more = [f"{len(changes) - MOST_CHANGES} more"] if len(changes) > MOST_CHANGES else []
     return f"{_OTHER} ({', '.join([*described, *more])})"
 
 
 _OTHER = "another experiment, or of this one with other settings"
 
 
-def _told(path: str, was: Any, is_now: Any) -> str:
+def _change_in_words(path: str, was: Any, is_now: Any) -> str:
     name = f"'{path.lstrip('.')}'"
     if was is _ABSENT:
         return f"{name} is new"

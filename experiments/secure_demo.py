@@ -142,7 +142,7 @@ def seen_by(servers: TwoServers, landing: Place, study: Study, line: Line, itera
     with servers.helper.records() as records:
         keys = keys_of(servers.helper, records.offers(pinned_line(records, study.name, line.name).number))
     openers = {offer: opener(seal, each.private) for offer, each in keys.items()}
-    found: list[tuple[UUID, Elements, Elements]] = []
+    updates: list[tuple[UUID, Elements, Elements]] = []
     for file in landed_files(partition(landing, study.name, line.name, iteration)):
         with open_landed(file).opened() as opened:
             table = opened.read(columns=["document_id", "study_variation", "update"])
@@ -156,13 +156,13 @@ def seen_by(servers: TwoServers, landing: Place, study: Study, line: Line, itera
             info = info_of(study.name, line.name, iteration, arms[at], document, d, offer)
             seed = openers[offer](sealed[at].tobytes(), info) if offer in openers else None
             if seed is not None:
-                found.append((document, words_of(leaders[at : at + 1])[0], mask(seed, d)))
-    if not found:
+                updates.append((document, words_of(leaders[at : at + 1])[0], mask(seed, d)))
+    if not updates:
         return None
-    document, leader, helper = max(found, key=lambda each: int(np.count_nonzero(WORDS.plus(each[1], each[2]))))
-    of_leader, of_helper = np.stack([each[1] for each in found]), np.stack([each[2] for each in found])
+    document, leader, helper = max(updates, key=lambda each: int(np.count_nonzero(WORDS.plus(each[1], each[2]))))
+    of_leader, of_helper = np.stack([each[1] for each in updates]), np.stack([each[2] for each in updates])
     vector = WORDS.centred(WORDS.plus(leader, helper))
-    return Seen(document, leader, helper, vector, len(found), evenness(of_leader), evenness(of_helper))
+    return Seen(document, leader, helper, vector, len(updates), evenness(of_leader), evenness(of_helper))
 
 
 def evenness(elements: Elements) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import requests
 
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, sentences_with
 from fedping.protocol.location import Place
 from fedping.protocol.log import VARIABLE
 from fedping.server_jobs.ingest.backlog import flush
@@ -125,10 +125,8 @@ class RunningIngest:
         Raises:
             FedpingError: it is not within a minute, or ingest does not answer.
         """
-        try:
+        with sentences_with(after=f" See {self.log}"):
             flush(self.operations, FLUSH_SECONDS)
-        except FedpingError as error:
-            raise FedpingError(f"{error} What it said is in {self.log}") from error
 
     def wait_for(self, study: str, line: str, version: int) -> None:
         """Return when clients are served a version: of a store in a bucket, ingest may see it a second later.

@@ -1,4 +1,4 @@
-"""Laboratory experiments from a program or a notebook: run one, follow it, go on with it, read and compare results."""
+"""Laboratory experiments from a program or a notebook: run, follow and continue one, read and compare results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fedping.experiments.laboratory.results import read_units
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
 from fedping.experiments.laboratory.settings.experiment import Head
-from fedping.experiments.laboratory.settings.merging import Raw, merged, nested, variants_of
+from fedping.experiments.laboratory.settings.merging import Raw, merged, nested, of_file, variants_of
 from fedping.experiments.laboratory.summary import Summary, read_summary
 from fedping.extras import missing_package
-from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.errors import FedpingError, InvalidSettings, sentences_with
 from fedping.protocol.settings_file import read_toml
 
 if TYPE_CHECKING:
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Round:
-    """One round of one run of an experiment, as ``on_round`` is told of it.
+    """One round of one run of an experiment, as ``on_round`` gets it.
 
     Attributes:
-        variant: whose round it is.
-        seed: of which repetition.
-        fold: of cross-validation; None without it.
-        number: how many rounds of the run are over; 0 when its start model has been measured.
-        metrics: by split, then by metric, what was measured: of "train" the loss and the number of clients of this
-            round, and the bytes that travelled (``update_bytes``, ``posted_bytes``, ``fetched_bytes``); of
-            "validation" and "test" in rounds that are evaluated (``evaluation.every``).
+        variant: name of the variant.
+        seed: seed of the repetition.
+        fold: number of the fold; None without cross-validation.
+        number: number of finished rounds; 0 for the evaluation of the start model.
+        metrics: values by split, then by metric. The split "train" has the round's loss, number of clients, and bytes
+            (``update_bytes``, ``posted_bytes``, ``fetched_bytes``); "validation" and "test" are there in evaluated
+            rounds (``evaluation.every``).
     """
 
     variant: str
@@ -56,7 +56,7 @@ class Results:
     """A finished experiment.
 
     Attributes:
-        folder: where its results lie.
+        folder: folder of the results.
         summary: names of variants and baselines, means with 95 % intervals over the seeds, the best variant.
     """
 
@@ -64,7 +64,7 @@ class Results:
     summary: Summary
 
     def metrics(self) -> pa.Table:
-        """Return all that was measured: variant, seed, fold, round, split, metric, value; a row a number."""
+        """Return all measurements, one per row: variant, seed, fold, round, split, metric, value."""
         import pyarrow.parquet as pq
 
         return pq.read_table(self.folder / "metrics.parquet", partitioning=None)
@@ -75,7 +75,7 @@ class Results:
         Raises:
             MissingPackage: pandas is not installed.
         """
-        with _told_in_python("Results.to_pandas"):
+        with _errors_of("Results.to_pandas"):
             return self.metrics().to_pandas()
 
     def weights(
@@ -85,12 +85,13 @@ class Results:
 
         Args:
             variant: a variant or a baseline; None for the best variant, or the only one.
-            seed: of which repetition; None for the first.
-            fold: of cross-validation; None for the first.
-            last: of the last round, not of the version that was tested (they differ by early stopping).
+            seed: seed of the repetition; None for the first.
+            fold: number of the fold; None for the first.
+            last: whether to return those of the last round, not of the tested version; early stopping makes them
+                differ.
 
         Raises:
-            InvalidSettings: there is no such run.
+            InvalidSettings: no such run exists.
         """
         name = variant or self.summary.best or next(iter(self.summary.variants))
         for unit in read_units(self.folder) or ():
@@ -107,11 +108,11 @@ class Results:
         """Write the page with curves, intervals and the table; to ``report.html`` of the folder if None.
 
         Raises:
-            FedpingError: it cannot be written, or matplotlib is missing.
+            FedpingError: the file can't be written, or matplotlib isn't installed.
         """
         from fedping.experiments.laboratory.report import write_report
 
-        with _told_in_python("Results.write_report"):
+        with _errors_of("Results.write_report"):
             return write_report(self.folder, self.folder / "report.html" if path is None else Path(path))
 
 
@@ -127,45 +128,45 @@ def run(
 ) -> Results:
     """Run a laboratory experiment to its end, and return its results.
 
-    A loss, prediction or start of the model's own (``model.function``, ``predict``, ``start``) may be given as the
-    function itself, such as one defined in a cell of a notebook; it has to be at the top level of its module.
+    A user's own loss, prediction or start (``model.function``, ``predict``, ``start``) may be the function itself, such
+    as one defined in a cell of a notebook, at the top level of its module.
 
     Args:
-        experiment: an experiment's file, or its tables as a mapping. Paths in a file are relative to it, in a mapping
-            to the working directory; so are the modules that they name.
-        overrides: settings by dotted name, such as ``{"training.rate": 0.1}``. They lie above what variants say.
-        folder: where the results go; ``simulated/<name>`` if None.
-        resume: go on with what is finished in the folder, which has to be of this very experiment; otherwise the
-            folder has to be new.
-        replace: where the folder is of other settings, code, data or version of fedping, run anew what has changed; the
-            rest stays.
-        jobs: how many runs at a time, each in a process of its own; 1 runs all in this process, on all cores. The
-            results do not depend on it. With functions of ``__main__`` it is always 1.
-        on_round: called after each round of a variant. What it raises ends the run. With several jobs it is called in
+        experiment: an experiment's file, or its tables as a mapping. Paths and modules in a file are relative to it, in
+            a mapping to the working directory.
+        overrides: settings by dotted name, such as ``{"training.rate": 0.1}``. They take precedence over those of
+            variants.
+        folder: folder of the results; ``simulated/<name>`` if None.
+        resume: continue in a folder of the same experiment; otherwise the folder must be new.
+        replace: in a folder of other settings, code, data or version of fedping, run again what has changed; the rest
+            stays.
+        jobs: number of parallel runs, each in a process of its own; 1 runs all in this process, on all cores. The
+            results don't depend on it. With functions of ``__main__`` it is always 1.
+        on_round: called after each round of a variant. An error in it ends the run. With several jobs it is called in
             another thread.
 
     Raises:
-        InvalidSettings: the experiment cannot be meant, or the folder is another's.
-        FedpingError: the settings do not fit the data or the model; a function of one's own failed.
+        InvalidSettings: a setting is invalid, or the folder holds another experiment.
+        FedpingError: the settings do not fit the data or the model, or a user's function failed.
         MissingPackage: the extra ``laboratory`` is not installed.
     """
     if jobs < 1:
         raise InvalidSettings(f"jobs is {jobs}; it has to be at least 1")
     functions: dict[str, Callable[..., Any]] = {}
-    settings, beside = _experiment(experiment, overrides or {}, functions)
+    settings, modules = _experiment(experiment, overrides or {}, functions)
     out = Path("simulated") / settings.name if folder is None else Path(folder)
     if not resume and out.exists():
         raise InvalidSettings(f"{out} exists; give another folder, or resume=True to go on with what is in it")
-    if beside not in sys.path:  # last: a file of somebody's that is named as a module of Python's takes no place
-        sys.path.append(beside)
+    if modules not in sys.path:  # last, so that a user's file doesn't hide a module of Python
+        sys.path.append(modules)
     if any(name.startswith("__main__:") for name in functions):
         jobs = 1
-    with _told_in_python("fedping.run"):
+    with _errors_of("fedping.run"):
         return Results(out, run_experiment(settings, out, jobs, _watching(on_round), replace))
 
 
 def open_results(folder: str | Path) -> Results:
-    """Return the results of an experiment that was run before, by :func:`run` or `fedping simulate` or `sweep`.
+    """Return the results of a finished experiment, of :func:`run`, `fedping simulate` or `sweep`.
 
     Raises:
         FedpingError: the folder has no finished experiment of the laboratory.
@@ -184,12 +185,12 @@ def compare(a: Compared, b: Compared) -> Comparison:
     """Return how b differs from a, paired by seed, with the 95 % t interval of the mean difference.
 
     ``differences`` has a row for each split and metric that both have: the means of a and b, ``difference`` (``mean``,
-    ``half`` the interval) of b - a, and which is ``better`` where the interval leaves out 0.
+    ``half`` the interval) of b - a, and which is ``better`` if the interval does not contain 0.
 
     Raises:
-        InvalidSettings: there are no such results, several variants to choose from, or no seed in common.
+        InvalidSettings: no such results exist, they have several variants, or no seed in common.
     """
-    with _told_in_python("fedping.compare"):
+    with _errors_of("fedping.compare"):
         return compared(chosen(_named(a)), chosen(_named(b)))
 
 
@@ -202,28 +203,26 @@ def _named(one: Compared) -> str:
 def _experiment(
     experiment: str | Path | Mapping[str, Any], overrides: Mapping[str, Any], functions: dict[str, Callable[..., Any]]
 ) -> tuple[Experiment, str]:
-    """Return an experiment, and the folder that its modules may lie in; note in ``functions`` those it was given."""
+    """Return an experiment and the folder of its modules; add its functions to ``functions`` by name."""
     if isinstance(experiment, Mapping):
-        raw = _overridden(experiment, overrides)
+        raw = _overridden(of_file(experiment), overrides)
         return experiment_of(_by_name(raw, functions), name="experiment", folder=Path()), str(Path().resolve())
     file = Path(experiment)
-    raw = _overridden(read_toml(file, "experiment file"), overrides)
-    if "model" not in raw and "study" in raw:
+    tables = read_toml(file, "experiment file")
+    if "study" in tables and tables.keys().isdisjoint({"model", "line"}):
         raise InvalidSettings(f"{file} is the experiment of a study; run it by `fedping simulate {file}`")
-    try:
-        made = experiment_of(_by_name(raw, functions), name=file.stem, folder=file.parent)
-    except InvalidSettings as error:
-        raise InvalidSettings(f"the experiment file {file}: {error}") from error
-    return made, str(file.parent.resolve())
+    with sentences_with(f"the experiment file {file}: "):
+        raw = _overridden(of_file(tables), overrides)
+        return experiment_of(_by_name(raw, functions), name=file.stem, folder=file.parent), str(file.parent.resolve())
 
 
 def _overridden(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> Raw:
-    """Return the tables with the overrides above them, and above what each variant changes."""
+    """Return the tables with the overrides, which take precedence over the changes of variants."""
     changes = nested(overrides)
     changed = merged(raw, changes)
-    ours = {key: value for key, value in changes.items() if key not in Head.__struct_fields__}
+    settings = {key: value for key, value in changes.items() if key not in Head.__struct_fields__}
     if raw.get("variants") and "variants" not in changes and (variants := variants_of(raw)) is not None:
-        changed["variants"] = [merged(_tables(variant), ours) for variant in variants]
+        changed["variants"] = [merged(_tables(variant), settings) for variant in variants]
     return changed
 
 
@@ -236,7 +235,7 @@ def _by_name(value: Any, functions: dict[str, Callable[..., Any]]) -> Any:
     """Return settings with each function in them replaced by its name, "module:function".
 
     Raises:
-        InvalidSettings: a function cannot be found by its name, as one inside another.
+        InvalidSettings: a function, such as one inside another, can't be imported by its name.
     """
     if isinstance(value, Mapping):
         return {key: _by_name(inner, functions) for key, inner in value.items()}
@@ -271,13 +270,13 @@ _PARAMETERS = {"out": "'folder'", "jobs": "'jobs'", "replace": "replace=True", "
 
 
 @contextmanager
-def _told_in_python(who: str) -> Iterator[None]:
-    """Have errors name the package that is missing for ``who``, and parameters where they name options."""
+def _errors_of(function: str) -> Iterator[None]:
+    """Have errors name the package that ``function`` needs, and parameters in place of options."""
     try:
         with python_names(**_PARAMETERS):
             yield
     except ModuleNotFoundError as error:
-        missing = missing_package(error, who, "laboratory")
+        missing = missing_package(error, function, "laboratory")
         if missing is None:
             raise
         raise missing from error

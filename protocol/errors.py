@@ -6,6 +6,8 @@ other exceptions are defects of ours and keep their traceback.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
 
@@ -43,6 +45,22 @@ class TemporaryFailure(FedpingError):
 
 class UnfitTable(InvalidSettings, ValueError):
     """Settings of one table that exclude each other. As a ``ValueError`` it gets the table's path when decoded."""
+
+
+@contextmanager
+def sentences_with(before: str = "", after: str = "", kind: type[FedpingError] = FedpingError) -> Iterator[None]:
+    """Complete the sentence of an error that is raised within, and let the error pass.
+
+    Args:
+        before: the place, such as "variant 'FedAvg': ".
+        after: more to know, such as the log to read.
+        kind: the class of the errors; the sentences of others stay as they are.
+    """
+    try:
+        yield
+    except kind as error:
+        error.args = (f"{before}{error}{after}",)
+        raise
 
 
 def as_sentence(text: str) -> str:

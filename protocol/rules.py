@@ -647,10 +647,6 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
             "a released sum is final. Remove [lateness]",
         ),
         Rule(
-            lambda p: p.has("other upload"),
-            "a client sends one bounded vector and nothing else. Remove 'upload'",
-        ),
-        Rule(
             lambda p: p.has("shared"),
             "the laboratory has no two servers. Remove 'shared': the sums are of the same whole numbers, and have the "
             "noise of one server, where the two have √2 times as much",

@@ -24,7 +24,7 @@ from fedping.protocol.metrics import Segment, StudyMetric, check_analysed
 from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE, DocumentName, DocumentType
 from fedping.protocol.pipeline import ClipByQuantile, NoClip, Pipeline, Quorum, RProp
 from fedping.protocol.privacy import Privacy, frame_of, published_privacy
-from fedping.protocol.rules import Parts, Trait, check, traits_of, traits_where
+from fedping.protocol.rules import Parts, Trait, Traits, check, traits_of, traits_where
 from fedping.protocol.settings_file import converted, read_toml
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.spec import ModelSpec, Name
@@ -80,7 +80,41 @@ class Piece(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 Participation: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 
 
-class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LineSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The settings that a study's line and an experiment of the laboratory share: all that a round depends on.
+
+    Attributes:
+        training: what a client computes.
+        upload: what a client does to an update before sending it, link by link (`fedping.protocol.upload`).
+        pipeline: what the server does with a round's updates.
+        privacy: the guarantee that clients have (`fedping.protocol.privacy`); none if None.
+    """
+
+    training: Training = OneGradient()
+    upload: Upload = ()
+    pipeline: Pipeline = Pipeline()
+    privacy: Privacy | None = None
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of these parts (`fedping.protocol.rules`)."""
+        parts = (self.training, self.pipeline, self.privacy)
+        return traits_of_links(self.upload).union(*map(traits_of, parts))
+
+
+def check_line(parts: Parts, where: str) -> None:
+    """Raise :class:`InvalidSettings` if the line of a study or an experiment cannot have these parts together.
+
+    Args:
+        parts: the traits of its parts, and its name as the word ``line``.
+        where: begins the sentences about private lines.
+    """
+    if parts.has("private"):
+        check("private line", parts, where)
+    check("line", parts)
+
+
+class Line(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One trained sequence of model versions: what the model is, how clients learn, and how a round steps it.
 
     ``upload`` is what clients do to an update before they send it, link by link (`fedping.protocol.upload`);
@@ -101,14 +135,10 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     name: Name
     spec: ModelSpec
-    training: Training = OneGradient()
-    upload: Upload = ()
-    pipeline: Pipeline = Pipeline()
     guard: Guard | None = None
     length: IterationLength | None = None
     early_stopping: EarlyStop | None = None
     limits: UpdateLimits | None = None
-    privacy: Privacy | None = None
     participation: Participation = 1.0
 
     def __post_init__(self) -> None:
@@ -117,8 +147,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         check_links(self.upload, self.name)
         if self.privacy is not None:
             frame_of(self.privacy, self.spec)
-            check("private line", self.parts, f"line '{self.name}' is private: ")
-        check("line", self.parts)
+        check_line(self.parts, f"line '{self.name}' is private: ")
         if self.parts.has("centroids"):
             centroids_of(self.spec)
 
@@ -138,9 +167,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "bounded": limits is not None and bool(limits.norm or limits.weight),
             "early stopping": self.early_stopping is not None,
         }
-        declared = (self.training, self.pipeline, self.privacy, self.length)
-        traits = traits_of_links(self.upload).union(traits_where(own), *map(traits_of, declared))
-        return Parts(traits, {"line": self.name})
+        return Parts(self.traits | traits_of(self.length) | traits_where(own), {"line": self.name})
 
 
 def _private_link(privacy: Privacy, spec: ModelSpec) -> PrivateVector | SharedVector:

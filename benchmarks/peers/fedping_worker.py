@@ -61,7 +61,7 @@ def main(task: work.Task) -> None:
         settings |= {"classes": work.CLASSES, "hidden": work.HIDDEN}
     start = np.concatenate([w.ravel() for w in work.start_weights(task.model)])
     spec = model_spec(name, settings, start=start, margin=work.MARGIN)
-    server = msgspec.structs.replace(setup.server, weighting="client") if task.clip else setup.server
+    server = msgspec.structs.replace(setup.pipeline, weighting="client") if task.clip else setup.pipeline
     timed = TimedRounds(spec, clients_data(task), setup.training, server, _privacy(task), task.seed)
     seconds = [timed.seconds(clock) for _ in range(task.rounds)]
     work.keep_weights(task, [timed.rounds.weights])

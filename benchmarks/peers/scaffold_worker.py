@@ -47,7 +47,7 @@ def main(task: work.Task) -> None:
         settings |= {"classes": work.CLASSES, "hidden": work.HIDDEN}
     start = np.concatenate([w.ravel() for w in work.start_weights(task.model)])
     spec = model_spec(MODELS[task.model], settings, start=start, training=setup.training)
-    timed = TimedRounds(spec, clients_data(task), setup.training, setup.server)
+    timed = TimedRounds(spec, clients_data(task), setup.training, setup.pipeline)
     seconds, m = [], len(start)
     for number in range(task.rounds):
         seconds.append(timed.seconds(clock))

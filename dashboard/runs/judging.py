@@ -126,9 +126,10 @@ def _without(problem: Problem, text: str) -> str | None:
 
 
 def _laboratory(tables: Mapping[str, Any], data: Sequence[Path]) -> Judged:
-    if "model" not in tables:
+    if tables.keys().isdisjoint({"model", "line"}):
         raise InvalidSettings(
-            'this describes nothing to run: it has neither a [model], as laboratory experiments have, nor study = "..."'
+            "this describes nothing to run: it has neither a [model] or [line], as laboratory experiments have, nor "
+            'study = "..."'
         )
     experiment = _experiment(tables)
     for name, setup in experiment.variants.items():
@@ -361,7 +362,7 @@ def preset(id: str) -> Preset:
 def _preset(path: Path) -> Preset | None:
     text = path.read_text(encoding="utf-8")
     tables = tomllib.loads(text)
-    if "model" not in tables and "study" not in tables:
+    if tables.keys().isdisjoint({"model", "line", "study"}):
         return None
     return Preset(
         id=path.stem,

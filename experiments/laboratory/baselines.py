@@ -181,8 +181,8 @@ def _moved(
     return weights, most
 
 
-def _in_double(found: tuple[FloatArray, Floats]) -> tuple[FloatArray, FloatArray]:
-    losses, gradients = found
+def _in_double(result: tuple[FloatArray, Floats]) -> tuple[FloatArray, FloatArray]:
+    losses, gradients = result
     return losses.astype(np.float64, copy=False), gradients.astype(np.float64, copy=False)
 
 
@@ -281,14 +281,14 @@ class _Function:
         self.rows, self._of, self.of_all = rows, of, of(rows)
         self._few: tuple[Rows, LossAndGradient] | None = None
 
-    def __call__(self, weights: FloatArray, asked: Rows) -> tuple[FloatArray, FloatArray]:
+    def __call__(self, weights: FloatArray, rows: Rows) -> tuple[FloatArray, FloatArray]:
         """Return losses and gradients of the clients at these positions in ``rows``; weights are those of all rows."""
-        if 2 * len(asked) > len(self.rows):
+        if 2 * len(rows) > len(self.rows):
             losses, gradients = self.of_all(weights)
-            return losses[asked], gradients[asked]
-        if self._few is None or not np.array_equal(self._few[0], asked):
-            self._few = asked, self._of(self.rows[asked])
-        return self._few[1](weights[asked])
+            return losses[rows], gradients[rows]
+        if self._few is None or not np.array_equal(self._few[0], rows):
+            self._few = rows, self._of(self.rows[rows])
+        return self._few[1](weights[rows])
 
 
 def _direction(gradients: FloatArray, history: list[Pair]) -> FloatArray:

@@ -25,7 +25,7 @@ from fedping.client_sim.upload import projections, sent_updates
 from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
 from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_after
 from fedping.experiments.laboratory.preparing import Problem, in_precision
-from fedping.experiments.laboratory.rounds.study import study_of, with_a_turn
+from fedping.experiments.laboratory.rounds.study import with_a_turn
 from fedping.experiments.laboratory.rounds.updates import Updates, repetitions
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.draws import Keys, child_keys, uniforms
@@ -67,7 +67,7 @@ class Cohorts:
         self._states = states or MemoryStates(algorithm_for(setup.training).init_state(bare(problem.model)))
         self._train = KeptBatches(in_precision(problem.train, problem.model))
         self._learners, groups = problem.learners, getattr(problem.train, "natural_keys", None)
-        self._links = sending(study_of(problem.spec, setup.training, setup.server, setup.upload).lines[0])
+        self._links = sending(problem.line)
         groups = None if groups is None else groups[self._learners]
         sampling = setup.sampling
         if setup.gossip and setup.gossip.failures:
@@ -77,8 +77,8 @@ class Cohorts:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know about the sampling: whether it is biased, unlike the training's, or late updates are lost."""
-        bias = None if self._setup.gossip else bias_of(self._sampler, self._setup.server.weighting)
-        lost = self._setup.lateness and not self._setup.server.staleness
+        bias = None if self._setup.gossip else bias_of(self._sampler, self._setup.pipeline.weighting)
+        lost = self._setup.lateness and not self._setup.pipeline.staleness
         sampled, there = len(self._sampler.draw(0)), len(self._learners)
         odd = wrong_participation(self._setup.training, sampled / there, there) if there else ()
         return (*((bias,) if bias else ()), *odd, *((_LOST,) if lost else ()))

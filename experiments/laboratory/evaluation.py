@@ -389,5 +389,5 @@ class BeforeMerging:
         return {split: metrics for split, metrics in measured.items() if metrics}
 
 
-def _arrays(found: dict[str, list[float]]) -> dict[str, FloatArray]:
-    return {name: np.array(values) for name, values in found.items()}
+def _arrays(values_by_name: dict[str, list[float]]) -> dict[str, FloatArray]:
+    return {name: np.array(values) for name, values in values_by_name.items()}

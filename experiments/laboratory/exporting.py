@@ -53,7 +53,7 @@ def write_tensorboard(out: Path, to: Path) -> int:
         FedpingError: there are no finished runs, or the files cannot be written.
     """
     name, runs = _runs(out)
-    with _told(to):
+    with _writing_to(to):
         for run in runs:
             folder = to / name / Path(run.folder).relative_to(Path(run.folder).parts[0])
             folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def write_mlflow(out: Path, to: Path) -> int:
     """
     name, runs = _runs(out)
     number = str(int(_digest(name)[:15], 16))
-    with _told(to):
+    with _writing_to(to):
         where = to.resolve() / number
         where.mkdir(parents=True, exist_ok=True)
         times = [int(1000 * run.ended) for run in runs]
@@ -98,10 +98,10 @@ def _runs(out: Path) -> tuple[str, list[Run]]:
         raise FedpingError(
             f"{out} holds no experiment of the laboratory; give the folder of a 'fedping simulate' or 'sweep'"
         ) from error
-    found = [run for run in runs if run is not None]
-    if not found:
+    finished = [run for run in runs if run is not None]
+    if not finished:
         raise FedpingError(f"no run in {out} is finished; let 'fedping simulate' go on with it")
-    return str(settings["name"]), found
+    return str(settings["name"]), finished
 
 
 def _run(out: Path, name: str, folder: str, variants: Mapping[str, Any]) -> Run | None:
@@ -124,7 +124,7 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def _told(to: Path) -> Iterator[None]:
+def _writing_to(to: Path) -> Iterator[None]:
     """Turn the system's write errors into a sentence."""
     try:
         yield

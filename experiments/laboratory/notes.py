@@ -45,7 +45,7 @@ def _of_clients(setup: Setup, problem: Problem) -> Iterator[str]:
 
 def _of_examples(setup: Setup, problem: Problem) -> Iterator[str]:
     """Yield a note where examples are votes and clients have more than a ping counts for, here or in a new study."""
-    if setup.server.weighting != "examples" or setup.co_op or setup.gossip or setup.privacy:
+    if setup.pipeline.weighting != "examples" or setup.co_op or setup.gossip or setup.privacy:
         return
     sizes = problem.train.sizes
     most = MOST_EXAMPLES if setup.limits is None else setup.limits.examples
@@ -103,11 +103,11 @@ _FAR = 1.25
 def of_rounds(setup: Setup, rounds: int, versions: int) -> Iterator[str]:
     """Yield a note if rounds made no version because too few clients took part, or seemed to by a private count."""
     few, remedy = "no client with examples took part in", "draw more"
-    if setup.server.min_clients > 1:
-        few = f"fewer than min_clients = {setup.server.min_clients:,} clients with examples took part in"
+    if setup.pipeline.min_clients > 1:
+        few = f"fewer than min_clients = {setup.pipeline.min_clients:,} clients with examples took part in"
         remedy = "lower min_clients in [server], or draw more"
     if setup.privacy is not None and setup.privacy.central is not None:
-        few = f"with the noise, fewer than min_clients = {setup.server.min_clients:,} clients were counted in"
+        few = f"with the noise, fewer than min_clients = {setup.pipeline.min_clients:,} clients were counted in"
     if setup.most_rounds < setup.rounds and rounds == setup.most_rounds:
         yield (
             f"exhausted after {rounds:,} of {setup.rounds:,} rounds, for which the guarantee is; for more, raise "

@@ -23,7 +23,7 @@ from fedping.experiments.laboratory.resuming import CHECKPOINT, Checkpoints, Map
 from fedping.experiments.laboratory.rounds import open_rounds
 from fedping.experiments.laboratory.training import Observers, Trained, outcome_of, train
 from fedping.experiments.laboratory.units import Unit
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import InvalidSettings, sentences_with
 
 OnRound: TypeAlias = Callable[[int, Sequence[Row]], None]
 """Called with the number of finished rounds, from 0, and the new measurements since the last call."""
@@ -41,10 +41,8 @@ def run_unit(unit: Unit, out: Path, on_round: OnRound = lambda *_: None, threads
     folder = unit.folder(out)
     if (outcome := folder.finished()) is not None:
         return outcome
-    try:
+    with sentences_with(unit.where, kind=InvalidSettings):
         return _run(unit, folder, on_round, threads)
-    except InvalidSettings as error:
-        raise InvalidSettings(f"{unit.where}{error}") from error
 
 
 def _run(unit: Unit, folder: RunFolder, on_round: OnRound, threads: int) -> Outcome:

@@ -6,7 +6,7 @@ have the same clients, examples and start weights, seed by seed, and can be comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -39,7 +39,7 @@ from fedping.client_sim.learning import ClientData, Model, bare, model_spec
 from fedping.client_sim.learning.batch import Clients
 from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.learning.model import precision
-from fedping.client_sim.learning.registry import is_ranking_model
+from fedping.client_sim.learning.registry import is_ranking_model, learner_for
 from fedping.client_sim.learning.submodel import Part
 from fedping.experiments.laboratory.models import FROM_DATA, known_from, model_for_data
 from fedping.experiments.laboratory.settings import Setup
@@ -50,6 +50,7 @@ from fedping.experiments.simulate.people import uuid_bytes
 from fedping.protocol.draws import Keys, bits, child_keys, root_key, uniforms
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.spec import ModelSpec
+from fedping.protocol.study import Line
 
 _IDS, _TRAINING, _STARTS, _SECRETS = range(4)
 
@@ -71,8 +72,8 @@ class Problem:
     """One problem.
 
     Attributes:
-        spec: the model's spec, as a study would publish it.
-        model: the learner that clients make from the spec.
+        line: the line to train, as a study would have it.
+        model: the learner that clients make from the line's spec.
         train: the examples that clients learn from; those of round 0 if each round brings new ones.
         validation: the examples by which a version is chosen; clients may have none.
         test: the examples by which the chosen version is judged.
@@ -81,7 +82,7 @@ class Problem:
         newcomers: the clients that never take part in training, ascending.
     """
 
-    spec: ModelSpec
+    line: Line
     model: Model[Any]
     train: FleetData
     validation: FleetData
@@ -89,6 +90,11 @@ class Problem:
     tally: Tally
     seed: int
     newcomers: Clients = field(default_factory=_nobody)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's spec, as a study would publish it."""
+        return self.line.spec
 
     @property
     def learners(self) -> Clients:
@@ -132,7 +138,7 @@ class Problem:
             return self
         start = None if spec.blocks else part.joined(spec.start_array)
         whole = model_spec(spec.model, spec.settings, start=start, margin=spec.margin, epsilon=spec.epsilon)
-        return replace(self, spec=whole, model=part.whole)
+        return replace(self, line=Line(name=self.line.name, spec=whole), model=part.whole)
 
     def secrets(self, clients: Clients) -> list[bytes]:
         """Return what clients of a private line keep to themselves, 32 bytes each."""
@@ -175,7 +181,7 @@ def check_model(setup: Setup, seed: int) -> None:
         else:
             refuse_choices(setup)
         known = known_from(table)
-    _, model = model_for_data(setup.model, known, seed, setup.training)
+    _, model = _line_and_model(setup, known, seed)
     check_training(model, setup.training)
 
 
@@ -201,17 +207,17 @@ def _problem(setup: Setup, seed: int, fold: int | None) -> Problem:
     refuse_examples(setup)
     refuse_numbers(setup, table.target, table.y)
     parts = _ready(setup.data, _clients(setup, table, seed, fold))
-    spec, model = model_for_data(setup.model, known_from(parts.train), seed, setup.training)
-    return Problem(spec, model, parts.train, parts.validation, parts.test, tally_for(setup, parts.train), seed)
+    line, model = _line_and_model(setup, known_from(parts.train), seed)
+    return Problem(line, model, parts.train, parts.validation, parts.test, tally_for(setup, parts.train), seed)
 
 
 def _of_choices(setup: Setup, candidates: Candidates, seed: int, fold: int | None) -> Problem:
     refuse_choices(setup)
     choices = _clients(setup, candidates.choices, seed, fold)
     ready = _ready(setup.data, Split(*map(candidates.of, (choices.train, choices.validation, choices.test))))
-    spec, model = model_for_data(setup.model, known_from(ready.train), seed, setup.training)
+    line, model = _line_and_model(setup, known_from(ready.train), seed)
     return Problem(
-        spec=spec,
+        line=line,
         model=model,
         train=candidates.choice_data(choices.train, ready.train),
         validation=candidates.choice_data(choices.validation, ready.validation),
@@ -225,9 +231,9 @@ def _of_users(setup: Setup, users: int, seed: int) -> Problem:
     data = setup.data
     train = made_users(ranker_of(setup.model), data.user_groups, seed, users)
     judges = train.first(data.judges)
-    spec, model = model_for_data(setup.model, {}, seed, setup.training)
+    line, model = _line_and_model(setup, {}, seed)
     return Problem(
-        spec=spec,
+        line=line,
         model=model,
         train=train,
         validation=judges.for_judging(VALIDATION, 0).to_judge_by(),
@@ -235,6 +241,21 @@ def _of_users(setup: Setup, users: int, seed: int) -> Problem:
         tally=tally_for(setup, None),
         seed=seed,
     )
+
+
+def _line_and_model(setup: Setup, known: Mapping[str, int], seed: int) -> tuple[Line, Model[Any]]:
+    """Return the line to train and its learner, given the model settings that follow from the examples."""
+    if setup.spec is None:
+        spec, model = model_for_data(setup.model, known, seed, setup.training)
+        return setup.line(spec), model
+    settings = setup.spec.settings
+    for name, number in known.items():
+        if settings.get(name, number) != number:
+            raise InvalidSettings(
+                f"[line.spec.settings] has {name} = {settings[name]}, and the examples have {number:,}. Correct "
+                "'settings', or choose other examples in [data]"
+            )
+    return setup.line(setup.spec), learner_for(setup.spec, setup.training)
 
 
 def _table(settings: Data) -> Table:
@@ -251,8 +272,8 @@ def _stamp(file: str | None) -> tuple[tuple[str, int, int], ...]:
 
 
 @lru_cache(maxsize=4)
-def _read_table(said: bytes, stamp: tuple[tuple[str, int, int], ...]) -> Table:
-    settings = msgspec.json.decode(said, type=Data)
+def _read_table(settings_json: bytes, stamp: tuple[tuple[str, int, int], ...]) -> Table:
+    settings = msgspec.json.decode(settings_json, type=Data)
     if settings.file is None or settings.target is None:
         return load(settings.name or "", settings.settings, settings.code)
     return load_table(

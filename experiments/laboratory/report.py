@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from fedping.analysis.figures import PAGE, to_svg
 from fedping.experiments.laboratory.report_curves import Curve, curve, draw_curves, draw_finals, over_bytes
-from fedping.experiments.laboratory.results import read_units
+from fedping.experiments.laboratory.results import SPLITS, read_units
 from fedping.experiments.laboratory.summary import (
     MEANINGS,
     Band,
@@ -238,39 +238,31 @@ _OWN = ("central", "personal", "newcomers", "gain", "personal_worst")
 """What is measured where clients have models of their own; tables show of the last two the deciding metric alone."""
 
 _BESIDE = ("attack", "privacy", "graph")
-"""What stands behind the metrics of models."""
+"""The splits whose columns come after the metrics of models."""
 
-_TESTED = (
-    "test",
-    "local",
-    "local_worst",
-    "newcomers",
-    "trained",
-    "trained_worst",
-    "others",
-    "nodes",
-    "nodes_worst",
-)
+_VALIDATED = ("personal_validation", "validation")
+"""The splits of validation examples, whose columns come after those of test examples."""
 
 
 def columns_of(summary: Summary) -> list[tuple[str, str]]:
     """Return the table's columns, (split, metric): what is shown, and the loss, on every split that there is.
 
-    Behind them are the figures of attacks, what is spent of guarantees, and the graphs of nodes. Where clients have
-    models of their own, these and the shared one come first, side by side metric by metric, and take the place of
-    "local".
+    After them are the figures of attacks, spent privacy budgets, and the graphs of nodes. If clients have models of
+    their own, these and the shared one come first, side by side metric by metric, and replace "local".
     """
     columns = [*summary.shown, *(["loss"] if "loss" not in summary.shown else [])]
-    there = {split for row in summary.variants.values() for split in row.metrics}
+    measured = {split for row in summary.variants.values() for split in row.metrics}
     own = [
         (split, metric)
         for metric in columns
         for split in (_OWN if metric == summary.metric else _OWN[:3])
-        if split in there and "personal" in there
+        if split in measured and "personal" in measured
     ]
+    elsewhere = {*_OWN, *_BESIDE, *_VALIDATED} - {"newcomers"}
     if own:
-        there -= {"local", "local_worst", "newcomers"}
-    splits = [split for split in (*_TESTED, "personal_validation", "validation") if split in there]
+        elsewhere |= {"local", "local_worst", "newcomers"}
+    tested = [split for split in SPLITS if split not in elsewhere]
+    splits = [split for split in (*tested, *_VALIDATED) if split in measured]
     return [*own, *((split, metric) for split in splits for metric in columns), *columns_beside(summary)]
 
 

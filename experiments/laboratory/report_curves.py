@@ -75,7 +75,7 @@ def over_bytes(curves: Sequence[Curve], metrics: pa.Table) -> list[Curve]:
 
     There are none if all variants post about as much a round, or if that was not measured.
     """
-    found = []
+    drawn = []
     for each in curves:
         posted = curve(metrics, each.name, "train", "posted_bytes")
         if posted is None or not posted.mean.all():
@@ -83,11 +83,11 @@ def over_bytes(curves: Sequence[Curve], metrics: pa.Table) -> list[Curve]:
         so_far = np.append(0.0, np.cumsum(posted.mean)) / 1e6
         some = (each.rounds > 0) & (each.rounds < len(so_far))
         at = each.rounds[some]
-        found.append(Curve(each.name, at, each.mean[some], each.half[some], so_far[at.astype(np.intp)]))
-    rates = [each.megabytes[-1] / each.rounds[-1] for each in found if each.megabytes is not None and len(each.rounds)]
-    if len(rates) < len(found) or not rates or max(rates) < APART * min(rates):
+        drawn.append(Curve(each.name, at, each.mean[some], each.half[some], so_far[at.astype(np.intp)]))
+    rates = [each.megabytes[-1] / each.rounds[-1] for each in drawn if each.megabytes is not None and len(each.rounds)]
+    if len(rates) < len(drawn) or not rates or max(rates) < APART * min(rates):
         return []
-    return found
+    return drawn
 
 
 def draw_curves(

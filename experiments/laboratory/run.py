@@ -33,7 +33,7 @@ from fedping.experiments.run_folder import NOTE, OtherRun, claim, noted_of, take
 from fedping.experiments.run_process import forget_locks
 from fedping.protocol import __version__
 from fedping.protocol.digest import canonical_json
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import InvalidSettings, sentences_with
 from fedping.protocol.extensions import Extension, Own, extension_of, recorded, with_recorded_code
 from fedping.protocol.formats import without_format
 from fedping.protocol.source_digest import digest_of_value, own_modules
@@ -75,7 +75,8 @@ def run_experiment(
         claim(out, settings, parts)
     except OtherRun as error:
         if not replace:
-            raise OtherRun(f"{error}, or add --replace to run what has changed anew in this folder") from error
+            error.args = (f"{error}, or add --replace to run again what has changed, in this folder",)
+            raise
         forget_changed(experiment, out, parts, modules)
         take_over(out, settings, parts)
     _forget_binned_auc(units, out, replace)
@@ -125,10 +126,8 @@ def _check_models(units: Iterable[Unit]) -> None:
         if unit.baseline is None and getattr(unit.setup.training, "personal", None) is not None
     }
     for unit in personal.values():
-        try:
+        with sentences_with(unit.where, kind=InvalidSettings):
             check_model(unit.setup, unit.seed)
-        except InvalidSettings as error:
-            raise InvalidSettings(f"{unit.where}{error}") from error
 
 
 def _jobs(experiment: Experiment, jobs: int | None) -> int | None:

@@ -35,6 +35,7 @@ from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.setup import EarlyStopping
 from fedping.experiments.laboratory.tallies import better
 from fedping.experiments.run_folder import Environment, environment_here
+from fedping.protocol.errors import sentences_with
 from fedping.protocol.extensions import ExtensionFailed
 
 
@@ -188,9 +189,8 @@ def train(
     observers.on_round(run.rounds)
     while run.rounds < setup.most_rounds and not run.watchman.stop:
         try:
-            report = rounds.run(sent(run.rounds, rounds.start_weights(held)))
-        except ExtensionFailed as error:
-            raise ExtensionFailed(f"in round {run.rounds + 1}: {error}") from error
+            with sentences_with(f"in round {run.rounds + 1}: ", kind=ExtensionFailed):
+                report = rounds.run(sent(run.rounds, rounds.start_weights(held)))
         except Diverged as error:
             run.notes = (*run.notes, f"stopped in round {run.rounds + 1}: {error}")
             run.final = run.final if setup.early_stopping else {}
@@ -225,10 +225,8 @@ def _evaluated(
 ) -> Measured:
     """Return the metrics of the newest version, with the other figures; keep the version if it is the best so far."""
     problem = problem.after(run.rounds)
-    try:
+    with sentences_with(f"after round {run.rounds}: ", kind=ExtensionFailed):
         measured = measure(problem, run.weights, setup.evaluation.local) | figures
-    except ExtensionFailed as error:
-        raise ExtensionFailed(f"after round {run.rounds}: {error}") from error
     record(run.log, run.rounds, measured)
     if run.watchman.see(run.rounds, measured.get(selection_metric(setup), {})):
         run.best, run.final = run.weights, measured

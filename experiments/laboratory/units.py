@@ -15,6 +15,7 @@ from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.settings.experiment import ONLY_VARIANT
 from fedping.experiments.laboratory.settings.setup import BaselineName, Evaluation
 from fedping.protocol.digest import digest_of
+from fedping.protocol.spec import ModelSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,13 +94,15 @@ class _ProblemSettings(msgspec.Struct, frozen=True):
     partition: Partition
     evaluation: Evaluation
     keeps_last: bool = False
+    spec: ModelSpec | None = None
 
 
 def problem_digest(setup: Setup) -> str:
     """Return a digest of what baselines depend on: model, data, partition, evaluation and stopping."""
     # Without early stopping a baseline now keeps its last version; it once kept the best on validation examples.
     keeps_last = setup.early_stopping is None and bool(setup.data.validation)
-    return digest_of(_ProblemSettings(setup.model, setup.data, setup.partition, setup.evaluation, keeps_last))
+    problem = _ProblemSettings(setup.model, setup.data, setup.partition, setup.evaluation, keeps_last, setup.spec)
+    return digest_of(problem)
 
 
 def _folds(setup: Setup) -> list[int | None]:

@@ -201,8 +201,10 @@ class Validation:
             users = np.arange(begun, min(begun + SEARCHES_AT_A_TIME, self._searches))
             keys = child_keys(child_keys(self._root, _KEYS), users)
             day = self._day + uniforms(child_keys(keys, _DAYS), 1)[:, 0]
-            seen = behave(self._users, ranking, Seekers(users, child_keys(keys, _KEYS), day), self._iterations).seen
-            chose = seen.rank >= 0
-            total += float(seen.loss[chose].sum())
+            interactions = behave(
+                self._users, ranking, Seekers(users, child_keys(keys, _KEYS), day), self._iterations
+            ).seen
+            chose = interactions.rank >= 0
+            total += float(interactions.loss[chose].sum())
             selections += int(chose.sum())
         return total / selections if selections else float("nan")

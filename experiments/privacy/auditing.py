@@ -120,15 +120,15 @@ def _proven(
 ) -> Proven:
     each = (1 - confidence) / 2
 
-    def told(inside: Scores, outside: Scores, threshold: float) -> Proven:
+    def bound_at(inside: Scores, outside: Scores, threshold: float) -> Proven:
         false_positives = _at_most(int(np.sum(outside >= threshold)), len(outside), each)
         false_negatives = _at_most(int(np.sum(inside < threshold)), len(inside), each)
         return Proven(epsilon(false_positives, false_negatives), threshold, false_positives, false_negatives)
 
     choosing, measuring = (inside[::2], outside[::2]), (inside[1::2], outside[1::2])
     thresholds = np.unique(np.quantile(np.concatenate(choosing), np.linspace(0, 1, 201)))
-    best = max((told(*choosing, float(threshold)) for threshold in thresholds), key=best_by)
-    return told(*measuring, best.threshold)
+    best = max((bound_at(*choosing, float(threshold)) for threshold in thresholds), key=best_by)
+    return bound_at(*measuring, best.threshold)
 
 
 def _at_most(count: int, of: int, error: float) -> float:
@@ -312,7 +312,7 @@ def audit(
     loud = updates[np.argmax(np.abs(updates).sum(axis=1))]
     rounds = TestedRounds(clients=effort.per_round, runs=effort.runs, seed=effort.seed)
     member = membership(updates, loud, rounds, line.spec, line.privacy)
-    return replace(result, membership=_told(member.guessed))
+    return replace(result, membership=_guess_of(member.guessed))
 
 
 _WANTED = {
@@ -352,8 +352,8 @@ def _as_sent(privacy: Privacy, spec: ModelSpec, seed: int) -> Callable[[Interact
     def sent(seen: Interactions) -> FloatArray:
         updates = np.asarray(seen.update, np.float64)
         chances = (Chance(rng.bytes) for _ in range(len(seen)))
-        made = contributor.vectors(updates, seen.loss, (seen.rank == 0).astype(np.float64), chances)
-        return made.astype(np.float64)
+        vectors = contributor.vectors(updates, seen.loss, (seen.rank == 0).astype(np.float64), chances)
+        return vectors.astype(np.float64)
 
     return sent
 
@@ -364,10 +364,10 @@ def _guesses(
     there, those = (np.asarray(each.seen.update).any(axis=1) for each in (own, victims))
     known, seen = encode(own.seen)[there], encode(victims.seen)[those]
     return {
-        name: _told(guessed(known, own.attributes[name][there], seen, victims.attributes[name][those], seed=seed))
+        name: _guess_of(guessed(known, own.attributes[name][there], seen, victims.attributes[name][those], seed=seed))
         for name in ATTRIBUTES
     }
 
 
-def _told(found: Guessed) -> Guess:
-    return Guess(found.auc, found.low, found.high)
+def _guess_of(attack: Guessed) -> Guess:
+    return Guess(attack.auc, attack.low, attack.high)

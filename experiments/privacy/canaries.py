@@ -224,9 +224,9 @@ def _client(study: Study, arm: Arm, name: str) -> bytes:
     """Return an id that belongs to an arm."""
     number = 0
     while True:
-        found = uuid.uuid5(uuid.NAMESPACE_URL, f"{study.name} {name} {number}")
-        if enrol(study, str(found)) == arm:
-            return found.bytes
+        id_ = uuid.uuid5(uuid.NAMESPACE_URL, f"{study.name} {name} {number}")
+        if enrol(study, str(id_)) == arm:
+            return id_.bytes
         number += 1
 
 

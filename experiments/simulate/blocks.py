@@ -184,14 +184,14 @@ class OnSpark:
             forget_locks(self._out)
 
 
-def _landed(said: bytes, out: Path, blocks: Sequence[Block], scene: Scene, number: int) -> int:
+def _landed(pickled: bytes, out: Path, blocks: Sequence[Block], scene: Scene, number: int) -> int:
     """Land one of some blocks on an executor, and return the number of its pings."""
     with one_at_a_time(out, number):
-        return _worker(said).land_one(blocks[number], scene)
+        return _worker(pickled).land_one(blocks[number], scene)
 
 
 @lru_cache(maxsize=1)
-def _worker(said: bytes) -> Here:
+def _worker(pickled: bytes) -> Here:
     """Return who does blocks in this executor's process, as long as it does those of one simulation."""
-    experiment, study, hostile, landing = pickle.loads(said)
+    experiment, study, hostile, landing = pickle.loads(pickled)
     return Here(experiment, study, Anybody(experiment, study, hostile), landing, ThreadPoolExecutor(1))

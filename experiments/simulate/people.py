@@ -133,15 +133,17 @@ def _hostile(experiment: Experiment, attack: Attack, study: Study, arm: NDArray[
     submits = np.array([*(arm.submits for arm in study.arms), False])
     submitting = np.flatnonzero(submits[arm])
     count = attack.invented_for(len(submitting))
-    root, tried, found = child_keys(root_key(experiment.seed), _INVENTED), 0, NOBODY
-    while len(found.ids) < count:
+    root, tried, hostile = child_keys(root_key(experiment.seed), _INVENTED), 0, NOBODY
+    while len(hostile.ids) < count:
         ids = uuid_bytes(child_keys(root, np.arange(tried, tried + count)))
         arms = _arms(ids, study)
-        taken = np.flatnonzero(submits[arms])[: count - len(found.ids)]
-        found = Hostile(found.clients, np.concatenate([found.ids, ids[taken]]), np.append(found.arm, arms[taken]))
+        taken = np.flatnonzero(submits[arms])[: count - len(hostile.ids)]
+        hostile = Hostile(
+            hostile.clients, np.concatenate([hostile.ids, ids[taken]]), np.append(hostile.arm, arms[taken])
+        )
         tried += count
     invented = experiment.clients + np.arange(count)
-    return replace(found, clients=np.append(hostile_among(attack, submitting, experiment.seed), invented))
+    return replace(hostile, clients=np.append(hostile_among(attack, submitting, experiment.seed), invented))
 
 
 def uuid_bytes(keys: Keys) -> NDArray[np.uint8]:

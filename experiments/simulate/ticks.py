@@ -74,7 +74,7 @@ def landed_table(envelopes: Envelopes, behaved: Behaved) -> pa.Table:
         "selected_url_was_same_as_search_string": np.where(selected, 0, -1),
         "enter_was_pressed": typed.enter.astype(np.int8),
     }
-    made = {
+    arrow_columns = {
         "document_id": id_column(envelopes.document_ids),
         "client_id": id_column(envelopes.client_ids),
         "received_at": pa.array(envelopes.received_ms),
@@ -83,7 +83,7 @@ def landed_table(envelopes: Envelopes, behaved: Behaved) -> pa.Table:
         "selected_style": text_column(np.where(selected, 2 - seen.bookmarked, 0), _STYLES),
         "study_addon_version": text_column(np.zeros(count, np.int32), (ADDON_VERSION,)),
     }
-    columns = {**made, **{name: pa.array(values) for name, values in numbers.items()}}
+    columns = {**arrow_columns, **{name: pa.array(values) for name, values in numbers.items()}}
     return table_of(FRECENCY_UPDATE, columns, seen.update)
 
 
@@ -201,7 +201,7 @@ class Searchers:
         tick: int,
         iteration: int,
         models: Mapping[str, Models],
-        made: Callable[[Finished], Out],
+        result_of: Callable[[Finished], Out],
     ) -> Iterator[Out]:
         """Let these clients search, and yield what is made of some searches at a time, in the order of arm and version.
 
@@ -210,7 +210,7 @@ class Searchers:
             tick: its number.
             iteration: the study's.
             models: those of each line, by name.
-            made: called in a thread, with at most :data:`SEARCHES_AT_A_TIME` searches.
+            result_of: called in a thread, with at most :data:`SEARCHES_AT_A_TIME` searches.
         """
         jobs = [
             (arm, version, rows[at : at + SEARCHES_AT_A_TIME])
@@ -220,7 +220,7 @@ class Searchers:
 
         def job(each: tuple[int, int, NDArray[np.intp]]) -> Out:
             arm, version, rows = each
-            return made(self._finished(arm, version, searches.at(rows), tick, iteration, models))
+            return result_of(self._finished(arm, version, searches.at(rows), tick, iteration, models))
 
         yield from self._pool.map(job, jobs)
 
@@ -296,11 +296,11 @@ class TickMaker:
             first: the first of these clients.
         """
 
-        def made(one: Finished) -> tuple[str | None, int, pa.Table]:
+        def landed_part(one: Finished) -> tuple[str | None, int, pa.Table]:
             return self._study.arms[one.arm].line, one.version, self._table(one, tick)
 
         searches = self._searchers.searching(tick, means, models, first)
-        return joined(self._searchers.finished(searches, tick, iteration, models, made))
+        return joined(self._searchers.finished(searches, tick, iteration, models, landed_part))
 
     def _table(self, one: Finished, tick: int) -> pa.Table:
         line, behaved, keys = self._study.arms[one.arm].line, one.behaved, one.searches.keys
@@ -327,8 +327,8 @@ def document_ids(keys: Keys) -> NDArray[np.uint8]:
 
 def joined(tables: Iterable[tuple[str | None, int, pa.Table]]) -> list[Part]:
     """Return tables, each with its line and version, one per partition, in the order of lines and versions."""
-    found: dict[tuple[str | None, int], list[pa.Table]] = {}
+    of_partition: dict[tuple[str | None, int], list[pa.Table]] = {}
     for line, version, table in tables:
-        found.setdefault((line, version), []).append(table)
-    order = sorted(found, key=lambda key: (key[0] or "", key[1]))
-    return [Part(line, version, pa.concat_tables(found[line, version])) for line, version in order]
+        of_partition.setdefault((line, version), []).append(table)
+    order = sorted(of_partition, key=lambda key: (key[0] or "", key[1]))
+    return [Part(line, version, pa.concat_tables(of_partition[line, version])) for line, version in order]

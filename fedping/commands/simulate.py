@@ -117,19 +117,19 @@ class StudyOptions:
 
 
 def _is_of_laboratory(path: Path) -> bool:
-    """Return whether a file has a [model] and no study; False if it can't be read, which is reported later.
+    """Return whether a file has a [model] or [line] and no study; False if it can't be read (reported later).
 
     Raises:
-        InvalidSettings: it has neither.
+        InvalidSettings: it has none of these.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    if "model" not in tables and "study" not in tables:
+    if tables.keys().isdisjoint({"model", "line", "study"}):
         raise InvalidSettings(
-            f"the file {path} describes nothing to simulate: it has neither a [model], as laboratory experiments have, "
-            'nor study = "...", the study file that an experiment is about'
+            f"the file {path} describes nothing to simulate: it has neither a [model] or [line], as laboratory "
+            'experiments have, nor study = "...", the study file that an experiment is about'
         )
     return "study" not in tables
 

@@ -18,7 +18,7 @@ from fedping.main import main
 from tests.support import forked
 from tests.support.dashboard_server import DashboardServer, running_dashboard, start_dashboard
 from tests.support.ingest_app import PATH, landed_ids, make_store
-from tests.support.ingest_server import ROOT, descendants, free_port
+from tests.support.ingest_server import descendants, free_port
 from tests.support.pings import ping_json
 from tests.support.processes import left_over, wait_until
 
@@ -181,15 +181,20 @@ def _listens(pid: int, port: int) -> bool:
     ],
 )
 def test_what_keeps_it_from_starting_is_one_sentence(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    sentence: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # the folder of runs is made here
     check_kept_from_starting(tmp_path, arguments, sentence, lambda words: (main(words), capfd.readouterr().err))
 
 
 def test_what_keeps_it_from_starting_is_one_sentence_of_its_process(tmp_path: Path) -> None:
     def ran(words: list[str]) -> tuple[int, str]:
         command = [sys.executable, "-m", "fedping", *words]
-        done = forked.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+        done = forked.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
         return done.returncode, done.stderr
 
     taken = "port {taken} of 127.0.0.1 is in use by another program; stop it"

@@ -56,6 +56,7 @@ def settings_of(kind: Any, path: str = "") -> set[str]:
 def test_every_setting_of_the_file_has_a_field():
     wanted = (settings_of(Head) | settings_of(Setup) | settings_of(OfSpec, "model")) - {"variants", "model"}
     wanted -= {"data.code"}  # which is worked out
+    wanted = {path for path in wanted if path.partition(".")[0] != "spec"}  # of which [model] is the short form
     wanted |= {f"model.{ask.name}" for model in models() for ask in model.settings}
     paths = {field.path for field in fields_of(laboratory_nodes())}
     paths |= {f"{each.path}.{each.tag}" for each in choices_of(laboratory_nodes()) if each.tag}
@@ -133,6 +134,22 @@ def test_only_the_settings_of_what_is_chosen_count():
     form = {"data@": "users", "data@users.users": "50", "data@set.test": "0.5", "partition@iid.clients": "3"}
     assert tables_of(form, [])["data"] == {"users": 50}
     assert "partition" not in tables_of(form, [])
+
+
+def test_the_form_of_a_file_with_a_line_has_the_settings_and_defaults_of_the_line():
+    tables = {
+        "rounds": 3,
+        "model": {"name": "logistic-regression"},
+        "data": {"name": "digits"},
+        "line": {"training": {"algorithm": "local", "epochs": 2, "rate": 0.5}, "pipeline": {"weighting": "ping"}},
+        "variants": [{"name": "slow", "line.training.rate": 0.1}],
+    }
+    assert isinstance(judge(toml_text(tables)), Judged)
+    filled = filled_form(tables)
+    assert filled.unplaced == []
+    assert filled.values["server.min_clients"] == "100"
+    assert experiment(tables_of(filled.values, filled.arms)).digest == experiment(tables).digest
+    assert filled_form({**tables, "line": {"guard": {}}}).unplaced == ["line"]
 
 
 def test_a_setting_that_the_form_does_not_know_is_named():

@@ -45,7 +45,7 @@ def test_no_one_client_moves_the_demos_model_by_much_under_the_default_of_new_st
 
     def losses(variant: str) -> list[float]:
         setup = experiment.variants[variant]
-        setup = replace(setup, server=replace(setup.server, clip=clip))
+        setup = replace(setup, pipeline=replace(setup.pipeline, clip=clip))
         found = losses_of(setup, prepare(setup, 1, None), 1)
         return [found[0], found[15]]
 

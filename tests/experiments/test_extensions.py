@@ -32,7 +32,6 @@ from fedping.dashboard.runs.form.values import filled_form, tables_of
 from fedping.dashboard.runs.judging import Judged, Problem, judge
 from fedping.experiments.laboratory.models import data_sets
 from fedping.experiments.laboratory.preparing import prepare
-from fedping.experiments.laboratory.rounds import study_of
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, experiment_of
 from fedping.experiments.laboratory.settings.merging import merged, nested
@@ -183,7 +182,7 @@ def test_what_is_written_down_has_the_code_and_all_the_settings(site: Path, tmp_
     before = experiment()
     setup = before.variants["federated"]
     digest = extensions.registered("optimizer", "lion").code  # type: ignore[union-attr]
-    said = setup.server.optimizer
+    said = setup.pipeline.optimizer
     assert (said.name, said.settings, said.code) == ("lion", {"rate": 0.3, "beta": 0.9}, digest)  # type: ignore[union-attr]
     assert [each.settings for each in setup.upload] == [{"by": 4.0, "breaks": ""}, {"bits": 24, "most": 100.0}]  # type: ignore[union-attr]
     assert all(len(each.code) == 64 for each in setup.upload)  # type: ignore[union-attr]
@@ -236,7 +235,7 @@ def small_study_of(settings: Experiment) -> Study:
     """Return a study with the server's optimizer of an experiment."""
     study = small_study()
     [line] = study.lines
-    pipeline = replace(line.pipeline, optimizer=settings.variants["federated"].server.optimizer)
+    pipeline = replace(line.pipeline, optimizer=settings.variants["federated"].pipeline.optimizer)
     return replace(study, lines=(replace(line, pipeline=pipeline),))
 
 
@@ -447,7 +446,7 @@ def test_a_client_algorithm_that_breaks_is_named_with_the_round(tmp_path: Path) 
 @pytest.mark.usefixtures("site")
 def test_a_class_keeps_its_state() -> None:
     setup = small(server__optimizer={"optimizer": "halving", "rate": 4}).variants["federated"]
-    line = study_of(prepare(setup, 1, None).spec, setup.training, setup.server).lines[0]
+    line = prepare(setup, 1, None).line
     weights, state = np.zeros(line.spec.m), first_state(line)
     for expected in (4.0, 6.0, 7.0):
         weights, state = step_arrays(line, weights, state, np.ones(line.spec.m))
@@ -612,7 +611,7 @@ def test_a_module_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_they_travel_to_a_process_that_does_not_have_them(site: Path, tmp_path: Path) -> None:
-    server = experiment().variants["federated"].server
+    server = experiment().variants["federated"].pipeline
     for kind in extensions.KINDS:
         extensions.all_of(kind)
     (tmp_path / "packed").write_bytes(extensions.packed().data)

@@ -22,7 +22,6 @@ from fedping.client_sim.learning.submodel import Part
 from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.evaluation import blocks, evaluate
 from fedping.experiments.laboratory.preparing import prepare
-from fedping.experiments.laboratory.rounds import study_of
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.tallies import (
     Classification,
@@ -286,7 +285,7 @@ def test_clients_own_models_are_measured_before_they_are_merged(tmp_path: Path) 
 
     [setup] = experiment.variants.values()
     problem = prepare(setup, 1, None)
-    rounds = memory_rounds(study_of(problem.spec, setup.training, setup.server).lines[0], problem.ids)
+    rounds = memory_rounds(problem.line, problem.ids)
     cohorts = Cohorts(setup, problem)
     for number in range(2):
         start = rounds.weights

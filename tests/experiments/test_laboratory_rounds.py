@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,8 +20,7 @@ from fedping.model_store.store import open_store
 from fedping.protocol.links import Sign
 from fedping.protocol.pipeline import Adam, GradientDescent, MeanOfSigns, Momentum, Pipeline, RProp
 from fedping.protocol.spec import ModelSpec, Step, Weight
-from fedping.protocol.study import Study
-from fedping.protocol.training import OneGradient
+from fedping.protocol.study import Line, Study
 from fedping.protocol.upload import sending
 from fedping.server_jobs.round import Engine
 from fedping.server_jobs.round.engine import engine_named
@@ -34,7 +34,7 @@ CLIENTS = 300
 def study(pipeline: Pipeline) -> Study:
     step = Step(start=0.1, min=1e-6, max=50.0)
     weights = tuple(Weight(name=f"w{i}", start=0.25 * i, step=step, integer=i == 4) for i in range(M))
-    return study_of(ModelSpec(name="five", model="any", weights=weights), OneGradient(), pipeline)
+    return study_of(Line(name=LINE, spec=ModelSpec(name="five", model="any", weights=weights), pipeline=pipeline))
 
 
 def ids() -> Any:
@@ -91,7 +91,7 @@ def test_files_and_memory_come_to_the_same_bits(tmp_path: Path, pipeline: Pipeli
 def test_signs_as_bits_come_to_the_same_from_files_as_in_memory(tmp_path: Path, zero: Any) -> None:
     upload = (Sign(zero=zero),)
     plain = study(PIPELINES[0])
-    made = study_of(plain.lines[0].spec, OneGradient(), PIPELINES[0], upload)
+    made = study_of(msgspec.structs.replace(plain.lines[0], upload=upload))
 
     def encoded(number: int, weights: np.ndarray) -> Iterator[Updates]:
         for block in cohort(number, weights):
@@ -125,7 +125,7 @@ def test_http_and_memory_come_to_the_same_model(tmp_path: Path) -> None:
 def test_a_limit_on_examples_is_the_same_in_memory_over_files_and_over_http(tmp_path: Path) -> None:
     """Examples go up to 19, and a ping counts as 5: as a study's round does."""
     plain = study(PIPELINES[0]).lines[0]
-    made = study_of(plain.spec, OneGradient(), plain.pipeline, most_examples=5)
+    made = study_of(plain, most_examples=5)
     in_memory = run(memory_rounds(made.lines[0], ids(), most_examples=5))
     believed = run(memory_rounds(made.lines[0], ids()))
     assert np.abs(np.subtract(in_memory[-1][1], believed[-1][1])).max() > 0.01

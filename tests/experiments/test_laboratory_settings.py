@@ -27,8 +27,8 @@ def test_what_is_not_said_is_the_plain_federated_gradient_descent() -> None:
     assert (experiment.name, experiment.seeds, list(experiment.variants)) == ("small", (1,), ["federated"])
     setup = experiment.variants["federated"]
     assert setup.training == OneGradient()
-    assert setup.server.optimizer == GradientDescent()
-    assert (setup.server.weighting, setup.server.min_clients, setup.where) == ("examples", 1, "memory")
+    assert setup.pipeline.optimizer == GradientDescent()
+    assert (setup.pipeline.weighting, setup.pipeline.min_clients, setup.where) == ("examples", 1, "memory")
 
 
 def test_a_number_of_seeds_is_the_seeds_from_one_on() -> None:
@@ -48,9 +48,9 @@ def test_variants_change_settings_by_table_or_by_dotted_key() -> None:
     assert plain.training == LocalSteps(rate=0.5, steps=4)
     assert (more.training, more.rounds) == (LocalSteps(rate=0.5, steps=9), 5)
     assert other.training == OneGradient()
-    assert other.server.optimizer == RProp()
-    assert {each.server.weighting for each in (plain, more, other)} == {"client"}
-    assert plain.server.optimizer == GradientDescent(rate=0.1)
+    assert other.pipeline.optimizer == RProp()
+    assert {each.pipeline.weighting for each in (plain, more, other)} == {"client"}
+    assert plain.pipeline.optimizer == GradientDescent(rate=0.1)
 
 
 def test_another_choice_replaces_the_table_and_the_same_choice_does_not() -> None:
@@ -231,7 +231,7 @@ def test_the_example_of_the_reference_can_be_meant() -> None:
     example = text.partition("## Laboratory experiment file")[2].partition("```toml\n")[2].partition("```")[0]
     experiment = experiment_of(tomllib.loads(example), name="reference", folder=Path())
     assert list(experiment.variants) == ["FedAvg", "FedAvg, 5 clients"]
-    assert [setup.server.weighting for setup in experiment.variants.values()] == ["examples", "client"]
+    assert [setup.pipeline.weighting for setup in experiment.variants.values()] == ["examples", "client"]
 
 
 BELOW = """

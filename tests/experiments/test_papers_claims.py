@@ -123,7 +123,7 @@ def test_local_steps_need_a_third_of_the_rounds_at_first_and_on_some_data_never_
 def test_the_mean_of_sampled_clients_is_that_of_all_in_expectation(breast_cancer: Experiment, name: str) -> None:
     """With equal chances and one vote each, over thousands of rounds: a z-test of each weight's update."""
     setup = breast_cancer.variants[name]
-    assert setup.server.weighting == "client"
+    assert setup.pipeline.weighting == "client"
     problem = prepare(setup, 1, None)
     everyone = np.arange(len(problem.train))
     updates = np.empty((len(everyone), problem.spec.m))

@@ -10,12 +10,12 @@ from sklearn.datasets import make_blobs
 
 from fedping.client_sim.learning import Examples, cohort_updates, learner_for, model_spec
 from fedping.experiments.laboratory.rounds import Rounds, Updates
-from fedping.experiments.laboratory.rounds.study import study_of
+from fedping.experiments.laboratory.rounds.study import LINE, study_of
 from fedping.experiments.laboratory.rounds.updates import repetitions
 from fedping.experiments.simulate.people import uuid_bytes
 from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.pipeline import GradientDescent, Mean, Pipeline, Recluster
-from fedping.protocol.study import Study
+from fedping.protocol.study import Line, Study
 from fedping.protocol.training import LocalSteps
 from fedping.server_jobs.round.engine import engine_named
 from tests.support.laboratory_rounds import file_rounds, memory_rounds
@@ -33,7 +33,7 @@ def study(aggregate: Mean | Recluster, counts: bool = True) -> Study:
     start = np.append(X[:K].ravel(), np.zeros(K if counts else 0))
     spec = model_spec("k-means", {"features": D, "clusters": K, "counts": counts}, start=start)
     pipeline = Pipeline(optimizer=GradientDescent(), aggregate=aggregate, weighting="examples", min_clients=1)
-    return study_of(spec, LocalSteps(rate=1.0, steps=5), pipeline)
+    return study_of(Line(name=LINE, spec=spec, training=LocalSteps(rate=1.0, steps=5), pipeline=pipeline))
 
 
 def cohort(made: Study, rounds: Rounds) -> Iterable[Updates]:

@@ -169,7 +169,7 @@ def test_users_of_a_simulated_study_keep_none() -> None:
 
     [setup] = experiment("scaffold").variants.values()
     spec = model_spec("logistic-regression", {"features": 30}, training=setup.training)
-    study = public_study(study_of(spec, setup.training, setup.server))
+    study = public_study(study_of(setup.line(spec)))
     check_clients(study)
     with pytest.raises(InvalidSettings, match=r"'scaffold' keeps state"):
         check_clients(study, keeps_state=False)

@@ -260,7 +260,7 @@ ADDED = (
     ("protocol/pipeline.py", "class Pipeline(Struct"),
     ("protocol/spec.py", "class ModelSpec(Struct"),
     ("model_store/version.py", "class Lineage(Struct"),
-    ("experiments/laboratory/settings/setup.py", "class Setup(Struct"),
+    ("experiments/laboratory/settings/setup.py", "class Setup(LineSettings"),
 )
 
 FROM_OUTSIDE = """

@@ -23,7 +23,6 @@ from fedping.model_store.store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.pipeline import GradientDescent, Mean, Pipeline
 from fedping.protocol.study import Study
-from fedping.protocol.training import OneGradient
 from fedping.server_jobs.optimize import BrokenLink
 from fedping.server_jobs.optimize.pipeline import CONSTRAINTS, OPTIMIZERS
 from fedping.server_jobs.round import Engine, NumpyEngine, RoundOptions, recompute, run_round
@@ -62,7 +61,7 @@ def ids() -> Any:
 def study_with(aggregate: Any, optimizer: Any = None, constraints: tuple[Any, ...] = (), m: int = M) -> Study:
     line = line_of(m, optimizer=optimizer or GradientDescent(rate=0.5), aggregate=aggregate, min_clients=1)
     spec = msgspec.structs.replace(line.spec, constraints=constraints)
-    return study_of(spec, OneGradient(), line.pipeline)
+    return study_of(msgspec.structs.replace(line, spec=spec))
 
 
 def cohort(round_: int, weights: np.ndarray, pings: int = 200, block: int = 64) -> Iterator[Updates]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedping.client_sim.learning import Diverged
-from fedping.experiments.laboratory.rounds.study import study_of
+from fedping.experiments.laboratory.rounds.study import LINE, study_of
 from fedping.experiments.laboratory.rounds.updates import Updates
 from fedping.main import main
 from fedping.model_store import open_store
@@ -15,8 +15,7 @@ from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.model import ModelDocument, UnfitModel, validate_spec
 from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Pipeline, RProp, Yogi
 from fedping.protocol.spec import NonNegative, OrderedCutoffs
-from fedping.protocol.study import Study
-from fedping.protocol.training import OneGradient
+from fedping.protocol.study import Line, Study
 from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.laboratory_rounds import file_rounds, memory_rounds
@@ -131,7 +130,7 @@ def test_what_breaks_the_spec_is_told_by_name() -> None:
 
 def test_the_laboratory_ends_a_run_there_in_memory_and_in_files_alike(tmp_path: Path) -> None:
     line = study_with(GradientDescent(rate=10.0)).lines[0]
-    study = study_of(line.spec, OneGradient(), line.pipeline)
+    study = study_of(Line(name=LINE, spec=line.spec, pipeline=line.pipeline))
     ids = np.random.default_rng(1).integers(0, 256, (12, 16), dtype=np.uint8)
     clients = np.arange(12)
     ones = np.ones(12, dtype=np.int64)

@@ -378,7 +378,7 @@ def file_bases() -> dict[str, dict[str, Any]]:
         "stateful": {**plain, "training": SCAFFOLD, "server": {"weighting": "client"}},
         "gossip": {**local, "gossip": {"graph": "ring"}},
         "co_op": {**local, "co_op": {}},
-        "private": {**plain, "privacy": {"central": CENTRAL}},
+        "private": {**plain, "privacy": {"central": CENTRAL}, "server": {"weighting": "client"}},
     }
 
 

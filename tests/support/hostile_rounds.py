@@ -13,7 +13,6 @@ from fedping.experiments.laboratory.rounds.study import study_of
 from fedping.experiments.laboratory.rounds.updates import repetitions
 from fedping.protocol.pipeline import GradientDescent
 from fedping.protocol.study import Study
-from fedping.protocol.training import OneGradient
 from fedping.server_jobs.round import Engine
 from tests.support.laboratory_rounds import file_rounds
 from tests.support.rounds import line_of
@@ -35,7 +34,7 @@ def study_with(m: int = M, **pipeline: Any) -> Study:
     """Return a study of one line, whose weights begin at 0, with a pipeline of these settings."""
     settings = {"optimizer": GradientDescent(rate=0.5), "min_clients": 1, **pipeline}
     line = line_of(m, **settings)
-    return study_of(line.spec, OneGradient(), line.pipeline)
+    return study_of(line)
 
 
 def untouched(clients: np.ndarray, updates: np.ndarray) -> np.ndarray:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedping.dashboard.runs.form.nodes import Choice, Field, Node, Option, Table, fields_of
 from fedping.dashboard.runs.form.schema import KIND, laboratory_nodes, nodes_for
 from fedping.dashboard.runs.judging import Problem
-from fedping.experiments.laboratory.settings.merging import Raw, nested, toml_value
+from fedping.experiments.laboratory.settings.experiment import DEFAULTS_OF_LINE
+from fedping.experiments.laboratory.settings.merging import LINE_TABLE, Raw, merged, nested, toml_value, without_line
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.settings_file import value_text
 
 ON = "on"
@@ -47,6 +50,9 @@ class Filled:
 
 def filled_form(tables: Mapping[str, Any]) -> Filled:
     """Return the form of an experiment's tables, which need not be valid."""
+    if LINE_TABLE in tables:
+        with suppress(InvalidSettings):  # then the form lists [line] among the settings without a field
+            tables = merged(DEFAULTS_OF_LINE, without_line(tables))
     kind = {KIND: "study"} if "study" in tables else {}
     nodes = nodes_for(kind)
     values = kind | {each.name: ON for each in fields_of(nodes) if each.widget == "flag" and each.default == "true"}

@@ -124,7 +124,7 @@ class GossipRounds:
                 f"GB, and there is room for {MOST_BYTES / 1e9:.1f} GB; set fewer 'clients' in [partition], or take a "
                 "smaller model"
             )
-        self._settings, self._pipeline, self._problem = setup.gossip, setup.server, problem
+        self._settings, self._pipeline, self._problem = setup.gossip, setup.pipeline, problem
         self._adjacent = adjacency(setup.gossip, _names(problem), problem.seed)
         self._message = 8 * spec.m * setup.gossip.exchanges  # bytes to a neighbour in a round
         self._shards = shard_of(problem.ids)

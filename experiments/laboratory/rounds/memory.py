@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from fedping.experiments.laboratory.resuming import Arrays, Part
 from fedping.experiments.laboratory.rounds.server import Delivered, diverged
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes
 from fedping.protocol.encodings.dense import dense_payloads
+from fedping.protocol.errors import sentences_with
 from fedping.protocol.extensions import ExtensionFailed
 from fedping.protocol.landing import SHARDS, shard_of
 from fedping.protocol.links import name_of
@@ -130,13 +131,9 @@ class MemoryChannel:
             self._publish(*self._round.stepped(self._exact, self._state, self._key))
         return True
 
-    @contextmanager
-    def _named_round(self) -> Iterator[None]:
+    def _named_round(self) -> AbstractContextManager[None]:
         """Add the number of the round to the error of a broken link."""
-        try:
-            yield
-        except BrokenLink as error:
-            raise BrokenLink(f"round {self._number} came to nothing: {error}") from error
+        return sentences_with(f"round {self._number} came to nothing: ", kind=BrokenLink)
 
     @property
     def _key(self) -> bytes:

@@ -24,7 +24,7 @@ def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds
 
     Args:
         setup: the settings.
-        problem: has the model's spec and the clients' ids.
+        problem: has the line and the clients' ids.
         folder: an empty folder, which gets ``store`` and ``landing`` unless the rounds are in memory.
 
     Raises:
@@ -37,8 +37,8 @@ def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds
         yield GossipRounds(setup, problem)
         return
     most = setup.limits.examples if setup.limits else None
-    study = study_of(problem.spec, setup.training, setup.server, setup.upload, setup.privacy, most)
-    receiving(study.lines[0])  # raises before the first round
+    study = study_of(problem.line, most)
+    receiving(problem.line)  # raises before the first round
     with _channel(setup, study, problem, folder) as channel:
         yield ServerRounds(channel)
 

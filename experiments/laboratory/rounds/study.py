@@ -7,36 +7,30 @@ import numpy as np
 from fedping.client_sim.learning.batch import Clients
 from fedping.client_sim.privacy import has_turn
 from fedping.experiments.laboratory.preparing import Problem
+from fedping.experiments.laboratory.settings.setup import LINE
 from fedping.protocol.limits import Limits
-from fedping.protocol.links import Upload
 from fedping.protocol.ping import PRIVATE_UPDATE
-from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Privacy
-from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Arm, Line, Study
-from fedping.protocol.training import Training
 
-STUDY, LINE, ARM = "laboratory", "main", "federated"
+__all__ = ["ARM", "LINE", "STUDY", "study_of", "with_a_turn"]
+
+STUDY, ARM = "laboratory", "federated"
 
 
-def study_of(
-    spec: ModelSpec,
-    training: Training,
-    pipeline: Pipeline,
-    upload: Upload = (),
-    privacy: Privacy | None = None,
-    most_examples: int | None = None,
-) -> Study:
-    """Return the study: what an operator would create to train this model on real clients.
+def study_of(line: Line, most_examples: int | None = None) -> Study:
+    """Return the study that an operator would create to train a line on real clients.
 
-    A ping counts as ``most_examples`` at most; None for no limit.
+    Args:
+        line: the line, named :data:`LINE`.
+        most_examples: maximum number of examples for which a ping counts; None for no limit.
     """
-    own = getattr(training, "personal", None) is not None
+    personal = getattr(line.training, "personal", None) is not None
     return Study(
         name=STUDY,
-        pings="model-update" if privacy is None else PRIVATE_UPDATE.name,
-        arms=(Arm(name=ARM, share=1.0, line=LINE, applies=True, submits=True, personal=own),),
-        lines=(Line(name=LINE, spec=spec, training=training, upload=upload, pipeline=pipeline, privacy=privacy),),
+        pings="model-update" if line.privacy is None else PRIVATE_UPDATE.name,
+        arms=(Arm(name=ARM, share=1.0, line=line.name, applies=True, submits=True, personal=personal),),
+        lines=(line,),
         limits=None if most_examples is None else Limits(examples=most_examples),
     )
 

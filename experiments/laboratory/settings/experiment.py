@@ -1,12 +1,18 @@
-"""An experiment's file: variants of one setup, each trained once per seed, and how they are read."""
+"""An experiment's file: variants of one setup, each trained once per seed, and how they are read.
+
+A file has the settings of a line in tables of its own, such as [training] and [server], or writes them as a study
+does, in [line]. Both are read as the same :class:`Setup`. They differ in defaults: those of a [line] are a study's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import replace
 
 from fedping.client_sim.data import DATASETS
@@ -14,30 +20,34 @@ from fedping.client_sim.learning.registry import LEARNERS
 from fedping.client_sim.models.ranking_model import CODE
 from fedping.experiments.laboratory.models import OfSpec
 from fedping.experiments.laboratory.settings.merging import (
+    LINE_TABLE,
     LONGEST_NAME,
+    SETTINGS_OF_LINE,
     Raw,
     assignments,
     laid_over,
     merged,
     nested,
+    of_file,
     variants_of,
     with_grid,
 )
 from fedping.experiments.laboratory.settings.setup import Setup
 from fedping.protocol.digest import digest_of
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import InvalidSettings, sentences_with
 from fedping.protocol.extensions import Extension, OddSettings, checked_at, registered
+from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.rules import check
 from fedping.protocol.settings_file import converted, read_toml, validation_message
 from fedping.protocol.spec import Name
 
 DEFAULTS: Raw = {"server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 1, "weighting": "examples"}}
-"""Defaults that differ from a study's: nobody's privacy is at stake, so one client is enough."""
+"""Defaults of a file without a [line] that differ from a study's: no privacy is at stake, so one client is enough."""
+
+DEFAULTS_OF_LINE: Raw = {"server": {key: to_builtins(getattr(Pipeline(), key)) for key in DEFAULTS["server"]}}
+"""The same settings in a file with a [line]: a study's defaults."""
 
 ONLY_VARIANT = "federated"
-
-# """Extensions named in tables without a union of settings: models that rank pages, and data sets."""
-
 
 OF_EVERY_RANKING_MODEL = ("gradient", CODE)
 """The settings of a ranking model that are not the extension's own."""
@@ -68,9 +78,6 @@ class Head(Struct, frozen=True, kw_only=True):
     variants: tuple[dict[str, Any], ...] = ()
 
 
-# """Reading an experiment's file."""
-
-
 def experiment_from_toml(path: Path, changes: Sequence[str] = (), over: Sequence[str] = ()) -> Experiment:
     """Read a laboratory experiment; paths in it are relative to its file.
 
@@ -82,13 +89,12 @@ def experiment_from_toml(path: Path, changes: Sequence[str] = (), over: Sequence
     Raises:
         InvalidSettings: the file cannot be read, or has invalid settings.
     """
-    raw = read_toml(path, "experiment file")
-    try:
+    tables = read_toml(path, "experiment file")
+    with sentences_with(f"the experiment file {path}: "):
+        raw = of_file(tables)
         _refuse_unheeded(raw, changes, over)
         changed = _changed(raw, changes, over)
         return experiment_of(changed, name=path.stem, folder=path.parent)
-    except InvalidSettings as error:
-        raise InvalidSettings(f"the experiment file {path}: {error}") from error
 
 
 def _changed(raw: Raw, changes: Sequence[str], over: Sequence[str]) -> Raw:
@@ -133,8 +139,29 @@ def experiment_of(raw: Mapping[str, Any], *, name: str, folder: Path) -> Experim
     Raises:
         InvalidSettings: a setting is invalid; the sentence says where.
     """
+    with _as_written(raw):
+        return _experiment(of_file(raw), name, folder)
+
+
+@contextmanager
+def _as_written(raw: Mapping[str, Any]) -> Iterator[None]:
+    """Have errors name the tables of a [line] if the file has one."""
+    try:
+        yield
+    except InvalidSettings as error:
+        if LINE_TABLE in raw:
+            error.args = (_TABLE_OF_LINE.sub(lambda found: f"[line.{_IN_LINE[found[1]]}", str(error)),)
+        raise
+
+
+_IN_LINE = {name: key for key, name in SETTINGS_OF_LINE.items()}
+_TABLE_OF_LINE = re.compile(rf"\[({'|'.join(_IN_LINE)})\b")
+
+
+def _experiment(raw: Raw, name: str, folder: Path) -> Experiment:
     head = converted(raw, Head, "")
-    base = merged(DEFAULTS, {key: value for key, value in raw.items() if key not in Head.__struct_fields__})
+    tables = {key: value for key, value in raw.items() if key not in (LINE_TABLE, *Head.__struct_fields__)}
+    base = merged(DEFAULTS_OF_LINE if LINE_TABLE in raw else DEFAULTS, tables)
     seeds = tuple(range(1, head.seeds + 1)) if isinstance(head.seeds, int) else head.seeds
     repeated = [seed for seed in seeds if seeds.count(seed) > 1]
     if repeated:
@@ -159,7 +186,7 @@ def _refuse_names_of_baselines(variants: Mapping[str, Setup]) -> None:
 def _variants(base: Raw, variants: tuple[dict[str, Any], ...]) -> dict[str, Setup]:
     if not variants:
         return {ONLY_VARIANT: _setup(base)}
-    found: dict[str, Setup] = {}
+    setups: dict[str, Setup] = {}
     for number, variant in enumerate(variants, 1):
         name = variant.get("name")
         if not isinstance(name, str):
@@ -169,25 +196,41 @@ def _variants(base: Raw, variants: tuple[dict[str, Any], ...]) -> dict[str, Setu
                 f"variant {number} is named '{name}', which is no name for a folder; use {LONGEST_NAME} "
                 "letters at most, without '/', and no '.' in front"
             )
-        if name in found:
+        if name in setups:
             raise InvalidSettings(f"two variants are named '{name}'; rename one of them")
         changes = nested({key: value for key, value in variant.items() if key != "name"})
-        try:
-            found[name] = _setup(laid_over(base, changes))
-        except InvalidSettings as error:
-            whose = "" if _trouble(base) == str(error) else f"variant '{name}': "
-            raise InvalidSettings(f"{whose}{error}") from error
+        setups[name] = _variant(name, base, changes)
         if "server" in changes:
-            check("server of a file", found[name].parts, f"variant '{name}': ")
-    return found
+            check("server of a file", setups[name].parts, f"variant '{name}': ")
+    return setups
+
+
+def _variant(name: str, base: Raw, changes: Raw) -> Setup:
+    """Return the setup of a variant; an error names it unless the tables of all variants have the same error."""
+    try:
+        return _setup(laid_over(base, changes))
+    except InvalidSettings as error:
+        if _trouble(base) != str(error):
+            error.args = (f"variant '{name}': {error}",)
+        raise
 
 
 def _setup(tables: Raw) -> Setup:
-    return converted(with_code(tables), Setup, "")
+    spec = tables.get("spec")
+    if not isinstance(spec, Mapping):
+        return converted(with_code(tables), Setup, "")
+    if "model" in tables:
+        raise InvalidSettings("[model] and [line.spec] both describe the model. Remove one of them")
+    settings = spec.get("settings", {})
+    model = {"name": spec.get("model"), **(settings if isinstance(settings, Mapping) else {})}
+    coded = with_code({**tables, "model": model})
+    if isinstance(settings, Mapping):
+        settings = {key: value for key, value in coded["model"].items() if key != "name"}
+    return converted({**coded, "spec": {**spec, "settings": settings}}, Setup, "")
 
 
 def _trouble(tables: Raw) -> str | None:
-    """Return what is wrong with the tables that variants have in common; they need not be whole without these."""
+    """Return the error of the tables that variants share; they need not be complete without these."""
     try:
         _setup(tables)
     except InvalidSettings as error:

@@ -8,12 +8,17 @@ from itertools import product
 from math import prod
 from typing import Any, TypeAlias
 
+from msgspec.structs import fields
+
+from fedping.experiments.laboratory.settings.setup import Setup
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.study import Line, LineSettings
 
 Raw: TypeAlias = dict[str, Any]
 
 CHOICES = {
     "model": "name",
+    "spec": "model",
     "training": "algorithm",
     "optimizer": "optimizer",
     "aggregate": "by",
@@ -39,6 +44,54 @@ LONGEST_NAME = 64
 
 SOURCES = ("name", "file", "users")
 """The sources of [data]; each has its own settings."""
+
+LINE_TABLE = "line"
+"""The table in which a file may write the settings of a line as a study does."""
+
+SETTINGS_OF_LINE = {"spec": "spec"} | {
+    field.name: field.encode_name for field in fields(Setup) if field.name in LineSettings.__struct_fields__
+}
+"""The settings of a [line], by their names in a study's line, with those in a file without a [line]."""
+
+_INSTEAD = {
+    "length": ", and set 'rounds' of the experiment",
+    "early_stopping": ", or set [early_stopping] of the experiment",
+    "participation": ", or set [sampling] of the experiment",
+}
+"""For settings of a study's line that a [line] does not have, those of an experiment in their place."""
+
+
+def of_file(raw: Mapping[str, Any]) -> Raw:
+    """Return a file's tables in the form without a [line], of which an empty table stays if the file has one."""
+    return {**without_line(raw), LINE_TABLE: {}} if LINE_TABLE in raw else dict(raw)
+
+
+def without_line(tables: Mapping[str, Any]) -> Raw:
+    """Return tables with the settings of their [line] where a file without one has them.
+
+    Raises:
+        InvalidSettings: [line] has an unknown setting, or one that the tables have outside of it too.
+    """
+    if LINE_TABLE not in tables:
+        return dict(tables)
+    line = tables[LINE_TABLE]
+    if not isinstance(line, Mapping):
+        raise InvalidSettings("'line' is not a table. Write the settings of a study's line in [line]")
+    result = {key: value for key, value in tables.items() if key != LINE_TABLE}
+    for key, value in line.items():
+        if key == "name":  # the line of a run has a name of its own
+            continue
+        name = SETTINGS_OF_LINE.get(key)
+        if name is None and key in Line.__struct_fields__:
+            raise InvalidSettings(
+                f"[line] has '{key}', which only the lines of studies have. Remove it{_INSTEAD.get(key, '')}"
+            )
+        if name is None:
+            raise InvalidSettings(f"[line] has no setting '{key}'. Choose one of name, {', '.join(SETTINGS_OF_LINE)}")
+        if name in result:
+            raise InvalidSettings(f"'{name}' and '{key}' in [line] are the same setting. Remove one of them")
+        result[name] = value
+    return result
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
@@ -82,17 +135,22 @@ def _chooses_another(table: str, old: Mapping[str, Any], new: Mapping[str, Any])
 
 
 def nested(dotted: Mapping[str, Any]) -> Raw:
-    """Return settings with keys such as "training.rate" as tables in tables, in whatever order they are.
+    """Return settings with keys such as "training.rate" as tables in tables, in any order, and without a [line].
 
     Raises:
-        InvalidSettings: a key has an empty part, or a setting is inside another that is not a table.
+        InvalidSettings: a key has an empty part, or a setting is inside another that is not a table; or as
+            :func:`without_line`.
     """
+    return without_line(_nested(dotted))
+
+
+def _nested(dotted: Mapping[str, Any]) -> Raw:
     result: Raw = {}
     for key, value in sorted(dotted.items(), key=lambda each: not _makes_a_choice(each[0])):
         parts = key.split(".")
         if not all(parts):
             raise InvalidSettings(f"'{key}' is not the name of a setting; write it as in 'training.rate'")
-        inner: Any = nested(value) if isinstance(value, Mapping) else value
+        inner: Any = _nested(value) if isinstance(value, Mapping) else value
         for part in reversed(parts):
             inner = {part: inner}
         result = merged(result, inner)
@@ -121,13 +179,13 @@ def assignments(texts: Iterable[str]) -> Raw:
     Raises:
         InvalidSettings: a text has no '=' or no key.
     """
-    found = {}
+    settings = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise InvalidSettings(f"'{text}' does not set anything; write it as in training.rate=0.1")
-        found[key.strip()] = toml_value(value.strip())
-    return nested(found)
+        settings[key.strip()] = toml_value(value.strip())
+    return nested(settings)
 
 
 def toml_value(text: str) -> Any:
@@ -162,10 +220,10 @@ def with_grid(raw: Mapping[str, Any], over: Sequence[str]) -> Raw:
             f"the sweep has {number:,} points, and at most {MOST_POINTS:,} are trained in one; sweep over fewer values"
         )
     points = [dict(zip(keys, values, strict=True)) for values in product(*(values for _, values in axes))]
-    made = [_at(variant, point) for variant in variants for point in points]
+    swept = [_at(variant, point) for variant in variants for point in points]
     return {
         **raw,
-        "variants": [{**each, "name": _fitting(each["name"], number)} for number, each in enumerate(made, 1)],
+        "variants": [{**each, "name": _fitting(each["name"], number)} for number, each in enumerate(swept, 1)],
     }
 
 
@@ -175,10 +233,10 @@ def axis(text: str) -> tuple[str, list[Any]]:
     if not equals or not key.strip() or not values.strip():
         raise InvalidSettings(f"'{text}' is no axis to sweep over; write it as in training.rate=0.1,0.3")
     try:
-        found: list[Any] = tomllib.loads(f"values = [{values}]")["values"]
+        points: list[Any] = tomllib.loads(f"values = [{values}]")["values"]
     except (ValueError, RecursionError):  # not TOML, or thousands of digits or brackets
-        found = [toml_value(value.strip()) for value in values.split(",")]
-    return key.strip(), found
+        points = [toml_value(value.strip()) for value in values.split(",")]
+    return key.strip(), points
 
 
 def _at(variant: Mapping[str, Any], point: Mapping[str, Any]) -> Raw:

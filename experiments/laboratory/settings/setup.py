@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from fedping.client_sim.attacks import Attack
@@ -16,13 +16,15 @@ from fedping.client_sim.sampling import All, Bernoulli, Sampling
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.tallies import OwnMetric
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.links import Upload, check_links, traits_of_links
+from fedping.protocol.links import check_links
 from fedping.protocol.location import local_path
 from fedping.protocol.pipeline import Pipeline
-from fedping.protocol.privacy import Privacy
 from fedping.protocol.rules import Parts, Trait, check, traits_of, traits_where
-from fedping.protocol.spec import Positive
-from fedping.protocol.training import OneGradient, Training
+from fedping.protocol.spec import ModelSpec, Positive
+from fedping.protocol.study import Line, LineSettings, check_line
+
+LINE = "main"
+"""The name of a run's line."""
 
 Where: TypeAlias = Literal["memory", "files", "http"]
 Newcomers: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(gt=0, lt=1)]
@@ -38,14 +40,14 @@ class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             tenth.
         trained: whether to evaluate each client's own model too, as trained and before merging, on everybody's test
             examples and on everybody else's; that takes as long as two evaluations per client.
-        newcomers: how many of the clients that have test examples, or which share of them, never take part in training,
-            drawn by the seed; the versions' mean over them is measured too.
+        newcomers: number or share of the clients with test examples that never train, drawn by the seed; the versions'
+            mean over them is measured too.
         task: how predictions are judged; from the model if None.
         metric: the metric that determines the best variant; from the task if None.
-        decided_by: whose metrics determine the best variant and version and are compared with a target: the shared
-            model's, or those of the models that clients have of their own, as the mean over the clients.
-        target: a value of that metric; how many rounds a run takes to reach it is counted, on the validation examples
-            if there are any, else on the test examples.
+        decided_by: the metrics that determine the best variant and version and are compared with a target: those of
+            the shared model, or of the clients' own models, as the mean over the clients.
+        target: a value of that metric; the rounds until a run reaches it are counted, on the validation examples if
+            there are any, else on the test examples.
         metrics: further metrics, each an extension: its name, or a table with its settings.
         baselines: the baselines to compare the federated run with.
         baseline_iterations: the most iterations of those that learn.
@@ -112,8 +114,8 @@ class CoOp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """CO-OP (Wang 2017) instead of rounds: clients come one by one, and each is merged as it arrives.
 
     A client merges if the global model has merged at least ``lower`` and at most ``upper`` others since the client was
-    last there; before, it continues training, and after, it starts again from the global model. ``speeds`` are how
-    often clients come, relative to each other; they are dealt to the clients in turn.
+    last there; before, it continues training, and after, it starts again from the global model. ``speeds`` are the
+    relative frequencies of the clients' arrivals, assigned to the clients in turn.
 
     Raises:
         InvalidSettings: no age is within the bounds.
@@ -134,14 +136,14 @@ class Gossip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     In a round each node trains its model, and then averages it with those of its neighbours (D-PSGD, Lian et al. 2017).
 
     Attributes:
-        graph: who is a neighbour of whom; None if a file says it.
+        graph: the kind of graph; None if ``file`` has the graph.
         degree: the number of each node's neighbours in a random regular graph.
         file: a CSV file of edges, in the place of ``graph``.
-        failures: the chance that a node is away in a round: it neither trains nor exchanges.
-        exchanges: how often nodes average after one training.
+        failures: the probability that a node is absent in a round: it neither trains nor exchanges.
+        exchanges: the number of averagings after each training.
 
     Raises:
-        InvalidSettings: there is no graph, or there are two, or the degree is missing or belongs to no graph.
+        InvalidSettings: not exactly one graph is given, or ``degree`` is missing or the graph has none.
     """
 
     graph: Literal["complete", "ring", "random_regular"] | None = None
@@ -172,23 +174,24 @@ class Gossip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PingLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a round believes of a ping, as the ``limits`` of a study: it counts as so many ``examples`` at most."""
+    """Limits of a ping, as a study has them: it counts as at most ``examples`` examples."""
 
     examples: Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
-class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One training.
+class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One training: the settings of a line, and what takes the place of a study around it.
 
     Attributes:
         model: its ``name`` and its own settings.
+        spec: the model's spec; None if it follows from ``model`` and the data.
         data: the examples, and how they are prepared.
         partition: how examples are divided among clients.
         training: what a client does.
         upload: what it does to an update before sending it, link by link; nothing if empty.
-        server: what the server does with a round's updates.
+        server: what the server does with a round's updates, the ``pipeline`` of a line.
         sampling: which clients take part in a round.
-        lateness: how many of them are how late; nobody if None.
+        lateness: the shares of clients by the age of their version; all have the newest if None.
         co_op: merges clients as they arrive, instead of ``server``, ``sampling`` and ``lateness``; not used if None.
         gossip: averages the clients' models over a graph, instead of all these; not used if None.
         rounds: the most rounds.
@@ -197,8 +200,8 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         engine: computes the rounds of ``files`` and ``http``.
         evaluation: see :class:`Evaluation`.
         early_stopping: see :class:`EarlyStopping`; none if absent.
-        attack: what hostile clients do; there are none if absent.
-        privacy: the guarantee that clients have, as a line's (`fedping.protocol.privacy`); none if absent.
+        attack: what hostile clients do; no client is hostile if absent.
+        privacy: the guarantee that clients have; none if absent.
         limits: see :class:`PingLimits`; a ping counts as all of its examples if absent.
 
     Raises:
@@ -208,11 +211,10 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     digest_name: ClassVar[str] = "Setup"
 
     model: dict[str, Any]
+    spec: ModelSpec | None = None
     data: Data
     partition: Partition = Iid(clients=10)
-    training: Training = OneGradient()
-    upload: Upload = ()
-    server: Pipeline
+    pipeline: Pipeline = field(name="server")
     sampling: Sampling = All()
     lateness: Lateness | None = None
     co_op: CoOp | None = None
@@ -223,7 +225,6 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     evaluation: Evaluation = Evaluation()
     early_stopping: EarlyStopping | None = None
     attack: Attack | None = None
-    privacy: Privacy | None = None
     limits: PingLimits | None = None
 
     def __post_init__(self) -> None:
@@ -231,7 +232,7 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings('[model] has no name; add one, such as name = "logistic-regression"')
         parts = self.parts
         check("engine", parts)
-        check_links(self.upload, "main")
+        check_links(self.upload, LINE)
         if not self.co_op:
             check_mean(self.training, parts.traits)
             check("votes of a file", parts)
@@ -245,6 +246,8 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.gossip:
             check("gossip", parts, "[gossip]: ")
         check("file", parts)
+        own_links = traits_where({"other upload": bool(self.upload)})
+        check_line(Parts(self.traits | own_links, {"line": LINE}), "[privacy]: ")
 
     @property
     def parts(self) -> Parts:
@@ -268,12 +271,10 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "validation": bool(self.data.validation),
             "early stopping": self.early_stopping is not None,
             "ping limits": self.limits is not None,
-            "several clients needed": self.server.min_clients > 1,
+            "several clients needed": self.pipeline.min_clients > 1,
             "other coin": central is not None and central.sampling not in (1.0, share),
             "begins too late": begins >= self.most_rounds > 0,
         }
-        declared = (self.server, self.sampling, self.privacy)
-        traits = traits_of_links(self.upload).union(traits_where(own), *map(traits_of, declared))
         words = {
             "training": algorithm_name(self.training),
             "begins": f"{begins:,}",
@@ -282,7 +283,13 @@ class Setup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "counted": f"{central.sampling:g}" if central else "",
             "drawn": f"{share:g}",
         }
+        traits = self.traits | traits_of(self.sampling) | traits_where(own)
         return Parts(traits | declared_traits(self.training), words)
+
+    def line(self, spec: ModelSpec) -> Line:
+        """Return the line that a run with a model's spec trains, as a study would have it."""
+        settings = {name: getattr(self, name) for name in LineSettings.__struct_fields__}
+        return Line(name=LINE, spec=spec, **settings)
 
     @property
     def most_rounds(self) -> int:

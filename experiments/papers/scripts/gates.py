@@ -51,7 +51,7 @@ def trained(setup: Setup, seed: int) -> Users:
     model, algorithm = problem.model, algorithm_for(training)
     clients = np.arange(len(problem.train.sizes))
     states, batch, w = MemoryStates(algorithm.init_state(model)), problem.train.batch(clients), model.start.copy()
-    rate = getattr(setup.server.optimizer, "rate", 1.0)
+    rate = getattr(setup.pipeline.optimizer, "rate", 1.0)
     for number in range(setup.most_rounds):
         keys = child_keys(child_keys(root_key(seed), number), clients)
         done = cohort_updates(model, training, w, batch, keys, states.load(clients), version=number, losses=False)

@@ -78,11 +78,11 @@ def draw_guarantees(ours: dict[float, int]) -> Figure:
         grid_across(one, LIGHT)
         legend(one, "upper right")
     axes[0].set_ylabel("ε of all answers")
-    said = (
+    caption = (
         "Solid: exact. Dashed: by the formulas of the paper's theorems, which do not hold here. "
         f"Grey: a δ that lets one of {CLIENTS} clients be given away."
     )
-    figure.supxlabel(said, x=0.99, ha="right", fontsize=8.5, color=LIGHT.soft)
+    figure.supxlabel(caption, x=0.99, ha="right", fontsize=8.5, color=LIGHT.soft)
     return titled(figure, f"What σ = {SIGMA:g} and C = {C:g} guarantee (as figure 12)", theme=LIGHT)
 
 
@@ -91,9 +91,9 @@ def _draw(axes: Axes, answers: dict[str, int]) -> None:
     axes.axvspan(1 / CLIENTS, 0.5, color=LIGHT.faint, alpha=0.5, linewidth=0)
     for place, (label, number) in enumerate(answers.items()):
         colour = LIGHT.of_arm(place)
-        found = [spent(number, float(delta)) for delta in deltas]
-        axes.plot(deltas, [each.exact for each in found], color=colour, linewidth=1.8, label=label)
-        axes.plot(deltas, [each.by_the_paper for each in found], "--", color=colour, linewidth=1.2)
+        costs = [spent(number, float(delta)) for delta in deltas]
+        axes.plot(deltas, [each.exact for each in costs], color=colour, linewidth=1.8, label=label)
+        axes.plot(deltas, [each.by_the_paper for each in costs], "--", color=colour, linewidth=1.2)
     axes.set_xlim(deltas[0], deltas[-1])
 
 
@@ -110,8 +110,8 @@ def main(results: Path, figures: Path | None, kind: str) -> None:
     rows = [(f"theirs ({part}), {number}", number) for part, numbers in THEIRS.items() for number in numbers]
     rows += [
         (f"ours, {model}, AUC {level:g}: {number}", number)
-        for model, found in ours.items()
-        for level, number in found.items()
+        for model, by_level in ours.items()
+        for level, number in by_level.items()
     ]
     for label, number in rows:
         much, little = spent(number, 0.1), spent(number, 1e-5)

@@ -155,8 +155,8 @@ def _say_spreads() -> None:
     setup = experiment_from_toml(SAMPLING).variants["RProp, simple"]
     for searches in SEARCHES:
         for name, spread in update_spreads(setup, seed=1, draws=2000, searches=searches).items():
-            said = " ".join(f"{key} {value:.4g}" for key, value in spread._asdict().items())
-            click.echo(f"{searches[0]} to {searches[1]} searches a user: {name}: {said}")
+            figures = " ".join(f"{key} {value:.4g}" for key, value in spread._asdict().items())
+            click.echo(f"{searches[0]} to {searches[1]} searches a user: {name}: {figures}")
 
 
 def _say_tradeoff() -> None:
