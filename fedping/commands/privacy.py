@@ -128,7 +128,7 @@ def card(study: str, store_path: Place, as_json: bool) -> None:
     """Show the privacy CARD of a STUDY of the store, or of a study file: who trusts whom, what is guaranteed."""
     from fedping.model_store.store import open_store
     from fedping.protocol.study import study_from_toml
-    from fedping.server_jobs.privacy.card import card_of
+    from fedping.server_jobs.privacy.card import as_document, card_of
     from fedping.server_jobs.warm_start import start_version
 
     if study.endswith(".toml"):
@@ -136,7 +136,7 @@ def card(study: str, store_path: Place, as_json: bool) -> None:
     else:
         store = open_store(store_path)
         made = card_of(the_study := store.study(study), start_version(store, the_study))
-    click.echo(msgspec.json.encode(made).decode() if as_json else made.text)
+    click.echo(msgspec.json.encode(as_document(made)).decode() if as_json else made.text)
 
 
 @privacy.command()
