@@ -106,3 +106,11 @@ class ServerEnd:
 
 
 Ends: TypeAlias = tuple[ClientEnd, ServerEnd]
+
+
+def without_infinite(updates: NDArray[np.float32], ok: NDArray[np.bool_]) -> Decoded:
+    """Return decoded updates; those with a number that is not finite become zeros, and count as unreadable."""
+    import numpy as np
+
+    finite = np.isfinite(updates).all(axis=1) & ok
+    return (updates if finite.all() else np.where(finite[:, None], updates, np.float32(0))), finite

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, bits, child_keys
@@ -32,12 +33,68 @@ from fedping.protocol.encodings.payloads import (
 )
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd, Structured
-from fedping.protocol.links import LowRank
-from fedping.protocol.spec import ModelSpec
+from fedping.protocol.rules import Traits
 from fedping.protocol.weights import LARGEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fedping.protocol.spec import ModelSpec
+
+
+class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="low-rank"):
+    """Send of each matrix its product with a random one of ``rank`` columns, which follows from a seed (thesis 4.3.2).
+
+    ``fixed`` is the side of the random factor: that of a layer's ``outputs``, as in the thesis, or ``inputs``. Weights
+    that are no matrix, and matrices for which it saves nothing, travel as they are.
+    """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "within", "low rank"})
+
+    rank: Annotated[int, Meta(ge=1, le=65_535)]
+    fixed: Literal["outputs", "inputs"] = "outputs"
+
+    @property
+    def encoding(self) -> str:
+        """The tag that travels."""
+        return f"low-rank-{self.fixed}"
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`).
+
+        Raises:
+            InvalidSettings: the model has no matrix of which anything is saved, or one takes a factor that is much
+                larger than the model.
+        """
+        layout = _Layout(self, spec)
+        if not any(part.shape for part in layout.parts):
+            raise InvalidSettings(
+                f"the upload link 'low-rank' of rank {self.rank:,} saves nothing with model spec '{spec.name}', which "
+                f"has no block of two dimensions with more than {self.rank:,} {self.fixed}; lower 'rank', or use "
+                "another link"
+            )
+        drawn = self.rank * max(part.length for part in layout.parts)
+        if drawn > (bound := max(_MOST_DRAWN * spec.m, _ALWAYS_DRAWN)):
+            most = bound * self.rank // drawn
+            raise InvalidSettings(
+                f"the upload link 'low-rank' of rank {self.rank:,} draws {drawn:,} random signs for a matrix of model "
+                f"spec '{spec.name}', which has {spec.m:,} weights; lower 'rank' to {most:,} or "
+                "less, or set 'fixed' to the other side"
+            )
+        size = _HEAD + 4 * layout.size
+
+        def encode(updates: Floats, keys: Keys) -> pa.BinaryArray:
+            return layout.payloads(updates, payload_seeds(keys), factored)
+
+        def encode_within(moved: Floats, keys: Keys) -> pa.BinaryArray:
+            return layout.payloads(moved, payload_seeds(keys), solved)
+
+        client = ClientEnd(encode=encode, structured=Structured(within=layout.within, encode=encode_within))
+        return client, ServerEnd(decode=layout.decode, lengths=lambda m: (size, size), trouble=layout.trouble)
+
+
+EXAMPLES = (LowRank(rank=2), LowRank(rank=2, fixed="inputs"))
+"""Settings that tests try."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
@@ -208,37 +265,3 @@ class _Layout:
         seeds = payload_seeds(keys)
 
         return lambda gradients: np.concatenate(list(self.each(gradients, seeds, projected)), axis=1)
-
-
-def ends(settings: LowRank, spec: ModelSpec) -> Ends:
-    """Return the ends of the link `low-rank`.
-
-    Raises:
-        InvalidSettings: the model has no matrix of which anything is saved, or one takes a factor that is much larger
-            than the model.
-    """
-    layout = _Layout(settings, spec)
-    if not any(part.shape for part in layout.parts):
-        raise InvalidSettings(
-            f"the upload link 'low-rank' of rank {settings.rank:,} saves nothing with model spec '{spec.name}', which "
-            f"has no block of two dimensions with more than {settings.rank:,} {settings.fixed}; lower 'rank', or use "
-            "another link"
-        )
-    drawn = settings.rank * max(part.length for part in layout.parts)
-    if drawn > (bound := max(_MOST_DRAWN * spec.m, _ALWAYS_DRAWN)):
-        most = bound * settings.rank // drawn
-        raise InvalidSettings(
-            f"the upload link 'low-rank' of rank {settings.rank:,} draws {drawn:,} random signs for a matrix of model "
-            f"spec '{spec.name}', which has {spec.m:,} weights; lower 'rank' to {most:,} or "
-            "less, or set 'fixed' to the other side"
-        )
-    size = _HEAD + 4 * layout.size
-
-    def encode(updates: Floats, keys: Keys) -> pa.BinaryArray:
-        return layout.payloads(updates, payload_seeds(keys), factored)
-
-    def encode_within(moved: Floats, keys: Keys) -> pa.BinaryArray:
-        return layout.payloads(moved, payload_seeds(keys), solved)
-
-    client = ClientEnd(encode=encode, structured=Structured(within=layout.within, encode=encode_within))
-    return client, ServerEnd(decode=layout.decode, lengths=lambda m: (size, size), trouble=layout.trouble)

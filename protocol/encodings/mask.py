@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, bits, child_keys, uniforms
-from fedping.protocol.encodings import dense
+from fedping.protocol.encodings.dense import Float32
 from fedping.protocol.encodings.payloads import (
     SEED_BYTES,
     joined_payloads,
@@ -34,11 +35,57 @@ from fedping.protocol.encodings.payloads import (
     split_payloads,
 )
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd, Sparse, Structured
-from fedping.protocol.links import Mask
+from fedping.protocol.rules import Traits, traits_where
 from fedping.protocol.weights import LARGEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fedping.protocol.spec import ModelSpec
+
+
+class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="mask"):
+    """Send a random share of the weights, which follow from a seed that is sent along (thesis 4.2.1).
+
+    ``keep`` is that share. ``draw`` is how weights are drawn: ``blocks`` takes one of each of k blocks of neighbours,
+    k = max(1, round(keep m)); ``independent`` tosses a coin for each, as in the thesis. A link that encodes may follow,
+    and encodes what was kept; without one they are float32 numbers.
+    """
+
+    keep: Annotated[float, Meta(gt=0, le=1)]
+    draw: Literal["blocks", "independent"] = "blocks"
+
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        coins = self.draw == "independent"
+        return traits_where(
+            {"encodes": True, "inexact": True, "leaves zeros": True, "within": True, "other draws": coins}
+        )
+
+    @property
+    def encoding(self) -> str:
+        """The tag that travels, where no other link follows."""
+        return "mask" if self.draw == "blocks" else "mask-independent"
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`); the numbers that it keeps are float32."""
+        if self.draw == "independent":
+            return _Coins(self.keep).ends()
+        return _Blocks(self.keep, *Float32().ends(spec), says_k=False).ends(self.encoding)
+
+    def ends_with(self, values: Ends, tag: str) -> Ends:
+        """Return its ends together with a link that encodes the numbers that it keeps.
+
+        Args:
+            values: the ends of that link.
+            tag: the tag of that link.
+        """
+        return _Blocks(self.keep, *values, says_k=True).ends(f"{self.encoding}-{tag}")
+
+
+EXAMPLES = (Mask(keep=0.25), Mask(keep=0.3, draw="independent"))
+"""Settings that tests try."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
@@ -75,21 +122,6 @@ def scaled(sent: NDArray[np.float32], m: int) -> tuple[NDArray[np.float32], NDAr
     with np.errstate(over="ignore", invalid="ignore"):
         values = sent * np.diff(block_edges(k, m)).astype(np.float32)
         return values, np.asarray((np.abs(values) <= LARGEST).all(axis=1))
-
-
-def ends(settings: Mask, values: Ends | None = None, values_tag: str = "") -> Ends:
-    """Return the ends of the link `mask`.
-
-    Args:
-        settings: its settings.
-        values: the ends of the link that encodes what is kept; float32 numbers if there is none.
-        values_tag: the tag of that link.
-    """
-    if settings.draw == "independent":
-        return _Coins(settings.keep).ends()
-    if values is None:
-        return _Blocks(settings.keep, *dense.ends(), says_k=False).ends(settings.encoding)
-    return _Blocks(settings.keep, *values, says_k=True).ends(f"{settings.encoding}-{values_tag}")
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,43 @@ import math
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, bits, child_keys
 from fedping.protocol.encodings.blocks import BLOCK
 from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
-from fedping.protocol.links import Rotation
+from fedping.protocol.rules import Traits
+
+if TYPE_CHECKING:
+    from fedping.protocol.spec import ModelSpec
+
+
+class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="rotation"):
+    """Rotate an update at random, by the same rotation for every client, so that no weight is much larger than others.
+
+    The server rotates back once, the mean of all updates, where it takes one; else each of them. ``seed`` is what the
+    rotation follows from.
+    """
+
+    traits: ClassVar[Traits] = frozenset({"inexact"})
+
+    seed: Annotated[int, Meta(ge=0, lt=2**53)] = 0
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends; it is linear, so it can be undone once, of a sum of updates."""
+        seeds = np.array([self.seed], np.uint64)
+        return ClientEnd(transform=lambda updates, _: rotated(updates, seeds)), ServerEnd(
+            undo=lambda updates: rotated_back(updates, seeds),
+            undo_sum=lambda spec, direction: rotated_back(direction[None], seeds)[0],
+        )
+
+
+EXAMPLES = (Rotation(seed=5),)
+"""Settings that tests try."""
 
 Real = TypeVar("Real", bound=np.floating[Any])
 
@@ -161,12 +189,3 @@ def _turn(blocks: NDArray[Real], keys: Keys, into: NDArray[Real], back: bool) ->
     else:
         turned = _hadamard(np.multiply(blocks, signs, out=np.empty(blocks.shape, blocks.dtype)))
         into.reshape(turned.shape)[...] = turned
-
-
-def ends(settings: Rotation) -> Ends:
-    """Return the ends of the link `rotation`, which is linear: it can be undone once, of a sum of updates."""
-    seeds = np.array([settings.seed], np.uint64)
-    return ClientEnd(transform=lambda updates, _: rotated(updates, seeds)), ServerEnd(
-        undo=lambda updates: rotated_back(updates, seeds),
-        undo_sum=lambda spec, direction: rotated_back(direction[None], seeds)[0],
-    )

@@ -9,9 +9,10 @@ send the multiples as they are.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, child_keys, uniforms
@@ -22,12 +23,55 @@ from fedping.protocol.encodings.payloads import (
     rows_of,
     split_payloads,
 )
+from fedping.protocol.errors import UnfitTable
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd
-from fedping.protocol.links import Steps
-from fedping.protocol.weights import LARGEST
+from fedping.protocol.rules import Traits
+from fedping.protocol.weights import LARGEST, Positive
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fedping.protocol.spec import ModelSpec
+
+
+class Steps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="steps"):
+    """Round each number at random to a multiple of a step, so that zeros stay zeros, and compress that.
+
+    The step is ``size`` times the root of the update's mean square, or ``step`` for everybody; one of them is given. It
+    is never less than the largest number over 127.
+
+    Raises:
+        InvalidSettings: both or none are given.
+    """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "follows a mask"})
+
+    size: Positive | None = None
+    step: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if (self.size is None) == (self.step is None):
+            raise UnfitTable(
+                "the upload link 'steps' needs 'size', in roots of an update's mean square, or 'step', the same for "
+                "everybody; give one of them, such as size = 2.0"
+            )
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`)."""
+
+        def encode(updates: Floats, keys: Keys) -> pa.BinaryArray:
+            steps, m = step_of(updates, self), updates.shape[1]
+            # Not of the seed of a mask before: the server could undo the rounding.
+            return steps_payloads(steps, multiples(updates, steps, uniforms(child_keys(keys, 1), m)))
+
+        def lengths(m: int) -> tuple[int, int]:
+            return _HEAD + min(m, _SHORTEST_STREAM), _HEAD + m
+
+        return ClientEnd(encode=encode), ServerEnd(decode=steps_updates, lengths=lengths, trouble=steps_trouble)
+
+
+EXAMPLES = (Steps(size=2.0), Steps(step=0.125))
+"""Settings that tests try."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
@@ -125,17 +169,3 @@ def steps_trouble(payload: bytes, m: int) -> str | None:
     if largest > LARGEST:
         return f"has a number beyond {LARGEST:g}"
     return None
-
-
-def ends(settings: Steps) -> Ends:
-    """Return the ends of the link `steps`."""
-
-    def encode(updates: Floats, keys: Keys) -> pa.BinaryArray:
-        steps, m = step_of(updates, settings), updates.shape[1]
-        # Not of the seed of a mask before: the server could undo the rounding.
-        return steps_payloads(steps, multiples(updates, steps, uniforms(child_keys(keys, 1), m)))
-
-    def lengths(m: int) -> tuple[int, int]:
-        return _HEAD + min(m, _SHORTEST_STREAM), _HEAD + m
-
-    return ClientEnd(encode=encode), ServerEnd(decode=steps_updates, lengths=lengths, trouble=steps_trouble)
