@@ -30,6 +30,7 @@ from fedping.protocol.pipeline import CenteredClip, GeometricMedian, Krum, Media
 from fedping.protocol.study import Line
 from fedping.server_jobs.optimize.transformation import Arrays, Vector
 from fedping.server_jobs.round.accumulator import (
+    ACCUMULATORS,
     Accumulator,
     Finished,
     Kept,
@@ -57,16 +58,19 @@ _AT_ONCE = 2**20
 """Doubles of a block that is worked on at a time."""
 
 
+@ACCUMULATORS.of(Median)
 def median(_: Median) -> Accumulator[WithMoments[Sketch]]:
     """Return the accumulator of the median of each weight on its own."""
     return of_columns(_medians)
 
 
+@ACCUMULATORS.of(TrimmedMean)
 def trimmed_mean(settings: TrimmedMean) -> Accumulator[WithMoments[Sketch]]:
     """Return the accumulator of the mean of each weight on its own without the ends."""
     return of_columns(partial(_trimmed_means, share=settings.share))
 
 
+@ACCUMULATORS.of(GeometricMedian)
 def geometric_median(settings: GeometricMedian) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
     """Return the accumulator of the point with the least sum of distances."""
 
@@ -76,6 +80,7 @@ def geometric_median(settings: GeometricMedian) -> Accumulator[WithMoments[tuple
     return per_client(finish)
 
 
+@ACCUMULATORS.of(Krum)
 def krum(settings: Krum) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
     """Return the accumulator of the updates that are nearest to their neighbours."""
 
@@ -88,6 +93,7 @@ def krum(settings: Krum) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
     return per_client(finish, room)
 
 
+@ACCUMULATORS.of(CenteredClip)
 def centered_clip(settings: CenteredClip) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
     """Return the accumulator of what is near the direction of the round before."""
 
