@@ -72,12 +72,12 @@ Upload: TypeAlias = tuple[UploadLink, ...]
 
 
 def name_of(link: UploadLink) -> str:
-    """Return the name under which a link is asked for."""
+    """Return a link's registered name."""
     return link.name if isinstance(link, OwnLink) else str(link.__struct_config__.tag)
 
 
 def settings_of(link: UploadLink) -> Iterator[str]:
-    """Yield what a link's table says besides which link it is, such as "keep = 0.1"; not what is the default."""
+    """Yield the settings of a link that differ from their defaults, such as "keep = 0.1"."""
     if isinstance(link, OwnLink):
         settings = link.settings
     else:
@@ -103,12 +103,12 @@ def in_words(upload: Upload) -> str:
 
 
 def tag_of(link: UploadLink) -> str:
-    """Return the tag that travels with what a link has encoded."""
+    """Return the tag that travels with a link's payloads."""
     return str(getattr(link, "encoding", name_of(link)))
 
 
 def check_links(upload: Upload, line: str) -> None:
-    """Refuse what no list of links can be, whoever has registered what.
+    """Check the order of a line's links, as far as that doesn't depend on extensions.
 
     Raises:
         InvalidSettings: a link of ours that encodes is not the last.
@@ -119,10 +119,10 @@ def check_links(upload: Upload, line: str) -> None:
 
 
 def stages(upload: Upload, line: str) -> Iterator[tuple[UploadLink, UploadLink | None, bool]]:
-    """Yield a line's links, what encodes what a mask keeps together with the mask; and whether it is the last.
+    """Yield a line's links, a mask together with the link after it (else None), and whether each is the last.
 
     Raises:
-        InvalidSettings: something follows a mask that is no encoding of ours, or what encodes.
+        InvalidSettings: a link follows a mask that may not.
     """
     for place, link in enumerate(upload, 1):
         if isinstance(link, Mask):
@@ -160,6 +160,6 @@ def refuse_after_encoding(link: UploadLink, line: str, last: bool) -> None:
 
 
 def traits_of_links(upload: Upload) -> Traits:
-    """Return what the links of a line are, and whether the one that encodes is alone."""
+    """Return the traits of a line's links, and whether the one that encodes is alone."""
     alone = len(upload) == 1 or isinstance(next(iter(upload), None), Mask)
     return traits_where({"alone": alone}).union(*map(traits_of, upload))

@@ -61,10 +61,10 @@ def dense_updates(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return updates of shape (k, m) and a mask of shape (k,): which payloads were updates of m finite numbers.
 
-    ``most`` is how large a number may be: any that is finite, since what has landed as `dense` was judged before.
+    ``most`` is the largest number allowed: any finite one, because what has landed as `dense` was checked before.
 
-    The rows of the others hold zeros. Nothing is raised for a payload that cannot be read: the round counts it. Without
-    a payload of another length the result is a view, not a copy.
+    The rows of the others hold zeros. A payload that cannot be read raises no error: the round counts it. If all
+    payloads have the right length, the result is a view, not a copy.
     """
     rows, fits = rows_of(payloads, 4 * m)
     updates = rows.view("<f4")

@@ -131,12 +131,12 @@ def levels_numbers(heads: NDArray[np.float32], rows: NDArray[np.uint8], m: int, 
     for of_pings, of_blocks, where, block in tiles(k, m):
         levels = looked_up_between(rows[of_pings], where, _LEVELS[bits])
         levels = levels.reshape(len(levels), -1, block)
-        found = levels * apart[of_pings, of_blocks, None]
-        found += low[of_pings, of_blocks, None]
+        values = levels * apart[of_pings, of_blocks, None]
+        values += low[of_pings, of_blocks, None]
         if missed[of_pings, of_blocks].any():
             greatest = (levels == most) & missed[of_pings, of_blocks, None]  # a zero may have another sign
-            np.copyto(found, high[of_pings, of_blocks, None], where=greatest)
-        numbers[of_pings, where] = found.reshape(len(found), -1)
+            np.copyto(values, high[of_pings, of_blocks, None], where=greatest)
+        numbers[of_pings, where] = values.reshape(len(values), -1)
     return numbers
 
 

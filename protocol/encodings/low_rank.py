@@ -101,10 +101,10 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 _HEAD = SEED_BYTES + 2
 
 _MOST_DRAWN = 2
-"""Random signs for each weight of the model at most: for more, neither side has set memory aside."""
+"""Maximum random signs for each weight of the model, for which both sides have memory."""
 
 _ALWAYS_DRAWN = 2**17
-"""So many may be drawn whatever the model: a megabyte in doubles."""
+"""Random signs that may be drawn for any model: a megabyte in doubles."""
 
 _EXACT_BITS = 52
 """Sums of whole numbers below 2^52 are exact in double precision."""
@@ -116,8 +116,8 @@ def random_signs(seeds: NDArray[np.uint64], block: int, length: int, rank: int) 
     Entry i, row by row, is bit i mod 64 of draw i div 64 of that child of the seed, the lowest first; 1 is -1.
     """
     words = bits(child_keys(seeds, block), -(-length * rank // 64))
-    drawn = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=length * rank, bitorder="little")
-    return (1 - 2 * drawn.view(np.int8)).reshape(len(seeds), length, rank)
+    random_bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=length * rank, bitorder="little")
+    return (1 - 2 * random_bits.view(np.int8)).reshape(len(seeds), length, rank)
 
 
 def factored(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Floats:
@@ -130,7 +130,7 @@ def multiplied(factors: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Fl
     """Return the matrices that B stands for, B Aᵀ or A B, shape (k, inputs, outputs).
 
     B is rounded to whole numbers, in units of 2^-36 or less of its largest, which are so small that all sums of them
-    are exact in double precision: they come to the same bits in whatever order a machine adds them.
+    are exact in double precision: every machine gets the same bits, in whatever order it adds them.
     """
     rank, exact = signs.shape[2], factors.astype(np.float64)
     _, exponents = np.frexp(np.abs(exact).max(axis=(1, 2), keepdims=True))
@@ -138,9 +138,9 @@ def multiplied(factors: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Fl
     exact *= np.ldexp(1.0, shifts)
     whole, across = np.rint(exact, out=exact), signs.astype(np.float64)
     total: NDArray[np.float64] = whole @ across.swapaxes(1, 2) if outputs else across @ whole
-    found: Floats = np.empty(total.shape, factors.dtype)
-    np.multiply(total, np.ldexp(1 / np.sqrt(rank), -shifts), out=found, casting="same_kind")
-    return found
+    matrices: Floats = np.empty(total.shape, factors.dtype)
+    np.multiply(total, np.ldexp(1 / np.sqrt(rank), -shifts), out=matrices, casting="same_kind")
+    return matrices
 
 
 def projected(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Floats:
@@ -181,7 +181,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which parts of a model's updates travel how."""
+    """How the parts of a model's updates travel."""
 
     settings: LowRank
     spec: ModelSpec
@@ -208,7 +208,7 @@ class _Layout:
 
     @cached_property
     def size(self) -> int:
-        """How many numbers travel."""
+        """Number of numbers that travel."""
         return sum(part.size for part in self.parts)
 
     def each(self, updates: Floats, seeds: NDArray[np.uint64], work: Callable[..., Floats]) -> Iterator[Floats]:

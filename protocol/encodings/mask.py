@@ -91,27 +91,27 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 
 _HALF = np.uint64(32)
 _VALUES = 2
-"""The child of a payload's key that what encodes the rest draws from."""
+"""Child of a payload's key from which the link that encodes the kept numbers draws."""
 
 
 def weights_kept(keep: float, m: int) -> int:
-    """Return of how many blocks of m weights a mask keeps one weight each, half rounded up."""
+    """Return the number of blocks of m weights, of each of which a mask keeps one weight; a half is rounded up."""
     return max(1, int(np.floor(keep * m + 0.5)))
 
 
 def block_edges(k: int, m: int) -> NDArray[np.int64]:
-    """Return where each of k blocks of m weights begins, and where the last one ends, shape (k + 1,)."""
+    """Return the start of each of k blocks of m weights, and the end of the last one, shape (k + 1,)."""
     edges: NDArray[np.int64] = np.arange(k + 1, dtype=np.int64) * m // k
     return edges
 
 
 def places(seeds: NDArray[np.uint64], k: int, m: int) -> NDArray[np.intp]:
-    """Return which weight of each of k blocks the masks of n seeds keep, ascending, shape (n, k)."""
+    """Return the positions of the weights, one in each of k blocks, that the masks of n seeds keep, shape (n, k)."""
     edges = block_edges(k, m)
-    drawn = bits(seeds, k) >> _HALF
-    drawn *= np.diff(edges).astype(np.uint64)
-    drawn >>= _HALF
-    at = drawn.view(np.int64)
+    offsets = bits(seeds, k) >> _HALF
+    offsets *= np.diff(edges).astype(np.uint64)
+    offsets >>= _HALF
+    at = offsets.view(np.int64)
     at += edges[:-1]
     return at
 
@@ -182,10 +182,10 @@ class _Blocks:
         assert self.server.decode is not None
         k = weights_kept(self.keep, m)
         heads, fits, behind = split_payloads(payloads, self._head)
-        sent, read = self.server.decode(behind, k)
+        sent, readable = self.server.decode(behind, k)
         seeds, valid = seeds_of(heads)
         values, finite = scaled(sent, m)
-        ok = fits & read & valid & finite
+        ok = fits & readable & valid & finite
         if self.says_k:
             ok &= np.ascontiguousarray(heads[:, SEED_BYTES:]).view("<u4")[:, 0] == k
         values[~ok] = 0
@@ -204,12 +204,12 @@ class _Blocks:
         if self._sparse(payload_column([payload]), m).ok[0]:
             return None
         k = weights_kept(self.keep, m)
-        if found := _seed_trouble(payload):
-            return found
-        if self.says_k and (said := int.from_bytes(payload[SEED_BYTES : self._head], "little")) != k:
-            return f"says that it has {said:,} weights, not {k:,}"
-        if self.server.trouble and (found := self.server.trouble(payload[self._head :], k)):
-            return found
+        if problem := _seed_trouble(payload):
+            return problem
+        if self.says_k and (count := int.from_bytes(payload[SEED_BYTES : self._head], "little")) != k:
+            return f"says that it has {count:,} weights, not {k:,}"
+        if self.server.trouble and (problem := self.server.trouble(payload[self._head :], k)):
+            return problem
         return "has a number that is not finite, or is too large when it is multiplied by the length of its block"
 
 
@@ -251,9 +251,10 @@ class _Coins:
         updates, ok = np.zeros((len(payloads), m), np.float32), np.zeros(len(payloads), np.bool_)
         lengths = payload_lengths(payloads)
         for row in np.flatnonzero((lengths >= _COIN_HEAD) & (lengths % 4 == 0)).tolist():
-            found = self._one(np.frombuffer(payloads[row].as_buffer(), np.uint8), m)
-            if found is not None:
-                updates[row, found[0]], ok[row] = found[1], True
+            read = self._one(np.frombuffer(payloads[row].as_buffer(), np.uint8), m)
+            if read is not None:
+                kept, values = read
+                updates[row, kept], ok[row] = values, True
         return updates, ok
 
     def _one(self, payload: NDArray[np.uint8], m: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]] | None:
@@ -268,8 +269,8 @@ class _Coins:
             return (kept, values) if (np.abs(values) <= LARGEST).all() else None
 
     def _trouble(self, payload: bytes, m: int) -> str | None:
-        if found := _seed_trouble(payload):
-            return found
+        if problem := _seed_trouble(payload):
+            return problem
         if len(payload) % 4 == 0 and self._one(np.frombuffer(payload, np.uint8), m) is not None:
             return None
         return "has other numbers than those that its seed keeps, another share of them, or one that is not finite"

@@ -34,8 +34,8 @@ class OwnLink(Own, frozen=True, tag_field="link", tag=OWN):
             ExtensionFailed: it raises an error, or doesn't return two ends.
         """
         extension = extension_of(self)
-        made = extension.made(self.settings)
-        client, server = made if isinstance(made, tuple) and len(made) == 2 else _ends_of_methods(made)
+        result = extension.made(self.settings)
+        client, server = result if isinstance(result, tuple) and len(result) == 2 else _ends_of_methods(result)
         _check_ends(extension, client, server)
         return _guarded_end(extension, client), _guarded_end(extension, server)
 

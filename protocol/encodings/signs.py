@@ -90,7 +90,7 @@ _SIGNS = (np.arange(256)[:, None] // _PLACES % 3 - 1).astype(np.float32)
 
 
 def signs_bytes(m: int) -> int:
-    """Return how many bytes the signs of m weights are."""
+    """Return the bytes of the signs of m weights."""
     return -(-m // A_BYTE)
 
 
@@ -159,7 +159,7 @@ def sign_updates(payloads: pa.BinaryArray, m: int, *, abstain: bool) -> tuple[ND
 
 
 def sign_bytes(m: int, *, abstain: bool) -> int:
-    """Return how many bytes the signs of m weights are."""
+    """Return the bytes of the signs of m weights, one or two bits a weight."""
     return -(-(2 * m if abstain else m) // 8)
 
 

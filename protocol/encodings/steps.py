@@ -91,12 +91,12 @@ def step_of(updates: Floats, settings: Steps) -> NDArray[np.float32]:
     """
     least = np.abs(updates).max(axis=1, initial=0.0).astype(np.float64) / MOST  # in float32 it might be rounded down
     if settings.step is not None:
-        wanted = np.full(len(updates), settings.step)
+        preferred = np.full(len(updates), settings.step)
     else:
         assert settings.size is not None
         squares = np.einsum("ij,ij->i", updates, updates, dtype=np.float64) / updates.shape[1]
-        wanted = np.minimum(settings.size * np.sqrt(squares), LARGEST)
-    exact = np.maximum(wanted, least)
+        preferred = np.minimum(settings.size * np.sqrt(squares), LARGEST)
+    exact = np.maximum(preferred, least)
     steps = exact.astype(np.float32)
     return np.asarray(np.where(steps < exact, np.nextafter(steps, np.float32(np.inf)), steps))
 
@@ -127,28 +127,28 @@ def steps_updates(payloads: pa.BinaryArray, m: int) -> Decoded:
 
 
 def _multiples_in(bodies: pa.BinaryArray, m: int) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-    """Return the multiples of m weights that are in the bytes behind the steps, shape (k, m), and which there are."""
-    rows, there = rows_of(bodies, m)
+    """Return the multiples of m weights from the bytes behind the steps, shape (k, m), and which rows are readable."""
+    rows, readable = rows_of(bodies, m)
     lengths = payload_lengths(bodies)
     for row in np.flatnonzero((lengths < m) & (lengths >= _SHORTEST_STREAM)).tolist():
-        found = inflated(bodies[row].as_buffer(), m)
-        if found is not None:
-            rows[row], there[row] = np.frombuffer(found, np.uint8), True
-    return rows.view(np.int8), there
+        row_bytes = inflated(bodies[row].as_buffer(), m)
+        if row_bytes is not None:
+            rows[row], readable[row] = np.frombuffer(row_bytes, np.uint8), True
+    return rows.view(np.int8), readable
 
 
 def inflated(stream: bytes | pa.Buffer, size: int) -> bytes | None:
-    """Return the ``size`` bytes that a zlib stream is of; None if it is no stream of just so many and nothing else.
+    """Return the ``size`` bytes of a zlib stream; None if it is not a stream of exactly as many, and nothing else.
 
-    However many a stream is of, no more than one byte beyond ``size`` is made of it.
+    At most one byte beyond ``size`` is inflated, however long the stream is.
     """
     inflating = zlib.decompressobj()
     try:
-        found = inflating.decompress(stream, size + 1)
+        data = inflating.decompress(stream, size + 1)
     except zlib.error:
         return None
-    whole = inflating.eof and not inflating.unused_data and len(found) == size
-    return found if whole else None
+    is_whole = inflating.eof and not inflating.unused_data and len(data) == size
+    return data if is_whole else None
 
 
 def steps_trouble(payload: bytes, m: int) -> str | None:
