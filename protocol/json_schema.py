@@ -39,6 +39,9 @@ LANDED: dict[str, DocumentType] = {
 }
 """The types of pings, by the name under which the Arrow schema of their files is published."""
 
+PUBLISHED_NAMES = {"fedping.protocol.encodings.signs.Signs": "fedping.protocol.links.Signs"}
+"""Names of definitions in the published schemas, by the class's present place. They have it where two are alike."""
+
 END_OF_PATTERN = r'\\Z"'
 """The end of our patterns in Python, as JSON. Patterns of schemas are ECMAScript's, where $ matches only the end."""
 
@@ -48,6 +51,8 @@ def json_schema(document: str) -> str:
     described = _without_indentation(msgspec.json.schema(DOCUMENTS[document]))
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **described}
     text = msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
+    for place, published in PUBLISHED_NAMES.items():
+        text = text.replace(place, published)
     return text.replace(END_OF_PATTERN, '$"')
 
 

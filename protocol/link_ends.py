@@ -1,4 +1,4 @@
-"""The two ends of an upload link: what a client does with updates, and what the server does with what arrives."""
+"""The two ends of an upload link: functions of the client on updates, and of the server on payloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedping.protocol.spec import ModelSpec
 
 Decoded: TypeAlias = "tuple[NDArray[np.float32], NDArray[np.bool_]]"
-"""Updates of shape (k, m), and which of the payloads could be read, shape (k,); the rows of the others hold zeros."""
+"""Updates of shape (k, m), and which payloads were readable, shape (k,); the rows of the others hold zeros."""
 
 Transform: TypeAlias = Callable[["NDArray[np.floating[Any]]", "NDArray[np.uint64]"], "NDArray[np.floating[Any]]"]
 Encode: TypeAlias = Callable[["NDArray[np.floating[Any]]", "NDArray[np.uint64]"], "pa.BinaryArray"]
@@ -27,7 +27,7 @@ Within: TypeAlias = Callable[
 
 @dataclass(frozen=True, kw_only=True)
 class Structured:
-    """How a client trains within what a link sends (thesis 4.3), instead of making a sketch of a whole update.
+    """Training of a client within what a link can send (thesis 4.3), instead of a sketch of a whole update.
 
     Attributes:
         within: of random keys, shape (k,), returns what takes gradients, shape (k, m), to what of them can be sent.
@@ -106,3 +106,11 @@ class ServerEnd:
 
 
 Ends: TypeAlias = tuple[ClientEnd, ServerEnd]
+
+
+def without_infinite(updates: NDArray[np.float32], ok: NDArray[np.bool_]) -> Decoded:
+    """Return decoded updates; those with a number that is not finite become zeros, and count as unreadable."""
+    import numpy as np
+
+    finite = np.isfinite(updates).all(axis=1) & ok
+    return (updates if finite.all() else np.where(finite[:, None], updates, np.float32(0))), finite

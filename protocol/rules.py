@@ -46,6 +46,7 @@ Trait: TypeAlias = Literal[
     "inexact",  # does not send exactly what the client has learned
     "leaves zeros",  # leaves most weights at zero
     "low rank",  # sends a product of each matrix
+    "follows a mask",  # may encode what a mask has kept
     "within",  # clients can train within what it sends
     "alone",  # the line has no link before the one that encodes
     "private vector",  # sends a private line's vector

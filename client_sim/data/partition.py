@@ -1,6 +1,6 @@
 """The division of a table among clients: the settings, the owner of each row by each way, and the resulting parts.
 
-To add a way: its settings, a function that returns the owner of each row, and a line in ``_OWNERS``.
+To add a way: its settings, in the union ``Partition``, and a function that returns the owner of each row.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fedping.client_sim.data.table import Table
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import OWN, ExtensionFailed, Own, extension_of
+from fedping.protocol.makers import Makers
 from fedping.protocol.spec import Positive
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -204,23 +205,31 @@ def parts_of(owner: NDArray[np.intp], clients: int, least: int, keys: NDArray[An
 Owner = NDArray[np.intp]
 
 
+_OWNERS: Makers[Callable[[Table, Any, np.random.Generator], Owner]] = Makers()
+"""The function that returns the owner of each row, by the type of its settings."""
+
+
+@_OWNERS.of(Iid)
 def iid(table: Table, settings: Iid, random: np.random.Generator) -> Owner:
     """See :class:`Iid`."""
     enough_rows(table, settings.clients)
     return random.permutation(np.arange(len(table)) % settings.clients)
 
 
+@_OWNERS.of(PowerLaw)
 def power_law(table: Table, settings: PowerLaw, random: np.random.Generator) -> Owner:
     """See :class:`PowerLaw`."""
     ranks = random.permutation(np.arange(1, settings.clients + 1))
     return _in_sizes(table, ranks**-settings.exponent, random)
 
 
+@_OWNERS.of(RandomSizes)
 def random_sizes(table: Table, settings: RandomSizes, random: np.random.Generator) -> Owner:
     """See :class:`RandomSizes`."""
     return _in_sizes(table, random.dirichlet(np.full(settings.clients, settings.alpha)), random)
 
 
+@_OWNERS.of(FixedSize)
 def fixed_size(table: Table, settings: FixedSize, random: np.random.Generator) -> Owner:
     """See :class:`FixedSize`."""
     clients = settings.clients or max(1, len(table) // settings.examples)
@@ -252,6 +261,7 @@ def rounded_shares(shares: FloatArray, total: int) -> NDArray[Any]:
     return whole
 
 
+@_OWNERS.of(ByKey)
 def by_key(table: Table, settings: ByKey, random: np.random.Generator) -> Owner:
     """See :class:`ByKey`; a key's clients come one after the other."""
     _, key = np.unique(_keys(table), return_inverse=True)
@@ -283,6 +293,7 @@ def _keys(table: Table) -> NDArray[Any]:
     return table.key
 
 
+@_OWNERS.of(Shards)
 def shards(table: Table, settings: Shards, random: np.random.Generator) -> Owner:
     """See :class:`Shards`."""
     labels = _labels(table, "shards")
@@ -295,6 +306,7 @@ def shards(table: Table, settings: Shards, random: np.random.Generator) -> Owner
     return owner
 
 
+@_OWNERS.of(Topics)
 def topics(table: Table, settings: Topics, random: np.random.Generator) -> Owner:
     """See :class:`Topics`."""
     numbers = _labels(table, "topics")
@@ -317,6 +329,7 @@ def topics(table: Table, settings: Topics, random: np.random.Generator) -> Owner
     return owner
 
 
+@_OWNERS.of(Labels)
 def labels(table: Table, settings: Labels, random: np.random.Generator) -> Owner:
     """See :class:`Labels`."""
     numbers = _labels(table, "labels")
@@ -339,6 +352,7 @@ def labels(table: Table, settings: Labels, random: np.random.Generator) -> Owner
     return owner
 
 
+@_OWNERS.of(Dirichlet)
 def dirichlet(table: Table, settings: Dirichlet, random: np.random.Generator) -> Owner:
     """See :class:`Dirichlet`."""
     numbers = _labels(table, "dirichlet")
@@ -371,6 +385,7 @@ def _labels(table: Table, way: str) -> NDArray[np.int64]:
     return table.y
 
 
+@_OWNERS.of(OwnPartition)
 def own(table: Table, settings: OwnPartition, random: np.random.Generator) -> Owner:
     """Return the client of each row, from 0 on, or -1 for nobody, from a user's function of (table, random).
 
@@ -396,20 +411,6 @@ def own(table: Table, settings: OwnPartition, random: np.random.Generator) -> Ow
             "number them from 0, without gaps, and -1 for a row that is nobody's"
         )
     return owner.astype(np.intp)
-
-
-_OWNERS: dict[type[Partition], Callable[[Table, Any, np.random.Generator], Owner]] = {
-    Iid: iid,
-    Shards: shards,
-    Labels: labels,
-    Dirichlet: dirichlet,
-    ByKey: by_key,
-    PowerLaw: power_law,
-    RandomSizes: random_sizes,
-    FixedSize: fixed_size,
-    Topics: topics,
-    OwnPartition: own,
-}
 
 
 def partition(table: Table, settings: Partition, seed: int) -> Parts:

@@ -22,6 +22,7 @@ from fedping.protocol.local_optimizers import (
     LocalRMSProp,
     LocalRProp,
 )
+from fedping.protocol.makers import Makers
 
 Memory: TypeAlias = Mapping[str, NDArray[Any]]
 """The state of k clients' optimizers, arrays of shape (k, ...) by name."""
@@ -39,6 +40,11 @@ class Stepper(Protocol):
         ...
 
 
+STEPPERS: Makers[Callable[[Any], Stepper]] = Makers()
+"""The factory of an optimizer, by the type of its settings; plain descent needs none."""
+
+
+@STEPPERS.of(LocalMomentum)
 @dataclass(frozen=True)
 class ByMomentum:
     """See :class:`fedping.protocol.local_optimizers.LocalMomentum`: v ← β v - g."""
@@ -57,6 +63,7 @@ class ByMomentum:
         return step, {"velocity": velocity}
 
 
+@STEPPERS.of(LocalRMSProp)
 @dataclass(frozen=True)
 class ByRMSProp:
     """See :class:`fedping.protocol.local_optimizers.LocalRMSProp`: v ← β v + (1 - β) g², step = -g / (√v + ε)."""
@@ -74,6 +81,7 @@ class ByRMSProp:
         return -uphill / (np.sqrt(square) + _least(self.settings.epsilon, uphill.dtype)), {"square": square}
 
 
+@STEPPERS.of(LocalAdam)
 @dataclass(frozen=True)
 class ByAdam:
     """See :class:`fedping.protocol.local_optimizers.LocalAdam`: the means m of g and v of g², step = -m̂ / (√v̂ + ε).
@@ -102,6 +110,7 @@ class ByAdam:
         return -mean / left[:, :1] / below, {"mean": mean, "square": square, "powers": powers}
 
 
+@STEPPERS.of(LocalRProp)
 @dataclass(frozen=True)
 class ByRProp:
     """See :class:`fedping.protocol.local_optimizers.LocalRProp`: step = -rate sign(g), the rate adapted by eq. 4.
@@ -127,15 +136,6 @@ class ByRProp:
         factor = np.where(agreement > 0, own.alpha, own.beta).astype(rate.dtype)
         rate = np.where(agreement == 0, rate, np.clip(rate * factor, own.step.min, own.step.max))
         return rate * sign, {"rate": rate, "sign": sign.astype(np.int8)}
-
-
-STEPPERS: Mapping[type[LocalOptimizer], Callable[[Any], Stepper]] = {
-    LocalMomentum: ByMomentum,
-    LocalRMSProp: ByRMSProp,
-    LocalAdam: ByAdam,
-    LocalRProp: ByRProp,
-}
-"""From the type of an optimizer's settings to its factory; plain descent needs none."""
 
 
 def stepper_for(settings: LocalOptimizer) -> Stepper | None:

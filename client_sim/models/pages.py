@@ -161,32 +161,52 @@ def _check_range(name: str, values: IntArray, least: int, largest: int) -> None:
 
 def page_table(pages: Sequence[Page], now: int) -> PageTable:
     """Return the pages as a table, with ages as of ``now`` (microseconds since 1970)."""
-    shape = (len(pages), MAX_SAMPLED)
-    table = PageTable(
-        age_days=np.zeros(shape, np.int32),
-        visit_type=np.zeros(shape, np.uint8),
-        origin_type=np.full(shape, ORIGIN_NOT_KNOWN, np.int8),
-        onward=np.zeros(shape, np.uint8),
-        sampled=np.zeros(len(pages), np.int8),
+    table = table_without_visits(
         visit_count=np.array([page.visit_count for page in pages], np.int64),
         typed=np.array([page.typed for page in pages], np.bool_),
         bookmarked=np.array([page.bookmarked for page in pages], np.bool_),
         is_query=np.array([page.is_query for page in pages], np.bool_),
     )
     for row, page in enumerate(pages):
-        sample = newest(page.visits)
-        table.sampled[row] = len(sample)
-        for column, visit in enumerate(sample):
-            _write(table, (row, column), visit, now)
+        for column, visit in enumerate(newest(page.visits)):
+            write_visit(table, (row, column), visit)
+            table.age_days[row, column] = min(max(age_in_days(visit, now), _INT32.min), _INT32.max)
     return table
 
 
-def _write(table: PageTable, cell: tuple[int, int], visit: Visit, now: int) -> None:
-    # An age beyond int32 is beyond every cutoff too: a clock that is so far off should not cause a failure.
-    table.age_days[cell] = min(max(age_in_days(visit, now), _INT32.min), _INT32.max)
+def table_without_visits(
+    visit_count: NDArray[np.int64], typed: BoolArray, bookmarked: BoolArray, is_query: BoolArray
+) -> PageTable:
+    """Return a table with room for 10 visits of each page, which :func:`write_visit` fills in."""
+    shape = (len(visit_count), MAX_SAMPLED)
+    return PageTable(
+        age_days=np.zeros(shape, np.int32),
+        visit_type=np.zeros(shape, np.uint8),
+        origin_type=np.full(shape, ORIGIN_NOT_KNOWN, np.int8),
+        onward=np.zeros(shape, np.uint8),
+        sampled=np.zeros(len(visit_count), np.int8),
+        visit_count=visit_count,
+        typed=typed,
+        bookmarked=bookmarked,
+        is_query=is_query,
+    )
+
+
+def write_visit(table: PageTable, cell: tuple[int, int], visit: Visit) -> None:
+    """Write a visit, but for its age, into a table: its page and its number, 0 for the newest."""
+    row, column = cell
     table.visit_type[cell] = known_type(visit.type)
     table.origin_type[cell] = ORIGIN_NOT_KNOWN if visit.origin_type is None else known_type(visit.origin_type)
     table.onward[cell] = visit.onward
+    table.sampled[row] = max(table.sampled[row], column + 1)
+
+
+def ages_in_days(times: NDArray[np.int64], now: int) -> NDArray[np.int32]:
+    """Return the whole days since visits at ``times``, of any shape, as :func:`age_in_days`.
+
+    An age beyond int32 is beyond every cutoff too, so it is limited: a clock that is so far off causes no failure.
+    """
+    return np.clip((now - times) // MICROSECONDS_PER_DAY, _INT32.min, _INT32.max).astype(np.int32)
 
 
 def known_type(number: int) -> int:

@@ -15,26 +15,18 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.models import (
-    MAX_SAMPLED,
-    ORIGIN_NOT_KNOWN,
-    Onward,
-    PageTable,
-    RankingModel,
-    Searches,
-    VisitType,
-    searches_from,
-)
+from fedping.client_sim.models import MAX_SAMPLED, Onward, PageTable, RankingModel, Visit, VisitType, searches_from
+from fedping.client_sim.models.pages import ages_in_days, table_without_visits, write_visit
 from fedping.client_sim.population.settings import PopulationSettings
-from fedping.client_sim.population.synthetic import PAGES, Sample, Wishes, candidate_counts, choices, searches_of
-from fedping.protocol.draws import child_keys
+from fedping.client_sim.population.synthetic import PAGES, Population, candidate_counts
+from fedping.protocol.draws import Keys, child_keys
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.location import local_path
 
@@ -194,8 +186,6 @@ def _check(connection: sqlite3.Connection, places: Path) -> None:
             )
 
 
-MICROSECONDS_PER_DAY = 86_400_000_000
-
 _PAGES = """
 SELECT id, visit_count, typed > 0, substr(url, 1, 6) = 'place:',
        EXISTS (SELECT 1 FROM moz_bookmarks WHERE type = 1 AND fk = moz_places.id) AS bookmarked,
@@ -230,40 +220,21 @@ class History:
     """P pages of a person, as numbers only.
 
     Attributes:
+        table: the pages; the ages of their visits are those of :meth:`pages`.
         times: times of the newest visits, newest first, microseconds since 1970, shape (P, 10).
-        visit_type, origin_type, onward, sampled, visit_count, typed, bookmarked, is_query: as in
-            :class:`fedping.client_sim.models.PageTable`.
         sharing: for each word in the addresses or titles of at least two pages, the rows of those pages.
     """
 
+    table: PageTable
     times: NDArray[np.int64]
-    visit_type: NDArray[np.uint8]
-    origin_type: NDArray[np.int8]
-    onward: NDArray[np.uint8]
-    sampled: NDArray[np.int8]
-    visit_count: NDArray[np.int64]
-    typed: NDArray[np.bool_]
-    bookmarked: NDArray[np.bool_]
-    is_query: NDArray[np.bool_]
     sharing: tuple[NDArray[np.int64], ...]
 
     def __len__(self) -> int:
-        return len(self.visit_count)
+        return len(self.table)
 
     def pages(self, now: int) -> PageTable:
         """Return the pages with their visits' ages as of ``now`` (microseconds since 1970)."""
-        ages = np.clip((now - self.times) // MICROSECONDS_PER_DAY, -(2**31), 2**31 - 1)
-        return PageTable(
-            ages.astype(np.int32),
-            self.visit_type,
-            self.origin_type,
-            self.onward,
-            self.sampled,
-            self.visit_count,
-            self.typed,
-            self.bookmarked,
-            self.is_query,
-        )
+        return replace(self.table, age_days=ages_in_days(self.times, now))
 
 
 def read_history(places: Path) -> History:
@@ -284,29 +255,20 @@ def read_history(places: Path) -> History:
 
 def _history(rows: list[tuple[int, int, int, int, int, str, str | None]], visits: sqlite3.Cursor) -> History:
     numbers = np.array([row[:5] for row in rows], np.int64)
-    shape = (len(rows), MAX_SAMPLED)
-    history = History(
-        times=np.zeros(shape, np.int64),
-        visit_type=np.zeros(shape, np.uint8),
-        origin_type=np.full(shape, ORIGIN_NOT_KNOWN, np.int8),
-        onward=np.zeros(shape, np.uint8),
-        sampled=np.zeros(len(rows), np.int8),
+    table = table_without_visits(
         visit_count=np.maximum(numbers[:, 1], 0),
         typed=numbers[:, 2] > 0,
         bookmarked=numbers[:, 4] > 0,
         is_query=numbers[:, 3] > 0,
-        sharing=tuple(_sharing(f"{row[5]} {row[6] or ''}" for row in rows)),
     )
+    times = np.zeros((len(rows), MAX_SAMPLED), np.int64)
     row_of = {page: row for row, page in enumerate(numbers[:, 0].tolist())}
     for page, place, time, kind, origin, onward in visits:
         if page in row_of:
             cell = row_of[page], place
-            history.times[cell] = time or 0
-            history.visit_type[cell] = _known(kind)
-            history.origin_type[cell] = ORIGIN_NOT_KNOWN if origin is None else _known(origin)
-            history.onward[cell] = onward
-            history.sampled[cell[0]] = max(history.sampled[cell[0]], place + 1)
-    return history
+            times[cell] = time or 0
+            write_visit(table, cell, Visit(time or 0, kind or VisitType.UNKNOWN, origin, Onward(onward)))
+    return History(table, times, tuple(_sharing(f"{row[5]} {row[6] or ''}" for row in rows)))
 
 
 def _sharing(texts: Iterator[str]) -> Iterator[NDArray[np.int64]]:
@@ -320,13 +282,8 @@ def _sharing(texts: Iterator[str]) -> Iterator[NDArray[np.int64]]:
             yield np.array(sharing, np.int64)
 
 
-def _known(visit_type: int | None) -> int:
-    known = visit_type is not None and VisitType.LINK <= visit_type <= VisitType.RELOAD
-    return visit_type if known and visit_type is not None else VisitType.UNKNOWN
-
-
-class OwnHistory:
-    """See :class:`client_sim.population.sample.Population`. All clients search the same history, each in its own way.
+class OwnHistory(Population):
+    """All clients search the same history, each in its own way.
 
     The candidates of a search are some pages that share a word of their address or title, and random ones where no two
     pages do. The number of searches, of candidates and the choice follow the settings, as for synthetic users.
@@ -345,29 +302,20 @@ class OwnHistory:
     def __init__(
         self, history: History, model: RankingModel, settings: PopulationSettings, seed: int, now: Callable[[], int]
     ) -> None:
+        super().__init__(model, settings, seed)
         self._history = history
-        self._model = model
-        self._settings = settings
-        self._seed = seed
         self._now = now
-        Wishes.under(model, settings, seed)
 
-    def sample(self, clients: NDArray[np.int64], iteration: int) -> Sample:
-        """See :meth:`fedping.client_sim.population.synthetic.Population.sample`."""
-        settings = self._settings.at(iteration)
-        keys, client, number = searches_of(self._seed, clients, iteration, settings)
-        pages = self._history.pages(self._now())
-        counts = candidate_counts(keys, settings)
-        seeds = child_keys(keys, PAGES)
-        candidate_lists = [self._candidates(int(seed), int(count)) for seed, count in zip(seeds, counts, strict=True)]
-        candidates = searches_from(candidate_lists, [0] * len(candidate_lists)).candidates.astype(np.int64)
-        wanted = Wishes.under(self._model, settings, self._seed).wanted(clients, client, pages, candidates)
-        chosen = choices(keys, wanted, settings)
-        return Sample(pages, Searches(candidates, chosen), client, number)
+    def candidates(self, keys: Keys, settings: PopulationSettings) -> tuple[PageTable, NDArray[np.int64]]:
+        """See :meth:`Population.candidates`."""
+        seeds, counts = child_keys(keys, PAGES), candidate_counts(keys, settings)
+        rows = [self._some_pages(int(seed), int(count)) for seed, count in zip(seeds, counts, strict=True)]
+        candidates = searches_from(rows, [0] * len(rows)).candidates.astype(np.int64)
+        return self._history.pages(self._now()), candidates
 
-    def _candidates(self, seed: int, count: int) -> list[int]:
+    def _some_pages(self, seed: int, count: int) -> list[int]:
         random = np.random.default_rng(seed)
         words = self._history.sharing
         matching = words[random.integers(len(words))] if words else np.arange(len(self._history))
-        candidates: list[int] = random.choice(matching, min(count, len(matching)), replace=False).tolist()
-        return candidates
+        pages: list[int] = random.choice(matching, min(count, len(matching)), replace=False).tolist()
+        return pages

@@ -7,8 +7,8 @@ The numbers of searches and candidates, and the choices, are drawn as for a pers
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,14 +58,6 @@ class Sample:
         among = np.full(candidates.shape, NO_CANDIDATE, np.int64)
         among[present] = places
         return self.pages.rows(rows), Searches(among, self.searches.chosen[which])
-
-
-class Population(Protocol):
-    """A source of clients' activity. Clients are integers; the fleet gives them their ids."""
-
-    def sample(self, clients: NDArray[np.int64], iteration: int) -> Sample:
-        """Return the searches of some clients in an iteration, always the same for the same client and iteration."""
-        ...
 
 
 def displayed(searches: Searches, scores: FloatArray) -> Searches:
@@ -300,10 +292,10 @@ class Wishes:
         return scores_by_client(self.model, self.of(clients), client, pages, Searches(candidates, nothing_yet))
 
 
-class SyntheticPopulation:
-    """See :class:`fedping.client_sim.population.synthetic.Population`.
+class Population(ABC):
+    """A source of clients' activity. Clients are integers; the fleet gives them their ids.
 
-    A client's activity in an iteration depends only on the seed, its number and the iteration.
+    A client's searches in an iteration depend only on the seed, its number and the iteration.
 
     Args:
         model: ranking model with the true weights of choices.
@@ -315,24 +307,41 @@ class SyntheticPopulation:
     """
 
     def __init__(self, model: RankingModel, settings: PopulationSettings, seed: int) -> None:
-        self._settings = settings
         self._model = model
+        self._settings = settings
         self._seed = seed
         Wishes.under(model, settings, seed)
 
     def sample(self, clients: NDArray[np.int64], iteration: int) -> Sample:
-        """See :meth:`fedping.client_sim.population.synthetic.Population.sample`."""
+        """Return the searches of some clients in an iteration, always the same for the same client and iteration."""
         settings = self._settings.at(iteration)
         keys, client, number = searches_of(self._seed, clients, iteration, settings)
-        candidates = _shared_out(candidate_counts(keys, settings))
-        page_keys = child_keys(child_keys(keys, PAGES)[:, None], np.arange(candidates.shape[1]))
-        pages = frecency_pages(page_keys[candidates != NO_CANDIDATE], settings)
+        pages, candidates = self.candidates(keys, settings)
         wanted = Wishes.under(self._model, settings, self._seed).wanted(clients, client, pages, candidates)
         chosen = choices(keys, wanted, settings)
         return Sample(pages, Searches(candidates, chosen), client, number)
 
+    @abstractmethod
+    def candidates(self, keys: Keys, settings: PopulationSettings) -> tuple[PageTable, NDArray[np.int64]]:
+        """Return pages, and the candidates of each search as rows of these, padded with -1, shape (S, C).
 
-def _shared_out(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        Args:
+            keys: keys of the searches, shape (S,).
+            settings: the distributions in this iteration.
+        """
+
+
+class SyntheticPopulation(Population):
+    """Users with new pages in every iteration; the arguments are those of :class:`Population`."""
+
+    def candidates(self, keys: Keys, settings: PopulationSettings) -> tuple[PageTable, NDArray[np.int64]]:
+        """See :meth:`Population.candidates`."""
+        candidates = _rows_in_turn(candidate_counts(keys, settings))
+        page_keys = child_keys(child_keys(keys, PAGES)[:, None], np.arange(candidates.shape[1]))
+        return frecency_pages(page_keys[candidates != NO_CANDIDATE], settings), candidates
+
+
+def _rows_in_turn(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the candidates of searches with ``counts`` consecutive rows each, padded with -1."""
     place = np.arange(counts.max(initial=2))
     rows = (np.cumsum(counts) - counts)[:, None] + place

@@ -1,12 +1,13 @@
 """The clients of a round: samplers (thesis 3.1 and 3.2), each a pure function of (seed, round).
 
-To add one: its settings and a class that satisfies :class:`Sampler` in `samplers.py`, and a line in ``_SAMPLERS``.
+To add one: its settings, in the union ``Sampling``, and a class that satisfies :class:`Sampler` in `samplers.py`; a
+function here that makes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,14 @@ from fedping.client_sim.sampling.samplers import (
     bias_of,
 )
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.makers import Makers
 
 Sizes = NDArray[np.int64]
 Groups = NDArray[Any]
+
+
+_SAMPLERS: Makers[Callable[[Any, Sizes, int, Groups | None], Sampler]] = Makers()
+"""The function that makes a sampler, by the type of its settings."""
 
 
 def sampler_for(settings: Sampling, sizes: Sizes, seed: int, groups: Groups | None = None) -> Sampler:
@@ -54,24 +60,29 @@ def sampler_for(settings: Sampling, sizes: Sizes, seed: int, groups: Groups | No
     return _SAMPLERS[type(settings)](settings, np.asarray(sizes), seed, groups)
 
 
+@_SAMPLERS.of(All)
 def _all(settings: All, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
     return AllSampler(sizes)
 
 
+@_SAMPLERS.of(Uniform)
 def _uniform(settings: Uniform, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
     _enough(settings.clients, len(sizes), "clients")
     return UniformSampler(sizes, settings.clients, seed)
 
 
+@_SAMPLERS.of(Bernoulli)
 def _bernoulli(settings: Bernoulli, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
     return BernoulliSampler(sizes, settings.share, seed)
 
 
+@_SAMPLERS.of(BySize)
 def _by_size(settings: BySize, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
     _some_examples(sizes)
     return BySizeSampler(sizes, settings.clients, seed)
 
 
+@_SAMPLERS.of(Stratified)
 def _stratified(settings: Stratified, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
     strata = _grouped(groups, sizes, "stratified", "stratum")
     if settings.by == "clients":
@@ -81,28 +92,16 @@ def _stratified(settings: Stratified, sizes: Sizes, seed: int, groups: Groups | 
     return StratifiedSampler(sizes, strata, settings.clients, settings.by, seed)
 
 
+@_SAMPLERS.of(Cluster)
 def _cluster(settings: Cluster, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
     clusters = _grouped(groups, sizes, "cluster", "cluster")
     _enough(settings.clusters, len(np.unique(clusters)), "clusters")
     return ClusterSampler(sizes, clusters, settings.clusters, seed)
 
 
+@_SAMPLERS.of(OwnSampling)
 def _own(settings: OwnSampling, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
     return OwnSampler(settings, sizes, seed, groups)
-
-
-_SAMPLERS = cast(
-    "dict[type[Sampling], Callable[[Sampling, Sizes, int, Groups | None], Sampler]]",
-    {
-        All: _all,
-        Uniform: _uniform,
-        Bernoulli: _bernoulli,
-        BySize: _by_size,
-        Stratified: _stratified,
-        Cluster: _cluster,
-        OwnSampling: _own,
-    },
-)
 
 
 def _enough(wanted: int, present: int, what: str) -> None:

@@ -34,7 +34,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.notation import utc_now
 from fedping.protocol.spec import Name
 from fedping.server_jobs.participants import lists_clients
-from fedping.server_jobs.privacy.card import Card, card_of
+from fedping.server_jobs.privacy.card import Card, as_document, card_of
 from fedping.server_jobs.warm_start import start_version
 
 T = TypeVar("T", bound=Struct)
@@ -94,7 +94,7 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.get("/<study>/privacy.json")
     def privacy_document(study: str) -> Response:
-        return as_json(_card(open_store(root), study))
+        return as_json(as_document(_card(open_store(root), study)))
 
     @views.get("/<study>/<line>/changes")
     def changes(study: str, line: str) -> Response:

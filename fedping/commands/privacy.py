@@ -116,7 +116,7 @@ def card(study: str, store_path: Place, as_json: bool) -> None:
     """Show the privacy card of a STUDY of the store, or of a study file: who trusts whom, what is guaranteed."""
     from fedping.model_store.store import open_store
     from fedping.protocol.study import study_from_toml
-    from fedping.server_jobs.privacy.card import card_of
+    from fedping.server_jobs.privacy.card import as_document, card_of
     from fedping.server_jobs.warm_start import start_version
 
     if study.endswith(".toml"):
@@ -124,7 +124,7 @@ def card(study: str, store_path: Place, as_json: bool) -> None:
     else:
         store = open_store(store_path)
         document = card_of(the_study := store.study(study), start_version(store, the_study))
-    click.echo(msgspec.json.encode(document).decode() if as_json else document.text)
+    click.echo(msgspec.json.encode(as_document(document)).decode() if as_json else document.text)
 
 
 @privacy.command()

@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.encodings.payloads import fixed_payloads, rows_of
 from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
+from fedping.protocol.rules import Traits
+from fedping.protocol.update import DENSE
 from fedping.protocol.weights import LARGEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fedping.protocol.spec import ModelSpec
+
+
+class Dense(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag=DENSE):
+    """Encode an update as float32 numbers, 4 bytes a weight, as JSON a plain array. It is what no link means, too."""
+
+    traits: ClassVar[Traits] = frozenset({"encodes"})
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`). The client sends its numbers as they are."""
+        return ClientEnd(), ServerEnd(decode=dense_updates, lengths=lambda m: (4 * m, 4 * m))
+
+
+class Float32(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="float32"):
+    """Encode an update as the bytes of its float32 numbers: as exact as `dense`, and quicker to read than JSON."""
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "follows a mask"})
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`)."""
+        return ClientEnd(encode=lambda updates, _: dense_payloads(updates)), ServerEnd(
+            decode=lambda payloads, m: dense_updates(payloads, m, LARGEST),
+            lengths=lambda m: (4 * m, 4 * m),
+            trouble=lambda payload, _: float32_trouble(payload, LARGEST),
+        )
+
+
+EXAMPLES = (Dense(), Float32())
+"""Settings that tests try."""
 
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
@@ -28,10 +61,10 @@ def dense_updates(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return updates of shape (k, m) and a mask of shape (k,): which payloads were updates of m finite numbers.
 
-    ``most`` is how large a number may be: any that is finite, since what has landed as `dense` was judged before.
+    ``most`` is the largest number allowed: any finite one, because what has landed as `dense` was checked before.
 
-    The rows of the others hold zeros. Nothing is raised for a payload that cannot be read: the round counts it. Without
-    a payload of another length the result is a view, not a copy.
+    The rows of the others hold zeros. A payload that cannot be read raises no error: the round counts it. If all
+    payloads have the right length, the result is a view, not a copy.
     """
     rows, fits = rows_of(payloads, 4 * m)
     updates = rows.view("<f4")
@@ -46,12 +79,3 @@ def float32_trouble(payload: bytes, most: float) -> str | None:
     if (np.abs(np.frombuffer(payload, "<f4")) <= most).all():
         return None
     return f"has a number that is not finite, or beyond {most:g}"
-
-
-def ends() -> Ends:
-    """Return the ends of the link `float32`."""
-    return ClientEnd(encode=lambda updates, _: dense_payloads(updates)), ServerEnd(
-        decode=lambda payloads, m: dense_updates(payloads, m, LARGEST),
-        lengths=lambda m: (4 * m, 4 * m),
-        trouble=lambda payload, _: float32_trouble(payload, LARGEST),
-    )

@@ -15,9 +15,10 @@ numbers it is, at 1 bit with two, .1 % of the squared norm of 8 weights and less
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys
@@ -25,11 +26,62 @@ from fedping.protocol.encodings.blocks import BLOCK, Layout, field_table, looked
 from fedping.protocol.encodings.payloads import payload_seeds
 from fedping.protocol.encodings.rotation import block_keys, exact_hadamard, random_signs, rotated
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd
-from fedping.protocol.links import Eden
+from fedping.protocol.rules import Traits
 from fedping.protocol.weights import LARGEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fedping.protocol.spec import ModelSpec
+
+
+class Eden(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="eden"):
+    """Rotate twice at random and round to the best levels for normal numbers (EDEN, Vargaftik et al. 2022).
+
+    The least error at 1 to 4 bits a weight where numbers are alike, at more work. Its mean has a bias, at 1 bit of less
+    than 0.5 % of the norm from 22 weights of similar size on, and more of fewer or where a few stand out.
+    """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "other draws"})
+
+    bits: Annotated[int, Meta(ge=1, le=4)] = 1
+
+    @property
+    def encoding(self) -> str:
+        """The tag that travels."""
+        return f"eden-{self.bits}"
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`)."""
+        bits = self.bits
+
+        def layout_of(m: int) -> Layout:
+            return Layout(padded_size(m), bits, head=1, seeded=True)
+
+        def encode(updates: NDArray[np.floating], keys: Keys) -> pa.BinaryArray:
+            seeds = payload_seeds(keys)
+            with np.errstate(over="ignore", invalid="ignore"):  # the server refuses what is not finite
+                numbers = padded(updates.astype(np.float32))
+                for rotation in _ROTATIONS:
+                    numbers = rotated(numbers, seeds, rotation)
+                scales, fields = nearest_levels(numbers, bits)
+            return layout_of(updates.shape[1]).payloads(scales, fields, seeds)
+
+        def decode(payloads: pa.BinaryArray, m: int) -> Decoded:
+            layout = layout_of(m)
+            seeds, scales, fields, ok = layout.read(payloads, _sound)
+            return rotated_back_levels(scales, fields, seeds, layout.numbers, bits)[:, :m], ok
+
+        def trouble(payload: bytes, m: int) -> str | None:
+            return layout_of(m).trouble(payload, _sound, _UNSOUND)
+
+        return ClientEnd(encode=encode), ServerEnd(
+            decode=decode, lengths=lambda m: (layout_of(m).size, layout_of(m).size), trouble=trouble
+        )
+
+
+EXAMPLES = (Eden(bits=1), Eden(bits=3))
+"""Settings that tests try."""
 
 _POSITIVE = {
     1: (0.797884561,),
@@ -94,35 +146,6 @@ def rotated_back_levels(
         shares = scales[of_pings, of_blocks] * np.float32(math.sqrt(1 / block ** len(_ROTATIONS)))
         np.multiply(turned, shares, out=numbers[of_pings, where].reshape(turned.shape))  # into a view
     return numbers
-
-
-def ends(settings: Eden) -> Ends:
-    """Return the ends of the link `eden`."""
-    bits = settings.bits
-
-    def layout_of(m: int) -> Layout:
-        return Layout(padded_size(m), bits, head=1, seeded=True)
-
-    def encode(updates: NDArray[np.floating], keys: Keys) -> pa.BinaryArray:
-        seeds = payload_seeds(keys)
-        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses what is not finite
-            numbers = padded(updates.astype(np.float32))
-            for rotation in _ROTATIONS:
-                numbers = rotated(numbers, seeds, rotation)
-            scales, fields = nearest_levels(numbers, bits)
-        return layout_of(updates.shape[1]).payloads(scales, fields, seeds)
-
-    def decode(payloads: pa.BinaryArray, m: int) -> Decoded:
-        layout = layout_of(m)
-        seeds, scales, fields, ok = layout.read(payloads, _sound)
-        return rotated_back_levels(scales, fields, seeds, layout.numbers, bits)[:, :m], ok
-
-    def trouble(payload: bytes, m: int) -> str | None:
-        return layout_of(m).trouble(payload, _sound, _UNSOUND)
-
-    return ClientEnd(encode=encode), ServerEnd(
-        decode=decode, lengths=lambda m: (layout_of(m).size, layout_of(m).size), trouble=trouble
-    )
 
 
 _UNSOUND = "has a block whose factor is not finite, beyond 1e30, or below 0"

@@ -11,9 +11,10 @@ how far from one of them to the next a number is.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, child_keys, uniforms
@@ -21,11 +22,68 @@ from fedping.protocol.encodings.blocks import BLOCK, Layout, field_table, looked
 from fedping.protocol.encodings.payloads import payload_seeds
 from fedping.protocol.encodings.rotation import block_keys, exact_hadamard, random_signs, rotated
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd
-from fedping.protocol.links import Levels
+from fedping.protocol.rules import Traits, traits_where
 from fedping.protocol.weights import LARGEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fedping.protocol.spec import ModelSpec
+
+
+class Levels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="levels"):
+    """Round each number at random to one of 2^bits levels between the least and the greatest of its block (4.2.2).
+
+    ``rotate`` has each client rotate its update before, by a rotation of its own (Suresh et al. 2017).
+    """
+
+    bits: Literal[1, 2, 4, 8]
+    rotate: bool = False
+
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        return traits_where({"encodes": True, "inexact": True, "follows a mask": not self.rotate})
+
+    @property
+    def encoding(self) -> str:
+        """The tag that travels."""
+        return f"levels-r-{self.bits}" if self.rotate else f"levels-{self.bits}"
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`)."""
+        bits, rotate = self.bits, self.rotate
+
+        def layout_of(m: int) -> Layout:
+            return Layout(padded_size(m) if rotate else m, bits, head=2, seeded=rotate)
+
+        def encode(updates: NDArray[np.floating], keys: Keys) -> pa.BinaryArray:
+            layout, seeds = layout_of(updates.shape[1]), payload_seeds(keys) if rotate else None
+            uniform = uniforms(child_keys(keys, 1), layout.numbers)
+            with np.errstate(over="ignore", invalid="ignore"):  # the server refuses what is not finite
+                numbers = updates.astype(np.float32)
+                if seeds is not None:
+                    numbers = rotated(padded(numbers), seeds)
+                heads, fields = levels_fields(numbers, uniform, bits)
+            return layout.payloads(heads, fields, seeds)
+
+        def decode(payloads: pa.BinaryArray, m: int) -> Decoded:
+            layout = layout_of(m)
+            seeds, heads, fields, ok = layout.read(payloads, _in_order)
+            if rotate:
+                return levels_rotated_back(heads, fields, seeds, layout.numbers, bits)[:, :m], ok
+            return levels_numbers(heads, fields, m, bits), ok
+
+        def trouble(payload: bytes, m: int) -> str | None:
+            return layout_of(m).trouble(payload, _in_order, _OUT_OF_ORDER)
+
+        return ClientEnd(encode=encode), ServerEnd(
+            decode=decode, lengths=lambda m: (layout_of(m).size, layout_of(m).size), trouble=trouble
+        )
+
+
+EXAMPLES = (Levels(bits=1), Levels(bits=2), Levels(bits=8), Levels(bits=4, rotate=True))
+"""Settings that tests try."""
 
 _LEVELS = {bits: field_table(np.arange(2.0**bits)) for bits in (1, 2, 4, 8)}
 _WHOLE = {bits: table.astype(np.float32) for bits, table in _LEVELS.items()}
@@ -73,12 +131,12 @@ def levels_numbers(heads: NDArray[np.float32], rows: NDArray[np.uint8], m: int, 
     for of_pings, of_blocks, where, block in tiles(k, m):
         levels = looked_up_between(rows[of_pings], where, _LEVELS[bits])
         levels = levels.reshape(len(levels), -1, block)
-        found = levels * apart[of_pings, of_blocks, None]
-        found += low[of_pings, of_blocks, None]
+        values = levels * apart[of_pings, of_blocks, None]
+        values += low[of_pings, of_blocks, None]
         if missed[of_pings, of_blocks].any():
             greatest = (levels == most) & missed[of_pings, of_blocks, None]  # a zero may have another sign
-            np.copyto(found, high[of_pings, of_blocks, None], where=greatest)
-        numbers[of_pings, where] = found.reshape(len(found), -1)
+            np.copyto(values, high[of_pings, of_blocks, None], where=greatest)
+        numbers[of_pings, where] = values.reshape(len(values), -1)
     return numbers
 
 
@@ -105,38 +163,6 @@ def levels_rotated_back(
         into = numbers[of_pings, where].reshape(turned.shape)  # a view
         np.multiply(turned, random_signs(keys[of_pings, of_blocks], block), out=into)
     return numbers
-
-
-def ends(settings: Levels) -> Ends:
-    """Return the ends of the link `levels`."""
-    bits, rotate = settings.bits, settings.rotate
-
-    def layout_of(m: int) -> Layout:
-        return Layout(padded_size(m) if rotate else m, bits, head=2, seeded=rotate)
-
-    def encode(updates: NDArray[np.floating], keys: Keys) -> pa.BinaryArray:
-        layout, seeds = layout_of(updates.shape[1]), payload_seeds(keys) if rotate else None
-        uniform = uniforms(child_keys(keys, 1), layout.numbers)
-        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses what is not finite
-            numbers = updates.astype(np.float32)
-            if seeds is not None:
-                numbers = rotated(padded(numbers), seeds)
-            heads, fields = levels_fields(numbers, uniform, bits)
-        return layout.payloads(heads, fields, seeds)
-
-    def decode(payloads: pa.BinaryArray, m: int) -> Decoded:
-        layout = layout_of(m)
-        seeds, heads, fields, ok = layout.read(payloads, _in_order)
-        if rotate:
-            return levels_rotated_back(heads, fields, seeds, layout.numbers, bits)[:, :m], ok
-        return levels_numbers(heads, fields, m, bits), ok
-
-    def trouble(payload: bytes, m: int) -> str | None:
-        return layout_of(m).trouble(payload, _in_order, _OUT_OF_ORDER)
-
-    return ClientEnd(encode=encode), ServerEnd(
-        decode=decode, lengths=lambda m: (layout_of(m).size, layout_of(m).size), trouble=trouble
-    )
 
 
 _OUT_OF_ORDER = "has a block whose least and greatest number are not finite, beyond ±1e30, or the wrong way around"

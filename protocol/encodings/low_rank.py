@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, bits, child_keys
@@ -32,22 +33,78 @@ from fedping.protocol.encodings.payloads import (
 )
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd, Structured
-from fedping.protocol.links import LowRank
-from fedping.protocol.spec import ModelSpec
+from fedping.protocol.rules import Traits
 from fedping.protocol.weights import LARGEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fedping.protocol.spec import ModelSpec
+
+
+class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="low-rank"):
+    """Send of each matrix its product with a random one of ``rank`` columns, which follows from a seed (thesis 4.3.2).
+
+    ``fixed`` is the side of the random factor: that of a layer's ``outputs``, as in the thesis, or ``inputs``. Weights
+    that are no matrix, and matrices for which it saves nothing, travel as they are.
+    """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "within", "low rank"})
+
+    rank: Annotated[int, Meta(ge=1, le=65_535)]
+    fixed: Literal["outputs", "inputs"] = "outputs"
+
+    @property
+    def encoding(self) -> str:
+        """The tag that travels."""
+        return f"low-rank-{self.fixed}"
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`).
+
+        Raises:
+            InvalidSettings: the model has no matrix of which anything is saved, or one takes a factor that is much
+                larger than the model.
+        """
+        layout = _Layout(self, spec)
+        if not any(part.shape for part in layout.parts):
+            raise InvalidSettings(
+                f"the upload link 'low-rank' of rank {self.rank:,} saves nothing with model spec '{spec.name}', which "
+                f"has no block of two dimensions with more than {self.rank:,} {self.fixed}; lower 'rank', or use "
+                "another link"
+            )
+        drawn = self.rank * max(part.length for part in layout.parts)
+        if drawn > (bound := max(_MOST_DRAWN * spec.m, _ALWAYS_DRAWN)):
+            most = bound * self.rank // drawn
+            raise InvalidSettings(
+                f"the upload link 'low-rank' of rank {self.rank:,} draws {drawn:,} random signs for a matrix of model "
+                f"spec '{spec.name}', which has {spec.m:,} weights; lower 'rank' to {most:,} or "
+                "less, or set 'fixed' to the other side"
+            )
+        size = _HEAD + 4 * layout.size
+
+        def encode(updates: Floats, keys: Keys) -> pa.BinaryArray:
+            return layout.payloads(updates, payload_seeds(keys), factored)
+
+        def encode_within(moved: Floats, keys: Keys) -> pa.BinaryArray:
+            return layout.payloads(moved, payload_seeds(keys), solved)
+
+        client = ClientEnd(encode=encode, structured=Structured(within=layout.within, encode=encode_within))
+        return client, ServerEnd(decode=layout.decode, lengths=lambda m: (size, size), trouble=layout.trouble)
+
+
+EXAMPLES = (LowRank(rank=2), LowRank(rank=2, fixed="inputs"))
+"""Settings that tests try."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
 _HEAD = SEED_BYTES + 2
 
 _MOST_DRAWN = 2
-"""Random signs for each weight of the model at most: for more, neither side has set memory aside."""
+"""Maximum random signs for each weight of the model, for which both sides have memory."""
 
 _ALWAYS_DRAWN = 2**17
-"""So many may be drawn whatever the model: a megabyte in doubles."""
+"""Random signs that may be drawn for any model: a megabyte in doubles."""
 
 _EXACT_BITS = 52
 """Sums of whole numbers below 2^52 are exact in double precision."""
@@ -59,8 +116,8 @@ def random_signs(seeds: NDArray[np.uint64], block: int, length: int, rank: int) 
     Entry i, row by row, is bit i mod 64 of draw i div 64 of that child of the seed, the lowest first; 1 is -1.
     """
     words = bits(child_keys(seeds, block), -(-length * rank // 64))
-    drawn = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=length * rank, bitorder="little")
-    return (1 - 2 * drawn.view(np.int8)).reshape(len(seeds), length, rank)
+    random_bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=length * rank, bitorder="little")
+    return (1 - 2 * random_bits.view(np.int8)).reshape(len(seeds), length, rank)
 
 
 def factored(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Floats:
@@ -73,7 +130,7 @@ def multiplied(factors: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Fl
     """Return the matrices that B stands for, B Aᵀ or A B, shape (k, inputs, outputs).
 
     B is rounded to whole numbers, in units of 2^-36 or less of its largest, which are so small that all sums of them
-    are exact in double precision: they come to the same bits in whatever order a machine adds them.
+    are exact in double precision: every machine gets the same bits, in whatever order it adds them.
     """
     rank, exact = signs.shape[2], factors.astype(np.float64)
     _, exponents = np.frexp(np.abs(exact).max(axis=(1, 2), keepdims=True))
@@ -81,9 +138,9 @@ def multiplied(factors: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Fl
     exact *= np.ldexp(1.0, shifts)
     whole, across = np.rint(exact, out=exact), signs.astype(np.float64)
     total: NDArray[np.float64] = whole @ across.swapaxes(1, 2) if outputs else across @ whole
-    found: Floats = np.empty(total.shape, factors.dtype)
-    np.multiply(total, np.ldexp(1 / np.sqrt(rank), -shifts), out=found, casting="same_kind")
-    return found
+    matrices: Floats = np.empty(total.shape, factors.dtype)
+    np.multiply(total, np.ldexp(1 / np.sqrt(rank), -shifts), out=matrices, casting="same_kind")
+    return matrices
 
 
 def projected(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Floats:
@@ -124,7 +181,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which parts of a model's updates travel how."""
+    """How the parts of a model's updates travel."""
 
     settings: LowRank
     spec: ModelSpec
@@ -151,7 +208,7 @@ class _Layout:
 
     @cached_property
     def size(self) -> int:
-        """How many numbers travel."""
+        """Number of numbers that travel."""
         return sum(part.size for part in self.parts)
 
     def each(self, updates: Floats, seeds: NDArray[np.uint64], work: Callable[..., Floats]) -> Iterator[Floats]:
@@ -208,37 +265,3 @@ class _Layout:
         seeds = payload_seeds(keys)
 
         return lambda gradients: np.concatenate(list(self.each(gradients, seeds, projected)), axis=1)
-
-
-def ends(settings: LowRank, spec: ModelSpec) -> Ends:
-    """Return the ends of the link `low-rank`.
-
-    Raises:
-        InvalidSettings: the model has no matrix of which anything is saved, or one takes a factor that is much larger
-            than the model.
-    """
-    layout = _Layout(settings, spec)
-    if not any(part.shape for part in layout.parts):
-        raise InvalidSettings(
-            f"the upload link 'low-rank' of rank {settings.rank:,} saves nothing with model spec '{spec.name}', which "
-            f"has no block of two dimensions with more than {settings.rank:,} {settings.fixed}; lower 'rank', or use "
-            "another link"
-        )
-    drawn = settings.rank * max(part.length for part in layout.parts)
-    if drawn > (bound := max(_MOST_DRAWN * spec.m, _ALWAYS_DRAWN)):
-        most = bound * settings.rank // drawn
-        raise InvalidSettings(
-            f"the upload link 'low-rank' of rank {settings.rank:,} draws {drawn:,} random signs for a matrix of model "
-            f"spec '{spec.name}', which has {spec.m:,} weights; lower 'rank' to {most:,} or "
-            "less, or set 'fixed' to the other side"
-        )
-    size = _HEAD + 4 * layout.size
-
-    def encode(updates: Floats, keys: Keys) -> pa.BinaryArray:
-        return layout.payloads(updates, payload_seeds(keys), factored)
-
-    def encode_within(moved: Floats, keys: Keys) -> pa.BinaryArray:
-        return layout.payloads(moved, payload_seeds(keys), solved)
-
-    client = ClientEnd(encode=encode, structured=Structured(within=layout.within, encode=encode_within))
-    return client, ServerEnd(decode=layout.decode, lengths=lambda m: (size, size), trouble=layout.trouble)

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, bits, child_keys, uniforms
-from fedping.protocol.encodings import dense
+from fedping.protocol.encodings.dense import Float32
 from fedping.protocol.encodings.payloads import (
     SEED_BYTES,
     joined_payloads,
@@ -34,37 +35,83 @@ from fedping.protocol.encodings.payloads import (
     split_payloads,
 )
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd, Sparse, Structured
-from fedping.protocol.links import Mask
+from fedping.protocol.rules import Traits, traits_where
 from fedping.protocol.weights import LARGEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from fedping.protocol.spec import ModelSpec
+
+
+class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="mask"):
+    """Send a random share of the weights, which follow from a seed that is sent along (thesis 4.2.1).
+
+    ``keep`` is that share. ``draw`` is how weights are drawn: ``blocks`` takes one of each of k blocks of neighbours,
+    k = max(1, round(keep m)); ``independent`` tosses a coin for each, as in the thesis. A link that encodes may follow,
+    and encodes what was kept; without one they are float32 numbers.
+    """
+
+    keep: Annotated[float, Meta(gt=0, le=1)]
+    draw: Literal["blocks", "independent"] = "blocks"
+
+    @property
+    def traits(self) -> Traits:
+        """What it is (`fedping.protocol.rules`)."""
+        coins = self.draw == "independent"
+        return traits_where(
+            {"encodes": True, "inexact": True, "leaves zeros": True, "within": True, "other draws": coins}
+        )
+
+    @property
+    def encoding(self) -> str:
+        """The tag that travels, where no other link follows."""
+        return "mask" if self.draw == "blocks" else "mask-independent"
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`); the numbers that it keeps are float32."""
+        if self.draw == "independent":
+            return _Coins(self.keep).ends()
+        return _Blocks(self.keep, *Float32().ends(spec), says_k=False).ends(self.encoding)
+
+    def ends_with(self, values: Ends, tag: str) -> Ends:
+        """Return its ends together with a link that encodes the numbers that it keeps.
+
+        Args:
+            values: the ends of that link.
+            tag: the tag of that link.
+        """
+        return _Blocks(self.keep, *values, says_k=True).ends(f"{self.encoding}-{tag}")
+
+
+EXAMPLES = (Mask(keep=0.25), Mask(keep=0.3, draw="independent"))
+"""Settings that tests try."""
+
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
 _HALF = np.uint64(32)
 _VALUES = 2
-"""The child of a payload's key that what encodes the rest draws from."""
+"""Child of a payload's key from which the link that encodes the kept numbers draws."""
 
 
 def weights_kept(keep: float, m: int) -> int:
-    """Return of how many blocks of m weights a mask keeps one weight each, half rounded up."""
+    """Return the number of blocks of m weights, of each of which a mask keeps one weight; a half is rounded up."""
     return max(1, int(np.floor(keep * m + 0.5)))
 
 
 def block_edges(k: int, m: int) -> NDArray[np.int64]:
-    """Return where each of k blocks of m weights begins, and where the last one ends, shape (k + 1,)."""
+    """Return the start of each of k blocks of m weights, and the end of the last one, shape (k + 1,)."""
     edges: NDArray[np.int64] = np.arange(k + 1, dtype=np.int64) * m // k
     return edges
 
 
 def places(seeds: NDArray[np.uint64], k: int, m: int) -> NDArray[np.intp]:
-    """Return which weight of each of k blocks the masks of n seeds keep, ascending, shape (n, k)."""
+    """Return the positions of the weights, one in each of k blocks, that the masks of n seeds keep, shape (n, k)."""
     edges = block_edges(k, m)
-    drawn = bits(seeds, k) >> _HALF
-    drawn *= np.diff(edges).astype(np.uint64)
-    drawn >>= _HALF
-    at = drawn.view(np.int64)
+    offsets = bits(seeds, k) >> _HALF
+    offsets *= np.diff(edges).astype(np.uint64)
+    offsets >>= _HALF
+    at = offsets.view(np.int64)
     at += edges[:-1]
     return at
 
@@ -75,21 +122,6 @@ def scaled(sent: NDArray[np.float32], m: int) -> tuple[NDArray[np.float32], NDAr
     with np.errstate(over="ignore", invalid="ignore"):
         values = sent * np.diff(block_edges(k, m)).astype(np.float32)
         return values, np.asarray((np.abs(values) <= LARGEST).all(axis=1))
-
-
-def ends(settings: Mask, values: Ends | None = None, values_tag: str = "") -> Ends:
-    """Return the ends of the link `mask`.
-
-    Args:
-        settings: its settings.
-        values: the ends of the link that encodes what is kept; float32 numbers if there is none.
-        values_tag: the tag of that link.
-    """
-    if settings.draw == "independent":
-        return _Coins(settings.keep).ends()
-    if values is None:
-        return _Blocks(settings.keep, *dense.ends(), says_k=False).ends(settings.encoding)
-    return _Blocks(settings.keep, *values, says_k=True).ends(f"{settings.encoding}-{values_tag}")
 
 
 @dataclass(frozen=True)
@@ -150,10 +182,10 @@ class _Blocks:
         assert self.server.decode is not None
         k = weights_kept(self.keep, m)
         heads, fits, behind = split_payloads(payloads, self._head)
-        sent, read = self.server.decode(behind, k)
+        sent, readable = self.server.decode(behind, k)
         seeds, valid = seeds_of(heads)
         values, finite = scaled(sent, m)
-        ok = fits & read & valid & finite
+        ok = fits & readable & valid & finite
         if self.says_k:
             ok &= np.ascontiguousarray(heads[:, SEED_BYTES:]).view("<u4")[:, 0] == k
         values[~ok] = 0
@@ -172,12 +204,12 @@ class _Blocks:
         if self._sparse(payload_column([payload]), m).ok[0]:
             return None
         k = weights_kept(self.keep, m)
-        if found := _seed_trouble(payload):
-            return found
-        if self.says_k and (said := int.from_bytes(payload[SEED_BYTES : self._head], "little")) != k:
-            return f"says that it has {said:,} weights, not {k:,}"
-        if self.server.trouble and (found := self.server.trouble(payload[self._head :], k)):
-            return found
+        if problem := _seed_trouble(payload):
+            return problem
+        if self.says_k and (count := int.from_bytes(payload[SEED_BYTES : self._head], "little")) != k:
+            return f"says that it has {count:,} weights, not {k:,}"
+        if self.server.trouble and (problem := self.server.trouble(payload[self._head :], k)):
+            return problem
         return "has a number that is not finite, or is too large when it is multiplied by the length of its block"
 
 
@@ -219,9 +251,10 @@ class _Coins:
         updates, ok = np.zeros((len(payloads), m), np.float32), np.zeros(len(payloads), np.bool_)
         lengths = payload_lengths(payloads)
         for row in np.flatnonzero((lengths >= _COIN_HEAD) & (lengths % 4 == 0)).tolist():
-            found = self._one(np.frombuffer(payloads[row].as_buffer(), np.uint8), m)
-            if found is not None:
-                updates[row, found[0]], ok[row] = found[1], True
+            read = self._one(np.frombuffer(payloads[row].as_buffer(), np.uint8), m)
+            if read is not None:
+                kept, values = read
+                updates[row, kept], ok[row] = values, True
         return updates, ok
 
     def _one(self, payload: NDArray[np.uint8], m: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]] | None:
@@ -236,8 +269,8 @@ class _Coins:
             return (kept, values) if (np.abs(values) <= LARGEST).all() else None
 
     def _trouble(self, payload: bytes, m: int) -> str | None:
-        if found := _seed_trouble(payload):
-            return found
+        if problem := _seed_trouble(payload):
+            return problem
         if len(payload) % 4 == 0 and self._one(np.frombuffer(payload, np.uint8), m) is not None:
             return None
         return "has other numbers than those that its seed keeps, another share of them, or one that is not finite"

@@ -64,7 +64,7 @@ def _starts(payloads: pa.BinaryArray) -> NDArray[np.signedinteger]:
 
 
 def rows_of(payloads: pa.BinaryArray, size: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Return the bytes of k payloads, shape (k, size), and which have so many, shape (k,); the rows of others are 0.
+    """Return the bytes of k payloads, shape (k, size), and which have that size, shape (k,); other rows are 0.
 
     Where all have, it is a view of their buffer.
     """
@@ -79,7 +79,7 @@ def rows_of(payloads: pa.BinaryArray, size: int) -> tuple[NDArray[np.uint8], NDA
 
 
 def split_payloads(payloads: pa.BinaryArray, size: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_], pa.BinaryArray]:
-    """Return the first ``size`` bytes of k payloads, shape (k, size), which have so many, and what is behind them.
+    """Return the first ``size`` bytes of k payloads, shape (k, size), which have them, and the bytes behind them.
 
     Of those that do not have them, the rows are 0 and nothing is behind.
     """
@@ -125,7 +125,7 @@ _BITS = np.uint64(53)
 def payload_seeds(keys: Keys) -> NDArray[np.uint64]:
     """Return the seed that goes into the payload of each of k random keys, shape (k,).
 
-    Other random numbers of a payload, which nobody else is to know, come from other children of its key.
+    Other random numbers of a payload, which stay secret, come from other children of its key.
     """
     seeds: NDArray[np.uint64] = bits(child_keys(keys, 0), 1)[:, 0] >> np.uint64(11)
     return seeds

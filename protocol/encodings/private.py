@@ -5,19 +5,74 @@ Shares are made in `fedping.protocol.sharing.shares`; here is only their length.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.encodings.payloads import fixed_payloads, rows_of
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd
-from fedping.protocol.links import SharedVector
 from fedping.protocol.privacy import METRICS
-from fedping.protocol.sharing.shares import Layout, layout
+from fedping.protocol.rules import Traits
+from fedping.protocol.sharing.keys import Seal
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fedping.protocol.sharing.shares import Layout
+    from fedping.protocol.spec import ModelSpec
+
+
+class PrivateVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="private"):
+    """Encode a private line's vector (`fedping.protocol.privacy`), m + 3 whole numbers, as int32.
+
+    It is the one link of such a line.
+    """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "private vector"})
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`)."""
+
+        def lengths(m: int) -> tuple[int, int]:
+            size = 4 * (m + len(METRICS))
+            return size, size
+
+        return ClientEnd(encode=lambda vectors, _: vector_payloads(vectors)), ServerEnd(
+            decode=lambda payloads, m: vector_updates(payloads, m + len(METRICS)), lengths=lengths
+        )
+
+
+class SharedVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="shared"):
+    """Encode a private line's vector as two shares (`fedping.protocol.sharing.shares`), one of them sealed.
+
+    It is the one link of a private line with ``shared``, whose settings these are. With ``proofs``, ``metric`` is the
+    largest number of a metric, on which it depends how many bits there are.
+    """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "private vector"})
+
+    seal: Seal = "x25519"
+    proofs: bool = False
+    metric: Annotated[int, Meta(ge=0, le=2**24)] = 0
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`).
+
+        The server reads no numbers. It decodes the bytes of the payloads, shape (k, size), for the sums of shares alone
+        (`fedping.server_jobs.round.private_sums`). A client seals with values of its ping, which no function of an
+        update alone knows (`fedping.client_sim.privacy.vectors`).
+        """
+
+        def lengths(m: int) -> tuple[int, int]:
+            size = layout_of(self, m).size
+            return size, size
+
+        def decode(payloads: pa.BinaryArray, m: int) -> Decoded:
+            return cast(Decoded, rows_of(payloads, layout_of(self, m).size))
+
+        return ClientEnd(encode=_refuse), ServerEnd(decode=decode, lengths=lengths)
 
 
 def vector_payloads(vectors: NDArray[np.integer | np.floating]) -> pa.BinaryArray:
@@ -32,39 +87,11 @@ def vector_updates(payloads: pa.BinaryArray, d: int) -> tuple[NDArray[np.float32
     return rows.view("<i4").astype(np.float32), fits
 
 
-def vector_ends() -> Ends:
-    """Return the ends of the link `private`."""
-
-    def lengths(m: int) -> tuple[int, int]:
-        size = 4 * (m + len(METRICS))
-        return size, size
-
-    return ClientEnd(encode=lambda vectors, _: vector_payloads(vectors)), ServerEnd(
-        decode=lambda payloads, m: vector_updates(payloads, m + len(METRICS)), lengths=lengths
-    )
-
-
 def layout_of(link: SharedVector, m: int) -> Layout:
     """Return the layout of the payloads of a line of m weights."""
+    from fedping.protocol.sharing.shares import layout
+
     return layout(m + len(METRICS), link.seal, link.metric)
-
-
-def shared_ends(link: SharedVector) -> Ends:
-    """Return the ends of the link `shared`.
-
-    The server reads no numbers: what it decodes are the bytes of the payloads, shape (k, size), which nothing but the
-    sums of shares takes (`fedping.server_jobs.round.private_sums`). A client seals with what belongs to its ping, which
-    no function of an update alone knows (`fedping.client_sim.privacy.vectors`).
-    """
-
-    def lengths(m: int) -> tuple[int, int]:
-        size = layout_of(link, m).size
-        return size, size
-
-    def decode(payloads: pa.BinaryArray, m: int) -> Decoded:
-        return cast(Decoded, rows_of(payloads, layout_of(link, m).size))
-
-    return ClientEnd(encode=_refuse), ServerEnd(decode=decode, lengths=lengths)
 
 
 def _refuse(updates: NDArray[np.floating[Any]], keys: NDArray[np.uint64]) -> pa.BinaryArray:

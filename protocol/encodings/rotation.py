@@ -1,7 +1,7 @@
 """Random rotations of updates, block by block: the link `rotation`, and what `levels` and `eden` rotate with.
 
 A block of D weights, D a power of two, becomes (1/√D) H S h: S flips signs at random, H is the Walsh-Hadamard matrix in
-its natural order (Suresh et al. 2017). Butterflies only add and subtract, so that every machine comes to the same bits.
+its natural order (Suresh et al. 2017). Butterflies only add and subtract, so that every machine gets the same bits.
 A product with a matrix is five times as fast, but adds in an order of the processor's own, which is harmless only where
 all sums are exact: a server transforms the levels that were sent, as whole numbers, and scales them afterwards.
 """
@@ -12,15 +12,43 @@ import math
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, bits, child_keys
 from fedping.protocol.encodings.blocks import BLOCK
 from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
-from fedping.protocol.links import Rotation
+from fedping.protocol.rules import Traits
+
+if TYPE_CHECKING:
+    from fedping.protocol.spec import ModelSpec
+
+
+class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="rotation"):
+    """Rotate an update at random, by the same rotation for every client, so that no weight is much larger than others.
+
+    The server rotates back once, the mean of all updates, where it takes one; else each of them. ``seed`` is what the
+    rotation follows from.
+    """
+
+    traits: ClassVar[Traits] = frozenset({"inexact"})
+
+    seed: Annotated[int, Meta(ge=0, lt=2**53)] = 0
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends; it is linear, so it can be undone once, of a sum of updates."""
+        seeds = np.array([self.seed], np.uint64)
+        return ClientEnd(transform=lambda updates, _: rotated(updates, seeds)), ServerEnd(
+            undo=lambda updates: rotated_back(updates, seeds),
+            undo_sum=lambda spec, direction: rotated_back(direction[None], seeds)[0],
+        )
+
+
+EXAMPLES = (Rotation(seed=5),)
+"""Settings that tests try."""
 
 Real = TypeVar("Real", bound=np.floating[Any])
 
@@ -92,7 +120,7 @@ def exact_hadamard(blocks: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @cache
 def _matrix(size: int) -> NDArray[np.float32]:
-    """Return the matrix of transforms of so many numbers."""
+    """Return the matrix of the transform of ``size`` numbers."""
     return hadamard(np.eye(size, dtype=np.float32))
 
 
@@ -103,8 +131,8 @@ def block_keys(seeds: Keys, blocks: int, number: int = 0) -> Keys:
 
 def random_signs(keys: Keys, size: int) -> NDArray[np.float32]:
     """Return ``size`` signs, -1 or 1, for each key, shape (…, size): bit i of draw i div 64, low bit first."""
-    drawn = bits(keys.ravel(), -(-size // 64)).astype("<u8", copy=False).view(np.uint8)
-    return np.take(_EIGHT_SIGNS, drawn, axis=0).reshape(*keys.shape, -1)[..., :size]
+    octets = bits(keys.ravel(), -(-size // 64)).astype("<u8", copy=False).view(np.uint8)
+    return np.take(_EIGHT_SIGNS, octets, axis=0).reshape(*keys.shape, -1)[..., :size]
 
 
 def blocks_of(size: int) -> Iterator[tuple[slice, int]]:
@@ -137,17 +165,17 @@ def rotated_back(updates: NDArray[Real], seeds: Keys, number: int = 0) -> NDArra
 def _through(updates: NDArray[Real], seeds: Keys, number: int, back: bool) -> NDArray[Real]:
     k, size = updates.shape
     of_rotation = np.broadcast_to(child_keys(seeds, number), (k,))[:, None]
-    found, before = np.empty_like(updates), 0
+    result, before = np.empty_like(updates), 0
     for where, block in blocks_of(size):
         count = (where.stop - where.start) // block
-        blocks, turned = (each[:, where].reshape(k, count, block) for each in (updates, found))  # views
+        blocks, turned = (each[:, where].reshape(k, count, block) for each in (updates, result))  # views
         pings, at_a_time = max(_IN_CACHE // (block * count), 1), max(_IN_CACHE // block, 1)
         for ping, first in product(range(0, k, pings), range(0, count, at_a_time)):
             part = slice(ping, ping + pings), slice(first, first + at_a_time)
             numbers = np.arange(before, before + count)[part[1]]
             _turn(blocks[part], child_keys(of_rotation[part[0]], numbers), turned[part], back)
         before += count
-    return found
+    return result
 
 
 def _turn(blocks: NDArray[Real], keys: Keys, into: NDArray[Real], back: bool) -> None:
@@ -161,12 +189,3 @@ def _turn(blocks: NDArray[Real], keys: Keys, into: NDArray[Real], back: bool) ->
     else:
         turned = _hadamard(np.multiply(blocks, signs, out=np.empty(blocks.shape, blocks.dtype)))
         into.reshape(turned.shape)[...] = turned
-
-
-def ends(settings: Rotation) -> Ends:
-    """Return the ends of the link `rotation`, which is linear: it can be undone once, of a sum of updates."""
-    seeds = np.array([settings.seed], np.uint64)
-    return ClientEnd(transform=lambda updates, _: rotated(updates, seeds)), ServerEnd(
-        undo=lambda updates: rotated_back(updates, seeds),
-        undo_sum=lambda spec, direction: rotated_back(direction[None], seeds)[0],
-    )

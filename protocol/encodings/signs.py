@@ -5,18 +5,80 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.encodings.payloads import fixed_payloads, rows_of
 from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
-from fedping.protocol.links import Sign, Signs
+from fedping.protocol.rules import Traits
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from fedping.protocol.spec import ModelSpec
+
+
+class Sign(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="sign"):
+    """Encode the signs of an update alone, in bits. For older studies: `signs` takes fewer, and means the same.
+
+    ``zero`` is how a zero travels: ``up`` as a positive number, so that a weight is one bit; ``abstain`` as a zero,
+    with two bits a weight.
+    """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "sends bits", "equal lengths", "inexact"})
+
+    zero: Literal["abstain", "up"] = "abstain"
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`)."""
+        abstain = self.zero == "abstain"
+
+        def lengths(m: int) -> tuple[int, int]:
+            size = sign_bytes(m, abstain=abstain)
+            return size, size
+
+        return ClientEnd(encode=lambda updates, _: sign_payloads(updates, abstain=abstain)), ServerEnd(
+            decode=lambda payloads, m: sign_updates(payloads, m, abstain=abstain),
+            lengths=lengths,
+            trouble=lambda payload, m: sign_trouble(payload, m, abstain=abstain),
+        )
+
+
+class Signs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="signs"):
+    """Encode the signs of an update alone (thesis 4.4).
+
+    ``zero`` is how a zero travels: ``abstain`` as a zero, five weights a byte; ``up`` as a positive number, eight.
+    """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "sends bits", "inexact"})
+
+    zero: Literal["abstain", "up"] = "abstain"
+
+    @property
+    def encoding(self) -> str:
+        """The tag that travels."""
+        return "signs" if self.zero == "abstain" else "signs-up"
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`)."""
+        if self.zero == "up":
+            return ClientEnd(encode=lambda updates, _: sign_payloads(updates, abstain=False)), ServerEnd(
+                decode=lambda payloads, m: sign_updates(payloads, m, abstain=False),
+                lengths=lambda m: (sign_bytes(m, abstain=False), sign_bytes(m, abstain=False)),
+                trouble=lambda payload, m: sign_trouble(payload, m, abstain=False),
+            )
+        return ClientEnd(encode=lambda updates, _: signs_payloads(updates)), ServerEnd(
+            decode=signs_updates,
+            lengths=lambda m: (signs_bytes(m), signs_bytes(m)),
+            trouble=signs_trouble,
+        )
+
+
+EXAMPLES = (Sign(zero="up"), Sign(zero="abstain"), Signs(zero="up"), Signs(zero="abstain"))
+"""Settings that tests try."""
 
 A_BYTE = 5
 """Weights a byte: 3^5 = 243 of its 256 values."""
@@ -28,7 +90,7 @@ _SIGNS = (np.arange(256)[:, None] // _PLACES % 3 - 1).astype(np.float32)
 
 
 def signs_bytes(m: int) -> int:
-    """Return how many bytes the signs of m weights are."""
+    """Return the bytes of the signs of m weights."""
     return -(-m // A_BYTE)
 
 
@@ -66,21 +128,6 @@ def signs_trouble(payload: bytes, m: int) -> str | None:
     return None
 
 
-def ends(settings: Signs) -> Ends:
-    """Return the ends of the link `signs`."""
-    if settings.zero == "up":
-        return ClientEnd(encode=lambda updates, _: sign_payloads(updates, abstain=False)), ServerEnd(
-            decode=lambda payloads, m: sign_updates(payloads, m, abstain=False),
-            lengths=lambda m: (sign_bytes(m, abstain=False), sign_bytes(m, abstain=False)),
-            trouble=lambda payload, m: sign_trouble(payload, m, abstain=False),
-        )
-    return ClientEnd(encode=lambda updates, _: signs_payloads(updates)), ServerEnd(
-        decode=signs_updates,
-        lengths=lambda m: (signs_bytes(m), signs_bytes(m)),
-        trouble=signs_trouble,
-    )
-
-
 def sign_payloads(updates: NDArray[np.floating], *, abstain: bool) -> pa.BinaryArray:
     """Return the signs of updates of shape (k, m) as k payloads.
 
@@ -112,7 +159,7 @@ def sign_updates(payloads: pa.BinaryArray, m: int, *, abstain: bool) -> tuple[ND
 
 
 def sign_bytes(m: int, *, abstain: bool) -> int:
-    """Return how many bytes the signs of m weights are."""
+    """Return the bytes of the signs of m weights, one or two bits a weight."""
     return -(-(2 * m if abstain else m) // 8)
 
 
@@ -124,18 +171,3 @@ def sign_trouble(payload: bytes, m: int, *, abstain: bool) -> str | None:
     if abstain and number & (number >> 1) & int.from_bytes(b"\x55" * len(payload), "little"):
         return "has a weight that is both above and below zero"
     return None
-
-
-def sign_ends(settings: Sign) -> Ends:
-    """Return the ends of the link `sign`."""
-    abstain = settings.zero == "abstain"
-
-    def lengths(m: int) -> tuple[int, int]:
-        size = sign_bytes(m, abstain=abstain)
-        return size, size
-
-    return ClientEnd(encode=lambda updates, _: sign_payloads(updates, abstain=abstain)), ServerEnd(
-        decode=lambda payloads, m: sign_updates(payloads, m, abstain=abstain),
-        lengths=lengths,
-        trouble=lambda payload, m: sign_trouble(payload, m, abstain=abstain),
-    )

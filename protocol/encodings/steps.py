@@ -9,9 +9,10 @@ send the multiples as they are.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys, child_keys, uniforms
@@ -22,12 +23,55 @@ from fedping.protocol.encodings.payloads import (
     rows_of,
     split_payloads,
 )
+from fedping.protocol.errors import UnfitTable
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd
-from fedping.protocol.links import Steps
-from fedping.protocol.weights import LARGEST
+from fedping.protocol.rules import Traits
+from fedping.protocol.weights import LARGEST, Positive
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fedping.protocol.spec import ModelSpec
+
+
+class Steps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="steps"):
+    """Round each number at random to a multiple of a step, so that zeros stay zeros, and compress that.
+
+    The step is ``size`` times the root of the update's mean square, or ``step`` for everybody; one of them is given. It
+    is never less than the largest number over 127.
+
+    Raises:
+        InvalidSettings: both or none are given.
+    """
+
+    traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "follows a mask"})
+
+    size: Positive | None = None
+    step: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if (self.size is None) == (self.step is None):
+            raise UnfitTable(
+                "the upload link 'steps' needs 'size', in roots of an update's mean square, or 'step', the same for "
+                "everybody; give one of them, such as size = 2.0"
+            )
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return its ends (`fedping.protocol.link_ends`)."""
+
+        def encode(updates: Floats, keys: Keys) -> pa.BinaryArray:
+            steps, m = step_of(updates, self), updates.shape[1]
+            # Not of the seed of a mask before: the server could undo the rounding.
+            return steps_payloads(steps, multiples(updates, steps, uniforms(child_keys(keys, 1), m)))
+
+        def lengths(m: int) -> tuple[int, int]:
+            return _HEAD + min(m, _SHORTEST_STREAM), _HEAD + m
+
+        return ClientEnd(encode=encode), ServerEnd(decode=steps_updates, lengths=lengths, trouble=steps_trouble)
+
+
+EXAMPLES = (Steps(size=2.0), Steps(step=0.125))
+"""Settings that tests try."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
@@ -47,12 +91,12 @@ def step_of(updates: Floats, settings: Steps) -> NDArray[np.float32]:
     """
     least = np.abs(updates).max(axis=1, initial=0.0).astype(np.float64) / MOST  # in float32 it might be rounded down
     if settings.step is not None:
-        wanted = np.full(len(updates), settings.step)
+        preferred = np.full(len(updates), settings.step)
     else:
         assert settings.size is not None
         squares = np.einsum("ij,ij->i", updates, updates, dtype=np.float64) / updates.shape[1]
-        wanted = np.minimum(settings.size * np.sqrt(squares), LARGEST)
-    exact = np.maximum(wanted, least)
+        preferred = np.minimum(settings.size * np.sqrt(squares), LARGEST)
+    exact = np.maximum(preferred, least)
     steps = exact.astype(np.float32)
     return np.asarray(np.where(steps < exact, np.nextafter(steps, np.float32(np.inf)), steps))
 
@@ -83,28 +127,28 @@ def steps_updates(payloads: pa.BinaryArray, m: int) -> Decoded:
 
 
 def _multiples_in(bodies: pa.BinaryArray, m: int) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-    """Return the multiples of m weights that are in the bytes behind the steps, shape (k, m), and which there are."""
-    rows, there = rows_of(bodies, m)
+    """Return the multiples of m weights from the bytes behind the steps, shape (k, m), and which rows are readable."""
+    rows, readable = rows_of(bodies, m)
     lengths = payload_lengths(bodies)
     for row in np.flatnonzero((lengths < m) & (lengths >= _SHORTEST_STREAM)).tolist():
-        found = inflated(bodies[row].as_buffer(), m)
-        if found is not None:
-            rows[row], there[row] = np.frombuffer(found, np.uint8), True
-    return rows.view(np.int8), there
+        row_bytes = inflated(bodies[row].as_buffer(), m)
+        if row_bytes is not None:
+            rows[row], readable[row] = np.frombuffer(row_bytes, np.uint8), True
+    return rows.view(np.int8), readable
 
 
 def inflated(stream: bytes | pa.Buffer, size: int) -> bytes | None:
-    """Return the ``size`` bytes that a zlib stream is of; None if it is no stream of just so many and nothing else.
+    """Return the ``size`` bytes of a zlib stream; None if it is not a stream of exactly as many, and nothing else.
 
-    However many a stream is of, no more than one byte beyond ``size`` is made of it.
+    At most one byte beyond ``size`` is inflated, however long the stream is.
     """
     inflating = zlib.decompressobj()
     try:
-        found = inflating.decompress(stream, size + 1)
+        data = inflating.decompress(stream, size + 1)
     except zlib.error:
         return None
-    whole = inflating.eof and not inflating.unused_data and len(found) == size
-    return found if whole else None
+    is_whole = inflating.eof and not inflating.unused_data and len(data) == size
+    return data if is_whole else None
 
 
 def steps_trouble(payload: bytes, m: int) -> str | None:
@@ -125,17 +169,3 @@ def steps_trouble(payload: bytes, m: int) -> str | None:
     if largest > LARGEST:
         return f"has a number beyond {LARGEST:g}"
     return None
-
-
-def ends(settings: Steps) -> Ends:
-    """Return the ends of the link `steps`."""
-
-    def encode(updates: Floats, keys: Keys) -> pa.BinaryArray:
-        steps, m = step_of(updates, settings), updates.shape[1]
-        # Not of the seed of a mask before: the server could undo the rounding.
-        return steps_payloads(steps, multiples(updates, steps, uniforms(child_keys(keys, 1), m)))
-
-    def lengths(m: int) -> tuple[int, int]:
-        return _HEAD + min(m, _SHORTEST_STREAM), _HEAD + m
-
-    return ClientEnd(encode=encode), ServerEnd(decode=steps_updates, lengths=lengths, trouble=steps_trouble)

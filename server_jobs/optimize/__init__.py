@@ -1,8 +1,7 @@
 """How a round's aggregate moves the weights: a chain of small pure transformations.
 
-To add an optimizer or a constraint: its settings in `fedping.protocol.pipeline` or `fedping.protocol.spec`, a function
-in `optimizers` or `constraints` that makes its link, and one line in the tables of
-`fedping.server_jobs.optimize.pipeline`.
+To add an optimizer or a constraint: its settings, in the union of `fedping.protocol.pipeline` or
+`fedping.protocol.spec`, and a function in `optimizers` or `constraints` that makes its link, with the decorator there.
 """
 
 from fedping.server_jobs.optimize.pipeline import (

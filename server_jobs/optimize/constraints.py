@@ -6,10 +6,19 @@ import math
 
 import numpy as np
 
+from fedping.protocol.makers import Makers
 from fedping.protocol.spec import ModelSpec, NonNegative, OrderedCutoffs
-from fedping.server_jobs.optimize.transformation import Arrays, Transformation, Vector, stateless
+from fedping.server_jobs.optimize.transformation import Arrays, LinkMaker, Transformation, Vector, stateless
+
+CONSTRAINTS: Makers[LinkMaker] = Makers()
+"""The function that makes a constraint's link, by the type of its settings (`fedping.protocol.spec.Constraint`).
+
+They apply in the order of their definition, whatever the order in the spec: ordering raises weights or shortens their
+steps, so it preserves non-negativity, while a subsequent shift of all weights could round a gap away.
+"""
 
 
+@CONSTRAINTS.of(NonNegative)
 def non_negative(settings: NonNegative, _: ModelSpec) -> Transformation[Arrays]:
     """Return the link that keeps weights from falling below zero, in the spec's mode."""
     return stateless(_clamp if settings.mode == "clamp" else _shift)
@@ -27,6 +36,7 @@ def _shift(step: Vector, weights: Vector) -> Vector:
     return step if lowest >= 0 else _step_to_at_least(there - lowest, weights)
 
 
+@CONSTRAINTS.of(OrderedCutoffs)
 def ordered_cutoffs(settings: OrderedCutoffs, spec: ModelSpec) -> Transformation[Arrays]:
     """Return the link that keeps cutoffs in order, in the spec's mode.
 

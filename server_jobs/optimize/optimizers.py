@@ -18,18 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.extensions import extension_of
+from fedping.protocol.makers import Makers
 from fedping.protocol.pipeline import Adagrad, Adam, Decay, GradientDescent, Momentum, OwnOptimizer, RProp, Yogi
 from fedping.protocol.spec import ModelSpec
 from fedping.server_jobs.optimize.transformation import (
     Arrays,
     BrokenLink,
     Display,
+    LinkMaker,
     Transformation,
     Vector,
     as_vectors,
     broken_if_failed,
     stateless,
 )
+
+OPTIMIZERS: Makers[LinkMaker] = Makers()
+"""The function that makes an optimizer's link, by the type of its settings (`fedping.protocol.pipeline.Optimizer`)."""
 
 
 class Rated(Protocol):
@@ -70,6 +75,7 @@ def rate_display(settings: Rated, words: str) -> Display:
     return Display(words, lambda state: last_rate(settings, state))
 
 
+@OPTIMIZERS.of(GradientDescent)
 def gradient_descent(settings: GradientDescent, _: ModelSpec) -> Transformation[Arrays]:
     """Return the link that multiplies the direction by the rate (thesis 2.2): also FedAvg with a server rate.
 
@@ -86,6 +92,7 @@ def gradient_descent(settings: GradientDescent, _: ModelSpec) -> Transformation[
     return Transformation(lambda _: {"round": np.zeros(1)}, update, displays)
 
 
+@OPTIMIZERS.of(Momentum)
 def momentum(settings: Momentum, _: ModelSpec) -> Transformation[Arrays]:
     """Return the link v ← β v + η_t Δ (Polyak 1964), whose step is v, or β v + η_t Δ once more (Nesterov 1983).
 
@@ -170,11 +177,13 @@ def adaptive(
     return Transformation(init, update, {"rate": Display(words, rates)})
 
 
+@OPTIMIZERS.of(Adagrad)
 def adagrad(settings: Adagrad, _: ModelSpec) -> Transformation[Arrays]:
     """Return the link of Adagrad (Duchi et al. 2011): v ← v + Δ²; its state is that of :func:`adaptive`."""
     return adaptive(settings, np.add, "Adagrad's rate of each weight: η over the root of its sum of squares")
 
 
+@OPTIMIZERS.of(Adam)
 def adam(settings: Adam, _: ModelSpec) -> Transformation[Arrays]:
     """Return the link of Adam (Kingma and Ba 2015): v ← β2 v + (1 - β2) Δ²; its state is that of :func:`adaptive`."""
 
@@ -185,6 +194,7 @@ def adam(settings: Adam, _: ModelSpec) -> Transformation[Arrays]:
     return adaptive(settings, gathered, words, (settings.beta1, settings.beta2) if settings.bias_correction else None)
 
 
+@OPTIMIZERS.of(Yogi)
 def yogi(settings: Yogi, _: ModelSpec) -> Transformation[Arrays]:
     """Return the link of Yogi (Zaheer et al. 2018): v ← v - (1 - β2) sign(v - Δ²) Δ².
 
@@ -203,6 +213,7 @@ ROUNDING = 1e-6
 """By how much clipped updates, which are float32 numbers, may exceed the bound."""
 
 
+@OPTIMIZERS.of(RProp)
 def rprop(settings: RProp, spec: ModelSpec) -> Transformation[Arrays]:
     """Return RProp with each weight's first, smallest and largest step size from the spec.
 
@@ -261,6 +272,7 @@ def _rounded(settings: RProp, rate: Vector) -> Vector:
             return rate
 
 
+@OPTIMIZERS.of(OwnOptimizer)
 def own(settings: OwnOptimizer, spec: ModelSpec) -> Transformation[Arrays]:
     """Return the link: the function's result for the model spec, or the instance of the class.
 

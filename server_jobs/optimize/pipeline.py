@@ -1,20 +1,19 @@
-"""From settings to a chain: the function that makes the link for each type of settings."""
+"""From settings to a chain of links: the optimizer, and the constraints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from fedping.model_store.version import LinkState, Version, WarmStart, first_version
 from fedping.protocol.digest import digest_of
-from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, OwnOptimizer, Pipeline, RProp, Yogi
-from fedping.protocol.spec import ModelSpec, NonNegative, OrderedCutoffs
+from fedping.protocol.pipeline import Pipeline
+from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line, Study
-from fedping.server_jobs.optimize.constraints import non_negative, ordered_cutoffs
-from fedping.server_jobs.optimize.optimizers import adagrad, adam, gradient_descent, momentum, own, rprop, yogi
+from fedping.server_jobs.optimize.constraints import CONSTRAINTS
+from fedping.server_jobs.optimize.optimizers import OPTIMIZERS
 from fedping.server_jobs.optimize.transformation import (
     Arrays,
     States,
@@ -26,25 +25,6 @@ from fedping.server_jobs.optimize.transformation import (
     link_name,
     state_to_document,
 )
-
-LinkMaker: TypeAlias = Callable[[Any, ModelSpec], Transformation[Arrays]]
-
-OPTIMIZERS: Mapping[type, LinkMaker] = {
-    RProp: rprop,
-    GradientDescent: gradient_descent,
-    Momentum: momentum,
-    Adam: adam,
-    Yogi: yogi,
-    Adagrad: adagrad,
-    OwnOptimizer: own,
-}
-
-CONSTRAINTS: Mapping[type, LinkMaker] = {
-    NonNegative: non_negative,
-    OrderedCutoffs: ordered_cutoffs,
-}
-"""In the order of application, whatever the order in the spec: ordering raises weights or shortens their steps, so
-it preserves non-negativity, while a subsequent shift of all weights could round a gap away."""
 
 
 def links_for(spec: ModelSpec, pipeline: Pipeline) -> dict[str, Transformation[Arrays]]:

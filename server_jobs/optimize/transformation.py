@@ -54,6 +54,10 @@ class Transformation(NamedTuple, Generic[S]):
     displays: Mapping[str, Display] = {}
 
 
+LinkMaker: TypeAlias = Callable[[Any, ModelSpec], Transformation[Arrays]]
+"""Makes a link of its settings and the model spec."""
+
+
 def chain(links: Mapping[str, Transformation[Arrays]]) -> Transformation[States]:
     """Return named links as one transformation that applies them in order; its state is theirs, by name."""
 

@@ -1,54 +1,210 @@
 """The privacy card of a study: who trusts whom, what leaves a device, what is guaranteed, and what is not.
 
-It follows from the study's settings and the origins of its lines, as text for participants and as JSON.
+It follows from the study's settings and from where its lines began. A card is data: statements, each a code with the
+values that it is about. :data:`WORDS` has their words, for the terminal, the page and JSON.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-
-from msgspec import Struct
-from msgspec.structs import replace
+from typing import Any
 
 from fedping.model_store.version import Ancestor, WarmStart
 from fedping.protocol.privacy import ClippedByBlock, ClippedByKind, ClippedFlat, OneSign, Privacy, Shared, Signs
 from fedping.protocol.study import Line, Study
 
-NOT_COVERED = (
-    "that an installation takes part, when it posts and from which address, which a server sees of any request",
-    "an installation is one unit: a person with two profiles or devices, or after a reinstallation, is two",
-    "what other studies of the same product learn; their guarantees add up",
-)
+WORDS: Mapping[str, str] = {
+    # who trusts whom
+    "trusts_everybody": ("clients trust the operator with every ping, and everybody who sees the published versions"),
+    "trusts_operator": (
+        "clients trust the operator to bound, sample and sum their vectors, to add the noise, and to delete them; they "
+        "need not trust anybody who sees models, pages or reports"
+    ),
+    "trusts_nobody": "clients trust nobody: they add the noise themselves, before anything is sent",
+    "trusts_nobody_for_local": "for the local guarantee {nobody}",
+    "trusts_operator_for_central": "for the other they trust the operator as well, to add noise to the sum",
+    "trusts_one_of_two": (
+        "clients trust that of two servers, the operator's and that of a helper, which is somebody else with the key "
+        "{key}…, one at least keeps to itself what it has: alone, neither can read anything of a client, only sums of "
+        "{min_batch:,} clients or more"
+    ),
+    "each_server_adds_noise": (
+        "each of the two adds all the noise of the guarantee, so that it holds against the other, and against "
+        "everybody who sees models, pages or reports"
+    ),
+    "adds_local_noise": ("for the local guarantee they trust nobody, for they add its noise before anything is sent"),
+    "operator_trusts_clients": (
+        "the operator trusts the clients with the model, for what nobody can read nobody can bound: one of them could "
+        "move it at will"
+    ),
+    # what leaves the device
+    "sends_ping": (
+        "every {ping} ping as it is: an update, the loss, and what else the type has, under one id for the whole "
+        "study. An update tells much of what its sender did"
+    ),
+    "sends_one_sign": (
+        "the sign of one of {weights:,} weights, drawn by lot, which is the wrong one often enough to be denied"
+    ),
+    "sends_noisy_numbers": "{weights:,} whole numbers, bounded, with noise on each",
+    "sends_signs": "the signs of {weights:,} weights",
+    "sends_clipped": "an update of {weights:,} weights, shortened to a fixed length",
+    "sends_clipped_by_kind": "an update of {weights:,} weights, each kind shortened to a fixed length",
+    "sends_clipped_by_block": "an update of {weights:,} weights, each layer shortened to a fixed length",
+    "sends_metrics": "the loss, and whether the first suggestion was chosen",
+    "split_into_shares": ("split into two shares, each of which alone is noise, one of them sealed for the helper"),
+    "sends_nothing_else": (
+        "with it the version and the arm, and nothing else. One ping a version{at_most}, after a delay of up to "
+        "{minutes:g} minutes, under an id that changes with every version"
+    ),
+    "at_most_versions": ", for {versions:,} versions at most",
+    # what is guaranteed
+    "no_guarantee": "none",
+    "central": (
+        "(epsilon = {epsilon:g}, delta = {delta:.2g}) differential privacy for an installation, all {rounds:,} rounds "
+        "together, {each}: whatever is published is up to e^epsilon = {times} times as likely with it as without it, "
+        "but for a chance of delta{sums}"
+    ),
+    "counted_by_coin": "a secret coin counts {percent:.3g} % of the clients in each",
+    "contributes_to_some": "a client contributes to {rounds:,} of them at most, and counts itself",
+    "contributes_to_all": "a client may contribute to all of them",
+    "sums_of_a_server": ", and so is whatever one of the two servers learns of the sums",
+    "local": (
+        "local differential privacy of epsilon = {epsilon:g}{delta} for {each}, against everybody, the operator too"
+    ),
+    "local_delta": ", delta = {delta:.2g}",
+    "each_contribution": "each contribution",
+    "each_of_contributions": "each of {contributions:,} contributions",
+    "shares_alone": (
+        "no figure: neither of two servers can read what a client sends, and both learn the sums of all, of "
+        "{min_batch:,} clients or more, as they are"
+    ),
+    # what the line begins with
+    "learned_openly": "{version} was learned from pings to which nothing was promised",
+    "learned_privately": "{version} was learned privately: {how}",
+    "had_spent": "by then (epsilon = {epsilon:.4g}, delta = {delta:.2g}) was spent",
+    "had_local_noise": "each contribution had epsilon = {epsilon:g} by its own noise",
+    "had_shares": "no server could read what a client sent",
+    "promises_nothing": "To its own pings nothing is promised",
+    "begins_outside": ("None of this is part of the guarantee above, which covers what this line's rounds release"),
+    "both_guarantees": (
+        "an installation that took part in {lines} too has (epsilon = {epsilon:.4g}, delta = {delta:.2g}) for all of "
+        "it together"
+    ),
+    # what is not covered
+    "taking_part": (
+        "that an installation takes part, when it posts and from which address, which a server sees of any request"
+    ),
+    "several_installations": (
+        "an installation is one unit: a person with two profiles or devices, or after a reinstallation, is two"
+    ),
+    "other_studies": "what other studies of the same product learn; their guarantees add up",
+    "counts_of_pings": (
+        "that both servers see how many clients count in a round, and the number of each ping; the operator, whose"
+    ),
+    "servers_together": (
+        "the two servers together: were they to put together what they have, they could read every vector that was sent"
+    ),
+}
+"""The words of each statement, by its code; values in braces. A value may be statements itself."""
 
 
-OF_BOTH_SERVERS = (
-    "that both servers see how many clients count in a round, and the number of each ping; the operator, whose",
-    "the two servers together: were they to put together what they have, they could read every vector that was sent",
-)
-"""Further limits of the guarantee on two-server lines."""
+@dataclass(frozen=True)
+class Statement:
+    """A part of a card's sentence as data.
+
+    Attributes:
+        code: key of :data:`WORDS`.
+        values: what it is about, by name; statements for a part of it, none for a part that it lacks.
+    """
+
+    code: str
+    values: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        values = {
+            name: _joined(" and ", each) if isinstance(each, tuple) else each for name, each in self.values.items()
+        }
+        return WORDS[self.code].format(**values)
 
 
-class LineCard(Struct, frozen=True, kw_only=True):
-    """The card of one line: sentences, and the guarantees as numbers (None without one).
+def state(code: str, **values: Any) -> Statement:
+    """Return the statement of a code."""
+    return Statement(code, values)
 
-    ``begins`` is the origin of its start weights; empty without a warm start.
+
+def _joined(separator: str, statements: Iterable[Statement]) -> str:
+    return separator.join(map(str, statements))
+
+
+NOT_COVERED = (state("taking_part"), state("several_installations"), state("other_studies"))
+
+NOT_COVERED_BY_TWO_SERVERS = (state("counts_of_pings"), state("servers_together"))
+"""In addition, where there are two servers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineCard:
+    """The card of one line.
+
+    Attributes:
+        line: its name.
+        private: whether it has a guarantee.
+        trust: who trusts whom.
+        contents: what a ping has.
+        terms: when it is sent; None if as any other ping.
+        guarantees: what is guaranteed.
+        epsilon, delta: the central guarantee; None where there is none.
+        local_epsilon: that of each contribution by the client's own noise; None where there is none.
+        uncovered: what is not covered.
+        ancestors: the versions that its start weights were learned with; none if they are the spec's.
+        ancestry: what follows from these.
     """
 
     line: str
     private: bool
-    trusts: str
-    leaves: str
-    guarantee: str
+    trust: tuple[Statement, ...]
+    contents: tuple[Statement, ...]
+    terms: Statement | None = None
+    guarantees: tuple[Statement, ...]
     epsilon: float | None = None
     delta: float | None = None
     local_epsilon: float | None = None
-    not_covered: tuple[str, ...] = ()
-    begins: str = ""
+    uncovered: tuple[Statement, ...] = NOT_COVERED
+    ancestors: tuple[Statement, ...] = ()
+    ancestry: tuple[Statement, ...] = ()
+
+    @property
+    def trusts(self) -> str:
+        """Who trusts whom, as part of a sentence."""
+        return _joined("; ", self.trust)
+
+    @property
+    def leaves(self) -> str:
+        """What leaves the device, as part of a sentence."""
+        contents = _joined(", ", self.contents)
+        return contents if self.terms is None else f"{contents}; {self.terms}"
+
+    @property
+    def guarantee(self) -> str:
+        """What is guaranteed, as part of a sentence."""
+        return _joined("; and ", self.guarantees)
+
+    @property
+    def begins(self) -> str:
+        """What the line begins with, as part of a sentence; empty if with the spec's start weights."""
+        return f"{_joined('; ', self.ancestors)}. {_joined('; ', self.ancestry)}" if self.ancestors else ""
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What is not covered, each as part of a sentence."""
+        return tuple(map(str, self.uncovered))
 
 
-class Card(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Card:
     """The card of a study."""
 
     study: str
@@ -56,7 +212,7 @@ class Card(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The card as text."""
+        """The card for the terminal."""
         parts = [f"Privacy of the study '{self.study}'"]
         for each in self.lines:
             parts += [
@@ -71,164 +227,170 @@ class Card(Struct, frozen=True, kw_only=True):
         return "\n".join(parts)
 
 
-def card_of(study: Study, begun: Mapping[str, WarmStart] = MappingProxyType({})) -> Card:
-    """Return the card of a study; ``begun`` has the origins of version 0 by line, for lines with a warm start."""
-    return Card(
-        study=study.name,
-        lines=tuple(
-            replace(_of(line, study), begins=_begins(line, begun[line.name]) if line.name in begun else "")
-            for line in study.lines
-        ),
+def as_document(card: Card) -> dict[str, Any]:
+    """Return a card as data for JSON, with its sentences and numbers."""
+    keys = (
+        "line",
+        "private",
+        "trusts",
+        "leaves",
+        "guarantee",
+        "epsilon",
+        "delta",
+        "local_epsilon",
+        "not_covered",
+        "begins",
     )
+    return {"study": card.study, "lines": [{key: getattr(line, key) for key in keys} for line in card.lines]}
 
 
-def _begins(line: Line, origin: WarmStart) -> str:
-    """Return the origins of a line's start weights, and the guarantees of the clients that they were learned from."""
-    ancestors = (origin.taken, *origin.before)
-    origins = "; ".join(_learned(each) for each in ancestors)
-    if line.privacy is None:
-        return f"{origins}. To its own pings nothing is promised"
-    sentence = f"{origins}. None of this is part of the guarantee above, which covers what this line's rounds release"
-    spent = [each for each in ancestors if each.epsilon is not None]
-    if spent and (central := line.privacy.central) is not None:
-        epsilon = central.epsilon + sum(each.epsilon or 0.0 for each in spent)
-        delta = central.delta + sum(each.delta or 0.0 for each in spent)
-        lines = ", ".join(f"{each.study}/{each.line}" for each in spent)
-        sentence += (
-            f"; an installation that took part in {lines} too has (epsilon = {epsilon:.4g}, delta = {delta:.2g}) for "
-            "all of it together"
-        )
-    return sentence
+def card_of(study: Study, begun: Mapping[str, WarmStart] = MappingProxyType({})) -> Card:
+    """Return the card of a study.
+
+    Args:
+        study: its settings.
+        begun: by line where its version 0 took weights over from; without the lines that have the spec's.
+    """
+    return Card(study=study.name, lines=tuple(_line_card(line, study, begun.get(line.name)) for line in study.lines))
 
 
-def _learned(taken: Ancestor) -> str:
-    """Return how the pings behind a version were protected."""
-    if not taken.private:
-        return f"{taken.told} was learned from pings to which nothing was promised"
-    by = []
-    if taken.epsilon is not None:
-        by.append(f"by then (epsilon = {taken.epsilon:.4g}, delta = {taken.delta or 0.0:.2g}) was spent")
-    if taken.local_epsilon is not None:
-        by.append(f"each contribution had epsilon = {taken.local_epsilon:g} by its own noise")
-    return f"{taken.told} was learned privately: {' and '.join(by) or 'no server could read what a client sent'}"
-
-
-def _of(line: Line, study: Study) -> LineCard:
+def _line_card(line: Line, study: Study, origin: WarmStart | None) -> LineCard:
     privacy = line.privacy
+    ancestors = () if origin is None else (origin.taken, *origin.before)
+    learned = tuple(map(_learned, ancestors))
     if privacy is None:
         return LineCard(
             line=line.name,
             private=False,
-            trusts="clients trust the operator with every ping, and everybody who sees the published versions",
-            leaves=f"every {study.document.name} ping as it is: an update, the loss, and what else the type has, under "
-            "one id for the whole study. An update tells much of what its sender did",
-            guarantee="none",
-            not_covered=NOT_COVERED,
+            trust=(state("trusts_everybody"),),
+            contents=(state("sends_ping", ping=study.document.name),),
+            guarantees=(state("no_guarantee"),),
+            ancestors=learned,
+            ancestry=(state("promises_nothing"),),
         )
     return LineCard(
         line=line.name,
         private=True,
-        trusts=_trusts(privacy),
-        leaves=_leaves(privacy, line.spec.m - len(set(privacy.left_out))),
-        guarantee=guarantee_in_words(privacy),
+        trust=tuple(_trust(privacy)),
+        contents=tuple(_contents(privacy, line.spec.m - len(set(privacy.left_out)))),
+        terms=_terms(privacy),
+        guarantees=tuple(_guarantees(privacy)),
         epsilon=privacy.central.epsilon if privacy.central else None,
         delta=privacy.central.delta if privacy.central else None,
         local_epsilon=privacy.local.epsilon if privacy.local else None,
-        not_covered=NOT_COVERED + (OF_BOTH_SERVERS if privacy.shared else ()),
+        uncovered=NOT_COVERED + (NOT_COVERED_BY_TWO_SERVERS if privacy.shared else ()),
+        ancestors=learned,
+        ancestry=tuple(_ancestry(privacy, ancestors)),
     )
 
 
-def _trusts(privacy: Privacy) -> str:
+def _trust(privacy: Privacy) -> Iterator[Statement]:
     if privacy.shared is not None:
-        return _trusts_two(privacy, privacy.shared)
-    if privacy.local is not None:
-        alone = "clients trust nobody: they add the noise themselves, before anything is sent"
-        if privacy.central is None:
-            return alone
-        return (
-            f"for the local guarantee {alone}; for the other they trust the operator as well, to add noise to the sum"
-        )
-    return (
-        "clients trust the operator to bound, sample and sum their vectors, to add the noise, and to delete them; they "
-        "need not trust anybody who sees models, pages or reports"
-    )
-
-
-def _trusts_two(privacy: Privacy, shared: Shared) -> str:
-    who = (
-        "clients trust that of two servers, the operator's and that of a helper, which is somebody else with the key "
-        f"{shared.helper[:16]}…, one at least keeps to itself what it has: alone, neither can read anything of a "
-        f"client, only sums of {shared.min_batch:,} clients or more"
-    )
-    if privacy.central is not None:
-        who += (
-            "; each of the two adds all the noise of the guarantee, so that it holds against the other, and against "
-            "everybody who sees models, pages or reports"
-        )
-    if privacy.local is not None:
-        who += "; for the local guarantee they trust nobody, for they add its noise before anything is sent"
-    if not shared.proofs:
-        who += (
-            "; the operator trusts the clients with the model, for what nobody can read nobody can bound: one of them "
-            "could move it at will"
-        )
-    return who
-
-
-def _leaves(privacy: Privacy, m: int) -> str:
-    if isinstance(privacy.local, OneSign):
-        what = f"the sign of one of {m:,} weights, drawn by lot, which is the wrong one often enough to be denied"
-    elif privacy.local is not None:
-        what = f"{m:,} whole numbers, bounded, with noise on each"
+        yield from _trust_in_two(privacy, privacy.shared)
+    elif privacy.local is None:
+        yield state("trusts_operator")
+    elif privacy.central is None:
+        yield state("trusts_nobody")
     else:
-        what = {
-            Signs: f"the signs of {m:,} weights",
-            ClippedFlat: f"an update of {m:,} weights, shortened to a fixed length",
-            ClippedByKind: f"an update of {m:,} weights, each kind shortened to a fixed length",
-            ClippedByBlock: f"an update of {m:,} weights, each layer shortened to a fixed length",
-        }[type(privacy.contribution)]
-        what += ", the loss, and whether the first suggestion was chosen"
+        yield state("trusts_nobody_for_local", nobody=(state("trusts_nobody"),))
+        yield state("trusts_operator_for_central")
+
+
+def _trust_in_two(privacy: Privacy, shared: Shared) -> Iterator[Statement]:
+    yield state("trusts_one_of_two", key=shared.helper[:16], min_batch=shared.min_batch)
+    if privacy.central is not None:
+        yield state("each_server_adds_noise")
+    if privacy.local is not None:
+        yield state("adds_local_noise")
+    if not shared.proofs:
+        yield state("operator_trusts_clients")
+
+
+_CONTRIBUTIONS: Mapping[type, str] = {
+    Signs: "sends_signs",
+    ClippedFlat: "sends_clipped",
+    ClippedByKind: "sends_clipped_by_kind",
+    ClippedByBlock: "sends_clipped_by_block",
+}
+
+
+def _contents(privacy: Privacy, weights: int) -> Iterator[Statement]:
+    if isinstance(privacy.local, OneSign):
+        yield state("sends_one_sign", weights=weights)
+    elif privacy.local is not None:
+        yield state("sends_noisy_numbers", weights=weights)
+    else:
+        yield state(_CONTRIBUTIONS[type(privacy.contribution)], weights=weights)
+        yield state("sends_metrics")
     if privacy.shared is not None:
-        what += ", split into two shares, each of which alone is noise, one of them sealed for the helper"
-    often = "" if privacy.contributions is None else f", for {privacy.contributions:,} versions at most"
-    return (
-        f"{what}; with it the version and the arm, and nothing else. One ping a version{often}, after a delay of up to "
-        f"{privacy.delay_minutes:g} minutes, under an id that changes with every version"
-    )
+        yield state("split_into_shares")
+
+
+def _terms(privacy: Privacy) -> Statement:
+    versions = privacy.contributions
+    at_most = () if versions is None else (state("at_most_versions", versions=versions),)
+    return state("sends_nothing_else", at_most=at_most, minutes=privacy.delay_minutes)
 
 
 def guarantee_in_words(privacy: Privacy) -> str:
-    """Return the guarantee of a private line, as part of a sentence."""
-    guarantees = []
-    if (central := privacy.central) is not None:
-        conditions = []
+    """Return what a private line guarantees, as part of a sentence."""
+    return _joined("; and ", _guarantees(privacy))
+
+
+def _guarantees(privacy: Privacy) -> Iterator[Statement]:
+    contributions, central, local = privacy.contributions, privacy.central, privacy.local
+    if central is not None:
+        each = []
         if central.sampling < 1:
-            conditions.append(f"a secret coin counts {100 * central.sampling:.3g} % of the clients in each")
-        if privacy.contributions is not None:
-            conditions.append(f"a client contributes to {privacy.contributions:,} of them at most, and counts itself")
-        each = " and ".join(conditions) or "a client may contribute to all of them"
-        guarantees.append(
-            f"(epsilon = {central.epsilon:g}, delta = {central.delta:.2g}) differential privacy for an installation, "
-            f"all {central.rounds:,} rounds together, {each}: whatever is published is up to e^epsilon = "
-            f"{_times(math.exp(central.epsilon))} times as likely with it as without it, but for a chance of delta"
-            + ("" if privacy.shared is None else ", and so is whatever one of the two servers learns of the sums")
+            each.append(state("counted_by_coin", percent=100 * central.sampling))
+        if contributions is not None:
+            each.append(state("contributes_to_some", rounds=contributions))
+        yield state(
+            "central",
+            epsilon=central.epsilon,
+            delta=central.delta,
+            rounds=central.rounds,
+            each=tuple(each) or (state("contributes_to_all"),),
+            times=_times(math.exp(central.epsilon)),
+            sums=() if privacy.shared is None else (state("sums_of_a_server"),),
         )
-    if (local := privacy.local) is not None:
-        times = privacy.contributions
-        each = "each contribution" if times is None else f"each of {times:,} contributions"
-        delta = f", delta = {local.delta:.2g}" if not isinstance(local, OneSign) else ""
-        guarantees.append(
-            f"local differential privacy of epsilon = {local.epsilon:g}{delta} for {each}, against everybody, the "
-            "operator too"
+    if local is not None:
+        many = contributions is not None
+        yield state(
+            "local",
+            epsilon=local.epsilon,
+            delta=() if isinstance(local, OneSign) else (state("local_delta", delta=local.delta),),
+            each=(state("each_of_contributions", contributions=contributions) if many else state("each_contribution"),),
         )
-    if privacy.shared is not None and not guarantees:
-        guarantees.append(
-            f"no figure: neither of two servers can read what a client sends, and both learn the sums of all, of "
-            f"{privacy.shared.min_batch:,} clients or more, as they are"
+    if privacy.shared is not None and central is None and local is None:
+        yield state("shares_alone", min_batch=privacy.shared.min_batch)
+
+
+def _learned(version: Ancestor) -> Statement:
+    """Return how the pings behind a version were protected."""
+    if not version.private:
+        return state("learned_openly", version=version.told)
+    how = []
+    if version.epsilon is not None:
+        how.append(state("had_spent", epsilon=version.epsilon, delta=version.delta or 0.0))
+    if version.local_epsilon is not None:
+        how.append(state("had_local_noise", epsilon=version.local_epsilon))
+    return state("learned_privately", version=version.told, how=tuple(how) or (state("had_shares"),))
+
+
+def _ancestry(privacy: Privacy, ancestors: tuple[Ancestor, ...]) -> Iterator[Statement]:
+    """Yield what the guarantees of the versions before mean for that of a private line."""
+    yield state("begins_outside")
+    spent = [each for each in ancestors if each.epsilon is not None]
+    if spent and privacy.central is not None:
+        yield state(
+            "both_guarantees",
+            lines=", ".join(f"{each.study}/{each.line}" for each in spent),
+            epsilon=privacy.central.epsilon + sum(each.epsilon or 0.0 for each in spent),
+            delta=privacy.central.delta + sum(each.delta or 0.0 for each in spent),
         )
-    return "; and ".join(guarantees)
 
 
 def _times(number: float) -> str:
-    """Return a factor with three digits, without an exponent if it is below a million."""
+    """Return a factor of three digits, written out as long as that can be read."""
     return f"{number:.3g}" if not 100 <= number < 1e6 else f"{float(f'{number:.3g}'):,.0f}"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.link_ends import Sparse
+from fedping.protocol.makers import Makers
 from fedping.protocol.pipeline import (
     Mean,
     MeanOfSigns,
@@ -82,6 +83,10 @@ class Accumulator(NamedTuple, Generic[A]):
     room: Callable[[int], int | None] = lambda _: None
     asks: tuple[Asked, ...] = ()
     add_few: Callable[[A, Sparse, Vector], A] | None = None
+
+
+ACCUMULATORS: Makers[Callable[[Any], Accumulator[Any]]] = Makers()
+"""The function that makes an accumulator, by the type of its settings (`fedping.protocol.pipeline.Combination`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +213,13 @@ def mean_of(contribution: Callable[[Updates], Updates], *, of_zero: int = 0) -> 
     )
 
 
+@ACCUMULATORS.of(Mean)
 def mean(_: Mean) -> Accumulator[Moments]:
     """Return the accumulator of the weighted mean of the updates (thesis 7.2)."""
     return mean_of(lambda updates: updates)
 
 
+@ACCUMULATORS.of(MeanOfSigns)
 def mean_of_signs(settings: MeanOfSigns) -> Accumulator[Moments]:
     """Return the accumulator of the weighted mean of the updates' signs; its sign is the majority's."""
     if settings.zero == "up":

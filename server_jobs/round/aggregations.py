@@ -1,4 +1,4 @@
-"""The accumulator of each aggregation: the built-in ones, and those of users' packages."""
+"""The accumulator of a line: that of its aggregation, of a user's package too, behind its clip and its buckets."""
 
 from __future__ import annotations
 
@@ -9,19 +9,8 @@ import numpy as np
 
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.extensions import extension_of
-from fedping.protocol.pipeline import (
-    CenteredClip,
-    GeometricMedian,
-    Krum,
-    Mean,
-    MeanOfSigns,
-    Median,
-    OwnAggregation,
-    Pipeline,
-    Recluster,
-    TrimmedMean,
-)
-from fedping.protocol.study import Line
+from fedping.protocol.pipeline import OwnAggregation, Pipeline, Recluster
+from fedping.protocol.study import Line, centroids_of
 from fedping.server_jobs.optimize.transformation import (
     Arrays,
     BrokenLink,
@@ -32,20 +21,33 @@ from fedping.server_jobs.optimize.transformation import (
     broken_if_failed,
     link_name,
 )
-from fedping.server_jobs.round.accumulator import Accumulator, Finished, Moments, mean, mean_of_signs, with_moments
+from fedping.server_jobs.round.accumulator import (
+    ACCUMULATORS,
+    Accumulator,
+    Finished,
+    Kept,
+    Moments,
+    WithMoments,
+    of_all,
+    with_moments,
+)
 from fedping.server_jobs.round.clipping import clipped
 from fedping.server_jobs.round.private_sums import private_sums, shared_sums
-from fedping.server_jobs.round.recluster import recluster
-from fedping.server_jobs.round.robust import (
-    bucketed,
-    centered_clip,
-    geometric_median,
-    krum,
-    median,
-    trimmed_mean,
-)
+from fedping.server_jobs.round.recluster import reclustered
+from fedping.server_jobs.round.robust import bucketed
 
 
+@ACCUMULATORS.of(Recluster)
+def recluster(settings: Recluster) -> Accumulator[WithMoments[tuple[Kept, ...]]]:
+    """Return the accumulator that keeps the clients' centroids and clusters them in the end."""
+
+    def finish(kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
+        return Finished(reclustered(settings, centroids_of(line.spec), weights, kept.updates, kept.votes))
+
+    return of_all(finish)
+
+
+@ACCUMULATORS.of(OwnAggregation)
 def _own(settings: OwnAggregation) -> Accumulator[Any]:
     """Return the accumulator of an extension: what its function returns, or its class's instance.
 
@@ -70,20 +72,6 @@ def _own(settings: OwnAggregation) -> Accumulator[Any]:
     if hasattr(own, "moments"):
         return Accumulator(own.init, own.add, own.merge, finish, own.moments, room)
     return with_moments(own.init, own.add, own.merge, finish, room)
-
-
-ACCUMULATORS: dict[type, Callable[[Any], Accumulator[Any]]] = {
-    Mean: mean,
-    MeanOfSigns: mean_of_signs,
-    Recluster: recluster,
-    Median: median,
-    TrimmedMean: trimmed_mean,
-    GeometricMedian: geometric_median,
-    Krum: krum,
-    CenteredClip: centered_clip,
-    OwnAggregation: _own,
-}
-"""The function that makes an accumulator, by the type of its settings (`fedping.protocol.pipeline.Combination`)."""
 
 
 def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:

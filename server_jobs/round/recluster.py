@@ -12,18 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.pipeline import Recluster
-from fedping.protocol.study import Line, centroids_of
-from fedping.server_jobs.optimize.transformation import Arrays, Vector
-from fedping.server_jobs.round.accumulator import Accumulator, Finished, Kept, WithMoments, of_all
-
-
-def recluster(settings: Recluster) -> Accumulator[WithMoments[tuple[Kept, ...]]]:
-    """Return the accumulator that keeps the clients' centroids and clusters them in the end."""
-
-    def finish(kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
-        return Finished(reclustered(settings, centroids_of(line.spec), weights, kept.updates, kept.votes))
-
-    return of_all(finish)
+from fedping.server_jobs.optimize.transformation import Vector
 
 
 def reclustered(

@@ -29,6 +29,7 @@ from fedping.protocol.pipeline import CenteredClip, GeometricMedian, Krum, Media
 from fedping.protocol.study import Line
 from fedping.server_jobs.optimize.transformation import Arrays, Vector
 from fedping.server_jobs.round.accumulator import (
+    ACCUMULATORS,
     Accumulator,
     Finished,
     Kept,
@@ -56,16 +57,19 @@ _AT_ONCE = 2**20
 """Doubles that are processed at a time."""
 
 
+@ACCUMULATORS.of(Median)
 def median(_: Median) -> Accumulator[WithMoments[Sketch]]:
     """Return the accumulator of the median of each weight."""
     return of_columns(_medians)
 
 
+@ACCUMULATORS.of(TrimmedMean)
 def trimmed_mean(settings: TrimmedMean) -> Accumulator[WithMoments[Sketch]]:
     """Return the accumulator of the trimmed mean of each weight."""
     return of_columns(partial(_trimmed_means, share=settings.share))
 
 
+@ACCUMULATORS.of(GeometricMedian)
 def geometric_median(settings: GeometricMedian) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
     """Return the accumulator of the geometric median, the point with the smallest sum of distances."""
 
@@ -75,6 +79,7 @@ def geometric_median(settings: GeometricMedian) -> Accumulator[WithMoments[tuple
     return per_client(finish)
 
 
+@ACCUMULATORS.of(Krum)
 def krum(settings: Krum) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
     """Return the accumulator of the mean of the updates that are closest to their neighbours."""
 
@@ -87,6 +92,7 @@ def krum(settings: Krum) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
     return per_client(finish, room)
 
 
+@ACCUMULATORS.of(CenteredClip)
 def centered_clip(settings: CenteredClip) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
     """Return the accumulator of the mean of updates clipped around the direction of the round before."""
 

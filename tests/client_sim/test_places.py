@@ -82,9 +82,9 @@ def test_redirects_take_their_origins_type_one_hop_and_sources_are_marked(tmp_pa
         visit(db, 3, 3, VisitType.TEMP_REDIRECT, 1, origin=2)
 
     history = read_history(profile_with(tmp_path, fill))
-    assert history.origin_type[1, 0] == VisitType.TYPED
-    assert history.origin_type[2, 0] == VisitType.PERM_REDIRECT
-    assert history.onward[:, 0].tolist() == [Onward.PERMANENTLY, Onward.TEMPORARILY, Onward.NO]
+    assert history.table.origin_type[1, 0] == VisitType.TYPED
+    assert history.table.origin_type[2, 0] == VisitType.PERM_REDIRECT
+    assert history.table.onward[:, 0].tolist() == [Onward.PERMANENTLY, Onward.TEMPORARILY, Onward.NO]
 
 
 def test_only_the_ten_newest_visits_are_sampled_newest_first(tmp_path: Path) -> None:
@@ -107,9 +107,10 @@ def test_nothing_that_leaves_the_reader_holds_an_address_or_a_title(tmp_path: Pa
             visit(db, i + 1, i + 1, VisitType.LINK, 1)
 
     history = read_history(profile_with(tmp_path, fill))
-    for value in vars(history).values():
-        arrays = value if isinstance(value, tuple) else (value,)
-        assert all(isinstance(array, np.ndarray) and array.dtype.kind in "biu" for array in arrays)
+    assert vars(history).keys() == {"table", "times", "sharing"}
+    for array in (history.times, *history.sharing, *vars(history.table).values()):
+        assert isinstance(array, np.ndarray)
+        assert array.dtype.kind in "biu"
     assert all(rows.tolist() == [0, 1, 2] for rows in history.sharing if len(rows) == 3)
     assert history.sharing
 
@@ -227,8 +228,8 @@ def test_a_real_firefox_is_read_while_it_runs(tmp_path: Path) -> None:
     with running_firefox(tmp_path / "profile", tmp_path) as firefox:
         firefox.run(insert, visits)
         history = read_history(find_places(str(tmp_path / "profile")))
-    assert sorted(history.visit_type[:, 0].tolist())[-2:] == [VisitType.LINK, VisitType.TYPED]
-    assert history.bookmarked.any()
+    assert sorted(history.table.visit_type[:, 0].tolist())[-2:] == [VisitType.LINK, VisitType.TYPED]
+    assert history.table.bookmarked.any()
     with sqlite3.connect(tmp_path / "profile" / "places.sqlite") as database:
         real = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     made = sqlite3.connect(":memory:")

@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -54,7 +54,7 @@ from fedping.protocol.encodings.blocks import padded_size
 from fedping.protocol.encodings.mask import places, weights_kept
 from fedping.protocol.encodings.payloads import payload_seeds
 from fedping.protocol.enrolment import enrol, hash_fraction, staged_for
-from fedping.protocol.links import Dense, Float32, Levels, Mask, Rotation, Sign, Signs, Steps, Upload
+from fedping.protocol.links import Dense, Float32, Levels, Mask, Rotation, Sign, Signs, Steps, Upload, in_words
 from fedping.protocol.local_optimizers import LocalRProp
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.personalization import FineTune, Personalization, Vector
@@ -68,6 +68,7 @@ from fedping.protocol.privacy import (
     local_sigma,
     published_privacy,
 )
+from fedping.protocol.rules import traits_of
 from fedping.protocol.spec import ModelSpec, NonNegative, OrderedCutoffs, Step, Weight, published
 from fedping.protocol.study import Arm, Line, Piece, PublicLine, Study, public_study
 from fedping.protocol.training import OneGradient
@@ -76,6 +77,7 @@ from fedping.protocol.upload import sending
 from tests.conformance.draw import Draw
 from tests.conformance.proofs import proofs
 from tests.conformance.shares import seal_once, shares
+from tests.support.encodings import EXAMPLES
 from tests.support.links import line_with
 
 FOLDER = Path(__file__).parents[2] / "docs" / "conformance"
@@ -440,12 +442,37 @@ def _typed(rank: Any) -> Keystrokes:
 
 def _uploads() -> dict[str, Any]:
     """Return updates of several lengths, and what of them is put into a ping by a line's upload links."""
-    return {
+    cases: dict[str, Any] = {
         "draws": list(_drawn_bits()),
         "masks": list(_masks()),
-        "uploads": list(_sent(Draw(2024))),
-        "random": list(_sent_at_random(Draw(2026))),
+        "uploads": list(_sent(Draw(2024), (*_ALIKE, *_ROTATED))),
+        "random": list(_sent_at_random(Draw(2026), _OF_LENGTHS)),
     }
+    for upload in _other_examples():
+        draw = Draw(int.from_bytes(hashlib.sha256(in_words(upload).encode()).digest()[:6], "big"))
+        if _draws_nothing(upload):
+            cases["uploads"] += _sent(draw, (upload,))
+        else:
+            cases["random"] += _sent_at_random(draw, tuple((m, (upload,)) for m in (1, 4, 9, 22)))
+    return cases
+
+
+def _other_examples() -> Iterator[Upload]:
+    """Yield the examples of links that browsers have, if the lists here lack them: those of new links.
+
+    Each draws from a seed of its own, so a new link leaves the published cases of the others.
+    """
+    listed = {*_ALIKE, *_ROTATED, *_AT_RANDOM}
+    for link in EXAMPLES:
+        if (link,) not in listed and traits_of(link).isdisjoint({"other draws", "low rank", "private vector"}):
+            yield (link,)
+
+
+def _draws_nothing(upload: Upload) -> bool:
+    """Return whether the payload of an update is the same whatever a client draws."""
+    update = np.array([[0.5, -0.25, 0.125, 0.0]])
+    sent = [sent_updates(sending(line_with(upload)), update, np.array([key], np.uint64)) for key in range(8)]
+    return len({str(each.column if isinstance(each, Payloads) else each) for each in sent}) == 1
 
 
 def _drawn_bits() -> Iterator[dict[str, Any]]:
@@ -491,11 +518,15 @@ _LONG: tuple[Upload, ...] = ((Levels(bits=2),), (Levels(bits=1, rotate=True),))
 """Those with several blocks, of which each has a header."""
 
 
-def _sent(draw: Draw) -> Iterator[dict[str, Any]]:
+_OF_LENGTHS = ((1, _AT_RANDOM), (4, _AT_RANDOM), (9, _AT_RANDOM), (22, _AT_RANDOM), (1030, _LONG))
+"""By number of weights the links that send updates of so many."""
+
+
+def _sent(draw: Draw, uploads: Sequence[Upload]) -> Iterator[dict[str, Any]]:
     for m in (1, 3, 4, 5, 8, 9, 22, 64):
         edges = (0.0, -0.0, 5e-324, -1e30)
         update = [edges[draw.whole(0, 3)] if draw.chance(0.4) else draw.fraction() - 0.5 for _ in range(m)]
-        for upload in (*_ALIKE, *_ROTATED):
+        for upload in uploads:
             update = [max(number, -1e20) for number in update] if upload in _ROTATED else update
             sent = sent_updates(sending(line_with(upload)), np.array([update]), np.zeros(1, np.uint64))
             told = (
@@ -504,8 +535,8 @@ def _sent(draw: Draw) -> Iterator[dict[str, Any]]:
             yield {"upload": msgspec.to_builtins(upload), "update": update, "sent": msgspec.to_builtins(told)}
 
 
-def _sent_at_random(draw: Draw) -> Iterator[dict[str, Any]]:
-    for m, uploads in ((1, _AT_RANDOM), (4, _AT_RANDOM), (9, _AT_RANDOM), (22, _AT_RANDOM), (1030, _LONG)):
+def _sent_at_random(draw: Draw, of_lengths: Iterable[tuple[int, Sequence[Upload]]]) -> Iterator[dict[str, Any]]:
+    for m, uploads in of_lengths:
         for upload in uploads:
             shares = [0 if draw.chance(0.4) else draw.whole(-1024, 1024) for _ in range(m)]
             update = [share / 1024 * (30 if draw.chance(0.1) else 1) for share in shares]

@@ -38,7 +38,7 @@ from fedping.server_jobs.optimize import (
     first_versions,
     in_order,
 )
-from fedping.server_jobs.optimize.pipeline import OPTIMIZERS
+from fedping.server_jobs.optimize.optimizers import OPTIMIZERS
 from fedping.server_jobs.round.stopping import stable_signs
 from tests.support.dashboard import dashboard_settings
 from tests.support.steps import next_weights

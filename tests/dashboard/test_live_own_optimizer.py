@@ -19,15 +19,11 @@ class Lion(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 Optimizer: TypeAlias = Lion | '''
 
 LINK = """
-from __future__ import annotations
-
-import numpy as np
 
 from fedping.protocol.pipeline import Lion
-from fedping.protocol.spec import ModelSpec
-from fedping.server_jobs.optimize.transformation import Arrays, Display, Transformation, Vector
 
 
+@OPTIMIZERS.of(Lion)
 def lion(settings: Lion, _: ModelSpec) -> Transformation[Arrays]:
     def update(step: Vector, state: Arrays, _: Vector) -> tuple[Vector, Arrays]:
         mean = settings.beta * state["mean"] + (1 - settings.beta) * step
@@ -78,15 +74,8 @@ def said_with(tmp_path: Path, shown: str) -> dict:
     copy = copied_program(tmp_path / "program", tests=True)
     settings = copy / "protocol" / "pipeline.py"
     settings.write_text(settings.read_text().replace("\n\nOptimizer: TypeAlias = ", SETTINGS))
-    table = copy / "server_jobs" / "optimize" / "pipeline.py"
-    (table.parent / "lion.py").write_text(LINK.replace("{SHOWN}", shown))
-    text = table.read_text().replace("    RProp: rprop,\n", "    RProp: rprop,\n    Lion: lion,\n")
-    text = text.replace("from fedping.protocol.pipeline import ", "from fedping.protocol.pipeline import Lion, ")
-    text = text.replace(
-        "from fedping.server_jobs.optimize.optimizers",
-        "from fedping.server_jobs.optimize.lion import lion\nfrom fedping.server_jobs.optimize.optimizers",
-    )
-    table.write_text(text)
+    optimizers = copy / "server_jobs" / "optimize" / "optimizers.py"
+    optimizers.write_text(optimizers.read_text() + LINK.replace("{SHOWN}", shown))
     done = subprocess.run(
         [sys.executable, "-c", ROUND_AND_PAGE, str(tmp_path)], **outside(copy), capture_output=True, text=True
     )

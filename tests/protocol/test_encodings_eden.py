@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from fedping.protocol.draws import bits as random_bits
 from fedping.protocol.encodings import eden
 from fedping.protocol.encodings.blocks import field_table, looked_up, packed
-from fedping.protocol.encodings.eden import ends, nearest_levels
+from fedping.protocol.encodings.eden import Eden, nearest_levels
 from fedping.protocol.encodings.rotation import block_keys, hadamard, random_signs
-from fedping.protocol.links import Eden
 from tests.support.encodings import (
     assert_refused_alike,
     both_ends,
@@ -31,7 +30,7 @@ ERROR = {1: math.pi / 2 - 1, 2: 0.13312, 3: 0.035784, 4: 0.0095921}
 
 
 def there_and_back(bits: Any, updates: np.ndarray, seed: int = 1) -> np.ndarray:
-    client, server = ends(Eden(bits=bits))
+    client, server = Eden(bits=bits).ends(spec_of(updates.shape[1]))
     assert client.encode is not None
     assert server.decode is not None
     read, ok = server.decode(client.encode(updates, keys_of(len(updates), seed)), updates.shape[1])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedping.protocol.encodings.blocks import packed, padded, padded_size
-from fedping.protocol.encodings.levels import ends, levels_fields, levels_numbers, levels_rotated_back
+from fedping.protocol.encodings.levels import Levels, levels_fields, levels_numbers, levels_rotated_back
 from fedping.protocol.encodings.rotation import rotated_back
-from fedping.protocol.links import Levels, Rotation
+from fedping.protocol.links import Rotation
 from tests.support.encodings import (
     assert_refused_alike,
     assert_unbiased,
@@ -40,7 +40,7 @@ updates_ = hnp.arrays(
 
 
 def there_and_back(link: Levels, updates: np.ndarray, seed: int = 1) -> np.ndarray:
-    client, server = ends(link)
+    client, server = link.ends(spec_of(updates.shape[1]))
     assert client.encode is not None
     assert server.decode is not None
     read, ok = server.decode(client.encode(updates, keys_of(len(updates), seed)), updates.shape[1])

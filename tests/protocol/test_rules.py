@@ -1,9 +1,10 @@
 """The verdicts on a grid of studies and laboratory files stay what they were: none is allowed silently, none is lost.
 
-``verdicts.json`` has the verdict on every combination of `tests.support.combinations`, in their order: two characters
-each, an index of the list ``verdicts``. A verdict is the stage of a refusal with the settings that its sentence names,
-or "accepted" with the safe choices of a new study and the settings of each piece of advice. After a deliberate change
-``python -m tests.protocol.test_rules`` prints the verdicts that differ and writes the file.
+``verdicts.json`` has the names of all deviations, and the verdict on every combination of them that is in the grid
+(`tests.support.combinations`), in its order: two characters each, an index of the list ``verdicts``. A verdict is the
+stage of a refusal with the settings that its sentence names, or "accepted" with the safe choices of a new study and the
+settings of each piece of advice. After a deliberate change ``python -m tests.protocol.test_rules`` prints the verdicts
+that differ, and writes the file. A new deviation adds combinations, and leaves the verdicts on all others.
 """
 
 import ast
@@ -12,13 +13,13 @@ import string
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 from fedping.protocol.rules import RULES, Parts, Trait
 from fedping.protocol.rules import sentences as sentences_of
-from tests.support.combinations import changed, grid, keys_of, sentences
+from tests.support.combinations import bases_of, changed, combinations_of, deviations_of, keys_of, sentences
 from tests.support.registry import registry_of_its_own
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 FROZEN = Path(__file__).with_name("verdicts.json")
 DIGITS = string.digits + string.ascii_letters
 WIDTH = 110
+KINDS = ("study", "file")
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +42,21 @@ def verdict_on(label: str, tables: dict[str, Any]) -> tuple[str, ...]:
     return outcome, *sorted(keys)
 
 
-def frozen() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield each base's label with the verdicts on all its combinations."""
-    kept = json.loads(FROZEN.read_text())
-    for label, lines in kept["grid"].items():
+Combination: TypeAlias = tuple[str, ...]
+Verdict: TypeAlias = tuple[str, ...]
+
+
+def frozen() -> dict[str, dict[Combination, Verdict]]:
+    """Return by base's label the verdicts on all its combinations."""
+    document = json.loads(FROZEN.read_text())
+    verdicts = {}
+    for label, lines in document["grid"].items():
         text = "".join(lines)
         pairs = [text[at : at + 2] for at in range(0, len(text), 2)]
-        yield label, [tuple(kept["verdicts"][DIGITS.index(a) * len(DIGITS) + DIGITS.index(b)]) for a, b in pairs]
+        found = [tuple(document["verdicts"][DIGITS.index(a) * len(DIGITS) + DIGITS.index(b)]) for a, b in pairs]
+        combinations = combinations_of(document["deviations"][label.partition(" ")[0]], label)
+        verdicts[label] = dict(zip(combinations, found, strict=True))
+    return verdicts
 
 
 def is_same(before: tuple[str, ...], now: tuple[str, ...]) -> bool:
@@ -58,28 +68,38 @@ def is_same(before: tuple[str, ...], now: tuple[str, ...]) -> bool:
     )
 
 
-def differences(places: dict[str, list[int]]) -> Iterator[str]:
-    """Yield what is different now, of the combinations at these places."""
-    kept = dict(frozen())
-    for label, base, combinations in grid():
-        if len(combinations) != len(kept.get(label, ())):
-            yield f"{label}: combinations were added or drawn anew; write them: python -m tests.protocol.test_rules"
-            continue
-        for at in places[label]:
-            tables = changed(base, combinations[at])
-            now = verdict_on(label, tables)
-            if not is_same(kept[label][at], now):
-                yield f"{label} {at}: {kept[label][at]} is now {now} of {sentences(label, tables)}"
+def differences(verdicts: dict[str, dict[Combination, Verdict]]) -> Iterator[str]:
+    """Yield the differences from verdicts on combinations, and the deviations that the frozen ones lack."""
+    names = json.loads(FROZEN.read_text())["deviations"]
+    for kind in KINDS:
+        deviations = deviations_of(kind)
+        for name in sorted({*names[kind]} ^ deviations.keys()):
+            yield f"{kind}: {name} is new or has gone; write the verdicts: python -m tests.protocol.test_rules"
+        for label, base in bases_of(kind).items():
+            for combination, before in verdicts.get(label, {}).items():
+                if deviations.keys() >= {*combination}:
+                    tables = changed(base, [deviations[name] for name in combination])
+                    now = verdict_on(label, tables)
+                    if not is_same(before, now):
+                        yield f"{label} {combination}: {before} is now {now} of {sentences(label, tables)}"
 
 
 def test_each_verdict_is_what_it_was() -> None:
-    places = {label: [found.index(each) for each in dict.fromkeys(found)] for label, found in frozen()}
-    assert list(differences(places)) == []
+    """On one combination of each base for every verdict."""
+    firsts = {label: {now: each for each, now in reversed(found.items())} for label, found in frozen().items()}
+    assert list(differences({label: {each: now for now, each in of.items()} for label, of in firsts.items()})) == []
 
 
 @pytest.mark.long
 def test_all_verdicts_are_what_they_were() -> None:
-    assert list(differences({label: list(range(len(found))) for label, found in frozen()})) == []
+    assert list(differences(frozen())) == []
+
+
+def test_a_deviation_adds_combinations_and_leaves_all_others() -> None:
+    names = [*deviations_of("study")]
+    without, all_of = ({*combinations_of(some, "study plain")} for some in (names[:50] + names[51:], names))
+    assert without < all_of
+    assert all(names[50] in each for each in all_of - without)
 
 
 def _two_digits(number: int) -> str:
@@ -163,16 +183,23 @@ def test_each_group_of_rules_is_checked_somewhere() -> None:
 
 def write() -> None:
     """Write the verdicts of the code as it is."""
+    deviations = {kind: deviations_of(kind) for kind in KINDS}
     found = {
-        label: [verdict_on(label, changed(base, each)) for each in combinations] for label, base, combinations in grid()
+        label: [
+            verdict_on(label, changed(base, [deviations[kind][name] for name in each]))
+            for each in combinations_of(deviations[kind], label)
+        ]
+        for kind in KINDS
+        for label, base in bases_of(kind).items()
     }
     verdicts = sorted({each for of_base in found.values() for each in of_base})
     index = {each: number for number, each in enumerate(verdicts)}
     coded = {label: wrap("".join(_two_digits(index[each]) for each in of), WIDTH) for label, of in found.items()}
-    FROZEN.write_text(json.dumps({"verdicts": verdicts, "grid": coded}, indent=1) + "\n")
+    names = {kind: sorted(of_kind) for kind, of_kind in deviations.items()}
+    FROZEN.write_text(json.dumps({"verdicts": verdicts, "deviations": names, "grid": coded}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
     if FROZEN.exists():
-        print(*differences({label: list(range(len(found))) for label, found in frozen()}), sep="\n")
+        print(*differences(frozen()), sep="\n")
     write()

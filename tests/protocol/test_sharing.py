@@ -14,7 +14,6 @@ from hypothesis import strategies as some
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from fedping.protocol.encodings.private import shared_ends
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.links import SharedVector
 from fedping.protocol.privacy import METRICS
@@ -55,6 +54,7 @@ from fedping.protocol.sharing.shares import (
 from fedping.protocol.sharing.terms import agreed, terms_for
 from fedping.protocol.study import Line, Study
 from fedping.protocol.update import longest_payload
+from tests.support.links import line_with
 
 HELPER, LEADER, OTHER = (signing_key(bytes([n]) * 32, "test") for n in range(3))
 NOW = "2026-11-23T09:00:00.000+00:00"
@@ -315,7 +315,7 @@ def test_settings_that_shares_forbid_are_refused(change: Callable[[dict[str, Any
 def test_shares_of_any_line_are_as_long_as_ingest_and_rounds_take_them(m: int, metric: int, seal: Seal) -> None:
     size = layout(m + len(METRICS), seal, metric).size
     link = SharedVector(seal=seal, proofs=bool(metric), metric=metric)
-    lengths = shared_ends(link)[1].lengths
+    lengths = link.ends(line_with(()).spec)[1].lengths
     assert lengths is not None
     assert lengths(m) == (size, size)
     assert size <= longest_payload(m)  # or a line of such a size would refuse every ping

@@ -24,9 +24,10 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.pipeline import GradientDescent, Mean, Pipeline
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import BrokenLink
-from fedping.server_jobs.optimize.pipeline import CONSTRAINTS, OPTIMIZERS
+from fedping.server_jobs.optimize.constraints import CONSTRAINTS
+from fedping.server_jobs.optimize.optimizers import OPTIMIZERS
 from fedping.server_jobs.round import Engine, NumpyEngine, RoundOptions, recompute, run_round
-from fedping.server_jobs.round.aggregations import ACCUMULATORS
+from fedping.server_jobs.round.accumulator import ACCUMULATORS
 from fedping.server_jobs.round.spark_engine import SparkEngine
 from tests.support.laboratory_rounds import file_rounds, memory_rounds
 from tests.support.own_links import (

@@ -19,7 +19,7 @@ from fedping.protocol.pipeline import GradientDescent, Pipeline, RProp
 from fedping.protocol.privacy import Central, LocalGaussian, Privacy, Signs, frame_of
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import Arrays, BrokenLink, Transformation, Vector, first_versions
-from fedping.server_jobs.optimize.pipeline import OPTIMIZERS
+from fedping.server_jobs.optimize.optimizers import OPTIMIZERS
 from fedping.server_jobs.privacy.budget import epsilon_after, spent, with_noise
 from fedping.server_jobs.privacy.keys import digest_of_key
 from fedping.server_jobs.privacy.noise import SystemNoise

@@ -1,12 +1,14 @@
 """A grid of studies and of laboratory files whose parts go together or not, and the verdict on each of them.
 
-A base is what is accepted as it is. Each base is combined with every deviation, and with two and three deviations of
-different settings, drawn by a seed. ``tests/protocol/verdicts.json`` has the verdicts.
+A base is what is accepted as it is. Each base is combined with every deviation, and with some pairs and triples of
+deviations of different settings. Whether a pair or a triple is in the grid is a draw from the names of its deviations,
+so another deviation adds combinations and leaves all others. ``tests/protocol/verdicts.json`` has the verdicts.
 """
 
-import random
+import hashlib
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -26,8 +28,11 @@ from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Study, new_study
 from fedping.protocol.upload import receiving, sending
 
-DRAWN = {2: 1500, 3: 500}
-"""Draws of each base by their number of deviations."""
+PAIRS = 0.15
+"""The share of all pairs of deviations in the grid."""
+
+TRIPLES = 0.06
+"""The share of the triples a, b, c in the grid, of those whose pairs a, b and b, c are in it."""
 
 
 class Deviation(NamedTuple):
@@ -40,6 +45,11 @@ class Deviation(NamedTuple):
 
     axis: str
     changes: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The deviation in words, which differ from those of all others."""
+        return f"{self.axis}: {json.dumps(self.changes, sort_keys=True)}"
 
 
 def _register() -> None:
@@ -407,28 +417,52 @@ def changed(base: dict[str, Any], deviations: Sequence[Deviation]) -> dict[str, 
     return tables
 
 
-def combinations_of(deviations: Sequence[Deviation], seed: str) -> list[tuple[Deviation, ...]]:
-    """Return no deviation, every single one, and those drawn together, in order."""
-    found: list[tuple[Deviation, ...]] = [(), *((each,) for each in deviations)]
-    drawn = random.Random(seed)
-    for together, draws in DRAWN.items():
-        for _ in range(draws):
-            several = tuple(drawn.sample(deviations, together))
-            if len({each.axis for each in several}) == together:
-                found.append(several)
-    return found
+def combinations_of(names: Iterable[str], label: str) -> Iterator[tuple[str, ...]]:
+    """Yield no deviation, every single one, and the pairs and triples in the grid of a base, by name.
+
+    Those of more names have all combinations of fewer names among them.
+
+    Args:
+        names: of the deviations, which begin with their axis.
+        label: of the base.
+    """
+    ordered = sorted(names)
+    yield ()
+    yield from ((name,) for name in ordered)
+    after: dict[str, list[str]] = {name: [] for name in ordered}
+    for place, first in enumerate(ordered):
+        for second in ordered[place + 1 :]:
+            if _axis(first) != _axis(second) and _draw(label, first, second) < PAIRS:
+                after[first].append(second)
+                yield first, second
+    for first in ordered:
+        for second in after[first]:
+            for third in after[second]:
+                if _axis(first) != _axis(third) and _draw(label, first, second, third) < TRIPLES:
+                    yield first, second, third
 
 
-def grid() -> Iterator[tuple[str, dict[str, Any], list[tuple[Deviation, ...]]]]:
-    """Yield each base's label, such as "study plain", its tables, and its combinations of deviations in order."""
+def _axis(name: str) -> str:
+    return name.partition(": ")[0]
+
+
+def _draw(*words: str) -> float:
+    """Return a number in [0, 1) that follows from words."""
+    return int.from_bytes(hashlib.blake2b("\n".join(words).encode(), digest_size=6).digest()) / 2**48
+
+
+def deviations_of(kind: str) -> dict[str, Deviation]:
+    """Return the deviations of studies or of laboratory files ("study" or "file"), by name."""
+    deviations = [*(_study_deviations() if kind == "study" else _file_deviations())]
+    by_name = {each.name: each for each in deviations}
+    assert len(by_name) == len(deviations), "two deviations are the same"
+    return by_name
+
+
+def bases_of(kind: str) -> dict[str, dict[str, Any]]:
+    """Return the tables of the bases of studies or of laboratory files, by label, such as "study plain"."""
     _register()
-    for kind, bases, deviations in (
-        ("study", study_bases(), list(_study_deviations())),
-        ("file", file_bases(), list(_file_deviations())),
-    ):
-        for name, base in bases.items():
-            label = f"{kind} {name}"
-            yield label, base, combinations_of(deviations, label)
+    return {f"{kind} {name}": base for name, base in (study_bases() if kind == "study" else file_bases()).items()}
 
 
 def sentences(label: str, tables: dict[str, Any]) -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +16,40 @@ from fedping.client_sim.models import model_for
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.population.synthetic import SyntheticPopulation
 from fedping.protocol.draws import child_keys, root_key
-from fedping.protocol.links import Upload
+from fedping.protocol.links import Dense, Mask, Upload, UploadLink, in_words
+from fedping.protocol.rules import traits_of
 from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.training import OneGradient
 from fedping.protocol.upload import Receiving, Sending, receiving, sending
 from tests.support.links import line_with
 
 STEP = Step(start=1, min=1, max=1)
+
+
+def _examples() -> Iterator[UploadLink]:
+    """Yield the examples in the files of all registered links."""
+    for module in dict.fromkeys(link.__module__ for link in get_args(UploadLink)):
+        yield from getattr(sys.modules[module], "EXAMPLES", ())
+
+
+EXAMPLES: tuple[UploadLink, ...] = tuple(_examples())
+"""The settings that the files of links have for tests, in the order of registration."""
+
+
+def _encoded() -> Iterator[Upload]:
+    """Yield the examples that make payloads alone, and the first of each that may follow a mask behind one."""
+    behind_a_mask = set()
+    for link in EXAMPLES:
+        if "encodes" not in traits_of(link) or isinstance(link, Dense):
+            continue
+        yield (link,)
+        if "follows a mask" in traits_of(link) and type(link) not in behind_a_mask:
+            behind_a_mask.add(type(link))
+            yield Mask(keep=0.3), link
+
+
+ENCODED: dict[str, Upload] = {in_words(upload): upload for upload in _encoded()}
+"""Lists of links that make payloads, in words."""
 
 
 def spec_of(m: int) -> ModelSpec:

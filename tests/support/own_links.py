@@ -16,10 +16,10 @@ from fedping.protocol.pipeline import Mean
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line
 from fedping.server_jobs.optimize import Arrays, Transformation, Vector
-from fedping.server_jobs.optimize.pipeline import CONSTRAINTS, OPTIMIZERS
+from fedping.server_jobs.optimize.constraints import CONSTRAINTS
+from fedping.server_jobs.optimize.optimizers import OPTIMIZERS
 from fedping.server_jobs.optimize.transformation import stateless
-from fedping.server_jobs.round.accumulator import Accumulator, Finished, Kept, of_all, with_moments
-from fedping.server_jobs.round.aggregations import ACCUMULATORS
+from fedping.server_jobs.round.accumulator import ACCUMULATORS, Accumulator, Finished, Kept, of_all, with_moments
 
 
 class TrimmedMean(Struct, frozen=True, tag_field="by", tag="trimmed_mean"):

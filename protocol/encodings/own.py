@@ -1,0 +1,175 @@
+"""The upload link of a user's package: its ends, which raise errors that name it and return only what they may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.extensions import OWN, Extension, ExtensionFailed, Own, extension_of
+from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd, without_infinite
+from fedping.protocol.update import longest_payload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from fedping.protocol.spec import ModelSpec
+
+_End = TypeVar("_End", ClientEnd, ServerEnd)
+
+
+class OwnLink(Own, frozen=True, tag_field="link", tag=OWN):
+    """An upload link of somebody's own package (:mod:`fedping.protocol.extensions`)."""
+
+    kind = "upload_link"
+
+    def ends(self, spec: ModelSpec) -> Ends:
+        """Return the ends from the extension's function, or those with the methods of its instance.
+
+        Raises:
+            InvalidSettings: the extension is not installed, or has other code than the settings name.
+            ExtensionFailed: it raises an error, or doesn't return two ends.
+        """
+        extension = extension_of(self)
+        result = extension.made(self.settings)
+        client, server = result if isinstance(result, tuple) and len(result) == 2 else _ends_of_methods(result)
+        _check_ends(extension, client, server)
+        return _guarded_end(extension, client), _guarded_end(extension, server)
+
+
+_OF_AN_EXTENSION: dict[type[ClientEnd] | type[ServerEnd], tuple[str, ...]] = {
+    ClientEnd: ("transform", "encode"),
+    ServerEnd: ("decode", "lengths", "trouble", "undo", "undo_sum"),
+}
+"""The functions of an end that an extension may have."""
+
+
+def _ends_of_methods(instance: object) -> Ends:
+    """Return the ends of a class, whose functions are methods of the same names."""
+    client, server = (
+        {name: getattr(instance, name, None) for name in functions} for functions in _OF_AN_EXTENSION.values()
+    )
+    return ClientEnd(**client), ServerEnd(**server)
+
+
+def _check_ends(extension: Extension, client: Any, server: Any) -> None:
+    problem = None
+    if not isinstance(client, ClientEnd) or not isinstance(server, ServerEnd):
+        problem = "return a ClientEnd and a ServerEnd"
+    elif (client.transform is None) == (client.encode is None):
+        problem = "the client's end has 'transform' or 'encode', not both"
+    elif unknown := [
+        name for end in (client, server) for name in _functions(end) if name not in _OF_AN_EXTENSION[type(end)]
+    ]:
+        problem = f"'{unknown[0]}' is for links of fedping's own; leave it out"
+    elif len({client.encode is None, server.decode is None, server.lengths is None}) > 1:
+        problem = "the client's end has 'encode' and the server's 'decode' and 'lengths', or none of them is there"
+    if problem:
+        raise ExtensionFailed(f"{extension}, an extension, gives no two ends of a link: {problem}")
+
+
+def _functions(end: ClientEnd | ServerEnd) -> list[str]:
+    """Return the names of what an end has."""
+    return [field.name for field in fields(end) if getattr(end, field.name) is not None]
+
+
+def _guarded_end(extension: Extension, end: _End) -> _End:
+    """Return an end whose functions raise only :class:`ExtensionFailed`, and whose results are checked."""
+    functions = {name: getattr(end, name) for name in _OF_AN_EXTENSION[type(end)]}
+    guarded: dict[str, Any] = {
+        name: function and _guarded(extension, name, function) for name, function in functions.items()
+    }
+    return type(end)(**guarded)
+
+
+def _guarded(extension: Extension, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    check = _CHECKS.get(name)
+
+    def guarded(*arguments: Any) -> Any:
+        with extension.guarded():
+            result = function(*arguments)
+            if check is None:
+                return result
+            return check(f"{extension}, an extension, returned from '{name}'", result, *arguments)
+
+    return guarded
+
+
+def _numbers(where: str, result: Any, expected: NDArray[Any]) -> Any:
+    import numpy as np
+
+    values = np.asarray(result)
+    if values.shape != expected.shape or values.dtype.kind not in "fiu":
+        raise ExtensionFailed(
+            f"{where} {values.dtype} of shape {list(values.shape)}; return numbers of shape {list(expected.shape)}"
+        )
+    with np.errstate(over="ignore"):  # too large a number becomes infinite, for which the caller looks
+        return values.astype(expected.dtype, copy=False)
+
+
+def _finite_numbers(where: str, result: Any, expected: NDArray[Any]) -> Any:
+    import numpy as np
+
+    values = _numbers(where, result, expected)
+    if not np.isfinite(values).all():
+        raise ExtensionFailed(f"{where} numbers that are not finite")
+    return values
+
+
+def _payloads(where: str, result: Any, updates: NDArray[Any]) -> pa.BinaryArray:
+    import pyarrow as pa
+
+    is_binary = isinstance(result, pa.BinaryArray | pa.LargeBinaryArray)
+    if not is_binary or len(result) != len(updates) or result.null_count:
+        raise ExtensionFailed(f"{where} no Arrow array of {len(updates):,} binary values; return one")
+    return result
+
+
+def _decoded(where: str, result: Any, payloads: pa.BinaryArray, m: int) -> Decoded:
+    import numpy as np
+
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise ExtensionFailed(f"{where} a {type(result).__name__}; return updates, and which payloads could be read")
+    values, ok = np.asarray(result[0]), np.asarray(result[1])
+    are_numbers = values.shape == (len(payloads), m) and values.dtype.kind in "fiu"
+    if not are_numbers or ok.shape != (len(payloads),) or ok.dtype.kind != "b":
+        raise ExtensionFailed(
+            f"{where} {values.dtype} of shape {list(values.shape)}, and {ok.dtype} of shape {list(ok.shape)} which "
+            f"could be read; return numbers of shape {[len(payloads), m]} and {len(payloads):,} booleans"
+        )
+    with np.errstate(over="ignore"):  # too large a number for float32 becomes infinite, and its update is unreadable
+        return without_infinite(values.astype(np.float32, copy=False), ok)
+
+
+def _sentence(where: str, result: Any, payload: bytes, m: int) -> str | None:
+    if result is not None and not isinstance(result, str):
+        raise ExtensionFailed(f"{where} a {type(result).__name__}; return what is wrong in words, or None")
+    return result
+
+
+def _lengths(where: str, result: Any, m: int) -> tuple[int, int]:
+    least: Any
+    most: Any
+    least, most = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)
+    whole, longest = isinstance(least, Integral) and isinstance(most, Integral), longest_payload(m)
+    if not (whole and 0 <= least <= min(most, longest)):
+        raise InvalidSettings(
+            f"{where} {result!r} for {m:,} weights; return the least and the most bytes of a payload, whole numbers, "
+            f"of which the least is at most {longest:,}"
+        )
+    return int(least), int(most)
+
+
+_CHECKS: dict[str, Callable[..., Any]] = {
+    "transform": lambda where, result, updates, keys: _finite_numbers(where, result, updates),
+    "encode": lambda where, result, updates, keys: _payloads(where, result, updates),
+    "decode": _decoded,
+    "lengths": _lengths,
+    "trouble": _sentence,
+    "undo": _numbers,
+    "undo_sum": lambda where, result, spec, direction: _finite_numbers(where, result, direction),
+}
+"""By function of an end the check of its result: a function of (start of a sentence, result, arguments)."""

@@ -1,0 +1,25 @@
+"""A table of what makes parts by the type of their settings, in which each is registered where it is defined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Maker = TypeVar("Maker", bound=Callable[..., Any])
+Made = TypeVar("Made", bound=Callable[..., Any])
+
+
+class Makers(dict[type, Maker], Generic[Maker]):
+    """Functions or classes, such as optimizers, by the type of the settings that they take.
+
+    A union of settings lists the types; a test holds that each has a maker.
+    """
+
+    def of(self, settings: type) -> Callable[[Made], Made]:
+        """Return a decorator that registers the maker of a type of settings."""
+
+        def register(maker: Made) -> Made:
+            self[settings] = maker  # type: ignore[assignment]  # the table's type says what makers have to be
+            return maker
+
+        return register
