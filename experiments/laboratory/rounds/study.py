@@ -9,7 +9,6 @@ from fedping.client_sim.privacy import has_turn
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.protocol.limits import Limits
 from fedping.protocol.links import Upload
-from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.spec import ModelSpec
@@ -34,7 +33,7 @@ def study_of(
     own = getattr(training, "personal", None) is not None
     return Study(
         name=STUDY,
-        pings="model-update" if privacy is None else PRIVATE_UPDATE.name,
+        pings="model-update" if privacy is None else "private-update",
         arms=(Arm(name=ARM, share=1.0, line=LINE, applies=True, submits=True, personal=own),),
         lines=(Line(name=LINE, spec=spec, training=training, upload=upload, pipeline=pipeline, privacy=privacy),),
         limits=None if most_examples is None else Limits(examples=most_examples),
