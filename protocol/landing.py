@@ -5,7 +5,7 @@
 Pings of versions that are far behind share one folder, ``iteration=-2`` (:data:`OLDER`); their column ``model_version``
 has the version. So the number of folders is decided here, and not by the versions that clients claim.
 
-    <landing>/outcomes/study=<name>/day=<YYYY-MM-DD>/<milliseconds>-<random>.parquet
+    <landing>/_outcomes/study=<name>/day=<YYYY-MM-DD>/<milliseconds>-<random>.parquet
 
 Later outcomes (`fedping.protocol.outcomes`) lie apart from these, by the UTC day on which they were received. No round
 lists that folder.
@@ -81,8 +81,8 @@ _MOST_ATTEMPT = 10_000
 _MOST_DIGITS = 12
 
 
-OUTCOMES = "outcomes"
-"""The folder of later outcomes, which rounds never list."""
+OUTCOMES = "_outcomes"
+"""The folder of later outcomes, which rounds never list; readers of Hive partitions skip it by its underscore."""
 
 OLDER = -2
 """The partition of the pings of all versions older than :data:`APART`; a number, as the partition column is."""

@@ -37,6 +37,7 @@ from fedping.protocol.landed_file import (
     printable,
 )
 from fedping.protocol.landing import (
+    OLDER,
     Landing,
     landed_at,
     open_landing,
@@ -137,7 +138,8 @@ class Pruning:
 def plan_pruning(store: ModelStore, landing: Place, name: str, keep: int, now_ms: int) -> Pruning:
     """Return what of a study may go if the newest ``keep`` versions of each line are to be computed again.
 
-    Pings of arms without a line, which are in no version, are kept as far back as those of all lines are.
+    Pings of arms without a line, and later outcomes, which are in no version, are kept as far back as those of all
+    lines are.
 
     Raises:
         InvalidSettings: the study is private, whose rounds delete their pings.
@@ -151,7 +153,9 @@ def plan_pruning(store: ModelStore, landing: Place, name: str, keep: int, now_ms
     parts = [_of_line(store, pings, study, line, keep, latest) for line in study.lines]
     since = min((part.since for part in parts), default=0)
     files = [file for part in parts for file in part.files]
-    files += _older(pings.files_by_iteration(study.name, None), min(since, latest))
+    beside = (*pings.files_by_iteration(study.name, None).items(), (OLDER, pings.outcome_files(study.name)))
+    for number, landed in beside:
+        files += _older({number: landed}, min(since, latest))
     return Pruning(
         study=name,
         landing=pings,

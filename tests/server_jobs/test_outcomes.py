@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+import fedping
+from fedping.main import main
 from fedping.protocol.arrow import landed_schema
+from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import open_landing
 from fedping.protocol.outcomes import FlagOutcome, NumberOutcome
 from fedping.protocol.ping import LIST_UPDATE, OUTCOME
@@ -24,6 +28,7 @@ from tests.support.ingest_app import IngestApp, ingest_app, landed_ids
 from tests.support.outcomes import (
     AFTER,
     AT_CHOICE,
+    CLIENT,
     LATER,
     LISTS,
     SHOP,
@@ -253,3 +258,101 @@ def test_types_of_columns_are_those_of_their_kinds() -> None:
     kinds = {"basket": pa.bool_(), "opened": pa.int32(), "seconds": pa.float64(), "device": text}
     assert {name: schema.field(name).type for name in kinds} == kinds
     assert all(schema.field(name).nullable for name in kinds)
+
+
+def command(ingest: IngestApp, *words: str) -> int:
+    places = ["--store", str(ingest.settings.store), "--landing", str(ingest.settings.landing)]
+    return main(["landing", *words, *places])
+
+
+def test_a_person_who_asks_is_forgotten_in_outcomes_too(
+    ingest: IngestApp, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert post(ingest, list_json(**CHOSEN)) == (200, "")
+    assert post(ingest, outcome_json(returned=True)) == (200, "")
+    assert post(ingest, outcome_json(returned=False) | {"clientId": str(uuid.UUID(int=3))}) == (200, "")
+    ingest.land()
+    assert post(ingest, *paid_json(str(uuid.uuid4()))) == (200, "")
+    ingest.services.journals.roll()
+    assert command(ingest, "forget", CLIENT, "--json", "--journal", str(ingest.settings.journal)) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["pings"], told["files"], told["waiting"]) == (2, 2, 1)
+    ingest.land()
+    assert command(ingest, "forget", CLIENT, "--journal", str(ingest.settings.journal)) == 0
+    left = rows(list_paths(ingest.settings.landing) + outcome_paths(ingest.settings.landing))
+    assert [row["client_id"] for row in left] == [uuid.UUID(int=3).bytes]
+    assert [entry.kind for entry in ingest.services.store.studies.history(SHOP)] == ["forgotten", "forgotten"]
+
+
+def test_pruning_removes_outcomes_as_far_back_as_pings(
+    ingest: IngestApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that landed before the first round of the kept versions go, and no others."""
+    moment = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
+    for number in range(4):
+        monkeypatch.setattr("time.time", lambda number=number: moment / 1000 + 86_400 * number)
+        assert post(ingest, list_json(model_version=number)) == (200, "")
+        assert post(ingest, outcome_json(returned=True, model_version=number)) == (200, "")
+        ingest.land()
+        at = datetime.fromtimestamp(moment / 1000 + 86_400 * number + 60, UTC).isoformat()
+        options = RoundOptions(clock=lambda at=at: at, code_version="test")
+        assert run_round(ingest.services.store, ingest.settings.landing, SHOP, "main", NumpyEngine(), options).status
+    monkeypatch.undo()
+    days = [path.parent.name for path in outcome_paths(ingest.settings.landing)]
+    assert days == [f"day=2026-01-0{day}" for day in (1, 2, 3, 4)]
+    assert command(ingest, "prune", SHOP, "--keep", "2", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["removed"]
+    left = [path.parent.name for path in outcome_paths(ingest.settings.landing)]
+    assert left == days[-len(left) :] != days
+    assert command(ingest, "prune", SHOP, "--keep", "2", "--json") == 0
+    assert not json.loads(capsys.readouterr().out)["removed"]
+
+
+def test_a_copy_of_the_landing_folder_has_them(ingest: IngestApp, tmp_path: Path) -> None:
+    assert post(ingest, list_json(**CHOSEN)) == (200, "")
+    assert post(ingest, *paid_json(str(uuid.uuid4()))) == (200, "")
+    ingest.land()
+    assert command(ingest, "copy", SHOP, "--to", str(tmp_path / "copy")) == 0
+    [mine], [theirs] = outcome_paths(ingest.settings.landing), outcome_paths(tmp_path / "copy")
+    assert mine.read_bytes() == theirs.read_bytes()
+    assert landed_ids(tmp_path / "copy") == landed_ids(ingest.settings.landing)
+
+
+def test_python_reads_outcomes_and_columns_that_a_file_lacks_are_null(ingest: IngestApp) -> None:
+    assert post(ingest, outcome_json(returned=True)) == (200, "")
+    assert post(ingest, list_json(**CHOSEN)) == (200, "")
+    ingest.land()
+    study = ingest.services.store.study(SHOP)
+    more = (*study.outcomes, FlagOutcome(name="wished"), FlagOutcome(name="kept", within="30d"))
+    ingest.services.store.studies.change(
+        replace(study, outcomes=more), ("outcomes",), at=WHEN, by="me", because="we can", after=0
+    )
+    ingest.services.catalogue.refresh()
+    assert post(ingest, list_json(wished=True)) == (200, "")
+    assert post(ingest, outcome_json(kept=True)) == (200, "")
+    ingest.land()
+    landing = str(ingest.settings.landing)
+    batches = list(fedping.read_pings(landing, SHOP, columns=["wished", "basket"]))
+    assert sorted((row["wished"], row["basket"]) for b in batches for row in b.to_pylist() if row["basket"]) == [
+        (None, True)
+    ]
+    assert sorted(str(row["wished"]) for b in batches for row in b.to_pylist()) == ["None", "True"]
+    outcomes = [
+        row for b in fedping.read_outcomes(landing, SHOP, columns=["kept", "returned"]) for row in b.to_pylist()
+    ]
+    assert sorted(outcomes, key=str) == [{"kept": None, "returned": True}, {"kept": True, "returned": None}]
+    with pytest.raises(FedpingError, match="no column 'lost'"):
+        list(fedping.read_outcomes(landing, SHOP, columns=["lost"]))
+    with pytest.raises(FedpingError, match="no later outcomes of study 'study'"):
+        fedping.read_outcomes(landing, "study")
+
+
+def test_readers_of_hive_partitions_skip_later_outcomes_and_can_read_them(ingest: IngestApp) -> None:
+    assert post(ingest, list_json(**CHOSEN)) == (200, "")
+    assert post(ingest, *paid_json(str(uuid.uuid4()))) == (200, "")
+    ingest.land()
+    landing = ingest.settings.landing
+    assert ds.dataset(landing, partitioning="hive").to_table().num_rows == 1
+    table = ds.dataset(landing / "_outcomes" / f"study={SHOP}", partitioning="hive").to_table()
+    assert table["paid"].to_pylist() == [49.9]
+    assert "day" in table.schema.names

@@ -62,4 +62,4 @@ def post(ingest: IngestApp, ping: dict[str, Any], document: str | None = None) -
 
 def outcome_paths(landing: Path) -> list[Path]:
     """Return the landed files of later outcomes."""
-    return sorted(landing.glob("outcomes/study=*/day=*/*.parquet"))
+    return sorted(landing.glob("_outcomes/study=*/day=*/*.parquet"))
