@@ -11,11 +11,12 @@ bounds can decide a comparison.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -194,6 +195,13 @@ class CategoryOutcome(
 Outcome: TypeAlias = FlagOutcome | CountOutcome | NumberOutcome | CategoryOutcome
 
 
+def outcome_range(outcome: FlagOutcome | CountOutcome | NumberOutcome) -> tuple[float, float]:
+    """Return the least and the greatest value of an outcome that is a number; a flag is 0 or 1."""
+    if isinstance(outcome, NumberOutcome):
+        return outcome.low, outcome.high
+    return 0.0, float(outcome.most) if isinstance(outcome, CountOutcome) else 1.0
+
+
 def _hours(name: str, within: str) -> int:
     found = _DURATION.fullmatch(within)
     hours = 0 if found is None else int(found[1]) * (24 if found[2] == "d" else 1)
@@ -249,7 +257,7 @@ def columns_of(outcomes: Sequence[Outcome]) -> list[tuple[str, Any, Any]]:
 
 def linked_id(choice: UUID, column: str) -> UUID:
     """Return the document id of a later outcome that names its choice: a repetition has the same."""
-    return uuid5(choice, column)
+    return _id_of(f"{choice}\n{column}")
 
 
 def unlinked_id(secret: UUID, choice: UUID, column: str) -> UUID:
@@ -258,7 +266,14 @@ def unlinked_id(secret: UUID, choice: UUID, column: str) -> UUID:
     ``secret`` is a UUID that the client has drawn at random and never sends, so that no server can find the choice by
     trying all of them.
     """
-    return uuid5(secret, f"{choice}\n{column}")
+    return _id_of(f"{secret}\n{choice}\n{column}")
+
+
+def _id_of(text: str) -> UUID:
+    """Return a UUID of version 8 (RFC 9562) that follows from a text: the first bits of its SHA-256."""
+    digest = bytearray(hashlib.sha256(text.encode()).digest()[:16])
+    digest[6], digest[8] = 0x80 | digest[6] & 0x0F, 0x80 | digest[8] & 0x3F
+    return UUID(bytes=bytes(digest))
 
 
 def age_hours(choice_ms: int, outcome_ms: int) -> int:

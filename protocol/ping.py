@@ -378,6 +378,7 @@ class DocumentType:
         examples: function from the field's value, or an array of values, to the number of examples.
         nothing: description of a ping without an example.
         ranked: whether ``counted_by`` is the selected rank, whose mean is reported.
+        top: the value of ``counted_by`` for the top of a list, whose rank is 0.
         outcomes: the declared columns of its payload, which differ by study.
         study: the study whose type it is; empty for a type without declared columns, which is the same in all studies.
     """
@@ -390,6 +391,7 @@ class DocumentType:
     examples: Callable[[Any], Any]
     nothing: str
     ranked: bool = False
+    top: int = 0
     outcomes: tuple[Outcome, ...] = ()
     study: str = ""
 
@@ -499,6 +501,7 @@ LIST_UPDATE = DocumentType(
     examples=lambda place: place > 0,
     nothing="nothing was chosen (place 0)",
     ranked=True,
+    top=1,
 )
 """A list of candidates, ranked by any model, with a study's outcomes at the choice: one example if there was one.
 

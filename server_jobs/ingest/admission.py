@@ -291,8 +291,8 @@ class OutcomeRule(PingRule):
         if not isinstance(payload.choice, UnsetType) and document_id != linked_id(payload.choice, payload.column):
             raise Rejection(
                 "document_id",
-                f"the document id of the outcome '{payload.column}' is not the UUIDv5 of its choice and its name, so a "
-                "repetition could count twice; derive it",
+                f"the document id of the outcome '{payload.column}' does not follow from its choice and its name, so a "
+                "repetition could count twice; derive it as docs/conformance says",
             )
 
 
@@ -358,7 +358,7 @@ class ArmRule(PingRule):
                 "update_range", f"the update {trouble} in line '{self.line}' of study '{self.study}'; do not send it"
             )
         if self.limits is not None:
-            rank = self.document.counted_in(payload) if self.document.ranked else -1
+            rank = self.document.counted_in(payload) - self.document.top if self.document.ranked else -1
             if trouble := self.limits.trouble(self.document.loss_of(payload), rank):
                 raise Rejection("beyond_limits", f"the {trouble} in study '{self.study}'; do not send the ping")
 

@@ -106,7 +106,8 @@ def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
     found[rules.document.examples(rows.counted) <= 0] = NO_EXAMPLE
     found[~submits[rows.arm]] = OTHER_ARM
     if rules.limits is not None:
-        found[rules.limits.beyond(rows.loss, rows.counted if rules.document.ranked else None)] = BEYOND_LIMITS
+        ranks = rows.counted - rules.document.top if rules.document.ranked else None
+        found[rules.limits.beyond(rows.loss, ranks)] = BEYOND_LIMITS
     found[~np.isfinite(rows.loss)] = BAD_LOSS
     if rules.dealt is not None:
         found[_strangers(rows, clients, rules.arms, rules.dealt)] = NOT_ENROLLED
