@@ -164,7 +164,7 @@ class NumberOutcome(_Outcome, frozen=True, forbid_unknown_fields=True, kw_only=T
     def is_fine(self, value: float) -> bool:
         """Return whether a value within the bounds is a whole number of steps."""
         steps = (value - self.low) / self.round
-        return abs(steps - math.floor(steps + 0.5)) <= _GRID
+        return abs(steps - round(steps)) <= _GRID
 
 
 class CategoryOutcome(
@@ -239,15 +239,22 @@ class OutcomeColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         ValueError: a number is finer than its outcome allows.
     """
 
-    NUMBERS: ClassVar[tuple[NumberOutcome, ...]] = ()
+    GRIDS: ClassVar[tuple[tuple[str, float, float], ...]] = ()
+    """Of each number its name, its least value, and its step."""
 
     def __post_init__(self) -> None:
-        for outcome in self.NUMBERS:
-            value = getattr(self, outcome.name)
-            if value is not UNSET and not outcome.is_fine(value):
-                raise ValueError(
-                    f"`{outcome.name}` is finer than {outcome.round:g}; round it to whole steps from {outcome.low:g}"
-                )
+        # every ping comes here: no call but getattr and round
+        for name, low, step in self.GRIDS:
+            if (value := getattr(self, name)) is not UNSET:
+                steps = (value - low) / step
+                if not -_GRID <= steps - round(steps) <= _GRID:
+                    raise ValueError(f"`{name}` is finer than {step:g}; round it to whole steps from {low:g}")
+
+
+def grids_of(outcomes: Sequence[Outcome]) -> tuple[tuple[str, float, float], ...]:
+    """Return :attr:`OutcomeColumns.GRIDS` of outcomes."""
+    numbers = (outcome for outcome in outcomes if isinstance(outcome, NumberOutcome))
+    return tuple((outcome.name, outcome.low, outcome.round) for outcome in numbers)
 
 
 def columns_of(outcomes: Sequence[Outcome]) -> list[tuple[str, Any, Any]]:

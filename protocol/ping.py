@@ -21,7 +21,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import force_setattr
 
-from fedping.protocol.outcomes import NumberOutcome, Outcome, OutcomeColumns, at_choice, columns_of, later
+from fedping.protocol.outcomes import Outcome, OutcomeColumns, at_choice, columns_of, grids_of, later
 from fedping.protocol.spec import Finite, Name
 from fedping.protocol.tickets import LONGEST, PATTERN
 from fedping.protocol.update import EncodedUpdate, Update
@@ -266,7 +266,7 @@ class ListPayload(LossPayload, OutcomeColumns, frozen=True, forbid_unknown_field
             raise ValueError(f"`seen` is {seen}; send a number from `place` to `candidates`")
         if not place and self.pinned is True:
             raise ValueError("`pinned` is of the choice, and there is none; leave it out")
-        if self.NUMBERS:
+        if self.GRIDS:
             OutcomeColumns.__post_init__(self)
 
 
@@ -295,7 +295,7 @@ class OutcomePayload(Payload, OutcomeColumns, frozen=True, forbid_unknown_fields
         sent = [name for name in self.COLUMNS if getattr(self, name) is not UNSET]
         if len(sent) != 1:
             raise ValueError(f"an outcome ping has one of {', '.join(self.COLUMNS)}, and this has {len(sent)}")
-        if self.NUMBERS:
+        if self.GRIDS:
             OutcomeColumns.__post_init__(self)
 
     @property
@@ -549,7 +549,7 @@ def _with_outcomes(document: DocumentType, study: str, outcomes: tuple[Outcome, 
         bases=(document.payload,),
         namespace={
             "__doc__": document.payload.__doc__,
-            "NUMBERS": tuple(outcome for outcome in outcomes if isinstance(outcome, NumberOutcome)),
+            "GRIDS": grids_of(outcomes),
             **names,
         },
         frozen=True,
