@@ -94,6 +94,11 @@ class _Outcome(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
         """The type of its field in a payload."""
         raise NotImplementedError
 
+    @property
+    def in_words(self) -> str:
+        """Its name, with its bounds."""
+        return self.name
+
 
 class FlagOutcome(_Outcome, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="flag", omit_defaults=True):
     """An outcome that is true or false."""
@@ -117,6 +122,11 @@ class CountOutcome(_Outcome, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def wire_type(self) -> Any:
         """See :class:`_Outcome`."""
         return Annotated[int, Meta(ge=0, le=self.most)]
+
+    @property
+    def in_words(self) -> str:
+        """See :class:`_Outcome`."""
+        return f"{self.name} (0 to {self.most:,})"
 
     def clipped(self, value: float) -> int:
         """Return the value that a client sends: the nearest whole number within the bounds, a half upwards."""
@@ -152,6 +162,11 @@ class NumberOutcome(_Outcome, frozen=True, forbid_unknown_fields=True, kw_only=T
         """See :class:`_Outcome`."""
         return Annotated[float, Meta(ge=self.low, le=self.high)]
 
+    @property
+    def in_words(self) -> str:
+        """See :class:`_Outcome`."""
+        return f"{self.name} ({self.low:,g} to {self.high:,g} in steps of {self.round:g})"
+
     def clipped(self, value: float) -> float:
         """Return the value that a client sends: within the bounds, at the nearest step, a half upwards.
 
@@ -186,6 +201,11 @@ class CategoryOutcome(
     def wire_type(self) -> Any:
         """See :class:`_Outcome`."""
         return Literal[self.values]
+
+    @property
+    def in_words(self) -> str:
+        """See :class:`_Outcome`."""
+        return f"{self.name} (one of {len(self.values)})"
 
     def clipped(self, value: str) -> str | None:
         """Return the value that a client sends; None for one that is not listed, which isn't sent."""

@@ -1,4 +1,4 @@
-"""`fedping landing`: what landed pings tell of institutions; remove old pings, or those of a client; copy them."""
+"""`fedping landing`: what landed pings show; remove old pings, or those of a client; copy them."""
 
 from __future__ import annotations
 
@@ -346,3 +346,32 @@ def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: P
                 f"{study}/{line}: version {one.version:>5} on {one.examples:,} rows of {one.clients:,} clients in arm "
                 f"'{one.arm}'   loss {one.loss:.4f}{classes}"
             )
+
+
+@landing.command()
+@click.argument("study")
+@store_option
+@landing_option
+@json_option
+def outcomes(study: str, store_path: Place, landing: Place, as_json: bool) -> None:
+    """Count the later outcomes that have landed in a STUDY, by column: of how many clients, and what is odd.
+
+    Repeated ones count once. Of outcomes that name their choice, it shows how many name one that has not landed or was
+    pruned, and how many ingest received later than their time after it: a device may have been away meanwhile.
+    """
+    from fedping.model_store.store import open_store
+    from fedping.server_jobs.outcome_counts import count_outcomes
+
+    the_study = open_store(store_path).study(study)
+    counts = count_outcomes(landing, the_study)
+    if not counts and not as_json:
+        click.echo(f"study '{study}' declares no later outcome")
+    for one in counts:
+        if as_json:
+            click.echo(msgspec.json.encode({"study": study, **msgspec.to_builtins(one)}).decode())
+            continue
+        odd = [f"{one.repeated:,} repeated"]
+        if one.without_choice is not None:
+            odd += [f"{one.without_choice:,} of no landed choice", f"{one.received_late:,} received late"]
+        arms = ", ".join(f"{arm} {number:,}" for arm, number in one.arms.items()) or "none"
+        click.echo(f"{one.column:<24} {one.outcomes:>12,} of {one.clients:,} clients   {arms}   {', '.join(odd)}")

@@ -63,6 +63,7 @@ def _price_option(name: str, what: str) -> Callable[[Command], Command]:
 @click.option("--clients", type=click.FloatRange(1), required=True, help="How many take part.")
 @_fleet_option("--pings-a-day", 5.0, "Of each client, on average.")
 @_fleet_option("--fetches-a-day", 5.0, "How often each client asks for the newest model.")
+@_fleet_option("--outcomes-a-day", 0.0, "Later outcomes of each client, on average; no round reads them.")
 @_fleet_option("--peak", 3.0, "How many times the mean the busiest hour has.")
 @click.option("--every", default="30m", show_default=True, help="Time between rounds: 30m, 6h, ...")
 @click.option("--within", default="5m", show_default=True, help="Time that a round may take at the peak.")

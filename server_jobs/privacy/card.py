@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fedping.model_store.version import Ancestor, WarmStart
+from fedping.protocol.outcomes import at_choice, later
 from fedping.protocol.privacy import ClippedByBlock, ClippedByKind, ClippedFlat, OneSign, Privacy, Shared, Signs
 from fedping.protocol.study import Line, Study
 
@@ -121,7 +122,7 @@ def _of(line: Line, study: Study) -> LineCard:
             private=False,
             trusts="clients trust the operator with every ping, and everybody who sees the published versions",
             leaves=f"every {study.document.name} ping as it is: an update, the loss, and what else the type has, under "
-            "one id for the whole study. An update tells much of what its sender did",
+            f"one id for the whole study. An update tells much of what its sender did{_outcomes(study)}",
             guarantee="none",
             not_covered=NOT_COVERED,
         )
@@ -136,6 +137,19 @@ def _of(line: Line, study: Study) -> LineCard:
         local_epsilon=privacy.local.epsilon if privacy.local else None,
         not_covered=NOT_COVERED + (OF_BOTH_SERVERS if privacy.shared else ()),
     )
+
+
+def _outcomes(study: Study) -> str:
+    """Return what a study's clients report of a choice, as the end of a sentence; empty without outcomes."""
+    said = []
+    if chosen := [outcome.in_words for outcome in at_choice(study.outcomes)]:
+        said.append(f". With a choice it reports {', '.join(chosen)}")
+    said += (
+        f". Up to {outcome.within} after a choice it reports {outcome.in_words}, in a ping of its own under the same id"
+        + (" that names the choice" if outcome.linked else "")
+        for outcome in later(study.outcomes)
+    )
+    return "".join(said)
 
 
 def _trusts(privacy: Privacy) -> str:

@@ -1,6 +1,7 @@
 """Declarations of outcomes: what a study may declare, what may change, and what a client makes of a value."""
 
 import math
+import re
 import uuid
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from fedping.main import main
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.outcomes import (
     CategoryOutcome,
@@ -23,7 +25,11 @@ from fedping.protocol.outcomes import (
 from fedping.protocol.ping import DOCUMENT_TYPES, outcomes_of_study
 from fedping.protocol.study import PublicStudy, Study, public_json, public_study, study_from_toml
 from fedping.protocol.study_changes import check_change
+from fedping.server_jobs.fleet_plan import MEASURED, OUTCOME, Fleet, Prices, planned
+from fedping.server_jobs.ingest.answers import REASONS
+from fedping.server_jobs.privacy.card import card_of
 from tests.support.outcomes import AFTER, AT_CHOICE, shop_study
+from tests.support.private import private_study
 from tests.support.versions import small_study
 
 STUDY = """
@@ -215,3 +221,54 @@ def test_an_age_is_in_whole_hours_and_no_clock_makes_it_negative() -> None:
     assert [age_hours(0, ms) for ms in (0, hour - 1, hour, 48 * hour - 1)] == [0, 0, 1, 47]
     assert age_hours(5 * hour, hour) == 0
     assert math.isfinite(age_hours(0, 2**53))
+
+
+def test_the_guides_study_is_one_and_is_shown_with_its_outcomes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "outcomes.md").read_text()
+    file = tmp_path / "shop.toml"
+    file.write_text(guide.partition("```toml\n")[2].partition("```")[0])
+    assert main(["study", "check", str(file), "--own-model", "shop-ranker"]) == 0
+    told = capsys.readouterr().out
+    assert "clients report with a choice: basket, opened (0 to 20), seconds (0 to 600 in steps of 0.5)" in told
+    assert "clients report later: paid (0 to 500 in steps of 0.01) within 48h" in told
+    for ping in re.findall(r"```json\n(.*?)```", guide, re.DOTALL):
+        study = study_from_toml(file)
+        document = study.later_outcomes if '"outcome"' in ping else study.document
+        assert document is not None
+        msgspec.json.decode(ping, type=document.ping)
+
+
+def test_every_reason_is_explained() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "outcomes.md").read_text()
+    operators = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
+    for reason in (reason for reason in REASONS if reason.startswith("outcome_")):
+        assert f"`{reason}`" in guide
+        assert f"`{reason}`" in operators
+
+
+def test_the_privacy_card_names_what_is_reported() -> None:
+    [card] = card_of(shop_study()).lines
+    assert "With a choice it reports basket, opened (0 to 20)" in card.leaves
+    assert "Up to 48h after a choice it reports paid (0 to 500 in steps of 0.01)" in card.leaves
+    assert "in a ping of its own under the same id that names the choice" in card.leaves
+    assert "outcome" not in card_of(small_study()).text
+
+
+def test_a_private_study_has_no_outcomes() -> None:
+    study = private_study()
+    with pytest.raises(InvalidSettings, match="outside the bounded vector and its guarantee"):
+        replace(study, outcomes=(FlagOutcome(name="bought", within="1h"),))
+
+
+def test_a_fleets_plan_has_room_for_outcomes() -> None:
+    fleet = Fleet(clients=1e6, pings_a_day=5.0, outcomes_a_day=2.0)
+    both = (replace(fleet, outcomes_a_day=0.0), fleet)
+    without, with_them = (planned(each, MEASURED["firefox-2018"], Prices()) for each in both)
+    assert with_them.ingest.mean_pings_s == pytest.approx(1.4 * without.ingest.mean_pings_s)
+    assert with_them.ingest.busy_cores > without.ingest.busy_cores
+    assert with_them.ingest.journal_gb_a_machine > without.ingest.journal_gb_a_machine
+    more = 1e6 * 2 * OUTCOME.landed_bytes * 30 / 1e9
+    assert with_them.stored.landed_gb == pytest.approx(without.stored.landed_gb + more)
+    assert with_them.rounds == without.rounds

@@ -356,3 +356,38 @@ def test_readers_of_hive_partitions_skip_later_outcomes_and_can_read_them(ingest
     table = ds.dataset(landing / "_outcomes" / f"study={SHOP}", partitioning="hive").to_table()
     assert table["paid"].to_pylist() == [49.9]
     assert "day" in table.schema.names
+
+
+def test_what_is_odd_about_later_outcomes_is_counted(
+    ingest: IngestApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of a choice that never came, one received late, one repeated after the memory of a compactor."""
+    choice, now = str(uuid.uuid4()), 1_790_000_000.0
+    monkeypatch.setattr("time.time", lambda: now)
+    assert post(ingest, list_json(), choice) == (200, "")
+    assert post(ingest, *paid_json(str(uuid.uuid4()), 1.0)) == (200, "")
+    ingest.land()
+    monkeypatch.setattr("time.time", lambda: now + 49 * 3600)
+    assert post(ingest, *paid_json(choice, 2.0, age=40)) == (200, "")
+    assert post(ingest, outcome_json(returned=True)) == (200, "")
+    ingest.land()
+    monkeypatch.setattr("time.time", lambda: now + 60 * 3600)
+    assert post(ingest, *paid_json(choice, 3.0, age=40)) == (200, "")
+    ingest.land()
+    assert command(ingest, "outcomes", SHOP, "--json") == 0
+    paid, returned = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert paid == {
+        "study": SHOP,
+        "column": "paid",
+        "outcomes": 2,
+        "clients": 1,
+        "arms": {"treatment": 2},
+        "repeated": 1,
+        "without_choice": 1,
+        "received_late": 1,
+    }
+    assert (returned["outcomes"], returned["without_choice"]) == (1, None)
+    assert command(ingest, "outcomes", SHOP) == 0
+    assert "1 of no landed choice, 1 received late" in capsys.readouterr().out
+    assert command(ingest, "outcomes", "study") == 0
+    assert "declares no later outcome" in capsys.readouterr().out
