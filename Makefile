@@ -45,7 +45,7 @@ test-browser: install
 	$(PYTEST) -m "browser and not long"
 
 test-long: install
-	$(PYTEST) -m long
+	$(PYTEST) -m long --timeout 3600
 
 test-anew: install
 	$(PYTEST) -m "hypothesis and not browser" --hypothesis-profile anew
