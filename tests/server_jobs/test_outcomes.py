@@ -391,3 +391,19 @@ def test_what_is_odd_about_later_outcomes_is_counted(
     assert "1 of no landed choice, 1 received late" in capsys.readouterr().out
     assert command(ingest, "outcomes", "study") == 0
     assert "declares no later outcome" in capsys.readouterr().out
+
+
+def test_refused_outcomes_are_in_metrics_and_in_the_health_of_their_study(
+    ingest: IngestApp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(10):
+        assert post(ingest, outcome_json(returned=True)) == (200, "")
+    for _ in range(60):
+        assert post(ingest, outcome_json(returned=True, age=14 * 24))[0] == 400
+    ingest.services.flush()
+    told = ingest.operator.get("/metrics").text
+    assert 'fedping_ingest_rejected_total{reason="outcome_late"} 60.0' in told
+    assert f'fedping_study_accepted_total{{study="{SHOP}"}} 10.0' in told
+    where = ["--store", str(ingest.settings.store), "--landing", str(ingest.settings.landing)]
+    main(["study", "health", SHOP, *where, "--journal", str(ingest.settings.journal)])
+    assert "outcome_late" in capsys.readouterr().out
