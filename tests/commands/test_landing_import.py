@@ -17,6 +17,7 @@ from fedping.protocol.outcomes import linked_id
 from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import IngestApp, ingest_app, landed_ids
+from tests.support.ingest_server import running_ingest
 from tests.support.outcomes import SHOP, list_json, outcome_paths, post, shop_study
 from tests.support.versions import WHEN
 
@@ -143,6 +144,32 @@ def test_every_writers_file_makes_the_same_version_and_twice_is_once(
     weights = ingest.services.store.head(SHOP, "main").weights
     expected = np.sign(np.mean([row["gradient"] for row in rows()], axis=0))
     assert np.array_equal(np.sign(np.array(weights) - [10.0, 11.0, 12.0]), expected)
+
+
+def test_a_running_ingest_lands_an_import(
+    ingest: IngestApp, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_pandas(tmp_path / "events.parquet")
+    landing = tmp_path / "live"
+    with running_ingest(ingest.settings.store, landing):
+        places = ["--store", str(ingest.settings.store), "--landing", str(landing)]
+        named = [word for each in MAPPED for word in ("--map", each)]
+        words = [
+            "landing",
+            "import",
+            str(tmp_path / "events.parquet"),
+            "--study",
+            SHOP,
+            "--key",
+            "event",
+            *named,
+            *places,
+        ]
+        assert main([*words, "--json"]) == 0
+        assert told(capsys)["pings"] == ROWS
+        assert len(landed_ids(landing)) == ROWS
+        assert main([*words, "--json"]) == 0
+        assert told(capsys)["known"] == ROWS
 
 
 def test_what_does_not_fit_is_counted_by_reason_and_strict_imports_nothing(
