@@ -9,6 +9,7 @@ import sys
 BENCHMARKS = (
     "clients",
     "ingest",
+    "outcomes",
     "viewers",
     "aggregation",
     "shards",

@@ -128,14 +128,16 @@ def sends_update(study: str, arm: Arm, participation: float, version: int, clien
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutgoingPing:
-    """A ping as it is posted, the same in every attempt: its document id, its JSON, and whether it is sent twice.
+    """A ping as it is posted, the same in every attempt: its document id, and its JSON.
 
-    Two pings with one document id, as a recording may have them, are two.
+    It may be sent twice, and it may be a ``later`` outcome. Two pings with one document id, as a recording may have
+    them, are two.
     """
 
     document_id: UUID
     body: bytes
     twice: bool = False
+    later: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

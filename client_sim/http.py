@@ -34,7 +34,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.formats import NewerFormat, without_format
 from fedping.protocol.log import shown
 from fedping.protocol.model import ModelDocument
-from fedping.protocol.ping import DOCUMENT_TYPES, FRECENCY_UPDATE, DocumentType
+from fedping.protocol.ping import DOCUMENT_TYPES, FRECENCY_UPDATE, OUTCOME, DocumentType
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import PublicStudy
 
@@ -195,10 +195,11 @@ class HttpTransport:
                 address = _redirected(address, response.headers["Location"], self.address)
         raise _Astray(f"it redirects more than {MOST_REDIRECTS} times")
 
-    async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
+    async def submit(self, study: str, document_id: UUID, body: bytes, *, later: bool = False) -> Outcome:
         """See :meth:`fedping.client_sim.transport.Transport.submit`."""
         compress = self._settings.compress == "all"
-        return (await self._post(f"{self._path(study)}/{document_id}", body, _JSON, compress))[0]
+        path = f"{study}/{OUTCOME.name}/{OUTCOME.version}" if later else self._path(study)
+        return (await self._post(f"{path}/{document_id}", body, _JSON, compress))[0]
 
     async def submit_batch(self, study: str, lines: bytes) -> BatchOutcome:
         """Make one attempt to submit a batch: a ping a line, each with its document id, the same in every attempt.

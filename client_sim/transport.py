@@ -104,8 +104,11 @@ class Transport(Protocol):
         """Ask for the staged version of a line, which some clients get instead of the newest."""
         ...
 
-    async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
-        """Make one attempt to submit a ping, encoded as JSON. The document id is the same in every attempt."""
+    async def submit(self, study: str, document_id: UUID, body: bytes, *, later: bool = False) -> Outcome:
+        """Make one attempt to submit a ping, encoded as JSON. The document id is the same in every attempt.
+
+        ``later`` says that it is a later outcome, and not a ping of the study's own type.
+        """
         ...
 
     async def close(self) -> None:
@@ -151,7 +154,7 @@ class InProcessTransport:
         """See :meth:`fedping.client_sim.transport.Transport.fetch_staged`; nothing is staged in one process."""
         return Unavailable(f"line '{line}' has no version {iteration} that is staged")
 
-    async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
+    async def submit(self, study: str, document_id: UUID, body: bytes, *, later: bool = False) -> Outcome:
         """See :meth:`fedping.client_sim.transport.Transport.submit`."""
         reason = self._sink(document_id, body)
         return ACCEPTED if reason is None else Outcome(Delivery.REJECTED, reason)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedping.protocol.link_ends import ClientEnd, ServerEnd
     from fedping.server_jobs.optimize.transformation import Transformation
     from fedping.server_jobs.round.accumulator import Finished, of_all
-    from fedping.stored import Store, StoredVersion, open_store, read_pings
+    from fedping.stored import Store, StoredVersion, open_store, read_outcomes, read_pings
 
 _HOME = {
     "ClientEnd": "fedping.protocol.link_ends",
@@ -69,6 +69,7 @@ _HOME = {
     "optimizer": "fedping.extending",
     "partition": "fedping.extending",
     "ranking_model": "fedping.extending",
+    "read_outcomes": "fedping.stored",
     "read_pings": "fedping.stored",
     "run": "fedping.laboratory",
     "sampling": "fedping.extending",
@@ -110,6 +111,7 @@ __all__ = [
     "optimizer",
     "partition",
     "ranking_model",
+    "read_outcomes",
     "read_pings",
     "run",
     "sampling",

@@ -162,23 +162,71 @@ def read_pings(
     if not folders or (line is not None and line not in folders):
         where = f"line '{line}' of study '{study}'" if folders else f"study '{study}'"
         raise FedpingError(f"no pings of {where} have landed in {root}; check the names")
-    return _batches(root, study, folders if line is None else [line], iteration, columns, rows)
+    return _batches(_files(root, study, folders if line is None else [line], iteration), columns, rows)
 
 
-def _batches(
-    landing: Place, study: str, lines: Sequence[str], iteration: int | None, columns: Sequence[str] | None, rows: int
+def read_outcomes(
+    landing: str | Place, study: str, *, columns: Sequence[str] | None = None, rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
+    """Yield a study's landed later outcomes as Arrow batches, verified as :func:`read_pings` does.
+
+    Outcomes come by day of receipt and time of landing; each row has the value of one declared column. Count each
+    ``document_id`` of a study once. A column that was declared while the study ran is null in files of before.
+
+    Args:
+        landing: the landing folder, or its address in a bucket.
+        study: its name.
+        columns: which; all of each file if None.
+        rows: of a batch, at most.
+
+    Raises:
+        FedpingError: no later outcome of the study has landed, or none has such a column.
+        UnreadableFile: a file is damaged, or is none of landed pings.
+    """
+    if rows < 1:
+        raise InvalidSettings(f"rows is {rows}; a batch has at least 1")
+    root = place_of(landing)
+    files = open_landing(root).outcome_files(study)
+    if not files:
+        raise FedpingError(f"no later outcomes of study '{study}' have landed in {root}; look for a misspelling")
+    return _batches(files, columns, rows)
+
+
+def _files(landing: Place, study: str, lines: Sequence[str], iteration: int | None) -> list[Place]:
+    return [
+        path
+        for line in lines
+        for number, files in open_landing(landing).files_by_iteration(study, None if line == NO_LINE else line).items()
+        if iteration in (None, number)
+        for path in files
+    ]
+
+
+def _batches(files: Sequence[Place], columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
     from fedping.protocol.arrow import landed_schema
 
-    for line in lines:
-        for number, files in open_landing(landing).files_by_iteration(study, None if line == NO_LINE else line).items():
-            if iteration in (None, number):
-                for path in files:
-                    file = open_landed(path)
-                    known, document = schema_of(file).names, closest_document(file)
-                    check_columns(file, document, landed_schema(document).names)
-                    if unknown := [column for column in columns or () if column not in known]:
-                        raise FedpingError(
-                            f"the pings in {path} have no column '{unknown[0]}'; they have {', '.join(known)}"
-                        )
-                    yield from file.batches(known if columns is None else columns, rows=rows)
+    for path in files:
+        file = open_landed(path)
+        schema, document = schema_of(file), closest_document(file)
+        check_columns(file, document, landed_schema(document).names)
+        wanted = schema.names if columns is None else columns
+        absent = [_elsewhere(name, files, path, schema.names) for name in wanted if name not in schema.names]
+        there = [name for name in wanted if name in schema.names]
+        for batch in file.batches(there, rows=rows):
+            yield _with_nulls(batch, absent, wanted) if absent else batch
+
+
+def _elsewhere(name: str, files: Sequence[Place], path: Place, known: Sequence[str]) -> pa.Field:
+    """Return a column that a file lacks from another file of its study, which has an outcome declared since."""
+    for other in files:
+        if name in (schema := schema_of(open_landed(other))).names:
+            return schema.field(name)
+    raise FedpingError(f"the pings in {path} have no column '{name}'; they have {', '.join(known)}")
+
+
+def _with_nulls(batch: pa.RecordBatch, absent: Sequence[pa.Field], wanted: Sequence[str]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    made = {field.name: pa.nulls(len(batch), field.type) for field in absent}
+    made |= {name: batch.column(name) for name in batch.schema.names}
+    return pa.RecordBatch.from_pydict({name: made[name] for name in wanted})

@@ -15,19 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedping.protocol.formats import FORMAT_KEY
-from fedping.protocol.ping import FRECENCY_UPDATE, DocumentType, LandedPing, UpdatePayload
+from fedping.protocol.ping import FRECENCY_UPDATE, DocumentType, LandedPing, Payload
 
 UPDATE_ENCODING = "update_encoding"
 UPDATE = "update"
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def landed_schema(document: DocumentType = FRECENCY_UPDATE) -> pa.Schema:
     """Return the schema of the landed files of a study with this type of pings."""
     return pa.schema(list(_fields(LandedPing, document.payload)), metadata={FORMAT_KEY: b"%d" % document.format})
 
 
-def _fields(struct: type[msgspec.Struct], payload: type[UpdatePayload]) -> Iterator[pa.Field]:
+def _fields(struct: type[msgspec.Struct], payload: type[Payload]) -> Iterator[pa.Field]:
     info = msgspec.inspect.type_info(struct)
     assert isinstance(info, msgspec.inspect.StructType)
     for field in info.fields:
@@ -58,6 +58,8 @@ def _arrow_type(kind: Any) -> pa.DataType:
     match kind:
         case msgspec.inspect.UUIDType():
             return pa.binary(16)
+        case msgspec.inspect.BoolType():
+            return pa.bool_()
         case msgspec.inspect.IntType(le=int(le)) if le < 2**31:
             return pa.int32()
         case msgspec.inspect.IntType():
@@ -68,6 +70,8 @@ def _arrow_type(kind: Any) -> pa.DataType:
             return pa.dictionary(pa.int32(), pa.string())
         case msgspec.inspect.LiteralType(values=values) if all(isinstance(v, int) for v in values):
             return pa.int8()
+        case msgspec.inspect.LiteralType(values=values) if all(isinstance(v, str) for v in values):
+            return pa.dictionary(pa.int32(), pa.string())
         case msgspec.inspect.VarTupleType(item_type=item):
             return pa.list_(pa.field("element", _arrow_type(item), nullable=False))
     raise TypeError(f"no Arrow type is defined for {kind!r}; add it to this function")

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from fedping.protocol.model import ModelDocument
-from fedping.protocol.ping import FRECENCY_UPDATE, MODEL_UPDATE, PRIVATE_UPDATE, DocumentType
+from fedping.protocol.ping import FRECENCY_UPDATE, LIST_UPDATE, MODEL_UPDATE, OUTCOME, PRIVATE_UPDATE, DocumentType
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Study
 
@@ -26,6 +26,10 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "batched-model-ping": MODEL_UPDATE.batched,
     "private-ping": PRIVATE_UPDATE.ping,
     "batched-private-ping": PRIVATE_UPDATE.batched,
+    "list-ping": LIST_UPDATE.ping,
+    "batched-list-ping": LIST_UPDATE.batched,
+    "outcome-ping": OUTCOME.ping,
+    "batched-outcome-ping": OUTCOME.batched,
     "model": ModelDocument,
     "spec": ModelSpec,
     "study": Study,
@@ -36,6 +40,8 @@ LANDED: dict[str, DocumentType] = {
     "landed": FRECENCY_UPDATE,
     "landed-model": MODEL_UPDATE,
     "landed-private": PRIVATE_UPDATE,
+    "landed-list": LIST_UPDATE,
+    "landed-outcome": OUTCOME,
 }
 """The types of pings, by the name under which the Arrow schema of their files is published."""
 

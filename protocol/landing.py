@@ -5,6 +5,11 @@
 Pings of versions that are far behind share one folder, ``iteration=-2`` (:data:`OLDER`); their column ``model_version``
 has the version. So the number of folders is decided here, and not by the versions that clients claim.
 
+    <landing>/_outcomes/study=<name>/day=<YYYY-MM-DD>/<milliseconds>-<random>.parquet
+
+Later outcomes (`fedping.protocol.outcomes`) lie apart from these, by the UTC day on which they were received. No round
+lists that folder.
+
 The folders are Hive partitions, which Spark, DuckDB and pyarrow read as columns. A file appears under its name only
 when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read as pings.
 
@@ -28,6 +33,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -67,12 +73,16 @@ MARK = ".landing"
 NO_LINE = "none"
 """The partition of the pings whose arm follows no model line."""
 
+_DAY = re.compile(r"day=\d{4}-\d{2}-\d{2}")
 _ID_PARTS = 2**16
 _COPIED_AT_ONCE = 2**24
 _MOST_NOTED = 64
 _MOST_ATTEMPT = 10_000
 _MOST_DIGITS = 12
 
+
+OUTCOMES = "_outcomes"
+"""The folder of later outcomes, which rounds never list; readers of Hive partitions skip it by its underscore."""
 
 OLDER = -2
 """The partition of the pings of all versions older than :data:`APART`; a number, as the partition column is."""
@@ -159,8 +169,17 @@ class Landing:
         by_iteration = {number: _landed(child(folder, way), found[way]) for number, way in sorted(named)}
         return {number: files for number, files in by_iteration.items() if files}
 
+    def outcome_files(self, study: str) -> list[Place]:
+        """Return the files of a study's later outcomes, by day and in the order of their names."""
+        key = f"{OUTCOMES}/study={study}"
+        folder, found = child(self.place, key), self.storage.tree(key)
+        return [file for way in sorted(filter(_is_day, found)) for file in _landed(child(folder, way), found[way])]
+
     def all_files(self, since_ms: int = 0) -> list[Place]:
-        """Return the files of all partitions, in order; those that landed at ``since_ms`` (Unix ms) or later."""
+        """Return the files of all partitions, in order; those that landed at ``since_ms`` (Unix ms) or later.
+
+        Those of later outcomes are among them.
+        """
         found = self.storage.tree("", since_ms)
         ways = sorted(filter(_is_partition, found), key=lambda way: way.split("/"))
         files = [file for way in ways for file in _landed(child(self.place, way), found[way])]
@@ -265,6 +284,11 @@ def line_folder(landing: P, study: str, line: str | None) -> P:
     return child(landing, _line_key(study, line))
 
 
+def outcome_folder(landing: P, study: str, day: str) -> P:
+    """Return the folder of a study's later outcomes that were received on a day in UTC, as "2026-11-26"."""
+    return child(landing, f"{OUTCOMES}/study={study}/day={day}")
+
+
 def _line_key(study: str, line: str | None) -> str:
     return f"study={study}/line={line or NO_LINE}"
 
@@ -287,8 +311,14 @@ def landed_files(folder: P) -> list[P]:
 
 def _is_partition(way: str) -> bool:
     parts = way.split("/")
+    if parts[0] == OUTCOMES:
+        return len(parts) == 3 and parts[1].startswith("study=") and _is_day(parts[2])
     are_ours = [part.partition("=")[0] for part in parts] == ["study", "line", "iteration"]
     return are_ours and _iteration(parts[-1]) is not None
+
+
+def _is_day(folder: str) -> bool:
+    return _DAY.fullmatch(folder) is not None
 
 
 def _landed(folder: P, names: Sequence[str]) -> list[P]:
@@ -297,7 +327,8 @@ def _landed(folder: P, names: Sequence[str]) -> list[P]:
 
 def study_of(file: Place) -> str:
     """Return the study whose pings a landed file has."""
-    return base_name(parent(parent(parent(file)))).removeprefix("study=")
+    of_outcomes = base_name(above := parent(parent(file))).startswith("study=")
+    return base_name(above if of_outcomes else parent(above)).removeprefix("study=")
 
 
 def copy_landed(file: Place, to: Place) -> bool:

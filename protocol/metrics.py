@@ -13,7 +13,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.ping import DocumentType
 from fedping.protocol.spec import Finite, Name
 
-BUILT_IN = ("num_chars_typed", "rank_selected", "loss", "examples")
+BUILT_IN = ("num_chars_typed", "rank_selected", "loss", "examples", "place")
 """The metrics that need no declaration (`fedping.analysis.study.metrics`), whose names are taken."""
 
 MOST_GROUPS = 12
@@ -90,7 +90,7 @@ class Segment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return (f"below {self.cuts[0]:g}", *between, f"{self.cuts[-1]:g} or more")
 
 
-@lru_cache
+@lru_cache(maxsize=256)
 def columns(document: DocumentType) -> dict[str, Kind]:
     """Return the fields of a payload that metrics and segments may be made of, and whether they are numbers."""
     info = msgspec.inspect.type_info(document.payload)
@@ -134,10 +134,12 @@ def _kind(type_: Any) -> Kind | None:
     while isinstance(type_, msgspec.inspect.Metadata):
         type_ = type_.type
     match type_:
-        case msgspec.inspect.IntType() | msgspec.inspect.FloatType():
+        case msgspec.inspect.IntType() | msgspec.inspect.FloatType() | msgspec.inspect.BoolType():
             return "number"
         case msgspec.inspect.LiteralType(values=values) if all(isinstance(value, int) for value in values):
             return "number"
         case msgspec.inspect.StrType():
+            return "text"
+        case msgspec.inspect.LiteralType(values=values) if all(isinstance(value, str) for value in values):
             return "text"
     return None

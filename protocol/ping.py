@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -21,6 +21,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import force_setattr
 
+from fedping.protocol.outcomes import Outcome, OutcomeColumns, at_choice, columns_of, grids_of, later
 from fedping.protocol.spec import Finite, Name
 from fedping.protocol.tickets import LONGEST, PATTERN
 from fedping.protocol.update import EncodedUpdate, Update
@@ -40,6 +41,12 @@ ShortText: TypeAlias = Annotated[str, Meta(max_length=64)]
 Score: TypeAlias = Annotated[float, Meta(ge=-1e30, le=1e30, extra={"arrow": "float32"})]
 
 
+MOST_CANDIDATES = 1000
+"""Maximum candidates of a list."""
+
+BY_STUDY = "@"
+"""In the name of a journal before the study; no type and no study has it in its name."""
+
 MOST_CLASSES = 32
 """Maximum classes of a model whose pings have a confusion matrix."""
 
@@ -49,8 +56,8 @@ _PAIR = ("num_suggestions_displayed", "rank_selected")
 _OF_HISTORY = "bookmark_and_history_"
 
 
-class UpdatePayload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every ping says, whatever the product: the model that the client knew, its arm, and what it learned.
+class Payload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every ping says, whatever the product and the type: the model that the client knew, and its arm.
 
     :attr:`ALIASES` are other names of fields; a payload has what came under them under the field's own, which is always
     there.
@@ -62,6 +69,11 @@ class UpdatePayload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         int, Meta(ge=NO_VERSION, le=_LARGEST, description="the version known to the client; -1 before any was fetched")
     ]
     study_variation: Annotated[Name, Meta(description="the arm")]
+
+
+class UpdatePayload(Payload, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every ping says that a round may read: besides the version and the arm, what the client learned."""
+
     update: Annotated[
         Update | None,
         Meta(description="the direction of descent, which the server adds; null if the arm does not submit updates"),
@@ -217,6 +229,81 @@ class FrecencyPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_o
         force_setattr(self, name, UNSET)
 
 
+class ListPayload(LossPayload, OutcomeColumns, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A list of candidates that was shown, the choice from it, and the outcomes that a study declares at the choice.
+
+    A list from which nothing was chosen has ``place`` 0, loss 0 and an update of zeros.
+
+    Raises:
+        ValueError: the choice, or what was seen, is beyond the list; nothing was chosen, and it was pinned; or a number
+            is finer than its outcome allows.
+    """
+
+    place: Annotated[
+        int, Meta(ge=0, le=MOST_CANDIDATES, description="place of the choice in the list, from 1; 0 without a choice")
+    ]
+    candidates: Annotated[int, Meta(ge=1, le=MOST_CANDIDATES, description="number of candidates in the list")]
+    seen: (
+        Annotated[
+            int,
+            Meta(ge=0, le=MOST_CANDIDATES, description="number of candidates, from the top, that were on the screen"),
+        ]
+        | UnsetType
+    ) = UNSET
+    swapped: Annotated[bool, Meta(description="whether two neighbours had changed places at random")] | UnsetType = (
+        UNSET
+    )
+    pinned: (
+        Annotated[bool, Meta(description="whether the choice had its place whatever its score, as an advertisement")]
+        | UnsetType
+    ) = UNSET
+
+    def __post_init__(self) -> None:
+        place, candidates, seen = self.place, self.candidates, self.seen
+        if place > candidates:
+            raise ValueError(f"`place` is {place}, and the list has {candidates} candidates")
+        if seen is not UNSET and not place <= seen <= candidates:
+            raise ValueError(f"`seen` is {seen}; send a number from `place` to `candidates`")
+        if not place and self.pinned is True:
+            raise ValueError("`pinned` is of the choice, and there is none; leave it out")
+        if self.GRIDS:
+            OutcomeColumns.__post_init__(self)
+
+
+class OutcomePayload(Payload, OutcomeColumns, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One later outcome of a choice: the value of one declared column. It has no update, and no round reads it.
+
+    The version is that of the choice. ``choice`` is there if the outcome is declared as linked.
+
+    Raises:
+        ValueError: it has no declared column, or several; or a number is finer than its outcome allows.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ()
+
+    age: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=_LARGEST,
+            description="whole hours from the choice to the outcome by the client's clock; 0 if it was set back",
+        ),
+    ]
+    choice: Annotated[UUID, Meta(description="document id of the choice, for linked outcomes")] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        sent = [name for name in self.COLUMNS if getattr(self, name) is not UNSET]
+        if len(sent) != 1:
+            raise ValueError(f"an outcome ping has one of {', '.join(self.COLUMNS)}, and this has {len(sent)}")
+        if self.GRIDS:
+            OutcomeColumns.__post_init__(self)
+
+    @property
+    def column(self) -> str:
+        """The name of its column."""
+        return next(name for name in self.COLUMNS if getattr(self, name) is not UNSET)
+
+
 class Ping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
     """One document, as it is posted to ``/submit/<study>/<type>/<version>/<document id>``.
 
@@ -225,7 +312,7 @@ class Ping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename
 
     client_id: Annotated[UUID, Meta(description="the installation, a UUID drawn at random at enrolment")]
     type: str
-    payload: UpdatePayload
+    payload: Payload
     ticket: (
         Annotated[
             str,
@@ -267,10 +354,11 @@ class LandedPing(Struct, frozen=True, kw_only=True):
     document_id: UUID
     client_id: UUID
     received_at: Annotated[int, Meta(ge=0, description="when ingest took it, milliseconds since 1970, UTC")]
-    payload: UpdatePayload
+    payload: Payload
 
 
-DocumentName: TypeAlias = Literal["frecency-update", "model-update", "private-update"]
+DocumentName: TypeAlias = Literal["frecency-update", "model-update", "private-update", "list-update"]
+"""The types of pings that a study may have; its later outcomes have a type besides (:data:`OUTCOME`)."""
 
 _P = TypeVar("_P", bound=Ping)
 
@@ -290,16 +378,32 @@ class DocumentType:
         examples: function from the field's value, or an array of values, to the number of examples.
         nothing: description of a ping without an example.
         ranked: whether ``counted_by`` is the selected rank, whose mean is reported.
+        top: the value of ``counted_by`` for the top of a list, whose rank is 0.
+        outcomes: the declared columns of its payload, which differ by study.
+        study: the study whose type it is; empty for a type without declared columns, which is the same in all studies.
     """
 
-    name: DocumentName
+    name: str
     version: str
     format: int
-    payload: type[UpdatePayload]
+    payload: type[Payload]
     counted_by: tuple[str, ...]
     examples: Callable[[Any], Any]
     nothing: str
     ranked: bool = False
+    top: int = 0
+    outcomes: tuple[Outcome, ...] = ()
+    study: str = ""
+
+    @cached_property
+    def journal(self) -> str:
+        """The name of its journal: types whose columns differ by study have one for each study."""
+        return f"{self.name}{BY_STUDY}{self.study}" if self.study else self.name
+
+    @property
+    def is_outcome(self) -> bool:
+        """Whether its pings are later outcomes, which lie apart from those that rounds read."""
+        return issubclass(self.payload, OutcomePayload)
 
     @cached_property
     def ping(self) -> type[Ping]:
@@ -321,15 +425,15 @@ class DocumentType:
         """Whether pings of the type have a loss."""
         return issubclass(self.payload, LossPayload)
 
-    def loss_of(self, payload: UpdatePayload) -> float:
+    def loss_of(self, payload: Payload) -> float:
         """Return the loss of a payload; 0 without one."""
         return payload.loss if isinstance(payload, LossPayload) else 0.0
 
-    def examples_of(self, payload: UpdatePayload) -> int:
+    def examples_of(self, payload: Payload) -> int:
         """Return the number of examples behind a payload."""
         return int(self.examples(self.counted_in(payload)))
 
-    def counted_in(self, payload: UpdatePayload) -> int:
+    def counted_in(self, payload: Payload) -> int:
         """Return the value of the field with a payload's number of examples."""
         if not self.counted_by:
             return 1
@@ -388,7 +492,68 @@ PRIVATE_UPDATE = DocumentType(
 )
 """A bounded update of a client of a private line, and nothing else."""
 
+LIST_UPDATE = DocumentType(
+    name="list-update",
+    version="1",
+    format=1,
+    payload=ListPayload,
+    counted_by=("place",),
+    examples=lambda place: place > 0,
+    nothing="nothing was chosen (place 0)",
+    ranked=True,
+    top=1,
+)
+"""A list of candidates, ranked by any model, with a study's outcomes at the choice: one example if there was one.
+
+A study's own type has its declared columns as well (:func:`type_of_study`).
+"""
+
+OUTCOME = DocumentType(
+    name="outcome",
+    version="1",
+    format=1,
+    payload=OutcomePayload,
+    counted_by=(),
+    examples=lambda number: number,
+    nothing="there was no example",
+)
+"""A later outcome; a study's own type has its declared columns (:func:`outcomes_of_study`)."""
+
 DOCUMENT_TYPES: Mapping[str, DocumentType] = {
-    each.name: each for each in (FRECENCY_UPDATE, MODEL_UPDATE, PRIVATE_UPDATE)
+    each.name: each for each in (FRECENCY_UPDATE, MODEL_UPDATE, PRIVATE_UPDATE, LIST_UPDATE, OUTCOME)
 }
 """Every type of ping, by its name."""
+
+
+@lru_cache(maxsize=1024)
+def type_of_study(pings: DocumentName, study: str, outcomes: tuple[Outcome, ...]) -> DocumentType:
+    """Return the type of the pings that a study's rounds read; of lists with the columns of outcomes at the choice."""
+    if pings != LIST_UPDATE.name:
+        return DOCUMENT_TYPES[pings]
+    return _with_outcomes(LIST_UPDATE, study, at_choice(outcomes))
+
+
+@lru_cache(maxsize=1024)
+def outcomes_of_study(study: str, outcomes: tuple[Outcome, ...]) -> DocumentType | None:
+    """Return the type of a study's later outcomes; None if it declares none."""
+    declared = later(outcomes)
+    return _with_outcomes(OUTCOME, study, declared) if declared else None
+
+
+def _with_outcomes(document: DocumentType, study: str, outcomes: tuple[Outcome, ...]) -> DocumentType:
+    """Return a type of pings with the declared columns of a study."""
+    names = {"COLUMNS": tuple(outcome.name for outcome in outcomes)} if document is OUTCOME else {}
+    payload: Any = msgspec.defstruct(
+        document.payload.__name__,
+        columns_of(outcomes),
+        bases=(document.payload,),
+        namespace={
+            "__doc__": document.payload.__doc__,
+            "GRIDS": grids_of(outcomes),
+            **names,
+        },
+        frozen=True,
+        forbid_unknown_fields=True,
+        kw_only=True,
+    )
+    return replace(document, payload=payload, outcomes=outcomes, study=study)

@@ -110,6 +110,9 @@ Trait: TypeAlias = Literal[
     "limit of ranks",
     "limit of examples",
     "tickets",
+    "lists",  # pings are of lists of candidates
+    "outcomes",  # clients report what followed a choice
+    "outcomes at the choice",
     "personal arm",
     "applied",  # an arm applies the line's model as it is
     "control",  # an arm of the line does not apply it
@@ -362,11 +365,21 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
             "'privacy' bounds a ping. Remove 'limits'",
         ),
         Rule(
+            lambda p: p.has("outcomes"),
+            "an outcome says openly what its client did, outside the bounded vector and its guarantee. Remove "
+            "'outcomes', or put them into a study that is not private",
+        ),
+        Rule(
             lambda p: p.has("tickets"),
             "a client has another id with every version, which no ticket can be for beforehand. Remove 'tickets'",
         ),
     ),
     "study": (
+        Rule(
+            lambda p: p.has("outcomes at the choice") and p.lacks("lists"),
+            "outcome '$outcome' of study '$study' has no 'within', so it travels in the ping of its choice, and $pings "
+            "pings have no such columns. Set pings = \"list-update\", or 'within' for a ping of its own",
+        ),
         Rule(
             lambda p: p.has("private pings") and p.lacks("private line"),
             "study '$study' takes $pings pings, but has no private line. Give its lines 'privacy', or remove 'pings'",

@@ -21,7 +21,15 @@ from fedping.protocol.landing import MOST_SHARDS, NO_LINE, SHARDS
 from fedping.protocol.limits import Limits, UpdateLimits, completed
 from fedping.protocol.links import PrivateVector, SharedVector, Upload, check_links, traits_of_links
 from fedping.protocol.metrics import Segment, StudyMetric, check_analysed
-from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, PRIVATE_UPDATE, DocumentName, DocumentType
+from fedping.protocol.outcomes import Outcome, at_choice, check_outcomes
+from fedping.protocol.ping import (
+    MODEL_UPDATE,
+    PRIVATE_UPDATE,
+    DocumentName,
+    DocumentType,
+    outcomes_of_study,
+    type_of_study,
+)
 from fedping.protocol.pipeline import ClipByQuantile, NoClip, Pipeline, Quorum, RProp
 from fedping.protocol.privacy import Privacy, frame_of, published_privacy
 from fedping.protocol.rules import Parts, Trait, Traits, check, traits_of, traits_where
@@ -229,6 +237,9 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``pieces`` say where each arm lies once shares have changed while the study ran
     (`fedping.protocol.study_changes`), so that a client stays in its arm. Without any, the arms lie side by side.
 
+    ``outcomes`` are what clients report of a choice, at once or within some hours (`fedping.protocol.outcomes`);
+    clients get the declarations, to clip and round by.
+
     ``shards`` is into how many parts a round divides the clients, each of which one task works on at most
     (`fedping.protocol.landing`). The last bits of a version depend on it, so its lineage keeps it.
 
@@ -254,8 +265,10 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tickets: Literal["required", "none"] = "none"
     pieces: tuple[Piece, ...] = ()
     shards: int = SHARDS
+    outcomes: tuple[Outcome, ...] = ()
 
     def __post_init__(self) -> None:
+        check_outcomes(self.name, self.outcomes)
         if not SHARDS <= self.shards <= MOST_SHARDS or self.shards.bit_count() != 1:
             raise InvalidSettings(
                 f"study '{self.name}' has shards = {self.shards}, and it has to be a power of two from {SHARDS} to "
@@ -323,9 +336,14 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "study limits": self.limits is not None,
             "limit of ranks": self.limits is not None and self.limits.rank is not None,
             "limit of examples": self.limits is not None and self.limits.examples is not None,
+            "lists": self.pings == "list-update",
+            "outcomes": bool(self.outcomes),
+            "outcomes at the choice": bool(at_choice(self.outcomes)),
         }
         first = {"private": private, "open": open_lines, "arm": without}
         words = {word: names[0] for word, names in first.items() if names}
+        if declared := at_choice(self.outcomes):
+            words["outcome"] = declared[0].name
         return Parts(traits_where(own), {"study": self.name, "pings": self.pings, **words})
 
     def parts_of(self, line: Line) -> Parts:
@@ -354,8 +372,13 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def document(self) -> DocumentType:
-        """The type of the study's pings."""
-        return DOCUMENT_TYPES[self.pings]
+        """The type of the study's pings that rounds read, with the columns of its outcomes at the choice."""
+        return type_of_study(self.pings, self.name, self.outcomes)
+
+    @property
+    def later_outcomes(self) -> DocumentType | None:
+        """The type of the pings of its later outcomes; None without any."""
+        return outcomes_of_study(self.name, self.outcomes)
 
     def arm(self, name: str) -> Arm:
         """Return the arm of this name; raises :class:`InvalidSettings` naming the arms that there are."""
@@ -434,8 +457,9 @@ class PublicStudy(Struct, frozen=True, kw_only=True):
     """What a client fetches to take part: the arms, to enrol itself, and the models to rank with.
 
     While the study runs, and no line has an offer, its JSON reads as a :class:`Study` too, whose lines then have the
-    default pipeline, of which a client has no use. ``pieces`` are there if the study has any. ``ended`` says since when
-    the study has ended, and is there only then: a client that reads it leaves, and ranks as the product does.
+    default pipeline, of which a client has no use. ``pieces`` are there if the study has any, and so are ``outcomes``.
+    ``ended`` says since when the study has ended, and is there only then: a client that reads it leaves, and ranks as
+    the product does.
     """
 
     name: Name
@@ -444,6 +468,17 @@ class PublicStudy(Struct, frozen=True, kw_only=True):
     lines: tuple[PublicLine, ...]
     pieces: tuple[Piece, ...] | UnsetType = UNSET
     ended: str | UnsetType = UNSET
+    outcomes: tuple[Outcome, ...] | UnsetType = UNSET
+
+    @property
+    def document(self) -> DocumentType:
+        """The type of the study's pings that rounds read, as of :class:`Study`."""
+        return type_of_study(self.pings, self.name, self.outcomes or ())
+
+    @property
+    def later_outcomes(self) -> DocumentType | None:
+        """The type of the pings of its later outcomes, as of :class:`Study`."""
+        return outcomes_of_study(self.name, self.outcomes or ())
 
 
 def public_study(
@@ -476,6 +511,7 @@ def public_study(
         lines=lines,
         pieces=study.pieces or UNSET,
         ended=ended,
+        outcomes=study.outcomes or UNSET,
     )
 
 

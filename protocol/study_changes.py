@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from fedping.protocol.enrolment import arm_intervals
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.outcomes import Outcome
 from fedping.protocol.study import SHARES_SLACK, Piece, Study
 
 OF_STUDY = ("limits", "unwanted_updates", "metrics", "segments", "tickets", "pieces", "shards")
-"""Settings of a study that may change."""
+"""Settings of a study that may change; outcomes may be added."""
 
 OF_LINE = (
     "guard",
@@ -69,6 +70,7 @@ def check_change(before: Study, after: Study) -> tuple[Change, ...]:
         InvalidSettings: something may not; the sentence names each such setting, with both of its values.
     """
     found = changes(before, after)
+    _check_outcomes(before, after)
     wrong = [change for change in found if before.is_private or not _may(change)]
     if wrong:
         told = "; ".join(change.in_words for change in wrong)
@@ -84,6 +86,35 @@ def check_change(before: Study, after: Study) -> tuple[Change, ...]:
     return found
 
 
+def _check_outcomes(before: Study, after: Study) -> None:
+    """Raise :class:`InvalidSettings` if a declared outcome changes, or goes.
+
+    Clients keep a study's declarations for a while, and ingest would refuse what they send by those of before.
+    """
+    declared = {outcome.name: outcome for outcome in after.outcomes}
+    for outcome in before.outcomes:
+        if (now := declared.get(outcome.name)) is None:
+            raise InvalidSettings(
+                f"study '{before.name}' can't drop the outcome '{outcome.name}' while it runs: clients still send it, "
+                "and their pings would be refused. Leave it declared, and ignore its column"
+            )
+        if now != outcome:
+            told = "; ".join(
+                change.in_words for change in _apart(f"outcomes.{outcome.name}", _named(outcome), _named(now))
+            )
+            raise InvalidSettings(
+                f"study '{before.name}' can't change the outcome '{outcome.name}' while it runs ({told}): its values "
+                f"of before and after would not be comparable. Leave it as it was, and declare another, such as "
+                f"'{outcome.name[:38]}_2'"
+            )
+
+
+def _named(outcome: Outcome) -> dict[str, Any]:
+    """Return the settings of an outcome with those at their default, so that each can be compared."""
+    kind = msgspec.to_builtins(outcome)
+    return {"within": None, "linked": False, **kind}
+
+
 def _may(change: Change) -> bool:
     first, _, rest = change.place.partition(".")
     if first == "lines":
@@ -92,6 +123,8 @@ def _may(change: Change) -> bool:
     if first == "arms":
         _, _, setting = rest.partition(".")
         return setting == "share" or (not setting and change.before is None)
+    if first == "outcomes":  # see _check_outcomes
+        return True
     return first in OF_STUDY
 
 

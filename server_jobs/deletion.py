@@ -29,14 +29,8 @@ import pyarrow.compute as pc
 from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Sources
 from fedping.protocol.errors import FedpingError, InvalidSettings, TemporaryFailure
-from fedping.protocol.landed_file import (
-    LandedFile,
-    UnreadableFile,
-    check_columns,
-    closest_document,
-    printable,
-)
-from fedping.protocol.landing import Landing, landed_at, rewrite, shard_of, shards_in, study_of
+from fedping.protocol.landed_file import LandedFile, UnreadableFile, check_columns, closest_document, printable
+from fedping.protocol.landing import OLDER, Landing, landed_at, rewrite, shard_of, shards_in, study_of
 from fedping.protocol.local_files import for_the_group
 from fedping.protocol.location import Place, key_in
 from fedping.protocol.study import Line, Study
@@ -131,7 +125,8 @@ class Pruning:
 def plan_pruning(store: ModelStore, landing: Landing, name: str, keep: int, now_ms: int) -> Pruning:
     """Return the files of a study that may go if the newest ``keep`` versions of each line must stay recomputable.
 
-    Pings of arms without a line are in no version. They are kept as far back as those of all lines.
+    Pings of arms without a line and later outcomes are in no version. They are kept as far back as the pings of all
+    lines.
 
     Raises:
         InvalidSettings: the study is private, so its rounds delete their pings.
@@ -144,7 +139,9 @@ def plan_pruning(store: ModelStore, landing: Landing, name: str, keep: int, now_
     parts = [_of_line(store, landing, study, line, keep, latest) for line in study.lines]
     since = min((part.since for part in parts), default=0)
     files = [file for part in parts for file in part.files]
-    files += _older(landing.files_by_iteration(study.name, None), min(since, latest))
+    beside = (*landing.files_by_iteration(study.name, None).items(), (OLDER, landing.outcome_files(study.name)))
+    for number, landed in beside:
+        files += _older({number: landed}, min(since, latest))
     return Pruning(
         study=name,
         landing=landing,

@@ -67,6 +67,15 @@ class UnitCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model_bytes: Positive
 
 
+class OutcomeCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The costs of one later outcome, whatever the model; attributes as of :class:`UnitCosts`."""
+
+    ping_bytes: Positive
+    ingest_us: Positive
+    journal_bytes: Positive
+    landed_bytes: Positive
+
+
 class Prices(Struct, frozen=True, kw_only=True):
     """Prices of a provider, in any currency; None for unknown ones."""
 
@@ -83,6 +92,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
         clients: number of clients.
         pings_a_day: mean pings of a client per day.
         fetches_a_day: requests of a client for the newest model per day.
+        outcomes_a_day: mean later outcomes of a client per day, each a ping of its own.
         peak: pings of the busiest hour relative to the mean.
         every_s: seconds between two rounds.
         within_s: maximum seconds of a round at the peak.
@@ -95,6 +105,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
     clients: Positive
     pings_a_day: Positive = 5.0
     fetches_a_day: Amount = 5.0
+    outcomes_a_day: Amount = 0.0
     peak: Annotated[float, Meta(ge=1, le=1e6)] = 3.0
     every_s: Positive = 1800.0
     within_s: Positive = 300.0
@@ -175,6 +186,9 @@ MEASURED = {
 }
 """The unit costs of `docs/benchmarks.md`, by name."""
 
+OUTCOME = OutcomeCosts(ping_bytes=164, ingest_us=205.0, journal_bytes=250, landed_bytes=41)
+"""The costs of a later outcome, measured by ``python -m benchmarks.outcomes``."""
+
 
 def planned(fleet: Fleet, costs: UnitCosts, prices: Prices) -> FleetPlan:
     """Return the plan of a fleet.
@@ -204,16 +218,17 @@ def planned(fleet: Fleet, costs: UnitCosts, prices: Prices) -> FleetPlan:
 
 def _ingest(fleet: Fleet, costs: UnitCosts) -> Ingest:
     mean = fleet.clients * fleet.pings_a_day / DAY_S
-    peak = mean * fleet.peak
-    cores = peak * costs.ingest_us / 1e6
+    peak, outcomes = mean * fleet.peak, fleet.clients * fleet.outcomes_a_day / DAY_S * fleet.peak
+    cores = (peak * costs.ingest_us + outcomes * OUTCOME.ingest_us) / 1e6
+    journals = peak * costs.journal_bytes + outcomes * OUTCOME.journal_bytes
     machines = math.ceil(cores / (fleet.busy * fleet.machine_cores)) + 1
     return Ingest(
-        mean_pings_s=mean,
-        peak_pings_s=peak,
-        peak_mbit_s=peak * costs.ping_bytes * 8 / 1e6,
+        mean_pings_s=mean + outcomes / fleet.peak,
+        peak_pings_s=peak + outcomes,
+        peak_mbit_s=(peak * costs.ping_bytes + outcomes * OUTCOME.ping_bytes) * 8 / 1e6,
         busy_cores=cores,
         machines=machines,
-        journal_gb_a_machine=peak * costs.journal_bytes * fleet.journal_hours * 3600 / machines / GB,
+        journal_gb_a_machine=journals * fleet.journal_hours * 3600 / machines / GB,
     )
 
 
@@ -272,7 +287,8 @@ def shard_cost(shards: int) -> float:
 
 
 def _stored(fleet: Fleet, costs: UnitCosts) -> Stored:
-    landed = fleet.clients * fleet.pings_a_day * costs.landed_bytes / GB
+    outcomes = fleet.outcomes_a_day * OUTCOME.landed_bytes
+    landed = fleet.clients * (fleet.pings_a_day * costs.landed_bytes + outcomes) / GB
     fetches = fleet.clients * fleet.fetches_a_day
     new = min(fetches, fleet.clients * DAY_S / fleet.every_s)  # further requests are answered without a model
     return Stored(

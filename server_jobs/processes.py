@@ -74,13 +74,18 @@ class Lock:
                 self._file = file
                 return True
 
+    def release(self) -> None:
+        """Let another process take the lock."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
 
 def is_held(path: Path) -> bool:
     """Return whether a living process holds a lock file."""
     probe = Lock(path)
     if probe.take():
-        assert probe._file is not None
-        os.close(probe._file)
+        probe.release()
         return False
     return True
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedping.analysis.study.metrics import Metric, Window, window_folders
 from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTally, centres_of, gathered, split_columns
@@ -24,12 +24,14 @@ from fedping.protocol.landed_file import open_pings, printable
 from fedping.protocol.landing import OLDER
 from fedping.protocol.location import Place, base_name
 from fedping.protocol.metrics import Segment
-from fedping.protocol.ping import DOCUMENT_TYPES, DocumentType
+from fedping.protocol.outcomes import CategoryOutcome, Outcome, outcome_range
+from fedping.protocol.ping import DocumentType, type_of_study
 from fedping.protocol.study import Study
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+
 
 PARTITIONS_A_CORE = 4
 """Partitions of the shuffle by client: enough that one fits in a task's memory, few enough that none is tiny."""
@@ -53,6 +55,7 @@ _TYPES = {
     "int64": "bigint",
     "float": "float",
     "double": "double",
+    "bool": "boolean",
     "dictionary<values=string, indices=int32, ordered=0>": "string",
 }
 """Spark's names of types by Arrow's."""
@@ -167,8 +170,9 @@ def _pings(
     if study.limits is not None and study.limits.clip_loss is not None:
         least, greatest = map(F.lit, study.limits.clip_loss)
         loss = F.least(F.greatest(loss, least), greatest)
-    counts_as = {counting: believed, "loss": loss}
-    taken = [F.when(selected, _value(m, counts_as[m.of] if m.of in counts_as else F.col(m.of))) for m in metrics]
+    counts_as = {counting: believed, "loss": loss, **_reported(document)}
+    values = [_value(metric, counts_as.get(metric.of, F.col(metric.of))) for metric in metrics]
+    taken = [F.when(selected, value) for value in values]
     landed = reading.read(folders, _columns(document, metrics, segments))
     if any(window.divides(OLDER) and base_name(folder) == f"iteration={OLDER}" for folder in folders):
         landed = landed.where(_in_window(window))
@@ -185,6 +189,21 @@ def _pings(
     rows = rows.where(F.col("arm").isNotNull())
     rows = rows if window.since is None else rows.where(F.col("received") >= window.since)
     return rows if window.until is None else rows.where(F.col("received") < window.until)
+
+
+def _reported(document: DocumentType) -> dict[str, Column]:
+    """Return the columns of outcomes at the choice as they count; one that is left out counts as nearest to 0."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    found = {}
+    for outcome in document.outcomes:
+        if isinstance(outcome, CategoryOutcome):
+            found[outcome.name] = F.coalesce(F.col(outcome.name), F.lit(""))
+        else:
+            low, high = outcome_range(outcome)
+            least = F.lit(min(max(0.0, low), high))
+            found[outcome.name] = F.coalesce(F.col(outcome.name).cast("double"), least)
+    return found
 
 
 _GLOB = re.compile(r"[][{}*?\\]")
@@ -233,7 +252,7 @@ class _Reading:
                 return reader.parquet(*(_GLOB.sub(r"\\\g<0>", str(file)) for file in local))
         tasks = min(len(files), PARTITIONS_A_CORE * self._session.sparkContext.defaultParallelism)
         named = self._session.createDataFrame([(str(file),) for file in files], "file string").repartition(tasks)
-        return named.mapInArrow(_reads(list(columns), self._document.name, self._errors.add), schema)
+        return named.mapInArrow(_reads(list(columns), _declared(self._document), self._errors.add), schema)
 
     @contextmanager
     def checked(self) -> Iterator[None]:
@@ -270,8 +289,16 @@ def _listed_here(session: SparkSession) -> Iterator[None]:
             session.conf.set(setting, before)
 
 
+_Declared: TypeAlias = tuple[Any, str, tuple[Outcome, ...]]
+"""What a type of pings is made of, as it travels to a worker."""
+
+
+def _declared(document: DocumentType) -> _Declared:
+    return document.name, document.study, document.outcomes
+
+
 def _reads(
-    columns: Sequence[str], document: str, failed: Callable[[list[tuple[str, FedpingError]]], None]
+    columns: Sequence[str], declared: _Declared, failed: Callable[[list[tuple[str, FedpingError]]], None]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what a Spark worker runs: from addresses of landed files to their rows; what it cannot read has failed."""
 
@@ -279,7 +306,7 @@ def _reads(
         for batch in named:
             for file in batch.column("file").to_pylist():
                 try:
-                    landed = open_pings(file, DOCUMENT_TYPES[document], columns)
+                    landed = open_pings(file, type_of_study(*declared), columns)
                     there = set(landed.footer.schema.names)
                     for rows in landed.batches([name for name in columns if name in there]):
                         yield _for_spark(rows, columns)

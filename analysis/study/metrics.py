@@ -15,7 +15,8 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import OLDER, Landing, open_landing, partition
 from fedping.protocol.location import Place
 from fedping.protocol.metrics import StudyMetric
-from fedping.protocol.ping import FRECENCY_UPDATE, MODEL_UPDATE, DocumentType
+from fedping.protocol.outcomes import CategoryOutcome, outcome_range
+from fedping.protocol.ping import FRECENCY_UPDATE, LIST_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.study import Study
 
 Direction = Literal["less", "more"]
@@ -64,6 +65,12 @@ METRICS = (
     Metric("loss", "loss", "had a lower loss", "had a higher loss", digits=4),
 )
 """Metrics of interactions with a ranked list."""
+
+LIST_METRICS = (
+    Metric("place", "chosen place", "chose nearer to the top", "chose further from the top"),
+    METRICS[2],
+)
+"""Metrics of choices from lists of any product; a study's outcomes at the choice are added."""
 
 MODEL_METRICS = (
     METRICS[2],
@@ -123,6 +130,16 @@ MEASURED: Mapping[str, Measured] = {
         averaged="examples",
         record="for the record",
     ),
+    LIST_UPDATE.name: Measured(
+        metrics=LIST_METRICS,
+        default=(LIST_METRICS[0].name,),
+        used="choices",
+        those="lists from which something was chosen",
+        none="ended with a choice",
+        one="list",
+        averaged="choices",
+        record="for the record",
+    ),
 }
 """By the name of the ping type."""
 
@@ -152,7 +169,30 @@ value within them needs many times the clients (of ranks near 3, about ninety ti
 def metrics_of(study: Study) -> tuple[Metric, ...]:
     """Return all metrics of a study's arms: first those of its type of ping, then those it declares."""
     metrics = (*measured_by(study.document).metrics, *map(_declared, study.metrics))
-    return tuple(replace(metric, bounds=_bounds(metric, study)) for metric in metrics)
+    bounded = tuple(replace(metric, bounds=_bounds(metric, study)) for metric in metrics)
+    return (*bounded, *outcome_metrics(study))
+
+
+def outcome_metrics(study: Study) -> Iterator[Metric]:
+    """Yield a metric of each outcome at the choice that is a number, unless a declared metric has its name.
+
+    A choice whose client left the outcome out counts as 0, or as the bound nearest to it.
+    """
+    declared = {metric.name for metric in study.metrics}
+    for outcome in study.document.outcomes:
+        if outcome.name in declared or isinstance(outcome, CategoryOutcome):
+            continue
+        low, high = outcome_range(outcome)
+        title = outcome.name.replace("_", " ")
+        yield Metric(
+            name=outcome.name,
+            title=title,
+            less=f"had less: {title}",
+            more=f"had more: {title}",
+            better=None,
+            digits=4,
+            bounds=(low, high) if high - low <= NEAR else None,
+        )
 
 
 def _bounds(metric: Metric, study: Study) -> tuple[float, float] | None:

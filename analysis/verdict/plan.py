@@ -9,7 +9,7 @@ from typing import ClassVar, TypeAlias
 from msgspec import Struct
 
 from fedping.analysis.statistics.looks import LEAST_LEVEL, PLANNED_CLIENTS, Correction
-from fedping.analysis.study.metrics import METRICS, Metric, Window, measured_by, metric_named
+from fedping.analysis.study.metrics import METRICS, Metric, Window, measured_by, metric_named, outcome_metrics
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Study
 
@@ -153,7 +153,8 @@ def words_of(given: str) -> tuple[str, ...]:
 
 def default_metrics(study: Study) -> tuple[str, ...]:
     """Return the names of a study's default metrics."""
-    return (*measured_by(study.document).default, *(metric.name for metric in study.metrics))
+    outcomes = (metric.name for metric in outcome_metrics(study))
+    return (*measured_by(study.document).default, *(metric.name for metric in study.metrics), *outcomes)
 
 
 def _metrics(names: tuple[str, ...], study: Study) -> tuple[Metric, ...]:

@@ -36,6 +36,7 @@ import { hasTurn, rotatingId } from "../study/privacy/ids.js";
 import { personalTrouble, personalWeights, readKept, sends, trained } from "../study/personal/personal.js";
 import { randomBasis } from "../study/personal/vector.js";
 import { frameOf, localSigma, payloadOf, vectorOf } from "../study/privacy/vectors.js";
+import { ageOf, clipped, columnsOf, outcomeId, outcomePing } from "../study/outcomes.js";
 import { sha256Bytes } from "../study/sha256.js";
 import { agreedTerms } from "../study/sharing/offer.js";
 import { shard, shortest } from "../study/sharing/prio3.js";
@@ -46,7 +47,7 @@ import { uploadTrouble } from "../study/upload.js";
 
 /** The files of docs/conformance, each of which is read by its name. */
 export const TOPICS = [
-  "pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "shares", "proofs", "personal", "retry"
+  "pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "shares", "proofs", "personal", "retry", "outcomes"
 ];
 
 /**
@@ -75,6 +76,44 @@ export function* checkParity(vectors) {
   yield* masks(vectors.shares);
   yield* proofs(vectors.proofs);
   yield* trainings(vectors.personal, pages, now);
+  yield* outcomes(vectors.outcomes);
+}
+
+/** @param {any} vectors */
+function* outcomes({ study, clipped: values, ids, ages, lists, later }) {
+  const named = (/** @type {string} */ name) => study.outcomes.find((/** @type {any} */ each) => each.name === name);
+  for (const [i, { outcome, value, sent }] of values.entries()) {
+    yield { name: `outcome ${i}, ${outcome}`, got: clipped(named(outcome), value) ?? null, expected: sent };
+  }
+  for (const [i, { choice, secret, column, id }] of ids.entries()) {
+    yield { name: `id of outcome ${i}`, got: outcomeId(choice, column, secret ?? null), expected: id };
+  }
+  for (const [i, { chosen, at, age }] of ages.entries()) {
+    yield { name: `age of outcome ${i}`, got: ageOf(chosen, at), expected: age };
+  }
+  for (const [i, { client, arm, version, learned: told, shown, observed, ping }] of lists.entries()) {
+    const columns = columnsOf(study.outcomes, observed);
+    const payload = { model_version: version, study_variation: arm, ...told, ...shown, ...columns };
+    const got = { clientId: client, type: "list-update", payload };
+    yield { name: `ping of list ${i}`, got: sorted(got), expected: sorted(ping) };
+  }
+  for (const [i, { client, at, column, value, secret, id, ping, ...of }] of later.entries()) {
+    const outcome = named(column);
+    const got = outcomePing(outcome, value, { ...of, clientId: client }, at);
+    yield { name: `ping of outcome ${i}`, got: sorted(got), expected: sorted(ping) };
+    yield { name: `id of outcome's ping ${i}`, got: outcomeId(of.choice, column, outcome.linked ? null : secret), expected: id };
+  }
+}
+
+/**
+ * The JSON of an object with its keys in order.
+ *
+ * @param {any} value
+ */
+function sorted(value) {
+  return JSON.stringify(value, (_, each) =>
+    each && typeof each === "object" && !Array.isArray(each) ? Object.fromEntries(Object.entries(each).sort()) : each
+  );
 }
 
 /**

@@ -310,7 +310,8 @@ class Outbox:
 
     async def _attempt(self, ping: OutgoingPing, places: asyncio.Semaphore) -> Outcome:
         try:
-            outcome = await self._connection.transport.submit(self._connection.study, ping.document_id, ping.body)
+            submit, later = self._connection.transport.submit, {"later": True} if ping.later else {}
+            outcome = await submit(self._connection.study, ping.document_id, ping.body, **later)
             self.counts.posted_bytes += outcome.posted_bytes
             return outcome
         finally:

@@ -33,9 +33,10 @@ from fedping.client_sim.fleet.summary import PingSummary, count_reason, ping_sum
 from fedping.client_sim.transport import Fetched, Outcome, Transport, Unavailable
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_file import UnreadableFile, first_line, open_landed
-from fedping.protocol.landing import NO_LINE, open_landing
+from fedping.protocol.landing import NO_LINE, OUTCOMES, open_landing
 from fedping.protocol.location import Bucket, Place, base_name, key_in
-from fedping.protocol.ping import DOCUMENT_TYPES, DocumentType
+from fedping.protocol.outcomes import linked_id
+from fedping.protocol.ping import OUTCOME, DocumentType
 from fedping.protocol.study import PublicStudy
 
 if TYPE_CHECKING:
@@ -132,12 +133,16 @@ class ReplaySummary(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recorded ping; ``payload`` has the JSON of each of its fields."""
+    """A recorded ping; ``payload`` has the JSON of each of its fields.
+
+    ``column`` is that of a later outcome; empty for a ping of the study's own type.
+    """
 
     document_id: UUID
     client_id: str
     arm: str
     payload: dict[str, Any]
+    column: str = ""
 
 
 class Recording:
@@ -164,9 +169,14 @@ class Recording:
         self._path = path
         self.skipped: Counter[str] = Counter()
         self._study = study
-        self._document: DocumentType = DOCUMENT_TYPES[study.pings]
+        self._document, self._later = study.document, study.later_outcomes
         lengths = {line.name: line.spec.m for line in study.lines}
         self._length = {arm.name: lengths.get(arm.line or "", 0) for arm in study.arms}
+
+    def _type_of(self, file: Place, names: Sequence[str]) -> DocumentType:
+        """Return the type of the pings in a file: later outcomes have no update, and an age."""
+        is_later = self._later is not None and "age" in names and "update" not in names
+        return self._later if is_later and self._later is not None else self._document
 
     def pings(self) -> Iterator[Recorded]:
         """Yield the pings, as :meth:`batches` does, one by one."""
@@ -197,18 +207,19 @@ class Recording:
             schema = landed.footer.schema.to_arrow_schema()
         except pa.ArrowException as error:
             raise UnreadableFile(file, f"is not a whole Parquet file ({first_line(error)})") from error
-        columns = self._columns(file, schema)
+        document = self._type_of(file, schema.names)
+        columns = self._columns(file, schema, document)
         size = sum(landed.footer.row_group(i).total_byte_size for i in range(landed.footer.num_row_groups))
         rows = max(1, min(ROWS_AT_A_TIME, BYTES_AT_A_TIME * landed.footer.num_rows // max(1, size)))
         for group in range(landed.footer.num_row_groups):  # read as one, a file's groups would all stay in memory
             for batch in landed.batches(columns, [group], rows, buffer_size=2**20):
                 try:
-                    pings = list(self._rows(batch))
+                    pings = list(self._outcomes(batch) if document.is_outcome else self._rows(batch))
                 except (pa.ArrowException, ValueError, IndexError) as error:  # an invalid text
                     raise UnreadableFile(file, f"is damaged ({first_line(error)})") from error
                 yield pings
 
-    def _columns(self, file: Place, schema: pa.Schema) -> list[str]:
+    def _columns(self, file: Place, schema: pa.Schema, document: DocumentType) -> list[str]:
         """Return the columns to read: each exists once, with values of the type of landed pings.
 
         Optional fields of a ping may be missing from an older file.
@@ -216,7 +227,7 @@ class Recording:
         from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
 
         columns: list[str] = []
-        for each in landed_schema(self._document):
+        for each in landed_schema(document):
             if each.name == "received_at":
                 continue
             types = [field.type for field in schema if field.name == each.name]
@@ -231,7 +242,7 @@ class Recording:
             if len(types) > 1:
                 has = f"has {len(types)} columns '{each.name}'"
             raise FedpingError(
-                f"{file} {has}, so it holds no {self._document.name} pings, which study '{self._study.name}' takes; "
+                f"{file} {has}, so it holds no {document.name} pings, which study '{self._study.name}' takes; "
                 "give a recording of such a study"
             )
         return columns
@@ -258,6 +269,25 @@ class Recording:
             else:
                 document, client = (UUID(bytes=each) for each in ids)
                 yield Recorded(document, str(client), arm, row | {"update": update})
+
+    def _outcomes(self, batch: pa.RecordBatch) -> Iterator[Recorded]:
+        assert self._later is not None
+        declared = {outcome.name for outcome in self._later.outcomes}
+        for row in batch.to_pylist():
+            ids = [row.pop(name) for name in ("document_id", "client_id")]
+            payload = {name: value for name, value in row.items() if value is not None}
+            arm, columns = row["study_variation"], declared & payload.keys()
+            if any(each is None or len(each) != 16 for each in ids):
+                self._skip("the id of its document or of its client is not 16 bytes")
+            elif arm not in self._length:
+                self._skip_arm(str(arm))
+            elif len(columns) != 1:
+                self._skip("it has no outcome that the study declares")
+            else:
+                if "choice" in payload:
+                    payload["choice"] = str(UUID(bytes=payload["choice"]))
+                document, client = (UUID(bytes=each) for each in ids)
+                yield Recorded(document, str(client), arm, payload, columns.pop())
 
     def _updates(self, batch: pa.RecordBatch) -> list[msgspec.Raw | None]:
         """Return the JSON of every update, "null" without one, None where it doesn't fit the arm's model.
@@ -314,13 +344,16 @@ class Recording:
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             self._skip("it is no ping: give a line as the batch endpoint takes it")
             return
-        if ping.type != self._document.name:
+        column = ""
+        if ping.type == OUTCOME.name and self._later is not None:
+            column = next((each.name for each in self._later.outcomes if each.name in ping.payload), "")
+        if ping.type != self._document.name and not column:
             self._skip(f"it is of type {ping.type[:40]!r}, and the study takes {self._document.name}")
         elif arm not in self._length:
             self._skip_arm(arm)
         else:
             document = ping.document_id or _id_from(os.fsencode(where))
-            yield Recorded(document, ping.client_id, arm, dict(ping.payload))
+            yield Recorded(document, ping.client_id, arm, dict(ping.payload), column)
 
     def _skip_arm(self, arm: str) -> None:
         self._skip(f"its arm {arm[:40]!r} is none of study '{self._study.name}'")
@@ -429,9 +462,15 @@ class Replay:
             payload["model_version"] = await self._versions.current(line)
         document = ping.document_id
         if not settings.same_ids:
-            document = _id_from(f"{settings.run} {iteration} ".encode() + document.bytes)
-        body = {"clientId": ping.client_id, "type": self._study.pings, "payload": payload}
-        return OutgoingPing(document, msgspec.json.encode(body))
+            document = self._new_id(document, iteration)
+            if "choice" in payload and ping.column:  # a linked outcome's own document follows from its choice
+                choice = self._new_id(UUID(_text(payload["choice"])), iteration)
+                payload, document = payload | {"choice": str(choice)}, linked_id(choice, ping.column)
+        body = {"clientId": ping.client_id, "type": OUTCOME.name if ping.column else self._study.pings}
+        return OutgoingPing(document, msgspec.json.encode(body | {"payload": payload}), later=bool(ping.column))
+
+    def _new_id(self, recorded: UUID, iteration: int) -> UUID:
+        return _id_from(f"{self._settings.run} {iteration} ".encode() + recorded.bytes)
 
     def _summary(self, iteration: int, seconds: float) -> ReplaySummary:
         counts = self._outbox.counts
@@ -522,11 +561,11 @@ class _Timed:
         self.fetch_study, self.fetch_model, self.close = transport.fetch_study, transport.fetch_model, transport.close
         self.fetch_staged = transport.fetch_staged
 
-    async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
+    async def submit(self, study: str, document_id: UUID, body: bytes, *, later: bool = False) -> Outcome:
         """See :meth:`fedping.client_sim.transport.Transport.submit`."""
         clock = asyncio.get_running_loop().time
         began = clock()
-        outcome = await self._transport.submit(study, document_id, body)
+        outcome = await self._transport.submit(study, document_id, body, **({"later": True} if later else {}))
         self.latencies[round(math.log(max(clock() - began, 1e-6), 1.05))] += 1
         return outcome
 
@@ -607,7 +646,7 @@ def _files(path: Place, study: str) -> Sequence[Place]:
         if not files:
             kinds = ", ".join(_KINDS)
             raise FedpingError(f"{path} holds no recording: no file ends with {kinds}; give another --replay")
-    return sorted(files, key=lambda file: (base_name(file), str(file)))
+    return sorted(files, key=lambda file: (OUTCOMES in str(file).split("/"), base_name(file), str(file)))
 
 
 def _landed(landing: Place, studies: Sequence[str], study: str) -> list[Place]:
@@ -621,12 +660,18 @@ def _landed(landing: Place, studies: Sequence[str], study: str) -> list[Place]:
         for files in open_landing(landing).files_by_iteration(study, line).values()
         for file in files
     ]
+    landed += open_landing(landing).outcome_files(study)
     if not landed:
         raise FedpingError(f"the landing folder {landing} has no landed files of study '{study}'{_ANOTHER}")
     return landed
 
 
 _ANOTHER = "; give another --replay"
+
+
+def _text(sent: object) -> str:
+    """Return a text that is given as it is, or as its JSON."""
+    return msgspec.json.decode(sent, type=str) if isinstance(sent, msgspec.Raw) else str(sent)
 
 
 def _id_from(text: bytes) -> UUID:

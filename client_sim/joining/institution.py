@@ -421,9 +421,9 @@ class CheckedTransport:
         answer = await self._transport.fetch_staged(study, line, iteration)
         return self._checked(answer) if isinstance(answer, Fetched) else answer
 
-    async def submit(self, study: str, document_id: UUID, body: bytes) -> Outcome:
+    async def submit(self, study: str, document_id: UUID, body: bytes, *, later: bool = False) -> Outcome:
         """See :meth:`Transport.submit`."""
-        answer = await self._transport.submit(study, document_id, body)
+        answer = await self._transport.submit(study, document_id, body, **({"later": True} if later else {}))
         if answer.retry_after is None or answer.retry_after <= LONGEST_PAUSE:
             return answer
         return replaced(answer, retry_after=LONGEST_PAUSE)

@@ -29,7 +29,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.limits import usual_limits
 from fedping.protocol.links import Mask, UploadLink, name_of
 from fedping.protocol.personalization import FineTune, Personalization, Vector
-from fedping.protocol.ping import FRECENCY_UPDATE
+from fedping.protocol.ping import FRECENCY_UPDATE, LIST_UPDATE
 from fedping.protocol.rules import Parts, Trait, Traits, check, sentences, traits_of, traits_where
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line, PublicLine, PublicStudy, Study
@@ -50,6 +50,11 @@ def check_clients(study: PublicStudy, *, keeps_state: bool = True) -> dict[str, 
     Raises:
         InvalidSettings: clients cannot do what a line asks for.
     """
+    if study.pings == LIST_UPDATE.name:
+        raise InvalidSettings(
+            f"study '{study.name}' takes {study.pings} pings, which simulated clients don't send. Post recorded ones "
+            "with --replay, or simulate a study with other pings"
+        )
     return {line.name: _check_public(line, study.pings, keeps_state) for line in study.lines}
 
 

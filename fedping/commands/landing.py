@@ -1,4 +1,4 @@
-"""`fedping landing`: flush, copy and remove landed pings; show the clients of small lines and their evaluations."""
+"""`fedping landing`: flush, import, copy, count and remove landed pings; show the clients of small lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from fedping.commands.study_life import because_option, current_user
-from fedping.options import AnyPlace, journal_of, journal_option, json_option, landing_option, store_option
+from fedping.options import AnyPlace, LocalPath, journal_of, journal_option, json_option, landing_option, store_option
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.location import child, key_in
 from fedping.protocol.notation import utc_now
@@ -414,3 +414,111 @@ def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: P
                 f"{format_count(one.clients, 'client')} in arm "
                 f"'{one.arm}'   loss {one.loss:.4f}{classes}"
             )
+
+
+@landing.command()
+@click.argument("study")
+@store_option
+@landing_option
+@json_option
+def outcomes(study: str, store_path: Place, landing: Place, as_json: bool) -> None:
+    """Count the later outcomes that have landed in a STUDY, by column: of how many clients, and what is odd.
+
+    Repeated ones count once. Of outcomes that name their choice, it shows how many name one that has not landed or was
+    pruned, and how many ingest received later than their time after it: a device may have been away meanwhile.
+    """
+    from fedping.model_store.store import open_store
+    from fedping.server_jobs.outcome_counts import count_outcomes
+
+    the_study = open_store(store_path).study(study)
+    counts = count_outcomes(landing, the_study)
+    if not counts and not as_json:
+        click.echo(f"study '{study}' declares no later outcome")
+    for one in counts:
+        if as_json:
+            click.echo(msgspec.json.encode({"study": study, **msgspec.to_builtins(one)}).decode())
+            continue
+        odd = [f"{one.repeated:,} repeated"]
+        if one.without_choice is not None:
+            odd += [f"{one.without_choice:,} of no landed choice", f"{one.received_late:,} received late"]
+        arms = ", ".join(f"{arm} {number:,}" for arm, number in one.arms.items()) or "none"
+        click.echo(f"{one.column:<24} {one.outcomes:>12,} of {one.clients:,} clients   {arms}   {', '.join(odd)}")
+
+
+@landing.command("import")
+@click.argument("files", nargs=-1, required=True, type=LocalPath(dir_okay=False))
+@click.option("--study", "name", required=True, help="The study whose pings the rows are.")
+@click.option(
+    "--map",
+    "named",
+    multiple=True,
+    metavar="OURS=THEIRS",
+    help="A field of a ping, and the column that has it, such as client_id=visitor. May be repeated.",
+)
+@click.option("--key", default="", metavar="COLUMNS", help="Columns that identify a row, for rows without document_id.")
+@click.option("--strict", is_flag=True, help="Import nothing if a row would be left out.")
+@click.option("--dry-run", is_flag=True, help="Say what would be left out, and import nothing.")
+@store_option
+@landing_option
+@journal_option
+@json_option
+def import_(
+    files: tuple[Path, ...],
+    name: str,
+    named: tuple[str, ...],
+    key: str,
+    strict: bool,
+    dry_run: bool,
+    store_path: Place,
+    landing: Place,
+    journal: Path | None,
+    as_json: bool,
+) -> None:
+    """Import rows of Parquet FILES, or of JSON lines, from your own pipeline as pings of a study, or as later outcomes.
+
+    Each row is decoded and admitted as a ping that is posted, and lands through the journal; run the command where
+    ingest runs. A row that does not fit is left out and counted by its reason. Rows that have landed before are
+    skipped, so that the same command may be repeated.
+    """
+    from fedping.model_store.store import open_store
+    from fedping.server_jobs.importing import Import, run_import
+
+    if wrong := [each for each in named if "=" not in each.strip("=")]:
+        raise InvalidSettings(f"--map '{wrong[0]}' has no '='. Write it as client_id=visitor")
+    store = open_store(store_path)
+    request = Import(
+        study=store.study(name),
+        store=store,
+        files=files,
+        names=dict(each.split("=", 1) for each in named),
+        key=[each.strip() for each in key.split(",") if each.strip()],
+    )
+    where = journal_of(journal, landing)
+    with status("reading") as tell:
+        found = run_import(request, landing, where, dry_run=dry_run or strict, tell=tell)
+        refused = strict and bool(found.left_out)
+        if strict and not dry_run and not refused:
+            found = run_import(request, landing, where, dry_run=False, tell=tell)
+    if as_json:
+        made = {
+            "rows": found.rows,
+            "pings": found.pings,
+            "known": found.known,
+            "left_out": dict(found.left_out.most_common()),
+            "examples": found.examples,
+            "ignored": found.ignored,
+            "imported": not dry_run and not refused,
+        }
+        click.echo(msgspec.json.encode(made).decode())
+    else:
+        what = "would be imported" if dry_run or refused else "imported"
+        click.echo(f"{found.rows:,} rows: {found.pings:,} pings {what}, {found.known:,} had landed before")
+        for reason, number in found.left_out.most_common():
+            click.echo(f"  {number:,} left out, {reason}; the first: {found.examples[reason]}")
+        if found.ignored:
+            click.echo(f"  columns that are no field of such pings: {', '.join(found.ignored)}")
+    if refused:
+        raise FedpingError(
+            f"{sum(found.left_out.values()):,} rows would be left out, and --strict imports all or nothing; correct "
+            "them, or run it without --strict"
+        )

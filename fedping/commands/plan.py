@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedping.protocol.study import Line
     from fedping.server_jobs.fleet_plan import FleetPlan
 
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -65,6 +66,7 @@ def _price_option(name: str, unit: str) -> Callable[[Command], Command]:
 @click.option("--clients", type=click.FloatRange(1), required=True, help="Number of clients.")
 @_fleet_option("--pings-a-day", 5.0, "Pings of a client a day, on average.")
 @_fleet_option("--fetches-a-day", 5.0, "Fetches of the newest model by a client a day.")
+@_fleet_option("--outcomes-a-day", 0.0, "Later outcomes of a client a day, on average. No round reads them.")
 @_fleet_option("--peak", 3.0, "Ratio of the busiest hour to the mean.")
 @click.option("--every", default="30m", show_default=True, help="Time between rounds: 30m, 6h, ...")
 @click.option("--within", default="5m", show_default=True, help="Maximum time of a round at the peak.")

@@ -41,6 +41,7 @@ from fedping.protocol.landing import SHARDS
 from fedping.protocol.links import in_words
 from fedping.protocol.log import Level, is_json, tell
 from fedping.protocol.notation import utc_now
+from fedping.protocol.outcomes import at_choice, later
 from fedping.protocol.pipeline import (
     CenteredClip,
     ClipByNorm,
@@ -378,6 +379,10 @@ def _limits(the_study: Study) -> Iterator[str]:
         if limits.round_tails:
             share = _percent(limits.round_tails)
             yield f"rounds decide by an arm's losses and ranks with {share} of its clients cut off at either end"
+    if declared := ", ".join(outcome.in_words for outcome in at_choice(the_study.outcomes)):
+        yield f"clients report with a choice: {declared}"
+    if declared := ", ".join(f"{one.in_words} within {one.within}" for one in later(the_study.outcomes)):
+        yield f"clients report later: {declared}"
 
 
 def _own(line: Line) -> Iterator[str]:

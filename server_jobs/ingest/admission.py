@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from uuid import UUID
 
 import msgspec
 from msgspec import UnsetType
@@ -27,7 +28,8 @@ from fedping.protocol.limits import Limits, UpdateLimits
 from fedping.protocol.links import OwnLink, PrivateVector, SharedVector, Upload
 from fedping.protocol.local_files import file_stamp
 from fedping.protocol.model import Staged
-from fedping.protocol.ping import NO_VERSION, DocumentType, Ping, UpdatePayload
+from fedping.protocol.outcomes import Outcome, linked_id
+from fedping.protocol.ping import NO_VERSION, OUTCOME, DocumentType, OutcomePayload, Payload, Ping, UpdatePayload
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.study import Declared, Study
 from fedping.protocol.tickets import read_keys, validate_ticket
@@ -35,7 +37,7 @@ from fedping.protocol.training import may_send_nothing_from
 from fedping.protocol.update import DENSE, EncodedUpdate
 from fedping.protocol.upload import Receiving, receiving
 from fedping.server_jobs.ingest.answers import Rejection
-from fedping.server_jobs.ingest.decoding import DECODINGS, Bounds, Decoding
+from fedping.server_jobs.ingest.decoding import Bounds, Decoding, decoding_of
 from fedping.server_jobs.ingest.settings import LOOK_COST, LOOKED_INTO
 
 LookFrom: TypeAlias = Callable[[int], int]
@@ -206,8 +208,8 @@ class _Look:
 
 
 @dataclass(frozen=True)
-class ArmRule:
-    """The rules of one arm.
+class PingRule:
+    """What is known of an arm, and the rule that all of its pings share: the version that they name is published.
 
     Attributes:
         document: type of its pings.
@@ -215,6 +217,90 @@ class ArmRule:
         arm: name of the arm.
         line: name of its line; None without one.
         head: newest version of the line.
+    """
+
+    document: DocumentType
+    study: str
+    arm: str
+    line: str | None
+    head: LineHead | None
+
+    def check(self, payload: Any, received_ms: int) -> None:
+        """Raise :class:`Rejection` if the arm may not send this payload, received at a time (Unix ms)."""
+        raise NotImplementedError
+
+    def check_id(self, document_id: UUID, payload: Any) -> None:
+        """Raise :class:`Rejection` if a ping's document id does not follow from its payload as it has to."""
+
+    def kept(self, payload: Any) -> Any:
+        """Return an admitted payload as it is stored."""
+        return payload
+
+    def _check_version(self, version: int, received_ms: int) -> None:
+        """Reject versions that no client can have fetched, because they would count in a later round."""
+        if self.head is None:
+            if version != NO_VERSION:
+                raise Rejection(
+                    "model_version", f"arm '{self.arm}' follows no model line, so its model_version is {NO_VERSION}"
+                )
+        elif not is_published(self.head, version, received_ms):
+            raise Rejection(
+                "model_version",
+                f"model_version {version} has not been published; the newest of line '{self.line}' is "
+                f"{self.head.known}: report the version that was fetched",
+            )
+
+
+@dataclass(frozen=True)
+class OutcomeRule(PingRule):
+    """The rules of one arm's later outcomes.
+
+    Attributes:
+        outcomes: the declared later outcomes, by name.
+    """
+
+    outcomes: Mapping[str, Outcome]
+
+    def check(self, payload: OutcomePayload, received_ms: int) -> None:
+        """Raise :class:`Rejection` if the arm may not send this payload.
+
+        The client says how old the outcome is, by one clock of its own. The server's clock can't decide: a ping may
+        wait on a device for days, and then still is of an outcome in time.
+        """
+        if self.head is None or not self.head.knows(payload.model_version):
+            self._check_version(payload.model_version, received_ms)
+        outcome = self.outcomes[payload.column]
+        if payload.age >= (outcome.hours or 0):
+            raise Rejection(
+                "outcome_late",
+                f"the outcome '{outcome.name}' came {payload.age} hours after its choice, and study '{self.study}' "
+                f"counts those within {outcome.within}; do not send it",
+                f"the outcome '{outcome.name}'",
+            )
+        if outcome.linked is isinstance(payload.choice, UnsetType):
+            do = "send its document id as 'choice'" if outcome.linked else "remove 'choice'"
+            raise Rejection(
+                "outcome_choice",
+                f"the outcome '{outcome.name}' of study '{self.study}' is {'' if outcome.linked else 'not '}linked to "
+                f"its choice; {do}",
+                f"the outcome '{outcome.name}'",
+            )
+
+    def check_id(self, document_id: UUID, payload: OutcomePayload) -> None:
+        """Raise :class:`Rejection` if a linked outcome has another document id than every repetition of it."""
+        if not isinstance(payload.choice, UnsetType) and document_id != linked_id(payload.choice, payload.column):
+            raise Rejection(
+                "document_id",
+                f"the document id of the outcome '{payload.column}' does not follow from its choice and its name, so a "
+                "repetition could count twice; derive it as docs/conformance says",
+            )
+
+
+@dataclass(frozen=True)
+class ArmRule(PingRule):
+    """The rules of one arm.
+
+    Attributes:
         m: number of weights of an update; None if the arm sends no updates.
         leaves_out: whether an update of an arm without updates is dropped, instead of rejected.
         links: server's ends of the line's links; None if updates are dense.
@@ -225,11 +311,6 @@ class ArmRule:
         update_limits: limits of the line's updates.
     """
 
-    document: DocumentType
-    study: str
-    arm: str
-    line: str | None
-    head: LineHead | None
     m: int | None
     leaves_out: bool = False
     links: Receiving | None = None
@@ -277,7 +358,7 @@ class ArmRule:
                 "update_range", f"the update {trouble} in line '{self.line}' of study '{self.study}'; do not send it"
             )
         if self.limits is not None:
-            rank = self.document.counted_in(payload) if self.document.ranked else -1
+            rank = self.document.counted_in(payload) - self.document.top if self.document.ranked else -1
             if trouble := self.limits.trouble(self.document.loss_of(payload), rank):
                 raise Rejection("beyond_limits", f"the {trouble} in study '{self.study}'; do not send the ping")
 
@@ -330,20 +411,6 @@ class ArmRule:
             return f"{self.m} numbers"
         return f'{{"encoding": "{self.links.encoding}", "payload": "<base64>"}}'
 
-    def _check_version(self, version: int, received_ms: int) -> None:
-        """Reject versions that no client can have fetched, because they would count in a later round."""
-        if self.head is None:
-            if version != NO_VERSION:
-                raise Rejection(
-                    "model_version", f"arm '{self.arm}' follows no model line, so its model_version is {NO_VERSION}"
-                )
-        elif not is_published(self.head, version, received_ms):
-            raise Rejection(
-                "model_version",
-                f"model_version {version} has not been published; the newest of line '{self.line}' is "
-                f"{self.head.known}: report the version that was fetched",
-            )
-
 
 def is_published(head: LineHead, version: int, received_ms: int) -> bool:
     """Return whether a version exists (:meth:`LineHead.has`); raises :class:`Rejection` if the store is away."""
@@ -357,16 +424,26 @@ def is_published(head: LineHead, version: int, received_ms: int) -> bool:
 
 @dataclass(frozen=True)
 class StudyRules:
-    """The rules of a study: the decoders of its documents, its arms by name, and its lines' newest versions."""
+    """The rules of a study's pings of one type: decoders, its arms by name, and its lines' newest versions.
+
+    ``outcomes`` are those of its later outcomes, None without any.
+    """
 
     study: Study
     document: DocumentType
     decoding: Decoding
-    arms: dict[str, ArmRule]
+    arms: Mapping[str, PingRule]
     heads: dict[str, LineHead]
     bounds: Bounds
     dealt: Assignment | None = None
     keys: TicketKeys | None = None
+    outcomes: StudyRules | None = None
+
+    def of_kind(self, name: str, version: str | None) -> StudyRules:
+        """Return the rules for a document type and version; raises :class:`Rejection` if the study takes none such."""
+        rules = self.outcomes if name == OUTCOME.name and self.outcomes is not None and version is not None else self
+        rules.check_kind(name, version)
+        return rules
 
     def most_lines(self, most: int) -> int:
         """Return the maximum number of lines of a batch, at most ``most``: reading encoded updates takes long."""
@@ -377,18 +454,20 @@ class StudyRules:
         """Raise :class:`Rejection` if the study has another document type or version; None matches any version."""
         taken = self.document
         if name != taken.name:
+            none = "it declares no later outcome, and " if name == OUTCOME.name else ""
             raise Rejection(
-                "unknown_type", f"study '{self.study.name}' takes documents of type {taken.name}; correct the path"
+                "unknown_type",
+                f"study '{self.study.name}' takes documents of type {taken.name}; {none}correct the path",
             )
         if version not in (taken.version, None):
             raise Rejection("unknown_version", f"{taken.name} has version {taken.version} only; correct the path")
 
-    def is_settled(self, payload: UpdatePayload) -> bool:
+    def is_settled(self, payload: Payload) -> bool:
         """Return whether :meth:`admit` decides without a read of the store, which may take long."""
         rule = self.arms.get(payload.study_variation)
         return rule is None or rule.head is None or rule.head.knows(payload.model_version)
 
-    def admit(self, ping: Ping, received_ms: int) -> ArmRule:
+    def admit(self, ping: Ping, received_ms: int) -> PingRule:
         """Return the rule of a ping's arm; raises :class:`Rejection` if it may not be sent.
 
         Args:
@@ -483,11 +562,30 @@ def study_rules(study: Study, heads: dict[str, LineHead], keys: TicketKeys | Non
         )
         for arm in study.arms
     }
-    decoding = DECODINGS[study.pings]
+    decoding = decoding_of(study.document)
     longest = max((most for _, (_, most) in encoded.values()), default=0)
     look = LOOK_COST * max((m[line] for line in encoded), default=0)
     bounds = decoding.bounds(max(m.values(), default=0), longest, look, telemetry=study.telemetry)
-    return StudyRules(study, study.document, decoding, arms, heads, bounds, hash_assignment(study), keys)
+    dealt = hash_assignment(study)
+    outcomes = _outcome_rules(study, heads, dealt, keys)
+    return StudyRules(study, study.document, decoding, arms, heads, bounds, dealt, keys, outcomes)
+
+
+def _outcome_rules(
+    study: Study, heads: dict[str, LineHead], dealt: Assignment | None, keys: TicketKeys | None
+) -> StudyRules | None:
+    """Return the rules of a study's later outcomes; None if it declares none."""
+    if (document := study.later_outcomes) is None:
+        return None
+    declared = {outcome.name: outcome for outcome in document.outcomes}
+    arms = {
+        arm.name: OutcomeRule(
+            document, study.name, arm.name, arm.line, heads[arm.line] if arm.line else None, outcomes=declared
+        )
+        for arm in study.arms
+    }
+    decoding = decoding_of(document)
+    return StudyRules(study, document, decoding, arms, heads, decoding.bounds(0), dealt, keys)
 
 
 def _has_zero(upload: Upload) -> bool:

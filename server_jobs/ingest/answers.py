@@ -57,6 +57,10 @@ REASONS = {
     "update_payload": 400,
     "beyond_study": 400,
     "update_not_zero": 400,
+    "outcome_undeclared": 400,
+    "outcome_bounds": 400,
+    "outcome_late": 400,
+    "outcome_choice": 400,
     "model_version": 400,
     "version_unseen": 503,
     "study_unreadable": 503,
@@ -125,6 +129,39 @@ def _not_a_ping(message: str) -> Rejection:
     detail = f"at {where}" if quotes else message
     sentence = f"the document is not a ping: {_printable(message)}; correct that field as the ping's schema says"
     return Rejection("not_a_ping", sentence, detail)
+
+
+_UNKNOWN = re.compile(r"unknown field `([^`]{1,80})` - at `\$\.payload`")
+_COLUMN = re.compile(r"(?:^|\$\.payload\.)`?([a-z][a-z0-9_]*)`")
+
+
+def outcome_rejection(error: Exception, columns: frozenset[str]) -> Rejection | None:
+    """Return the rejection of a ping for one of its declared columns; None if the error is about something else.
+
+    Args:
+        error: the exception of a decoder.
+        columns: the names of the declared outcomes of the ping's type.
+    """
+    if not isinstance(error, msgspec.ValidationError):
+        return None
+    message = str(error)
+    declared = ", ".join(sorted(columns)) or "none"
+    if (unknown := _UNKNOWN.search(message)) is not None:
+        return Rejection(
+            "outcome_undeclared",
+            f"the study declares no outcome '{_printable(unknown[1])}' for pings of this type; it declares {declared}: "
+            "remove the field, or fetch the study again",
+            "an undeclared column",
+        )
+    column = _COLUMN.search(message)
+    if column is None or column[1] not in columns:
+        return None
+    return Rejection(
+        "outcome_bounds",
+        f"the outcome '{column[1]}' is not as the study declares it: {_printable(message)}; move it to the nearest "
+        "bound and round it before it is sent",
+        f"the outcome '{column[1]}'",
+    )
 
 
 def _printable(text: str, longest: int = 300) -> str:

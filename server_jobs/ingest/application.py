@@ -21,7 +21,7 @@ from granian.rsgi import ProtocolClosed
 from werkzeug.exceptions import HTTPException
 from werkzeug.test import run_wsgi_app
 
-from fedping.protocol.ping import DOCUMENT_TYPES
+from fedping.protocol.ping import DocumentType
 from fedping.server_jobs.ingest.answers import Answer, HttpResponse, Rejection, refusal
 from fedping.server_jobs.ingest.body import busy, length_within
 from fedping.server_jobs.ingest.heartbeat import SHALLOW, Pulse, heartbeat_pages
@@ -179,7 +179,7 @@ class Front:
         self.application = application
         self._latencies = services.latencies
         self._arrivals = Arrivals(settings.slow_bodies, settings.limits.body_seconds, settings.limits.body_rate)
-        self._commits = {name: Commits(services.journals.of(document)) for name, document in DOCUMENT_TYPES.items()}
+        self._commits: dict[str, Commits] = {}
         # Separate threads, so that batches delay no page, heartbeat or packed ping.
         self._batches = Threads(max(1, settings.threads // 8), "batch")
         self._pings = Threads(max(1, settings.threads // 8), "ping")
@@ -230,11 +230,16 @@ class Front:
     async def _done(self, protocol: HTTPProtocol, watch: Stopwatch, step: Step) -> Any:
         match step:
             case Store(document, lines, rows):
-                return await self._commits[document.name].append(lines, rows)
+                return await self._commits_of(document).append(lines, rows)
             case Receive(length, grown, keep):
                 return await self._received(protocol, watch, length, grown, keep)
             case Aside(work, is_batch):
                 return await (self._batches if is_batch else self._pings).run(work)
+
+    def _commits_of(self, document: DocumentType) -> Commits:
+        if (found := self._commits.get(document.journal)) is None:
+            found = self._commits[document.journal] = Commits(self.application.services.journals.of(document))
+        return found
 
     async def _received(
         self,

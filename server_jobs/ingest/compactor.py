@@ -37,13 +37,14 @@ from fedping.server_jobs.ingest.partitions import (
     close_abandoned,
     landed_columns,
     landed_segments,
+    outcome_parts,
     parts_of,
     read_source,
     segment_note,
     uuid_bytes,
 )
 from fedping.server_jobs.ingest.quarantine import Piece, count, keep
-from fedping.server_jobs.ingest.segments import CLOSED, created_ms, document_in, no_segments, segments
+from fedping.server_jobs.ingest.segments import CLOSED, created_ms, document_in, journal_in, no_segments, segments
 from fedping.server_jobs.ingest.settings import LOGGED, MIB, IngestSettings
 
 if TYPE_CHECKING:
@@ -143,15 +144,18 @@ class Compactor:
         note = segment_note(path.name for path in chosen)
         document = DOCUMENT_TYPES[document_in(chosen[0])]
         now_ms = max(int(time.time() * 1000), *(created_ms(path) for path in chosen))
-        for part in parts_of(records, self._settings.landing, self._newest):
+        landing = self._settings.landing
+        parts = outcome_parts(records, landing) if document.is_outcome else parts_of(records, landing, self._newest)
+        for part in parts:
             done = self._landed_before(part, chosen, origin[part.rows], ids[part.rows])
             rows = part.rows[first[part.rows] & ~done]
             if len(rows):
-                table = landed_columns(records.take(pa.array(rows)), document)
                 study, line = (records.column(name)[int(rows[0])].as_py() for name in (STUDY, LINE))
+                table = landed_columns(records.take(pa.array(rows)), self._layouts.document(study, document))
                 write_landed(part.folder, table, now_ms, note, shards=self._layouts.shards(study))
                 self._counters.add("files", 1)
-                self._uploads.add(study, line, table)
+                if not document.is_outcome:
+                    self._uploads.add(study, line, table)
                 self._newcomers.add(study, uuid_bytes(records.column("client_id").take(pa.array(rows))), now_ms)
         self._known().add(documents[first])
         return int(first.sum())
@@ -194,8 +198,8 @@ class Compactor:
 
 
 def _of_one_type(paths: Sequence[Path]) -> list[Path]:
-    """Return the paths with the same document type as the first one."""
-    return [path for path in paths if document_in(path) == document_in(paths[0])]
+    """Return the paths of the same journal, and so with the same columns, as the first one."""
+    return [path for path in paths if journal_in(path) == journal_in(paths[0])]
 
 
 def _first_bytes(paths: Sequence[Path], most: int) -> list[Path]:

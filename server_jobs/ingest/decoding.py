@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -12,9 +12,9 @@ import msgspec
 import msgspec.inspect
 from msgspec import UNSET
 
-from fedping.protocol.ping import DOCUMENT_TYPES, BatchedPing, DocumentType, Ping, TelemetryPing, UpdatePayload
+from fedping.protocol.ping import BatchedPing, DocumentType, Payload, Ping, TelemetryPing
 from fedping.protocol.update import EncodedUpdate
-from fedping.server_jobs.ingest.answers import Rejection, rejection_of
+from fedping.server_jobs.ingest.answers import Rejection, outcome_rejection, rejection_of
 from fedping.server_jobs.ingest.settings import OBJECT_COST
 
 _P = TypeVar("_P", bound=Ping)
@@ -77,9 +77,9 @@ class Decoding:
         structs = (document.ping, document.batched, document.telemetry, EncodedUpdate)
         optional = {field.name for struct in structs for field in msgspec.structs.fields(struct) if not field.required}
         assert optional == {"environment", "ticket"}
-        self._ping = _Form(document.ping, document.payload)
-        self._batched = _Form(document.batched, document.payload)
-        self._telemetry = _Form(document.telemetry, document.payload)
+        self._ping = _Form(document.ping, document)
+        self._batched = _Form(document.batched, document)
+        self._telemetry = _Form(document.telemetry, document)
 
     def bounds(self, m: int, payload: int = 0, look: int = 0, *, telemetry: bool = False) -> Bounds:
         """Return the bounds of pings for a model of m weights, with at most ``payload`` bytes of an encoded update.
@@ -119,8 +119,10 @@ class _Form(Generic[_P]):
         room: maximum commas and maximum characters of text of a document without its update.
     """
 
-    def __init__(self, form: type[_P], payload: type[UpdatePayload]) -> None:
+    def __init__(self, form: type[_P], document: DocumentType) -> None:
+        payload = document.payload
         self.decoder = msgspec.json.Decoder(form)
+        self._columns = frozenset(outcome.name for outcome in document.outcomes) if document.study else None
         self._whole = _WholeNumbers(form, payload)
         self._most = len(form.__struct_fields__) + len(payload.__struct_fields__) - len(payload.ALIASES)
         optional = [field.name for field in msgspec.structs.fields(payload) if not field.required]
@@ -134,7 +136,8 @@ class _Form(Generic[_P]):
         try:
             ping = self._decoded(body)
         except DECODING_ERRORS as error:
-            raise rejection_of(error) from error
+            rejection = None if self._columns is None else outcome_rejection(error, self._columns)
+            raise rejection or rejection_of(error) from error
         # A body without repeated keys has one colon per key; further ones are inside texts.
         colons = self.keys(ping)
         if isinstance(ping, TelemetryPing):
@@ -159,7 +162,7 @@ class _Form(Generic[_P]):
     def keys(self, ping: _P) -> int:
         """Return the number of keys of a ping."""
         payload = ping.payload
-        more = _KEYS_OF_ENCODED if isinstance(payload.update, EncodedUpdate) else 0
+        more = _KEYS_OF_ENCODED if isinstance(getattr(payload, "update", None), EncodedUpdate) else 0
         optional = self._optional(payload)
         absent = 0 if _ABSENT.isdisjoint(optional) else optional.count(UNSET)
         absent += (ping.ticket is UNSET) + (isinstance(ping, TelemetryPing) and ping.environment is UNSET)
@@ -179,7 +182,7 @@ class _WholeNumbers:
     Only documents rejected for this reason are rewritten. Their integers are decoded; everything else is copied.
     """
 
-    def __init__(self, form: type[Ping], payload: type[UpdatePayload]) -> None:
+    def __init__(self, form: type[Ping], payload: type[Payload]) -> None:
         inner = _unread(payload)
         self._decoder = msgspec.json.Decoder(_unread(form, payload=inner))
         self._of_form, self._of_payload = _integers(form), _integers(payload)
@@ -255,6 +258,8 @@ def _room_of(*structs: type[msgspec.Struct]) -> tuple[int, int]:
         kind = field.type.type if isinstance(field.type, msgspec.inspect.Metadata) else field.type
         if isinstance(kind, msgspec.inspect.StrType):
             text += _most(kind, field)
+        elif isinstance(kind, msgspec.inspect.LiteralType):
+            text += max((len(value) for value in kind.values if isinstance(value, str)), default=0)
         elif isinstance(kind, msgspec.inspect.VarTupleType | msgspec.inspect.ListType):
             values += _most(kind, field)
         elif isinstance(kind, msgspec.inspect.DictType):
@@ -287,5 +292,7 @@ def _refuse_repeated_keys(body: bytes) -> None:
         raise rejection_of(error) from error
 
 
-DECODINGS: Mapping[str, Decoding] = {name: Decoding(document) for name, document in DOCUMENT_TYPES.items()}
-"""The decoders of every document type, by its name."""
+@lru_cache(maxsize=1024)
+def decoding_of(document: DocumentType) -> Decoding:
+    """Return the decoders of a document type."""
+    return Decoding(document)

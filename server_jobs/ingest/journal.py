@@ -7,6 +7,7 @@ Writes to an open file that was removed succeed silently. Before a commit is ans
 by name; if it is missing, its whole contents are written to another segment.
 
 Each document type has a journal of its own, so that segments can be read as columns, and an unused type costs nothing.
+Types whose columns differ by study have one for each study.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fedping.protocol.log import tell
-from fedping.protocol.ping import DOCUMENT_TYPES, DocumentType
+from fedping.protocol.ping import DocumentType
 from fedping.server_jobs.ingest.counters import Counters
 from fedping.server_jobs.ingest.segments import SegmentWriter
 from fedping.server_jobs.ingest.settings import LOGGED
@@ -196,23 +197,31 @@ class Journal:
 
 
 class Journals:
-    """A :class:`Journal` for each document type, all in one folder."""
+    """A :class:`Journal` for each document type, all in one folder, made when it is first needed."""
 
     def __init__(self, folder: Path, roll_bytes: int, counters: Counters) -> None:
-        self._journals = {name: Journal(folder, roll_bytes, counters, name) for name in DOCUMENT_TYPES}
+        self._folder, self._roll_bytes, self._counters = folder, roll_bytes, counters
+        self._journals: dict[str, Journal] = {}
+        self._making = threading.Lock()
 
     def of(self, document: DocumentType) -> Journal:
         """Return the journal of a document type."""
-        return self._journals[document.name]
+        name = document.journal
+        if (found := self._journals.get(name)) is not None:
+            return found
+        with self._making:
+            if name not in self._journals:
+                self._journals[name] = Journal(self._folder, self._roll_bytes, self._counters, name)
+            return self._journals[name]
 
     def keep(self) -> None:
         """Write every removed segment again."""
-        for journal in self._journals.values():
+        for journal in list(self._journals.values()):
             journal.keep()
 
     def roll(self) -> None:
         """Roll every segment."""
-        for journal in self._journals.values():
+        for journal in list(self._journals.values()):
             journal.roll()
 
 

@@ -27,9 +27,10 @@ from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, landed_schema
 from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile, open_landed
-from fedping.protocol.landing import APART, OLDER, SHARDS, landed_at, landed_files, partition
+from fedping.protocol.landing import APART, OLDER, SHARDS, landed_at, landed_files, outcome_folder, partition
 from fedping.protocol.location import Place, base_name
-from fedping.protocol.ping import DOCUMENT_TYPES, NO_VERSION, DocumentType
+from fedping.protocol.ping import DOCUMENT_TYPES, LIST_UPDATE, NO_VERSION, OUTCOME, DocumentType
+from fedping.protocol.study import Study
 from fedping.protocol.update import DENSE, EncodedUpdate
 from fedping.server_jobs.ingest.quarantine import Piece, pieces_of
 from fedping.server_jobs.ingest.segments import (
@@ -48,11 +49,18 @@ STUDY, LINE, SEGMENT = "study", "line", "segment"
 ENCODED = "encoded"
 """The record's field of an encoded update: its tag, and its payload, in base64 until it is read."""
 
+CHOICE = "choice"
+"""The field of a later outcome with the document of its choice."""
+
+BY_STUDY_TYPES = (LIST_UPDATE.name, OUTCOME.name)
+"""The types of pings whose columns differ by study."""
+
 ENVELOPE = ("document_id", "client_id", "received_at")
 _BLOCK = 256 * 1024
+_DAY_MS = 86_400_000
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def record_schema(document: DocumentType) -> pa.Schema:
     """Return the schema of a journal line as JSON: :class:`fedping.server_jobs.ingest.segments.JournalRecord`."""
     payload = [_as_json(f) for f in landed_schema(document) if f.name not in (*ENVELOPE, UPDATE_ENCODING)]
@@ -74,23 +82,22 @@ def _as_json(field: pa.Field) -> pa.Field:
         return pa.field(UPDATE, pa.list_(pa.float32()))
     if pa.types.is_dictionary(field.type):
         return pa.field(field.name, pa.string())
-    return pa.field(field.name, field.type)
+    return pa.field(field.name, pa.string() if field.name == CHOICE else field.type)
 
 
 def read_records(lines: bytes, document: DocumentType) -> pa.Table:
     """Return JSON lines, all of one type, as a table: the envelope, the payload's fields, study and line.
 
+    Of a type whose columns differ by study, the lines are of one study, and say what its columns are: the declarations
+    are in the store, and pings land while that is away.
+
     Raises:
         pa.ArrowInvalid: a line is not JSON or has other fields.
         ValueError: a field is missing, an id is not written as a UUID, or a payload is not in base64.
     """
-    table = pyarrow.json.read_json(
-        pa.BufferReader(lines),
-        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=_block_bytes(lines)),
-        parse_options=pyarrow.json.ParseOptions(
-            explicit_schema=record_schema(document), unexpected_field_behavior="error"
-        ),
-    )
+    table = _table_of(lines, record_schema(document), "infer" if document.name in BY_STUDY_TYPES else "error")
+    if document.name in BY_STUDY_TYPES:
+        table = _with_texts(table, lines, record_schema(document))
     columns = {name: table.column(name) for name in (*ENVELOPE, STUDY, LINE, ENCODED)}
     payload = table.column("payload").combine_chunks()
     fields = dict(zip((f.name for f in payload.type), payload.flatten(), strict=True))
@@ -100,13 +107,46 @@ def read_records(lines: bytes, document: DocumentType) -> pa.Table:
     return records.set_column(at, ENCODED, _with_bytes(_one(records.column(ENCODED))))
 
 
+def _table_of(lines: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
+    return pyarrow.json.read_json(
+        pa.BufferReader(lines),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=_block_bytes(lines)),
+        parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+    )
+
+
+_COLUMN_TYPES = {pa.bool_(): pa.bool_(), pa.int64(): pa.int32(), pa.float64(): pa.float64(), pa.string(): pa.string()}
+"""By the type that a column of an outcome has when its JSON is read: the type that it lands with. The encoder writes
+flags, counts, numbers and categories each in a form of its own."""
+
+
+def _with_texts(table: pa.Table, lines: bytes, schema: pa.Schema) -> pa.Table:
+    """Return records whose inferred columns are of outcomes; texts that look like times are read again as texts.
+
+    Raises:
+        ValueError: the lines have a field of another kind, which no outcome has.
+    """
+    payload = schema.field("payload").type
+    known = {field.name for field in payload}
+    found = [field for field in table.schema.field("payload").type if field.name not in known]
+    if times := [pa.field(field.name, pa.string()) for field in found if pa.types.is_timestamp(field.type)]:
+        at = schema.get_field_index("payload")
+        table = _table_of(lines, schema.set(at, pa.field("payload", pa.struct([*payload, *times]))), "infer")
+        found = [field for field in table.schema.field("payload").type if field.name not in known]
+    odd = [field.name for field in found if field.type not in _COLUMN_TYPES]
+    odd += [name for name in table.schema.names if name not in schema.names]
+    if odd:
+        raise ValueError(f"a record has a field {odd[0]}, which is no outcome")
+    return table
+
+
 def _check_complete(records: pa.Table, document: DocumentType) -> None:
     required = [f.name for f in landed_schema(document) if not f.nullable]
     missing = [name for name in [*required, STUDY] if records.column(name).null_count]
     if missing:
         raise ValueError(f"a record has no {missing[0]}")
-    for name in ("document_id", "client_id"):
-        if not pc.all(pc.equal(pc.binary_length(records.column(name)), 36)).as_py():
+    for name in ("document_id", "client_id", *([CHOICE] if CHOICE in records.schema.names else [])):
+        if pc.all(pc.equal(pc.binary_length(records.column(name)), 36)).as_py() is False:
             raise ValueError(f"a {name} is not a UUID")
 
 
@@ -128,17 +168,58 @@ def _block_bytes(lines: bytes) -> int:
 
 
 def landed_columns(records: pa.Table, document: DocumentType) -> pa.Table:
-    """Return records of one partition with :func:`fedping.protocol.arrow.landed_schema`."""
-    update, encoding = _updates(_one(records.column(UPDATE)), _one(records.column(ENCODED)))
+    """Return records of one partition with :func:`fedping.protocol.arrow.landed_schema`.
+
+    Declared columns that no record has are null. Columns of records that are not declared, because the declaration that
+    ingest had is newer, follow in the order of their names.
+    """
     columns = {
         "document_id": uuid_column(records.column("document_id")),
         "client_id": uuid_column(records.column("client_id")),
-        UPDATE: update,
-        UPDATE_ENCODING: encoding,
     }
+    names = records.schema.names
+    if UPDATE in names:
+        columns[UPDATE], columns[UPDATE_ENCODING] = _updates(
+            _one(records.column(UPDATE)), _one(records.column(ENCODED))
+        )
+    if CHOICE in names:
+        columns[CHOICE] = _uuids_or_null(records.column(CHOICE))
     schema = landed_schema(document)
-    arrays = [columns[f.name] if f.name in columns else _cast(records.column(f.name), f) for f in schema]
+    for name in sorted(set(names) - set(schema.names) - {*ENVELOPE, STUDY, LINE, ENCODED, SEGMENT}):
+        schema = schema.append(pa.field(name, _landed_type(records.schema.field(name).type)))
+    arrays = []
+    for at, field in enumerate(schema):
+        if field.name in columns:
+            arrays.append(columns[field.name])
+            continue
+        if field.name not in names:
+            arrays.append(pa.nulls(len(records), field.type))
+            continue
+        column = records.column(field.name)
+        if column.type in _COLUMN_TYPES and field.nullable and field.name not in _base_names(document):
+            field = pa.field(field.name, _landed_type(column.type))
+            schema = schema.set(at, field)
+        arrays.append(_cast(column, field))
     return pa.table(arrays, schema=schema)
+
+
+def _base_names(document: DocumentType) -> frozenset[str]:
+    return frozenset(landed_schema(DOCUMENT_TYPES[document.name]).names)
+
+
+def _landed_type(read: pa.DataType) -> pa.DataType:
+    """Return the type with which a column of an outcome lands, from the one that it has in a record."""
+    kind = _COLUMN_TYPES[read]
+    return pa.dictionary(pa.int32(), kind) if pa.types.is_string(kind) else kind
+
+
+def _uuids_or_null(column: pa.ChunkedArray) -> pa.Array:
+    """Return UUIDs as a column of 16-byte values, null for null."""
+    texts = _one(column)
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), pa.binary(16))
+    there = pa.array(np.cumsum(np.asarray(texts.is_valid())) - 1, mask=np.asarray(texts.is_null()))
+    return uuid_column(pa.chunked_array([texts.drop_null()])).take(there)
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
@@ -255,6 +336,15 @@ class Newest:
         """Record a version and return the newest so far."""
         newest = self._versions[study, line] = max(version, self._versions.get((study, line), NO_VERSION))
         return newest
+
+
+def outcome_parts(records: pa.Table, landing: Place) -> Iterator[Part]:
+    """Yield the partitions of later outcomes, by study and day of receipt; together they hold every row once."""
+    studies = records.column(STUDY).combine_chunks().dictionary_encode()
+    days = records.column("received_at").to_numpy() // _DAY_MS
+    for (study, day), rows in _groups(np.stack([_codes(studies), days], axis=1)):
+        name, date = studies.dictionary[int(study)].as_py(), np.datetime64(int(day), "D")
+        yield Part(outcome_folder(landing, name, str(date)), rows)
 
 
 def parts_of(records: pa.Table, landing: Place, newest: Newest) -> Iterator[Part]:
@@ -400,27 +490,37 @@ LOOK_EVERY = 30.0
 
 
 class Layouts:
-    """The number of shards of each study, by which its files have row groups; :data:`SHARDS` for an unknown study.
+    """The layout of each study's files: the number of shards, and the declared columns of its outcomes.
 
-    Files of any layout are correct; only the speed of a round depends on it. So pings land while the store can't be
-    read, and a store in a bucket is read in a thread.
+    Files of any number of shards are correct; only the speed of a round depends on it. Columns that are not known yet
+    follow from the pings. So pings land while the store can't be read, and a store in a bucket is read in a thread.
     """
 
     def __init__(self, store: Place) -> None:
         self._store = store
-        self._known: dict[str, tuple[int, int]] = {}  # by study the entry of its history, and its shards
+        self._known: dict[str, tuple[int, Study]] = {}  # by name the entry of its history, and the study
         self._looked = -LOOK_EVERY
         self._looking = threading.Lock()
 
     def shards(self, study: str) -> int:
-        """Return the number of shards of a study."""
+        """Return the number of shards of a study; :data:`SHARDS` of an unknown one."""
+        found = self._study(study)
+        return SHARDS if found is None else found.shards
+
+    def document(self, study: str, document: DocumentType) -> DocumentType:
+        """Return a type of pings with the columns that a study declares, as far as they are known."""
+        found = self._study(study)
+        declared = () if found is None else (found.document, found.later_outcomes)
+        return next((each for each in declared if each is not None and each.name == document.name), document)
+
+    def _study(self, study: str) -> Study | None:
         if time.monotonic() - self._looked >= LOOK_EVERY and self._looking.acquire(blocking=False):
             self._looked = time.monotonic()
             if isinstance(self._store, Path):
                 self._look()
             else:
                 threading.Thread(target=self._look, name="layouts", daemon=True).start()
-        return self._known.get(study, (0, SHARDS))[1]
+        return self._known.get(study, (0, None))[1]
 
     def _look(self) -> None:
         """Read changed settings; unreadable studies keep their known layout."""
@@ -428,9 +528,8 @@ class Layouts:
             store = open_store(self._store)
             for name in store.studies.names():
                 try:
-                    if self._known.get(name, (-1, SHARDS))[0] != store.studies.settings_entry(name):
-                        entry, study = store.studies.settings(name)
-                        self._known[name] = entry, study.shards
+                    if self._known.get(name, (-1, None))[0] != store.studies.settings_entry(name):
+                        self._known[name] = store.studies.settings(name)
                 except (FedpingError, OSError):
                     continue
         except (FedpingError, OSError):

@@ -5,7 +5,8 @@ r"""Segments of the journal: their files, the frames in them, and the records in
 
 The type is that of its documents; a name without a type is from the time of a single type. If the format of the records
 is not 1, its number follows, as in `frecency-update.2`: a program that doesn't know the format takes that for an
-unknown type, and leaves the segment where it is instead of reporting damage.
+unknown type, and leaves the segment where it is instead of reporting damage. Where the columns of a type differ by
+study, each study has segments of its own, as in `list-update@shop`.
 
 A segment consists of frames, one per commit:
 
@@ -37,7 +38,7 @@ import msgspec
 
 from fedping.protocol.landed_file import printable
 from fedping.protocol.local_files import make_folder, sync_folder
-from fedping.protocol.ping import DOCUMENT_TYPES, FRECENCY_UPDATE, LandedPing, UpdatePayload
+from fedping.protocol.ping import BY_STUDY, DOCUMENT_TYPES, FRECENCY_UPDATE, LandedPing, Payload
 from fedping.protocol.spec import Name
 from fedping.protocol.update import EncodedUpdate
 
@@ -55,10 +56,10 @@ class JournalRecord(LandedPing, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def journal_record(
-    document_id: UUID, client_id: UUID, payload: UpdatePayload, received_at: int, study: Name, line: Name | None
+    document_id: UUID, client_id: UUID, payload: Payload, received_at: int, study: Name, line: Name | None
 ) -> JournalRecord:
     """Return a ping as a journal record, received at ``received_at`` (milliseconds since 1970, UTC)."""
-    update = payload.update
+    update = getattr(payload, "update", None)
     encoded = update if isinstance(update, EncodedUpdate) else None
     if encoded is not None:
         payload = msgspec.structs.replace(payload, update=None)
@@ -433,7 +434,7 @@ def document_in(segment: Path) -> str:
 
     If the format is unknown here, its number is a part of the name.
     """
-    type_and_format = segment.stem.partition(".")[2] or FRECENCY_UPDATE.name
+    type_and_format = segment.stem.partition(".")[2].partition(BY_STUDY)[0] or FRECENCY_UPDATE.name
     name, _, number = type_and_format.partition(".")
     known = DOCUMENT_TYPES.get(name)
     if known is not None and number in {str(each) for each in range(2, known.format + 1)}:
@@ -441,7 +442,14 @@ def document_in(segment: Path) -> str:
     return type_and_format
 
 
-def _named_type(document: str) -> str:
-    """Return a document type as it appears in the names of new segments."""
+def journal_in(segment: Path) -> str:
+    """Return the name of the journal that a segment belongs to: its type, and the study if there is one."""
+    _, mark, study = segment.stem.partition(BY_STUDY)
+    return f"{document_in(segment)}{mark}{study}"
+
+
+def _named_type(journal: str) -> str:
+    """Return a journal's name as it appears in the names of new segments."""
+    document, mark, study = journal.partition(BY_STUDY)
     number = DOCUMENT_TYPES[document].format
-    return document if number == 1 else f"{document}.{number}"
+    return f"{document}{'' if number == 1 else f'.{number}'}{mark}{study}"

@@ -158,8 +158,7 @@ class Submit:
         return self._refuse(environ, refused)
 
     def _request(self, path: SubmitPath, take_more: Callable[[int], None] | None) -> _Request:
-        rules = self._services.catalogue.taking(path.study)
-        rules.check_kind(path.document, path.version)
+        rules = self._services.catalogue.taking(path.study).of_kind(path.document, path.version)
         if path.document_id is None:
             return _Request(rules, None, self._batch_limit, take_more=take_more)
         return _Request(rules, document_id_in(path.document_id), self._ping_limit, path.in_telemetry)
@@ -350,6 +349,7 @@ def document_id_in(text: str) -> UUID:
 def record_of(rules: StudyRules, document_id: UUID, ping: Ping, now_ms: int) -> JournalRecord:
     """Return a ping as a journal record; raises :class:`Rejection` if its arm may not send it."""
     rule = rules.admit(ping, now_ms)
+    rule.check_id(document_id, ping.payload)
     return journal_record(document_id, ping.client_id, rule.kept(ping.payload), now_ms, rule.study, rule.line)
 
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedping.model_store.version import Ancestor, WarmStart
+from fedping.protocol.outcomes import at_choice, later
 from fedping.protocol.privacy import ClippedByBlock, ClippedByKind, ClippedFlat, OneSign, Privacy, Shared, Signs
 from fedping.protocol.study import Line, Study
 
@@ -45,6 +46,11 @@ WORDS: Mapping[str, str] = {
         "every {ping} ping as it is: an update, the loss, and what else the type has, under one id for the whole "
         "study. An update tells much of what its sender did"
     ),
+    "reports_at_choice": ". With a choice it reports {outcomes}",
+    "reports_later": (
+        ". Up to {within} after a choice it reports {outcome}, in a ping of its own under the same id{named}"
+    ),
+    "names_choice": " that names the choice",
     "sends_one_sign": (
         "the sign of one of {weights:,} weights, drawn by lot, which is the wrong one often enough to be denied"
     ),
@@ -155,6 +161,7 @@ class LineCard:
         trust: who trusts whom.
         contents: what a ping has.
         terms: when it is sent; None if as any other ping.
+        reports: the outcomes of a choice that are sent, too.
         guarantees: what is guaranteed.
         epsilon, delta: the central guarantee; None where there is none.
         local_epsilon: that of each contribution by the client's own noise; None where there is none.
@@ -168,6 +175,7 @@ class LineCard:
     trust: tuple[Statement, ...]
     contents: tuple[Statement, ...]
     terms: Statement | None = None
+    reports: tuple[Statement, ...] = ()
     guarantees: tuple[Statement, ...]
     epsilon: float | None = None
     delta: float | None = None
@@ -184,7 +192,7 @@ class LineCard:
     @property
     def leaves(self) -> str:
         """What leaves the device, as part of a sentence."""
-        contents = _joined(", ", self.contents)
+        contents = _joined(", ", self.contents) + _joined("", self.reports)
         return contents if self.terms is None else f"{contents}; {self.terms}"
 
     @property
@@ -264,6 +272,7 @@ def _line_card(line: Line, study: Study, origin: WarmStart | None) -> LineCard:
             private=False,
             trust=(state("trusts_everybody"),),
             contents=(state("sends_ping", ping=study.document.name),),
+            reports=tuple(_reports(study)),
             guarantees=(state("no_guarantee"),),
             ancestors=learned,
             ancestry=(state("promises_nothing"),),
@@ -282,6 +291,15 @@ def _line_card(line: Line, study: Study, origin: WarmStart | None) -> LineCard:
         ancestors=learned,
         ancestry=tuple(_ancestry(privacy, ancestors)),
     )
+
+
+def _reports(study: Study) -> Iterator[Statement]:
+    """Yield what a study's clients report of a choice."""
+    if chosen := at_choice(study.outcomes):
+        yield state("reports_at_choice", outcomes=", ".join(outcome.in_words for outcome in chosen))
+    for outcome in later(study.outcomes):
+        named = (state("names_choice"),) if outcome.linked else ()
+        yield state("reports_later", within=outcome.within, outcome=outcome.in_words, named=named)
 
 
 def _trust(privacy: Privacy) -> Iterator[Statement]:

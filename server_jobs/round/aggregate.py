@@ -126,6 +126,7 @@ def _arm_partial(rows: Rows, clients: Clients, mine: NDArray[np.bool_], rules: R
     chosen = mine & (examples > 0)
     weights = examples[chosen]
     total, limits, values = int(weights.sum()), rules.limits, None
+    selected = rows.counted[chosen] - rules.document.top if rules.document.ranked else None
     losses = rows.loss[chosen]
     loss = losses if limits is None else limits.clipped(losses)
     if limits is not None and (limits.votes == "client" or limits.round_tails):
@@ -133,11 +134,11 @@ def _arm_partial(rows: Rows, clients: Clients, mine: NDArray[np.bool_], rules: R
         if limits.round_tails:
             present = counts > 0  # of the shard's clients, those of this arm
             of = (np.cumsum(present) - 1)[clients.of[chosen]]
-            ranks = rows.counted[chosen].astype(np.float64) if rules.document.ranked else None
+            ranks = None if selected is None else selected.astype(np.float64)
             values = arm_values(of, counts[present].astype(np.float64), loss, weights, ranks)
         if limits.votes == "client":
             weights = 1.0 / pings
-    rank = _moments_of_column(rows.counted[chosen], weights) if rules.document.ranked else no_moments(1)
+    rank = no_moments(1) if selected is None else _moments_of_column(selected, weights)
     evaluating = len(np.unique(clients.of[chosen])) if rules.side is not None else 0
     clipped = int((loss != losses).sum())
     return ArmPartial(int(mine.sum()), total, _moments_of_column(loss, weights), rank, values, evaluating, clipped)

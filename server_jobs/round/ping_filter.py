@@ -106,7 +106,8 @@ def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
     outcomes[rules.document.examples(rows.counted) <= 0] = NO_EXAMPLE
     outcomes[~submits[rows.arm]] = OTHER_ARM
     if rules.limits is not None:
-        outcomes[rules.limits.beyond(rows.loss, rows.counted if rules.document.ranked else None)] = BEYOND_LIMITS
+        ranks = rows.counted - rules.document.top if rules.document.ranked else None
+        outcomes[rules.limits.beyond(rows.loss, ranks)] = BEYOND_LIMITS
     outcomes[~np.isfinite(rows.loss)] = BAD_LOSS
     if rules.dealt is not None:
         outcomes[_strangers(rows, clients, rules.arms, rules.dealt)] = NOT_ENROLLED

@@ -395,6 +395,68 @@ def test_pings() -> None:
         assert ping(vectors["study"], vectors["model"], case) == case["ping"]
 
 
+def sent_value(outcome: dict[str, Any], value: Any) -> Any:
+    if outcome["kind"] == "count":
+        return math.floor(min(max(value, 0), outcome["most"]) + 0.5)
+    if outcome["kind"] == "number":
+        low, high, step = outcome["low"], outcome["high"], outcome["round"]
+        return min(low + math.floor((min(max(value, low), high) - low) / step + 0.5) * step, high)
+    if outcome["kind"] == "category":
+        return value if value in outcome["values"] else None
+    return value
+
+
+def outcome_id(choice: str, column: str, secret: str | None) -> str:
+    text = "\n".join([*([secret] if secret else []), choice, column])
+    digest = bytearray(hashlib.sha256(text.encode()).digest()[:16])
+    digest[6], digest[8] = 0x80 | digest[6] & 15, 0x80 | digest[8] & 63
+    return str(UUID(bytes=bytes(digest)))
+
+
+def age_of(chosen: int, at: int) -> int:
+    return max(0, at - chosen) // 3_600_000
+
+
+def hours_of(outcome: dict[str, Any]) -> int:
+    within = outcome["within"]
+    return int(within[:-1]) * (24 if within.endswith("d") else 1)
+
+
+def list_ping(declared: dict[str, dict[str, Any]], case: dict[str, Any]) -> dict[str, Any]:
+    sent = {name: sent_value(declared[name], value) for name, value in case["observed"].items()}
+    payload = {"model_version": case["version"], "study_variation": case["arm"], **case["learned"], **case["shown"]}
+    payload |= {name: value for name, value in sent.items() if value is not None}
+    return {"clientId": case["client"], "type": "list-update", "payload": payload}
+
+
+def outcome_ping(outcome: dict[str, Any], case: dict[str, Any]) -> dict[str, Any] | None:
+    if (age := age_of(case["chosen"], case["at"])) >= hours_of(outcome):
+        return None
+    payload = {"model_version": case["version"], "study_variation": case["arm"], "age": age}
+    payload |= {"choice": case["choice"]} if outcome.get("linked") else {}
+    payload |= {outcome["name"]: sent_value(outcome, case["value"])}
+    return {"clientId": case["client"], "type": "outcome", "payload": payload}
+
+
+def test_outcomes() -> None:
+    vectors = given("outcomes")
+    declared = {outcome["name"]: outcome for outcome in vectors["study"]["outcomes"]}
+    for case in vectors["clipped"]:
+        assert sent_value(declared[case["outcome"]], case["value"]) == case["sent"]
+    for case in vectors["ids"]:
+        assert outcome_id(case["choice"], case["column"], case.get("secret")) == case["id"]
+    for case in vectors["ages"]:
+        assert age_of(case["chosen"], case["at"]) == case["age"]
+    for case in vectors["lists"]:
+        assert list_ping(declared, case) == case["ping"]
+    for case in vectors["later"]:
+        outcome = declared[case["column"]]
+        assert outcome_ping(outcome, case) == case["ping"]
+        assert (
+            outcome_id(case["choice"], case["column"], None if outcome.get("linked") else case["secret"]) == case["id"]
+        )
+
+
 class Draws:
     def __init__(self, seed: str) -> None:
         self.seed, self.block, self.left = seed, 0, b""

@@ -20,6 +20,7 @@ from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.models import model_for, page_table, searches_from
 from fedping.client_sim.models.reference import loss
 from fedping.client_sim.transport import Delivery, Outcome
+from fedping.model_store import ModelStore
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.links import SharedVector
 from fedping.protocol.privacy import Shared
@@ -30,9 +31,12 @@ from fedping.protocol.sharing.keys import opener, sealer
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.sharing.shares import WORDS, Votes, bits_of, context_of, layout, mask, split_public, words_of
 from fedping.protocol.sharing.terms import agreed
-from fedping.protocol.study import PublicStudy
+from fedping.protocol.study import PublicStudy, Study
 from tests.browser.tools import BROWSER
+from tests.conformance.outcomes import study_of_outcomes
 from tests.conformance.vectors import ANSWERS, FOLDER, NOW, TOPICS, drawn_pages, read, text
+from tests.support.ingest_app import ingest_app, landed_ids
+from tests.support.versions import after
 
 SCHEMAS = FOLDER.parent / "schema"
 IN_WORDS = {Delivery.ACCEPTED: "accepted", Delivery.REJECTED: "refused", Delivery.RETRY: "retry"}
@@ -78,6 +82,32 @@ def test_the_schemas_allow_what_is_sent_and_published() -> None:
     _schema("spec").validate(model["line"]["spec"])
     for case in model["documents"]:
         assert not case["taken"] or _schema("model").is_valid(case["document"]), case["what"]
+
+
+def test_pings_of_lists_and_outcomes_are_taken(tmp_path: Path) -> None:
+    """By a real ingest, each under its document id; and a repetition of a linked outcome lands once."""
+    vectors, study = read("outcomes"), study_of_outcomes()
+    ingest = ingest_app(tmp_path, others=[study])
+    version = version_after(ingest.services.store, study, 12)
+    assert version == 12
+    _schema("study").validate(vectors["study"])
+    path = f"/submit/{study.name}/list-update/1"
+    for number, case in enumerate(vectors["lists"]):
+        answer = ingest.post(f"{path}/{UUID(int=number + 1)}", json.dumps(case["ping"]).encode())
+        assert answer.status_code == 200, answer.json
+    sent = [case for case in vectors["later"] if case["ping"] is not None]
+    for case in [*sent, *sent]:
+        answer = ingest.post(f"/submit/{study.name}/outcome/1/{case['id']}", json.dumps(case["ping"]).encode())
+        assert answer.status_code == 200, answer.json
+    ingest.land()
+    assert len(landed_ids(ingest.settings.landing)) == len(vectors["lists"]) + len(sent)
+
+
+def version_after(store: ModelStore, study: Study, number: int) -> int:
+    """Publish versions of the study's line up to a number, which clients may then name."""
+    while (head := store.head(study.name, "main")).iteration < number:
+        store.publish(after(head))
+    return head.iteration
 
 
 def test_offers_and_shares_are_those_of_fedpings_clients_and_helpers() -> None:

@@ -75,6 +75,7 @@ from fedping.protocol.training import OneGradient
 from fedping.protocol.update import EncodedUpdate, Payloads
 from fedping.protocol.upload import sending
 from tests.conformance.draw import Draw
+from tests.conformance.outcomes import outcomes
 from tests.conformance.proofs import proofs
 from tests.conformance.shares import seal_once, shares
 from tests.support.encodings import EXAMPLES
@@ -870,6 +871,7 @@ TOPICS: dict[str, Callable[[], dict[str, Any]]] = {
     "proofs": lambda: proofs(Draw(2043)),
     "personal": _personal,
     "retry": _retry,
+    "outcomes": outcomes,
 }
 """What makes each topic's file, by the file's name."""
 

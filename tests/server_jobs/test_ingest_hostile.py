@@ -25,7 +25,7 @@ from fedping.protocol.ping import FRECENCY_UPDATE, MODEL_UPDATE
 from fedping.server_jobs.ingest.admission import LineHead
 from fedping.server_jobs.ingest.answers import Rejection
 from fedping.server_jobs.ingest.body import Budget
-from fedping.server_jobs.ingest.decoding import DECODINGS
+from fedping.server_jobs.ingest.decoding import decoding_of
 from fedping.server_jobs.ingest.segments import SegmentWriter
 from fedping.server_jobs.ingest.settings import MIB, SLICE, IngestSettings, Limits
 from fedping.server_jobs.ingest.slow_clients import GRACE, Arrivals
@@ -171,7 +171,7 @@ def test_no_honest_ping_is_beyond_its_study(m: int) -> None:
         study_addon_version="," * 64,
     )
     for document, ping in ((FRECENCY_UPDATE, longest), (MODEL_UPDATE, hostile.honest(random.Random(1)))):
-        bounds = DECODINGS[document.name].bounds(max(m, hostile.M))
+        bounds = decoding_of(document).bounds(max(m, hostile.M))
         for indent in (None, 1, 4, 8):
             bounds.check(json.dumps({"documentId": str(uuid.uuid4()), **ping}, indent=indent).encode())
 

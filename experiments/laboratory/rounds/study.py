@@ -9,7 +9,6 @@ from fedping.client_sim.privacy import has_turn
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.settings.setup import LINE
 from fedping.protocol.limits import Limits
-from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.study import Arm, Line, Study
 
@@ -28,7 +27,7 @@ def study_of(line: Line, most_examples: int | None = None) -> Study:
     personal = getattr(line.training, "personal", None) is not None
     return Study(
         name=STUDY,
-        pings="model-update" if line.privacy is None else PRIVATE_UPDATE.name,
+        pings="model-update" if line.privacy is None else "private-update",
         arms=(Arm(name=ARM, share=1.0, line=line.name, applies=True, submits=True, personal=personal),),
         lines=(line,),
         limits=None if most_examples is None else Limits(examples=most_examples),

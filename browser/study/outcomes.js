@@ -1,0 +1,113 @@
+// @ts-check
+/**
+ * Outcomes of a choice as a study declares them: values within their bounds, and the pings of later ones.
+ *
+ * @typedef {{ name: string, within?: string | null, linked?: boolean }} Declared
+ * @typedef {Declared & { kind: "flag" }} FlagOutcome
+ * @typedef {Declared & { kind: "count", most: number }} CountOutcome
+ * @typedef {Declared & { kind: "number", low: number, high: number, round: number }} NumberOutcome
+ * @typedef {Declared & { kind: "category", values: readonly string[] }} CategoryOutcome
+ * @typedef {FlagOutcome | CountOutcome | NumberOutcome | CategoryOutcome} Outcome
+ */
+
+import { toHex } from "./bytes.js";
+import { sha256Bytes } from "./sha256.js";
+
+const HOUR = 3_600_000;
+
+/**
+ * The value that is sent: within the bounds and rounded; undefined for a category that is not listed, which is not sent.
+ *
+ * @param {Outcome} outcome
+ * @param {any} value
+ * @returns {boolean | number | string | undefined}
+ */
+export function clipped(outcome, value) {
+  switch (outcome.kind) {
+    case "count":
+      return Math.floor(Math.min(Math.max(value, 0), outcome.most) + 0.5);
+    case "number": {
+      const { low, high, round } = outcome;
+      const steps = Math.floor((Math.min(Math.max(value, low), high) - low) / round + 0.5);
+      return Math.min(low + steps * round, high);
+    }
+    case "category":
+      return outcome.values.includes(value) ? value : undefined;
+    default:
+      return value;
+  }
+}
+
+/**
+ * The hours after a choice within which a later outcome counts; 0 for an outcome at the choice.
+ *
+ * @param {Outcome} outcome
+ */
+export function hoursOf({ within }) {
+  return within ? parseInt(within, 10) * (within.endsWith("d") ? 24 : 1) : 0;
+}
+
+/**
+ * The whole hours from a choice to an outcome by this device's clock; 0 if that was set back.
+ *
+ * @param {number} chosen Milliseconds since 1970.
+ * @param {number} at
+ */
+export function ageOf(chosen, at) {
+  return Math.floor(Math.max(0, at - chosen) / HOUR);
+}
+
+/**
+ * The document id of a later outcome, the same for every repetition: a UUID of version 8 (RFC 9562).
+ *
+ * @param {string} choice The document id of the choice.
+ * @param {string} column
+ * @param {string | null} secret Drawn by this client and never sent; null for an outcome that names its choice.
+ */
+export function outcomeId(choice, column, secret) {
+  const text = `${secret === null ? "" : `${secret}\n`}${choice}\n${column}`;
+  const bytes = sha256Bytes(new TextEncoder().encode(text)).slice(0, 16);
+  bytes[6] = 0x80 | (bytes[6] & 0x0f);
+  bytes[8] = 0x80 | (bytes[8] & 0x3f);
+  return toHex(bytes).replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+}
+
+/**
+ * The columns of a ping at the choice.
+ *
+ * @param {readonly Outcome[]} outcomes All that the study declares.
+ * @param {Record<string, any>} observed Values by name; those of later outcomes and of unknown names are left out.
+ * @returns {Record<string, boolean | number | string>}
+ */
+export function columnsOf(outcomes, observed) {
+  /** @type {Record<string, boolean | number | string>} */
+  const columns = {};
+  for (const outcome of outcomes) {
+    if (!outcome.within && outcome.name in observed) {
+      const value = clipped(outcome, observed[outcome.name]);
+      if (value !== undefined) {
+        columns[outcome.name] = value;
+      }
+    }
+  }
+  return columns;
+}
+
+/**
+ * The ping of a later outcome; null if it comes too late, or if there is nothing to send.
+ *
+ * @param {Outcome} outcome
+ * @param {any} value
+ * @param {{ clientId: string, arm: string, version: number, choice: string, chosen: number }} of Whose, and of which choice.
+ * @param {number} at When it happened, in milliseconds since 1970.
+ */
+export function outcomePing(outcome, value, { clientId, arm, version, choice, chosen }, at) {
+  const age = ageOf(chosen, at);
+  const sent = clipped(outcome, value);
+  if (sent === undefined || age >= hoursOf(outcome)) {
+    return null;
+  }
+  const link = outcome.linked ? { choice } : {};
+  const payload = { model_version: version, study_variation: arm, age, ...link, [outcome.name]: sent };
+  return { clientId, type: "outcome", payload };
+}
