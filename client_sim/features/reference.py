@@ -143,9 +143,13 @@ def _of_field(feature: Feature, x: Any) -> Values | None:
 
 
 def hashed(name: str, value: str, buckets: int) -> int:
-    """Return the bucket of a text: the first 6 bytes of SHA-256(name, newline, text) / 2^48 × the number of buckets."""
-    digest = hashlib.sha256(f"{name}\n{value}".encode()).digest()
-    return math.floor(int.from_bytes(digest[:6], "big") / 2**48 * buckets)
+    """Return the bucket of a text: its hash × the number of buckets, rounded down."""
+    return math.floor(hash_fraction(name, value) * buckets)
+
+
+def hash_fraction(name: str, value: str) -> float:
+    """Return the hash of a text as a number in [0, 1): the first 6 bytes of SHA-256(name, newline, text) / 2^48."""
+    return int.from_bytes(hashlib.sha256(f"{name}\n{value}".encode()).digest()[:6], "big") / 2**48
 
 
 def _counts(feature: Counts, given: Mapping[str, Any]) -> Values:
