@@ -118,9 +118,23 @@ class ListData:
             self.pinned[rows],
         )
 
-    def of_one(self) -> ListData:
-        """Return the same lists as those of a single client."""
-        return replace(self, sizes=np.array([len(self.y)], np.int64))
+    def pooled(self, clients: Clients | None = None) -> ListData:
+        """Return all lists, or those of some clients, as those of a single one."""
+        owner = np.repeat(np.arange(len(self)), self.sizes)
+        return self.rows(np.flatnonzero(np.ones(len(owner), np.bool_) if clients is None else np.isin(owner, clients)))
+
+    def rows(self, which: NDArray[np.intp], sizes: NDArray[np.int64] | None = None) -> ListData:
+        """Return some of the lists, as those of clients with these numbers of lists; of a single one if None."""
+        return replace(
+            self,
+            at=self.at[which],
+            value=self.value[which],
+            y=self.y[which],
+            shown=self.shown[which],
+            seen=self.seen[which],
+            pinned=self.pinned[which],
+            sizes=np.array([len(which)], np.int64) if sizes is None else sizes,
+        )
 
 
 def list_data(spec: ModelSpec, shown: Sequence[Shown], sizes: Sequence[int] | None = None) -> ListData:
@@ -150,6 +164,21 @@ def list_data(spec: ModelSpec, shown: Sequence[Shown], sizes: Sequence[int] | No
         pinned=np.array(pinned, np.bool_).reshape(there.shape),
         sizes=np.array([1] * len(shown) if sizes is None else sizes, np.int64),
     )
+
+
+def lists_of(slots: Slots, first: NDArray[np.intp], sizes: NDArray[np.intp], y: NDArray[np.intp]) -> ListData:
+    """Return lists of items whose values are known, all of one client, without pins and seen to the end.
+
+    Args:
+        slots: the values of all items, one list after the other.
+        first: the first item of each list, shape (N,).
+        sizes: the number of items in each list, shape (N,).
+        y: the place of the chosen item, -1 for none, shape (N,).
+    """
+    there = np.arange(sizes.max(initial=0)) < sizes[:, None]
+    rows = (first[:, None] + np.arange(there.shape[1]))[there]
+    at, value = _laid_out(Slots(slots.at[:, rows], slots.value[:, rows]), there)
+    return ListData(at, value, y, sizes, sizes, np.zeros(there.shape, np.bool_), np.array([len(y)], np.int64))
 
 
 def _laid_out(slots: Slots, there: NDArray[np.bool_]) -> tuple[NDArray[np.int32], FloatArray]:

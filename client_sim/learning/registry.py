@@ -65,7 +65,7 @@ def is_ranking_model(name: str) -> bool:
 
 def model_names() -> tuple[str, ...]:
     """Return the names of all models, those of extensions last."""
-    return tuple(dict.fromkeys((*LEARNERS, *ranking_models())))
+    return tuple(dict.fromkeys((*LEARNERS, FEATURES, *ranking_models())))
 
 
 def learner_for(spec: ModelSpec, training: Training | None = None) -> Model[Any]:
@@ -141,6 +141,11 @@ def model_spec(
 
 
 def _built(name: str, settings: Mapping[str, Setting], margin: float, epsilon: float) -> Model[Any]:
+    if name == FEATURES:
+        raise InvalidSettings(
+            f"the model '{FEATURES}' follows from the features of a spec. Make it by "
+            f'ModelSpec(model="{FEATURES}", features=...)'
+        )
     if name not in LEARNERS:
         if is_ranking_model(name) or CODE in settings:
             return own_page_ranking(name, settings, margin, epsilon)
