@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -464,19 +465,15 @@ def _make_prompt(as_json: bool) -> Callable[[Waiting], str]:
     def ask(ping: Waiting) -> str:
         click.echo(_summary(ping), err=True)
         while True:
-            try:
-                answer = click.prompt(
-                    "send it? [y]es, [a]lways, [s]how it, [N]o", default="n", show_default=False, err=True
+            click.echo("send it? [y]es, [a]lways, [s]how it, [N]o: ", nl=False, err=True)
+            line = (
+                sys.stdin.readline() if sys.stdin else ""
+            )  # not `input`, which can lose the exception of a signal while it flushes
+            if not line:
+                raise InvalidSettings(
+                    "nobody is there to be asked whether to send; look at it with --show, then give --yes"
                 )
-            except click.Abort as error:
-                if isinstance(error.__context__, KeyboardInterrupt):  # a signal, which says itself how this ends
-                    raise error.__context__ from None
-                if isinstance(error.__context__, EOFError):
-                    raise InvalidSettings(
-                        "nobody is there to be asked whether to send; look at it with --show, then give --yes"
-                    ) from error
-                raise
-            answer = answer.strip().lower()[:1]
+            answer = line.strip().lower()[:1] or "n"
             if answer == "s":
                 click.echo(bytes(ping.body).decode(), err=as_json)
             elif answer in ("y", "a", "n"):

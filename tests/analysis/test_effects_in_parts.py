@@ -74,6 +74,7 @@ def landed_rows(landing: Path) -> pd.DataFrame:
     return frame.assign(arm=np.where(who % 2, "treatment", "control"), hour=late // HOUR_MS)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_declared_metrics_parts_of_time_and_segments_are_those_of_the_rows(
     spark: "SparkSession", tmp_path: Path

@@ -214,6 +214,7 @@ def printed(folder: Path, warm_commands: object, capsys: pytest.CaptureFixture[s
     return found
 
 
+@pytest.mark.long
 def test_the_command_reports_what_there_is_and_leaves_out_what_there_is_not(
     printed: dict[str, Any], folder: Path
 ) -> None:
@@ -280,6 +281,7 @@ def test_the_results_page_shows_the_same_numbers_bit_for_bit(
         assert "selections" not in row
 
 
+@pytest.mark.long
 def test_power_takes_a_pilot_of_model_updates(
     folder: Path, warm_commands: object, capsys: pytest.CaptureFixture[str]
 ) -> None:

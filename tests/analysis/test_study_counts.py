@@ -174,6 +174,7 @@ def test_a_study_of_two_controls_is_inconclusive(count: Count, tmp_path: Path) -
     assert verdict.headline.startswith("Inconclusive: none of the 2 comparisons shows a difference")
 
 
+@pytest.mark.long
 @pytest.mark.thorough
 def test_the_window_is_by_version_or_by_time(count: Count, landing: Path) -> None:
     rows = rows_of(landing)
@@ -189,6 +190,7 @@ def test_the_window_is_by_version_or_by_time(count: Count, landing: Path) -> Non
     assert min(parts) > 0.49 * len(rows)
 
 
+@pytest.mark.long
 def test_a_client_of_two_arms_is_counted_for_neither(count: Count, tmp_path: Path) -> None:
     def five_clients(_rng: np.random.Generator, n: int) -> np.ndarray:
         return np.repeat(np.arange(5, dtype=np.uint8), n // 5)[:, None].repeat(16, axis=1)
@@ -204,6 +206,7 @@ def test_a_client_of_two_arms_is_counted_for_neither(count: Count, tmp_path: Pat
     assert {name: arm.clients for name, arm in tally.arms.items()} == {"treatment": 2, "control": 2}
 
 
+@pytest.mark.long
 def test_an_arm_without_selections_is_told_in_a_sentence(count: Count, tmp_path: Path) -> None:
     table = landed_table(400, 2, arms=("treatment", "control"))
     ranks = np.where(np.array(table.column("study_variation").to_pylist()) == "control", -1, 0).astype(np.int32)
@@ -214,6 +217,7 @@ def test_an_arm_without_selections_is_told_in_a_sentence(count: Count, tmp_path:
         judged(tally, small_study())
 
 
+@pytest.mark.long
 def test_pings_that_rank_among_history_and_bookmarks_alone_count_by_that_rank(count: Count, tmp_path: Path) -> None:
     table = landed_table(400, 2, arms=("treatment", "control"))
     ranks = table.column("rank_selected")

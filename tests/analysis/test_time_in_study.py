@@ -74,6 +74,7 @@ def _judged(spark: "SparkSession", landing: Path, window: Window) -> Verdict:
     )
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_an_effect_that_grows_is_found_late_and_not_in_the_first_week(spark: "SparkSession", landing: Path) -> None:
     verdict = judged(spark, landing, Window())
@@ -103,6 +104,7 @@ def test_a_window_does_not_make_clients_younger(spark: "SparkSession", landing: 
     assert found == 4
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_pings_of_the_first_days_are_left_out_of_every_arm(spark: "SparkSession", landing: Path) -> None:
     all_of, late = (judged(spark, landing, window) for window in (Window(), Window(settle=28)))

@@ -42,6 +42,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
         yield running
 
 
+@pytest.mark.long
 def test_the_live_page_tells_what_is_spent_and_left(chromium: Pages, dashboard: Dashboard) -> None:
     for dark in (False, True):
         page = drawn(chromium.new_page(dashboard.url + "/live/private/main/", dark=dark, height=2600))

@@ -180,6 +180,7 @@ def test_blocks_that_stay_with_the_client_are_nowhere_on_the_wire(
         assert not numbers & set(weights.ravel().tolist())
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("zero", [pytest.param("up", marks=pytest.mark.long), "abstain"])
 def test_signs_sent_over_http_are_counted_by_spark_as_by_numpy(

@@ -71,6 +71,7 @@ def first_ones(fleet: Fleet, iteration: int) -> np.ndarray[Any, np.dtype[np.bool
     return applies & np.array(drawn)
 
 
+@pytest.mark.long
 def test_a_good_version_comes_to_all_and_a_spoilt_one_to_no_more_than_the_share(tmp_path: Path) -> None:
     study = staging()
     store = open_store(tmp_path / "store", create=True)

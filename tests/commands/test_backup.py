@@ -173,6 +173,7 @@ def test_the_procedure_restores_a_study_and_publishes_no_number_twice(tmp_path: 
         machine.recomputes(number)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_procedure_backs_up_every_study_and_keeps_the_last_backup_when_it_fails(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
@@ -202,6 +203,7 @@ def test_the_procedure_backs_up_every_study_and_keeps_the_last_backup_when_it_fa
             assert kept() == good, "what is damaged never takes the place of a good backup"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_backup_that_is_made_while_pings_come_is_restored_on_another_machine(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "one")

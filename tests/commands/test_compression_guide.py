@@ -20,6 +20,7 @@ def commands() -> Iterator[list[str]]:
         yield from (shlex.split(line, comments=True) for line in block.splitlines())
 
 
+@pytest.mark.long
 def test_the_guide_is_typed_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -162,6 +162,7 @@ def test_mypy_knows_the_types_of_what_the_wheel_installs(from_wheel: Path, tmp_p
     assert errors[0].startswith("typed.py:6: error: Incompatible types in assignment"), errors
 
 
+@pytest.mark.long
 def test_a_host_without_extras_takes_pings(slim: Path, here: Path) -> None:
     assert run(slim, "study", "create", "study.toml", cwd=here).returncode == 0
     with running_ingest(here / "store", here / "landed", "--workers", "2", cwd=here, python=str(slim)) as server:
@@ -228,6 +229,7 @@ def _texts() -> Iterator[str]:
                 yield node.value
 
 
+@pytest.mark.long
 def test_the_sizes_that_the_readme_tells_are_right_within_a_fifth() -> None:
     told = dict(re.findall(r"^\| (?:`fedping\[)?(\w+)(?:\]`)? \|.*\| ([\d,]+) MB \|$", README, re.MULTILINE))
     assert set(told) == {"nothing", *PROJECT["optional-dependencies"]} - {"jax"}

@@ -37,6 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("warm_commands")
 def test_a_model_of_any_kind_from_a_study_file_to_a_verdict_and_a_load_test(
     here: Path, capfd: pytest.CaptureFixture[str]

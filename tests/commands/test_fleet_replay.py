@@ -506,6 +506,7 @@ def test_options_that_change_nothing_are_refused(tmp_path: Path, capsys: pytest.
         assert running.attempts == []
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
     """Row groups of 25 MB: reading ten of them takes no more than reading two, but for what an allocator does."""
     few, many = (highest_memory(tmp_path / f"{groups}.parquet", groups) for groups in (2, 10))

@@ -318,6 +318,7 @@ def test_a_ping_is_logged_before_the_server_can_read_it(server: FaultyServer, jo
     assert [line["outcome"] for line in logged_by(join)] == ["unanswered", "accepted"]
 
 
+@pytest.mark.long
 def test_time_is_over_before_the_ping_is_taken_and_the_next_command_sends_it(server: FaultyServer, join: Typed) -> None:
     server.plan = lambda name, attempt: refusal(503)
     assert "the ping is not taken; run the same command to send it" in join.once(server.url, "--for", "8s", code=75)[1]
@@ -329,7 +330,7 @@ def test_time_is_over_before_the_ping_is_taken_and_the_next_command_sends_it(ser
 
 
 @pytest.mark.parametrize("path", [f"/models/{STUDY}/study.json", LATEST])
-@pytest.mark.parametrize("trickles", [False, True])
+@pytest.mark.parametrize("trickles", [pytest.param(False, marks=pytest.mark.long), True])
 def test_time_is_kept_while_an_answer_is_slow(
     server: FaultyServer, join: Typed, monkeypatch: pytest.MonkeyPatch, path: str, trickles: bool
 ) -> None:
@@ -368,6 +369,7 @@ def test_without_rounds_time_that_is_over_before_a_ping_was_taken_is_told(join: 
         assert server.attempts == []
 
 
+@pytest.mark.long
 def test_without_rounds_a_service_whose_time_is_over_ends_well(server: FaultyServer, join: Typed) -> None:
     """Once a ping was taken; it goes on to look for a version until then."""
     join(server.url, "--yes", "--every", "0.1s", "--for", "6s")
@@ -375,6 +377,7 @@ def test_without_rounds_a_service_whose_time_is_over_ends_well(server: FaultySer
     assert "no ping was taken" in join(server.url, "--yes", "--every", "0.1s", "--for", "1s", code=75)[1]
 
 
+@pytest.mark.long
 def test_time_is_kept_while_a_training_is_long(join: Typed) -> None:
     """A training of 1,200,000 steps is given up; nothing of it is kept, and nothing is sent."""
     with faulty_server(tumours(training=LocalSteps(epochs=100_000, batch=16, rate=0.1))) as server:
@@ -582,14 +585,26 @@ def changed(server: FaultyServer, **fields: Any) -> bytes:
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (lambda server: changed(server, spec_digest="0" * 64), "it is of another model spec than the study's"),
-        (lambda server: changed(server, study="another"), "it is of study 'another', line 'main'"),
+        pytest.param(
+            lambda server: changed(server, spec_digest="0" * 64),
+            "it is of another model spec than the study's",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            lambda server: changed(server, study="another"),
+            "it is of study 'another', line 'main'",
+            marks=pytest.mark.long,
+        ),
         (lambda server: changed(server, model=(0.0,) * 30), "it has 30 weights, and the spec has 31"),
         (lambda server: changed(server, model=(-1.0,) * 31), "would be -1, below zero, which the spec rules out"),
         (lambda server: changed(server).replace(b'"model":[0.0', b'"model":[NaN'), "not a model document"),
-        (lambda server: changed(server).replace(b'"model":[0.0', b'"model":[1e31'), "not a model document"),
-        (lambda server: changed(server) + b" " * 10**6, "its answer has over"),
-        (lambda server: b"<html>", "not a model document"),
+        pytest.param(
+            lambda server: changed(server).replace(b'"model":[0.0', b'"model":[1e31'),
+            "not a model document",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(lambda server: changed(server) + b" " * 10**6, "its answer has over", marks=pytest.mark.long),
+        pytest.param(lambda server: b"<html>", "not a model document", marks=pytest.mark.long),
     ],
 )
 def test_a_model_that_is_none_is_refused(join: Typed, model: Callable[[FaultyServer], bytes], says: str) -> None:

@@ -203,6 +203,7 @@ def round_in(store: Path, landing: Path, *options: str) -> list[str]:
     return ["round", STUDY, "--engine", "numpy", "--store", str(store), "--landing", str(landing), *options]
 
 
+@pytest.mark.long
 def test_two_servers_read_together_what_institutions_have_shared(typed: Typed, tmp_path: Path) -> None:
     """No offer, no ping; with one, a round of both servers steps as one server's would."""
     helper = make_helper(tmp_path / "helper")

@@ -113,6 +113,7 @@ def test_one_sentence(
     assert re.search(sentence, said), said
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("warm_commands")
 def test_a_landed_pilot_is_the_metric_that_the_verdict_counts(

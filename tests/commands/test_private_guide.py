@@ -29,6 +29,7 @@ def commands() -> Iterator[str]:
             yield line.partition("  #")[0].strip()
 
 
+@pytest.mark.long
 def test_the_guide_is_typed_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ def test_beside_ingest_it_has_the_options_that_it_has_alone() -> None:
     assert alone <= {option.name for option in ingest.params}
 
 
+@pytest.mark.long
 def test_viewers_come_and_go_and_those_too_many_are_told_to_poll(tmp_path: Path) -> None:
     with running_dashboard(tmp_path, "--viewers", "2") as server:
         first, second = follow(server), follow(server)

@@ -132,6 +132,7 @@ def test_another_role_is_refused(words: list[str], capsys: pytest.CaptureFixture
 # --- pods as Spark makes them ---
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_drivers_pod_is_as_the_template_has_it_and_runs_the_command(tmp_path: Path) -> None:
     with nodes(tmp_path / "nodes", runs=False) as cluster:

@@ -50,6 +50,7 @@ def has_version_1(store: ModelStore) -> bool:
     return store.head("firefox", "main").iteration >= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["numpy", pytest.param("spark", marks=pytest.mark.long)])
 def test_what_the_page_says_comes_to_a_version_in_the_bucket(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from benchmarks.hostile_studies import setup_of as hostile_setup
@@ -67,6 +68,7 @@ def test_the_shipped_attacks_on_the_demos_model_go_as_the_guide_says(tmp_path: P
     assert max(clean, majority) < 200 < 2000 < against
 
 
+@pytest.mark.long
 def test_five_percent_of_hostile_clients_cost_the_demo_at_most_five_percent_in_15_and_40_rounds() -> None:
     """With the bounds of a new study, over five seeds; docs/robustness.md has all attacks and all shipped studies."""
     attacks = ["nobody", "others' mean turned around, × 10⁹", "two weights dragged to 0, × 10⁹", "10⁹ in every weight"]

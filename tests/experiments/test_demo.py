@@ -36,6 +36,7 @@ def check_whole(out: Path) -> None:
         json.loads(path.read_bytes())
 
 
+@pytest.mark.long
 @pytest.mark.thorough
 def test_the_trained_arm_ends_clearly_below_the_control_arms(tmp_path: Path) -> None:
     """By learning: the control arms, with the same users and version 0, stay where they are. Seed fixed."""
@@ -57,6 +58,7 @@ def test_the_trained_arm_ends_clearly_below_the_control_arms(tmp_path: Path) -> 
     check_whole(tmp_path / "out")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", [pytest.param(each, marks=[pytest.mark.long] * (each != "s3")) for each in SCHEMES])
 def test_the_whole_journey_keeps_its_store_and_its_pings_in_a_bucket(
     scheme: str, tmp_path: Path, object_servers: Callable[[str], str], capsys: pytest.CaptureFixture[str]
@@ -108,7 +110,11 @@ def test_the_command_runs_spark_rounds_and_tells_where_everything_lies(tmp_path:
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "moment",
-    ["ingest starts", pytest.param("Spark starts", marks=pytest.mark.long), "the first version is published"],
+    [
+        "ingest starts",
+        pytest.param("Spark starts", marks=pytest.mark.long),
+        pytest.param("the first version is published", marks=pytest.mark.long),
+    ],
 )
 def test_ctrl_c_leaves_no_process_and_no_half_written_file(tmp_path: Path, moment: str) -> None:
     def reached(mark: dict[str, str]) -> bool:
@@ -224,6 +230,7 @@ def test_too_few_clients_for_a_step_is_said_and_a_used_folder_refused(tmp_path: 
         DemoSettings(out=tmp_path / "out")
 
 
+@pytest.mark.long
 def test_with_two_servers_it_learns_and_each_share_alone_is_noise(tmp_path: Path) -> None:
     """Seed fixed; the shares are not, and each p is below 1e-6 once in a million runs."""
     out = tmp_path / "out"

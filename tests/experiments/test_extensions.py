@@ -549,6 +549,7 @@ def test_the_form_says_what_it_was_filled_with_and_is_judged() -> None:
     assert problem.path == "server.optimizer.rate"
 
 
+@pytest.mark.long
 def test_the_command_finds_it_by_entry_point_and_by_environment(site: Path, tmp_path: Path) -> None:
     file = tmp_path / "outside.toml"
     file.write_text(toml_text(TABLES))

@@ -296,6 +296,7 @@ def test_any_number_of_threads_comes_to_the_same_bits(tmp_path: Path, monkeypatc
     assert left[0] == left[1] == left[2]
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_at_any_moment_comes_to_the_same_bits(tmp_path: Path) -> None:
     file = tmp_path / "graphs.toml"
     graph = '[gossip]\ngraph = "random_regular"\ndegree = 3\nfailures = 0.2\n'

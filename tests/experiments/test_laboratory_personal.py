@@ -248,6 +248,7 @@ def test_a_run_whose_clients_states_are_damaged_begins_again_and_says_so_once(
     assert len(outcome.notes) == len(whole.notes) + 1
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_at_any_moment_comes_to_the_same_bits(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     expert = '{ by = "expert", private_rate = 0.1, gate_rate = 0.1 }'

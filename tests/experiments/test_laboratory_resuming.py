@@ -108,6 +108,7 @@ def test_a_damaged_state_is_none_and_the_run_begins_again(
     assert (said, after) == (json.loads(whole.pop(run)), whole)
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_at_any_moment_comes_to_the_same_bits(tmp_path: Path) -> None:
     options = [
         "--set",

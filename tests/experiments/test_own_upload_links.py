@@ -126,6 +126,7 @@ def outcome(out: Path, variant: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.thorough
 def test_memory_files_and_http_come_to_the_same_model(ran: Path) -> None:
     models = {name: open_store(unit(ran, name) / "store").head("laboratory", "main") for name in ("files", "http")}

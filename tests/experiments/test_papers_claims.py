@@ -49,6 +49,7 @@ def pooled(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64], 
 # Fritsch et al. 2018, 6.2
 
 
+@pytest.mark.long
 def test_federated_logistic_regression_comes_to_scikit_learns_coefficients(tmp_path: Path) -> None:
     changes = ("rounds=1000", "evaluation.every=1000", "evaluation.baselines=[]")
     experiment = experiment_from_toml(PAPERS / "fritsch_2018_coefficients.toml", changes)
@@ -153,6 +154,7 @@ def test_five_clients_come_within_a_point_of_centralised_training(tmp_path: Path
     assert behind_centralised(tmp_path, "rounds=10", "evaluation.every=10") < 0.01
 
 
+@pytest.mark.long
 def test_five_clients_come_within_two_points_of_centralised_training_in_half_the_rounds(tmp_path: Path) -> None:
     """On 1,000 digits, whose accuracy has a standard error of 0.7 points, so seed fixed."""
     assert behind_centralised(tmp_path, "rounds=5", "evaluation.every=5", "seeds=1") < 0.02
@@ -181,6 +183,7 @@ def test_fed_gd_of_linear_regression_is_least_squares_and_one_round_is_near_it(t
     assert errors["one round"] == pytest.approx(centralised, rel=1e-2)
 
 
+@pytest.mark.long
 def test_clustering_again_beats_averaging_by_position_where_clients_differ(tmp_path: Path) -> None:
     changes = ("seeds=3", "evaluation.every=20")
     experiment = experiment_from_toml(PAPERS / "rodriguez_barroso_2020_k_means.toml", changes)
@@ -223,6 +226,7 @@ def personal(out: Path, file: str, *variants: str) -> list[NDArray[np.float64]]:
     return found
 
 
+@pytest.mark.long
 def test_experts_help_users_who_differ_and_most_where_there_is_noise(tmp_path: Path) -> None:
     names = [f"topics: {what}, sigma {noise}" for noise in (0, 32) for what in ("FL", "FL+DE")]
     plain, expert, noisy, noisy_expert = personal(tmp_path, "peterson_2019_classification.toml", *names)

@@ -128,6 +128,7 @@ def test_all_six_lines_of_the_thesis_users_have_bands(tmp_path: Path) -> None:
     assert len(axes.collections) == 6
 
 
+@pytest.mark.long
 def test_encodings_are_drawn_over_the_megabytes_that_clients_posted(tmp_path: Path) -> None:
     name = "hartmann_2018_compression"
     changes = ("rounds=2", "seeds=2", "data.most=300", "partition.clients=10", "sampling.clients=3")

@@ -58,6 +58,7 @@ def test_the_noise_of_the_files_is_the_one_that_is_told_of() -> None:
     assert SIGMA == 0.5
 
 
+@pytest.mark.long
 def test_the_picture_and_the_table_are_of_finished_runs(tmp_path: Path) -> None:
     changes = ("rounds=10", "seeds=1", "evaluation.every=5", "model.l2=0.001")
     for name in OURS.values():

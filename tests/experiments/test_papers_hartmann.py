@@ -41,7 +41,9 @@ def from_the_first_version(training: Training) -> Training:
     return msgspec.structs.replace(training, personal=msgspec.structs.replace(training.personal, from_version=0))
 
 
-SLOW = {"hartmann_2018_million": pytest.mark.long}
+SLOW = {
+    f"hartmann_2018_{name}": pytest.mark.long for name in ("million", "private_rounds", "compression", "structured")
+}
 
 
 @pytest.mark.thorough
@@ -112,6 +114,7 @@ def test_there_is_something_to_personalize_where_users_differ_in_what_they_want(
     assert abs(np.mean([values[1] for values in gains["transfer, no tastes"].of_seeds])) < 0.004
 
 
+@pytest.mark.long
 @pytest.mark.thorough
 def test_strata_lower_the_variance_of_the_update_and_clusters_that_are_alike_inside_raise_it() -> None:
     setup = shortened("hartmann_2018_sampling.toml", "RProp, simple", 0)

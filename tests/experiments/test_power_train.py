@@ -119,6 +119,7 @@ def test_the_same_command_makes_nothing_again_and_adds_what_is_new(done: Path) -
     assert [point.cohort for point in curve.points] == [12, 25, 40]
 
 
+@pytest.mark.long
 def test_a_killed_command_leaves_no_process_and_ends_as_one_that_was_not(done: Path, tmp_path: Path) -> None:
     mark, out = new_mark(), tmp_path / "out"
     command = [sys.executable, "-m", "fedping", "power", "train", str(done / "experiment.toml"), "--out", str(out)]
@@ -174,6 +175,7 @@ def test_a_mistake_that_a_worker_meets_is_told_in_its_sentence(tmp_path: Path) -
         train_side_by_side(plan, tmp_path / "out", [(12, 1)], 2, lambda: None)
 
 
+@pytest.mark.long
 def test_larger_cohorts_learn_better_and_the_table_says_from_which_on_it_is_enough(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

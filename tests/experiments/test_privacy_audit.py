@@ -71,6 +71,7 @@ def test_pings_that_count_each_are_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not audited(study_with()).holds
 
 
+@pytest.mark.long
 def test_a_coin_that_is_tossed_once_for_all_versions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     fair = audited(study_with(sampling=0.4), runs=500).release
     assert fair is not None

@@ -15,6 +15,7 @@ from fedping.server_jobs.privacy.budget import epsilon_after, with_noise
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_the_guides_example_prints_what_the_guide_says(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "researchers.md").read_text(encoding="utf-8").partition("### Try out privacy\n")[2]
     name, example, printed = re.findall(
@@ -41,6 +42,7 @@ def test_the_papers_table_comes_out_as_the_page_says() -> None:
     )
 
 
+@pytest.mark.long
 def test_the_simulated_study_spends_what_the_pages_say() -> None:
     experiment, study = experiment_from_toml(ROOT / "experiments" / "private_users.toml")
     privacy = with_noise(study).line("main").privacy

@@ -77,7 +77,9 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("page", "least"), [("your_own_model", 8), ("your_own_algorithm", 4)])
+@pytest.mark.parametrize(
+    ("page", "least"), [("your_own_model", 8), pytest.param("your_own_algorithm", 4, marks=pytest.mark.long)]
+)
 def test_the_tutorial_runs_and_shows_what_comes_out(place: Place, page: str, least: int) -> None:
     """In `make test` the tutorial is followed up to its second output; in `make test-long` to its end."""
     shown = spark = 0

@@ -159,6 +159,7 @@ def test_bodies_are_bounded(helping: Helping, server: Running) -> None:
             assert said(odd).split(b" ")[1] in (b"400", b"411", b"413")
 
 
+@pytest.mark.long
 def test_slow_bodies_are_cut_off_and_keep_nobody_waiting_for_long(helping: Helping, server: Running) -> None:
     head = b"POST /answers HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nx"
     with contextlib.ExitStack() as stack:

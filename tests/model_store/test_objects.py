@@ -184,6 +184,7 @@ def test_a_list_of_many_pages_is_whole(bucket: Bucket) -> None:
     assert bucket.seen()["GET"] - before == (2 if many > 1000 else 1)
 
 
+@pytest.mark.long
 @only("s3")
 def test_only_time_ends_the_tries(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
     """20 of them used to, after five seconds where nobody listens, whatever the patience."""
@@ -223,8 +224,8 @@ STAYS_WRONG = [
     ("s3", "skewed", "RequestTimeTooSkewed", CLOCK),
     ("az", "skewed", "AuthenticationFailed", CLOCK),
     ("s3", "slow_down", "SlowDown", OTHERS),
-    ("gs", "throttled", "SlowDown", OTHERS),
-    ("az", "slow_down", "ServerBusy", OTHERS),
+    pytest.param("gs", "throttled", "SlowDown", OTHERS, marks=pytest.mark.long),
+    pytest.param("az", "slow_down", "ServerBusy", OTHERS, marks=pytest.mark.long),
     ("s3", "elsewhere", "", r"incorrectly configured region\); " + OTHERS),
 ]
 

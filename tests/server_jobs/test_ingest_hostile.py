@@ -376,6 +376,7 @@ def test_batches_keep_neither_heartbeats_nor_pings_waiting(tmp_path: Path) -> No
                 thread.join()
 
 
+@pytest.mark.long
 def test_slow_connections_are_cut_off_and_keep_no_ping_from_being_taken(tmp_path: Path) -> None:
     hostile.make_store(tmp_path / "store")
     with running_ingest(tmp_path / "store", tmp_path / "landing", "--workers", "2", "--body-seconds", "4") as server:
@@ -448,6 +449,7 @@ def _ping() -> tuple[str, bytes, dict[str, str]]:
 # Memory, whatever comes.
 
 
+@pytest.mark.long
 @pytest.mark.thorough
 def test_memory_stays_within_the_stated_bound_whatever_comes(tmp_path: Path) -> None:
     hostile.make_store(tmp_path / "store")

@@ -93,6 +93,7 @@ def die(server: IngestServer, what: str, rng: np.random.Generator) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", [2018])
 def test_nothing_that_was_answered_is_lost_or_doubled(tmp_path: Path, seed: int) -> None:

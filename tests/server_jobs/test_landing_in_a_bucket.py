@@ -238,6 +238,7 @@ def test_what_fails_in_passing_is_read_again(kind: str, bucket: Bucket) -> None:
     assert bucket.seen()["failed"] >= 3
 
 
+@pytest.mark.long
 @pytest.mark.thorough
 def test_a_list_of_many_pages_that_breaks_off_is_whole(bucket: Bucket) -> None:
     landing = place_of(bucket.url)
@@ -353,6 +354,7 @@ def test_executors_read_a_bucket_themselves_and_the_versions_are_made_in_it(
     assert digests(one) == digests(other)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.thorough
 def test_a_study_is_counted_from_a_bucket_as_from_a_folder(tmp_path: Path, bucket: Bucket, knowing: Any) -> None:
@@ -447,6 +449,7 @@ def test_pings_of_a_study_that_the_store_does_not_have_are_not_copied(
 # --- ingest ---
 
 
+@pytest.mark.long
 def test_ingest_lands_in_a_bucket_and_keeps_pings_while_it_is_away(tmp_path: Path, bucket: Bucket) -> None:
     place = f"{bucket.url}/landing"
     make_store(tmp_path / "store")

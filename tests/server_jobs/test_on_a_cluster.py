@@ -92,6 +92,7 @@ def driver_of(ran: Running) -> str:
 # --- the driver on the cluster ---
 
 
+@pytest.mark.long
 def test_a_driver_on_a_standalone_cluster_publishes_what_numpy_does(
     place: Place, cluster: Cluster, staged: dict[str, str], tmp_path: Path
 ) -> None:

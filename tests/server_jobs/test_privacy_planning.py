@@ -16,6 +16,7 @@ from fedping.server_jobs.privacy.planning import planned, refuse_lost, usual_del
 from tests.support.private import private_study
 
 
+@pytest.mark.long
 def test_the_third_of_rounds_epsilon_and_noise_follows_from_two() -> None:
     settings = {"population": 100_000, "weights": 15, "sampling": 0.01, "delta": 1e-6}
     by_noise = planned(**settings, noise_multiplier=1.0, epsilon_=2.0)

@@ -77,6 +77,7 @@ def test_a_round_without_workers_ends_at_its_time_limit_and_says_what_is_missing
     assert place.version == 1
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.parametrize(
@@ -354,8 +355,8 @@ from fedping.server_jobs import shutdown
 with shutdown.ended_by_signals():
     # The other thread takes the signal, as if it had come just before the main one began to wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, shutdown.STOP_SIGNALS)
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         os.read(0, 1)
     except shutdown.EndedBySignal as ended:
         raise SystemExit(ended.exit_code)

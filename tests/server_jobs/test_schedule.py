@@ -251,6 +251,7 @@ def children_of(pid: int) -> dict[int, str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds Spark's processes through /proc")
 def test_a_spark_session_stays_warm_and_a_dead_one_is_replaced(tmp_path: Path, store: ModelStore) -> None:

@@ -72,7 +72,7 @@ class Senders:
             thread.join()
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.long)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Return what store and landing folder lie below: a shared disk, or a bucket."""
     if request.param == "folder":

@@ -94,6 +94,7 @@ def test_a_refusal_without_end_is_cut_off() -> None:
         HttpHelper(server.url).answer(REQUEST, MOST)
 
 
+@pytest.mark.long
 def test_an_answer_that_drips_is_given_up() -> None:
     with (
         helper_server(None, Said(200, bytes(120), drip=0.05)) as server,
@@ -102,6 +103,7 @@ def test_an_answer_that_drips_is_given_up() -> None:
         HttpHelper(server.url, patience=1.0).answer(REQUEST, MOST)
 
 
+@pytest.mark.long
 def test_a_helper_that_takes_nothing_is_given_up() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as deaf,

@@ -62,6 +62,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return made
 
 
+@pytest.mark.long
 def test_a_session_computes_by_the_operators_options_and_leaves_nothing(
     tmp_path: Path, mark: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

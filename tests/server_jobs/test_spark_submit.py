@@ -335,6 +335,7 @@ def running(mark: dict[str, str]) -> list[str]:
     return list(marked(mark).values())
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_round_here_on_a_machine_without_java(landed: Path, tmp_path: Path) -> None:
     mark, cwd = new_mark(), tmp_path / "cwd"

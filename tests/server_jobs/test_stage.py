@@ -438,7 +438,9 @@ def kills(folder: Path) -> Iterator[int]:
         yield write
 
 
-@pytest.mark.parametrize(("tried", "decision"), [(1.0, "promoted"), (2.0, "withdrawn")])
+@pytest.mark.parametrize(
+    ("tried", "decision"), [pytest.param(1.0, "promoted", marks=pytest.mark.long), (2.0, "withdrawn")]
+)
 def test_a_round_that_is_killed_at_any_write_goes_on_to_the_same_end(
     tmp_path: Path, tried: float, decision: str
 ) -> None:

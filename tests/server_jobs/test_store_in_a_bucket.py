@@ -255,6 +255,7 @@ run_round(store, Path(sys.argv[2]), "study", "main", NumpyEngine(), options)
 """
 
 
+@pytest.mark.long
 @of_s3_and_others_at_length
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
@@ -286,6 +287,7 @@ def post(url: str, version: int = 0) -> int:
     return requests.post(address, json=ping_json(model_version=version), timeout=60).status_code
 
 
+@pytest.mark.long
 def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path, bucket: Bucket) -> None:
     place = place_of(f"{bucket.url}/models")
     store = make_store(place)
@@ -313,7 +315,8 @@ def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path,
         assert counted("pings_landed_total") == 7
 
 
-@pytest.mark.parametrize("kind", [pytest.param("error", marks=pytest.mark.long), "hangs"])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["error", "hangs"])
 def test_nobody_waits_for_a_bucket_that_is_away(
     kind: str, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

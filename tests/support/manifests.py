@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def with_component(found: dict[Key, Object], folder: Path) -> dict[Key, Object]:
     return {name: each for name, each in laid.items() if each is not None}
 
 
+@cache
 def generated() -> set[Key]:
     """Return what the kustomizations make of files, of which :func:`objects` has none."""
     kustomizations = [told for path in KUBERNETES.glob("**/kustomization.yaml") for told in documents(path)]
