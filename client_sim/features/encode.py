@@ -198,6 +198,9 @@ def numbers_of(column: Column) -> tuple[FloatArray, NDArray[np.bool_]]:
     if isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
         x = column.astype(np.float64)
         there = np.isfinite(x)
+    elif {type(each) for each in column} <= {float, type(None)}:
+        x = np.array(column, np.float64)  # None becomes NaN
+        there = np.isfinite(x)
     else:
         found = [reference.number(each) for each in _listed(column)]
         there = _there(found)

@@ -50,6 +50,19 @@ class Lists:
         """The position of each slot, one for all where it is, so that no weight is looked up."""
         return [int(at.flat[0]) if at.size and (at == at.flat[0]).all() else at for at in self.at]
 
+    @cached_property
+    def run(self) -> tuple[int, range]:
+        """The longest run of slots whose positions are constant and follow each other: the first, and the positions."""
+        best, first = (0, range(0)), 0
+        for slot, at in enumerate(self.constant):
+            before = self.constant[slot - 1] if slot else None
+            if not isinstance(at, int) or not isinstance(before, int) or at != before + 1:
+                first = slot
+            start = self.constant[first]
+            if isinstance(start, int) and slot + 1 - first > len(best[1]):
+                best = (first, range(start, start + slot + 1 - first))
+        return best
+
     def teaching(self, spec: ModelSpec) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
         """Return the items that count in the loss, shape (c, N), and the chosen ones, shape (N,), -1 for none."""
         count = self.shown
@@ -78,8 +91,9 @@ def scores(spec: ModelSpec, weights: FloatArray, lists: Lists) -> FloatArray:
 
 def _scores(spec: ModelSpec, weights: FloatArray, lists: Lists) -> FloatArray:
     total = np.zeros(lists.value.shape[1:])
+    product = np.empty_like(total)
     for at, value in zip(lists.constant, lists.value, strict=True):
-        total += _taken(weights, at) * value
+        total += np.multiply(_taken(weights, at), value, out=product)
     if spec.hidden:
         for unit, z in enumerate(_units(spec, weights, lists)):
             total += weights[spec.layout.hidden_out + unit] * np.where(z > 0, z, 0.0)
@@ -196,13 +210,25 @@ def losses_and_updates(spec: ModelSpec, weights: FloatArray, lists: Lists) -> tu
     descent = np.zeros((spec.m, len(lists)))
     units = _units(spec, weights, lists) if spec.hidden else None
     for j, pull in enumerate(pulls):
-        for at, value in zip(lists.constant, lists.value[:, j], strict=True):
-            _add(descent, at if isinstance(at, int) else at[j], pull * value)
+        _add_values(descent, lists, j, pull)
         if units is not None:
             _add_hidden(spec, weights, lists, j, pull, units[:, j], descent)
     for j, at in _place_weights(spec, len(pulls)):
         descent[at] += pulls[j]
     return loss, descent
+
+
+def _add_values(descent: FloatArray, lists: Lists, j: int, pull: FloatArray) -> None:
+    """Add what the pulls on the items at a place make of the features' weights.
+
+    In one item no two values that are not 0 have the same position, so that they may be added in any order.
+    """
+    first, positions = lists.run
+    if positions:
+        descent[positions.start : positions.stop] += pull * lists.value[first : first + len(positions), j]
+    for slot, (at, value) in enumerate(zip(lists.constant, lists.value[:, j], strict=True)):
+        if not first <= slot < first + len(positions):
+            _add(descent, at if isinstance(at, int) else at[j], pull * value)
 
 
 def _add(descent: FloatArray, at: At, pulled: FloatArray) -> None:

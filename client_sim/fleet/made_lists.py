@@ -32,7 +32,7 @@ ITEMS = 5
 _CHOICE = 2**20  # beyond all features
 
 
-def list_maker(spec: ModelSpec, truth: np.uint64) -> Callable[[Keys, FloatArray], ListBatch]:
+def list_maker(spec: ModelSpec, truth: Keys) -> Callable[[Keys, FloatArray], ListBatch]:
     """Return a maker of lists, chosen from by weights that a key determines; the top items are seen as all others are.
 
     Args:

@@ -233,8 +233,9 @@ def _check_pings(study: Study, line: Line) -> None:
     if study.document is not FRECENCY_UPDATE:
         return
     if not is_ranking_model(line.spec.model):
+        learns = "lists of items" if line.spec.model == FEATURES else "examples"
         raise InvalidSettings(
-            f"{_spec_of(line)} has the model '{line.spec.model}', which does not rank pages, but the study takes "
+            f"{_spec_of(line)} has the model '{line.spec.model}', which learns from {learns}, but the study takes "
             f'{study.pings} pings, which tell of a ranked list; set pings = "model-update" at the top of the file'
         )
 

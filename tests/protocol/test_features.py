@@ -244,3 +244,15 @@ start = { red = 0.5 }
     assert [weight["start"] for weight in sent["weights"]] == [1, 0.5, 0, 0, 0]
     assert [feature["kind"] for feature in sent["features"]] == ["number", "category"]
     assert sent["loss"] == "softmax"
+
+
+def test_the_shop_of_the_docs_is_a_study(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "features.md").read_text()
+    path = tmp_path / "shop.toml"
+    path.write_text(page.split("```toml\n")[1].split("```")[0])
+    study = study_from_toml(path, new=True)
+    made = study.line("main").spec
+    assert list(made.names)[:2] == ["shop_score", "price"]
+    assert made.start[0] == 1
+    assert not any(made.start[1:])
+    assert made.m == 3 + 4 + 3 + 9 + 1000 + 4
