@@ -37,7 +37,7 @@ def list_maker(spec: ModelSpec, truth: Keys) -> Callable[[Keys, FloatArray], Lis
 
     Args:
         spec: the spec.
-        truth: the key of the weights that clients choose by.
+        truth: the key of the weights that clients choose by, shape (1,).
     """
     weights = normals(truth, spec.m)[0]
     places = spec.layout.places
