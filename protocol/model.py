@@ -106,13 +106,14 @@ def _breaks(constraint: Constraint, weights: Sequence[float], spec: ModelSpec) -
     """Yield a phrase for each place where weights break a constraint."""
     match constraint:
         case NonNegative():
-            if min(weights) < 0:
-                at = min(range(len(weights)), key=weights.__getitem__)
+            places = spec.positions(constraint.weights) if constraint.weights else range(len(weights))
+            at = min(places, key=weights.__getitem__)
+            if weights[at] < 0:
                 yield f"weight '{spec.names[at]}' would be {weights[at]:g}, below zero, which the spec rules out"
         case OrderedCutoffs():
-            places = [spec.names.index(name) for name in constraint.weights]
+            places = spec.positions(constraint.weights)
             if weights[places[0]] < constraint.first:
-                yield f"weight '{constraint.weights[0]}' would be {weights[places[0]]:g}, below {constraint.first:g}"
+                yield f"weight '{spec.names[places[0]]}' would be {weights[places[0]]:g}, below {constraint.first:g}"
             for one, other in pairwise(places):
                 if weights[other] < weights[one] + constraint.gap:
                     yield (

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
+from msgspec.structs import force_setattr
 
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.features import FEATURES, Feature, Layout, Loss, check_features, layout, weights_of
 from fedping.protocol.weights import (
     MAX_WEIGHTS,
     Block,
@@ -22,6 +24,7 @@ from fedping.protocol.weights import (
     Kind,
     Name,
     Normal,
+    Numbers,
     Positive,
     Start,
     Step,
@@ -44,6 +47,7 @@ __all__ = [
     "Name",
     "NonNegative",
     "Normal",
+    "Numbers",
     "OrderedCutoffs",
     "Positive",
     "Start",
@@ -54,6 +58,7 @@ __all__ = [
     "Zeros",
     "published",
     "published_array",
+    "published_spec",
 ]
 
 
@@ -62,12 +67,14 @@ class NonNegative(Struct, frozen=True, forbid_unknown_fields=True, tag_field="co
 
     ``clamp`` is what the thesis describes: it trims the step of the weight that would go below zero and touches no
     other. ``shift`` is what the server of 2018 did instead: it adds the size of the lowest weight to all, so that
-    one weight's step moves every other; it is there for parity with that study only.
+    one weight's step moves every other; it is there for parity with that study only. ``weights`` names those that it
+    is about, or blocks or features of the spec; all if it is empty.
     """
 
     digest_name: ClassVar[str] = "NonNegative"
 
     mode: Literal["clamp", "shift"] = "clamp"
+    weights: tuple[str, ...] = ()
 
 
 class OrderedCutoffs(Struct, frozen=True, forbid_unknown_fields=True, tag_field="constraint", tag="ordered_cutoffs"):
@@ -104,6 +111,10 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
 
     What follows from them is computed when it is asked for, and once. Arrays that are returned are not to be changed.
 
+    With ``model = "features"`` the weights and blocks follow from ``features`` and may be left out. Those that are
+    given have the same names and shapes, and say where each weight starts and how it may change. The fields from
+    ``features`` on are for such a model alone.
+
     Raises:
         InvalidSettings: there is no weight or more than :data:`fedping.protocol.weights.MAX_WEIGHTS`, two share a name,
             a step's bounds do not hold its start, a constraint names a weight that the spec does not have, ordered
@@ -125,8 +136,25 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         float, Meta(ge=0, le=1e30, description="Δ of the SVM loss of ranking, in points of the score (7.2)")
     ] = 10.0
     epsilon: Annotated[float, Meta(gt=0, le=1e30, description="ε of the finite differences (7.2)")] = 1.0
+    features: Annotated[
+        tuple[Feature, ...], Meta(max_length=10_000, description="what an item's score is computed from")
+    ] = ()
+    loss: Annotated[Loss, Meta(description="what clients descend, given a list and the item that was chosen")] = (
+        "softmax"
+    )
+    places: Annotated[
+        int, Meta(ge=0, le=1000, description="how many places of a list have learned offsets, the first with 0")
+    ] = 0
+    hidden: Annotated[int, Meta(ge=0, le=10_000, description="width of one hidden layer beside the weights")] = 0
+    explore: Annotated[
+        float, Meta(ge=0, le=1, description="share of the lists in which two neighbours are swapped")
+    ] = 0.0
+    gradient: Annotated[
+        Literal["analytic", "finite_differences"], Meta(description="how clients compute an update of features")
+    ] = "analytic"
 
     def __post_init__(self) -> None:
+        self._fill_in_weights_of_features()
         self._refuse_repeated("weights", [weight.name for weight in self.weights])
         self._refuse_repeated("blocks", [block.name for block in self.blocks])
         if not 1 <= self.m <= MAX_WEIGHTS:
@@ -150,13 +178,79 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
             self._check_names_of(constraint)
         self._refuse_two_places_in_order()
 
+    def _fill_in_weights_of_features(self) -> None:
+        """Set the weights and blocks that follow from features; raise unless those that are given are the same."""
+        whose = f"model spec '{self.name}'"
+        if self.model != FEATURES:
+            given = [name for name, default in _OF_FEATURES.items() if getattr(self, name) != default]
+            if given:
+                raise InvalidSettings(
+                    f"{whose} has '{given[0]}', which the model '{self.model}' does not use. Set model = "
+                    f"\"{FEATURES}\", or remove '{given[0]}'"
+                )
+            return
+        if not self.features:
+            raise InvalidSettings(
+                f'{whose} has model = "{FEATURES}" and no features. List them, such as [[lines.spec.features]] kind = '
+                '"number", name = "price"'
+            )
+        if self.settings:
+            raise InvalidSettings(f"{whose}: the model '{FEATURES}' has no settings of its own. Remove 'settings'")
+        if self.hidden and self.gradient == "finite_differences":
+            raise InvalidSettings(
+                f"{whose}: a hidden layer learns by analytic gradients alone. Remove 'hidden' or 'gradient'"
+            )
+        check_features(self.features, whose)
+        weights, blocks = weights_of(self.features, self.places, self.hidden, whose)
+        if not self.weights and not self.blocks:
+            force_setattr(self, "weights", weights)
+            force_setattr(self, "blocks", blocks)
+            return
+        problem = _unfit(self.weights, weights) or _unfit_blocks(self.blocks, blocks)
+        if problem is not None:
+            raise InvalidSettings(
+                f"{whose}: its weights do not fit its features: {problem}. Remove 'weights' and 'blocks', which follow "
+                "from the features"
+            )
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the weights of the features are."""
+        return layout(self.features, self.places, self.hidden)
+
+    def positions(self, names: Sequence[str]) -> list[int]:
+        """Return the positions of weights by their names, or all of those of a block or feature of that name.
+
+        Raises:
+            ValueError: a name is of none.
+        """
+        spans = {span.feature.name: range(span.at, span.at + span.width) for span in self.layout.spans}
+        found: list[int] = []
+        for name in names:
+            if name in self.names:
+                found.append(self.names.index(name))
+            elif name in spans:
+                found += spans[name]
+            else:
+                block = next((number for number, block in enumerate(self.blocks) if block.name == name), None)
+                if block is None:
+                    raise ValueError(f"no weight is named '{name}'")
+                found += WeightNames(tuple(self.names[: len(self.weights)]), self.blocks).block_places(block)
+        return found
+
     def _refuse_repeated(self, what: str, names: list[str]) -> None:
         if len(set(names)) < len(names):
             repeated = min(name for name in names if names.count(name) > 1)
             raise InvalidSettings(f"model spec '{self.name}' has two {what} named '{repeated}'; rename one of them")
 
     def _check_names_of(self, constraint: Constraint) -> None:
-        unknown = [name for name in getattr(constraint, "weights", ()) if name not in self.names]
+        known = {span.feature.name for span in self.layout.spans} | {block.name for block in self.blocks}
+        unknown = [name for name in constraint.weights if name not in self.names and name not in known]
+        if isinstance(constraint, NonNegative) and constraint.mode == "shift" and constraint.weights:
+            raise InvalidSettings(
+                f"a constraint of model spec '{self.name}' has 'weights', and mode = \"shift\" moves all. Remove "
+                "one of them"
+            )
         if unknown:
             raise InvalidSettings(
                 f"a constraint of model spec '{self.name}' names the weight '{unknown[0]}', which the spec does not "
@@ -164,12 +258,12 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
             )
 
     def _refuse_two_places_in_order(self) -> None:
-        ordered = [name for c in self.constraints if isinstance(c, OrderedCutoffs) for name in c.weights]
-        twice = [name for name in ordered if ordered.count(name) > 1]
+        ordered = [at for c in self.constraints if isinstance(c, OrderedCutoffs) for at in self.positions(c.weights)]
+        twice = [at for at in ordered if ordered.count(at) > 1]
         if twice:
             raise InvalidSettings(
-                f"the weight '{twice[0]}' of model spec '{self.name}' has two places among the ordered cutoffs, which "
-                "may be impossible to hold together; name it once"
+                f"the weight '{self.names[twice[0]]}' of model spec '{self.name}' has two places among the ordered "
+                "cutoffs, which may be impossible to hold together; name it once"
             )
 
     @cached_property
@@ -227,6 +321,46 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     def digest(self) -> str:
         """SHA-256 of the spec: two specs with the same digest are the same model."""
         return digest_of(self)
+
+
+_OF_FEATURES = {
+    "features": (),
+    "loss": "softmax",
+    "places": 0,
+    "hidden": 0,
+    "explore": 0.0,
+    "gradient": "analytic",
+}
+"""The settings of a spec that only a model of features uses, with their defaults."""
+
+
+def published_spec(spec: ModelSpec) -> dict[str, Any]:
+    """Return a spec as clients get it: without fields that are newer than some clients and have their defaults."""
+    found: dict[str, Any] = to_builtins(spec)
+    for constraint in found["constraints"]:
+        if constraint["constraint"] == "non_negative" and not constraint["weights"]:
+            del constraint["weights"]
+    if spec.model == FEATURES:
+        return found
+    return {name: value for name, value in found.items() if name not in _OF_FEATURES}
+
+
+def _unfit(given: Sequence[Weight], expected: Sequence[Weight]) -> str | None:
+    """Return where weights that are given differ from those of the features."""
+    for position, (one, other) in enumerate(zip(given, expected, strict=False)):
+        if one.name != other.name:
+            return f"weight {position} is '{one.name}', and should be '{other.name}'"
+    if len(given) != len(expected):
+        return f"there are {len(given):,}, and should be {len(expected):,}"
+    return None
+
+
+def _unfit_blocks(given: Sequence[Block], expected: Sequence[Block]) -> str | None:
+    """Return where blocks that are given differ from those of the features; more may follow, of a training's own."""
+    for one, other in zip(given, expected, strict=False):
+        if (one.name, one.shape) != (other.name, other.shape):
+            return f"a block is '{one.name}' of {list(one.shape)}, and should be '{other.name}' of {list(other.shape)}"
+    return None if len(given) >= len(expected) else f"the block '{expected[len(given)].name}' is missing"
 
 
 def published(spec: ModelSpec, weights: tuple[float, ...]) -> tuple[float, ...]:

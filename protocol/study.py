@@ -35,7 +35,7 @@ from fedping.protocol.privacy import Privacy, frame_of, published_privacy
 from fedping.protocol.rules import Parts, Trait, Traits, check, traits_of, traits_where
 from fedping.protocol.settings_file import converted, read_toml
 from fedping.protocol.sharing.offer import Offer
-from fedping.protocol.spec import ModelSpec, Name
+from fedping.protocol.spec import ModelSpec, Name, published_spec
 from fedping.protocol.stopping_settings import EarlyStop, IterationLength
 from fedping.protocol.training import OneGradient, OwnTraining, Training
 from fedping.protocol.upload import receiving
@@ -519,6 +519,7 @@ def public_json(study: PublicStudy) -> bytes:
     """Return what clients fetch, as JSON."""
     told = to_builtins(study)
     for line, as_json in zip(study.lines, told["lines"], strict=True):
+        as_json["spec"] = published_spec(line.spec)
         if line.privacy is not None:
             as_json["privacy"] = published_privacy(line.privacy)
     return json.encode(told)

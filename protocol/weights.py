@@ -93,7 +93,13 @@ class Normal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
     scale: Positive
 
 
-Start: TypeAlias = Zeros | Uniform | Normal
+class Numbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="values", tag="numbers"):
+    """The weights of a block start at these numbers, row by row; one number is that of all."""
+
+    numbers: Annotated[tuple[Finite, ...], Meta(min_length=1, max_length=MAX_WEIGHTS)]
+
+
+Start: TypeAlias = Zeros | Uniform | Normal | Numbers
 
 
 class Block(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -209,6 +215,8 @@ def start_values(block: Block) -> NDArray[np.float64]:
             return scale * (2.0 * _fractions(_bits(_key(block, seed), 0, count)) - 1.0)
         case Normal(seed=seed, scale=scale):
             return scale * _bell(_key(block, seed), count)
+        case Numbers(numbers=numbers):
+            return np.full(count, numbers[0]) if len(numbers) == 1 else np.array(numbers, dtype=np.float64)
 
 
 def _key(block: Block, seed: int) -> np.uint64:

@@ -26,6 +26,12 @@ import {
   startWeights,
   storedScores,
 } from "../fedping.js";
+import { featuresTrouble, layoutOf } from "../features/layout.js";
+import { lossOfList, updateOfList } from "../features/learning.js";
+import { exp, log, log1p } from "../features/numbers.js";
+import { orderOf, scoreOf, swapped } from "../features/ranking.js";
+import { startOf } from "../features/start.js";
+import { hashOf, valuesOf } from "../features/values.js";
 import { descentOf } from "../study/learning.js";
 import { keptPlaces } from "../study/encodings/mask.js";
 import { fromHex, toHex } from "../study/bytes.js";
@@ -47,7 +53,8 @@ import { uploadTrouble } from "../study/upload.js";
 
 /** The files of docs/conformance, each of which is read by its name. */
 export const TOPICS = [
-  "pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "shares", "proofs", "personal", "retry", "outcomes"
+  "pages", "enrolment", "model", "scores", "updates", "pings", "uploads", "private", "shares", "proofs", "personal", "features",
+  "retry", "outcomes"
 ];
 
 /**
@@ -77,6 +84,7 @@ export function* checkParity(vectors) {
   yield* proofs(vectors.proofs);
   yield* trainings(vectors.personal, pages, now);
   yield* outcomes(vectors.outcomes);
+  yield* features(vectors.features);
 }
 
 /** @param {any} vectors */
@@ -114,6 +122,40 @@ function sorted(value) {
   return JSON.stringify(value, (_, each) =>
     each && typeof each === "object" && !Array.isArray(each) ? Object.fromEntries(Object.entries(each).sort()) : each
   );
+}
+
+/** @param {any} vectors */
+function* features({ functions, hashes, specs, values, lists, swaps }) {
+  for (const [name, x, expected] of functions) {
+    yield { name: `${name} of ${x}`, got: { exp, log, log1p }[/** @type {"exp" | "log" | "log1p"} */ (name)](x), expected };
+  }
+  const hashed = layoutOf({ features: [{ kind: "hashed", name: "b", buckets: 2 }], margin: 0, epsilon: 1 });
+  for (const [name, text, expected] of hashes) {
+    yield { name: `hash of ${text}`, got: hashOf(hashed, name, text), expected };
+  }
+  const layouts = specs.map((/** @type {any} */ { spec }) => layoutOf(spec));
+  for (const [i, { spec, names, start }] of specs.entries()) {
+    yield { name: `trouble of ${spec.name}`, got: featuresTrouble(spec), expected: null };
+    yield { name: `number of weights of ${spec.name}`, got: layouts[i].m, expected: names.length };
+    yield { name: `start of ${spec.name}`, got: startOf(spec), expected: start };
+  }
+  for (const [i, { spec, query, item, values: expected }] of values.entries()) {
+    const [{ at, value }] = valuesOf(layouts[spec], query, [item]);
+    yield { name: `values ${i}`, got: at.map((position, k) => [position, value[k]]), expected };
+  }
+  for (const [i, { spec, weights, query, items, chosen, seen, pinned, ...expected }] of lists.entries()) {
+    const layout = layouts[spec];
+    const list = { query, items, chosen, seen, pinned: new Set(pinned) };
+    const got = valuesOf(layout, query, items).map((each) => scoreOf(layout, weights, each));
+    yield { name: `scores of list ${i}`, got, expected: expected.scores };
+    yield { name: `order of list ${i}`, got: orderOf(got, list.pinned), expected: expected.order };
+    yield { name: `loss of list ${i}`, got: lossOfList(layout, weights, list), expected: expected.loss };
+    const update = updateOfList(layout, weights, list).map((number) => number + 0);
+    yield { name: `update of list ${i}`, got: update, expected: expected.update };
+  }
+  for (const [i, { ranked: order, pinned, explore, draws: drawn, shown }] of swaps.entries()) {
+    yield { name: `swap ${i}`, got: swapped(order, new Set(pinned), explore, drawn), expected: shown };
+  }
 }
 
 /**

@@ -8,17 +8,24 @@ candidates of the choices in each part (:meth:`Candidates.of`), and finally the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.client_sim.data import columns
 from fedping.client_sim.data.example_data import ExampleData, of_clients
+from fedping.client_sim.data.files import read_arrow
 from fedping.client_sim.data.table import Table, Target
+from fedping.client_sim.features.encode import encode
 from fedping.client_sim.learning.choices import NOTHING_CHOSEN, ChoiceData
+from fedping.client_sim.learning.lists import ListData, lists_of
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.spec import ModelSpec
 
 CHOSEN = Target("chosen", ("no", "yes"))
 
@@ -75,6 +82,60 @@ class Candidates:
         chosen[there] = candidates.y == 1
         y = np.where(chosen.any(axis=1), chosen.argmax(axis=1), NOTHING_CHOSEN) if chosen.size else np.zeros(0, int)
         return ChoiceData(x, y, part.sizes, shown, part.natural_keys)
+
+
+@dataclass(frozen=True)
+class RawCandidates:
+    """Candidates with their fields as they are in a file, for a model of features.
+
+    Attributes:
+        candidates: the candidates by choice; their only feature is the number of their row in the file.
+        fields: the file's columns by name.
+    """
+
+    candidates: Candidates
+    fields: Mapping[str, Sequence[Any]]
+
+    def lists(self, spec: ModelSpec) -> ListData:
+        """Return all choices as lists, in the order of :attr:`Candidates.choices`, those of a single client.
+
+        Every column is a field of the item, and that of a list's first row a field of its query.
+        """
+        of = self.candidates
+        row = of.rows.x[:, 0].astype(np.intp)
+        slots = encode(spec, self.fields, self.fields, row, np.repeat(row[of.first], of.sizes))
+        chosen = np.add.reduceat(of.rows.y * (np.arange(len(row)) - np.repeat(of.first, of.sizes) + 1), of.first)
+        return lists_of(slots, of.first, of.sizes, chosen.astype(np.intp) - 1)
+
+
+def raw_candidates(path: Path | str, target: str, choice: str, client: str | None = None) -> RawCandidates:
+    """Return the rows of a file as candidates with their fields.
+
+    Args:
+        path: see :func:`fedping.client_sim.data.files.load_table`.
+        target: the column that is 1 or true for the chosen candidate of a choice.
+        choice: the column with the choice that each row is a candidate of.
+        client: the column with the owner of each row.
+
+    Raises:
+        FedpingError: the file cannot be read, or a column is missing.
+    """
+    read = read_arrow(Path(path))
+    named = [target, choice, *([client] if client else [])]
+    for name in named:
+        if read.column_names.count(name) != 1:
+            raise FedpingError(f"the file {path} has no column '{name}'; it has {', '.join(read.column_names)}")
+    y, what = columns.chosen(read[target], target)
+    rows = Table(
+        x=np.arange(read.num_rows, dtype=np.float64)[:, None],
+        y=y,
+        features=("row",),
+        target=what,
+        key=None if client is None else columns.keys(read[client], client),
+        choice=columns.keys(read[choice], choice),
+    )
+    fields = {name: read[name].to_pylist() for name in read.column_names if name not in named}
+    return RawCandidates(candidates_of(rows), fields)
 
 
 def candidates_of(rows: Table) -> Candidates:

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.data import Table, load, of_one
 from fedping.client_sim.data.choice_sets import candidates_of
+from fedping.client_sim.fleet.made_lists import list_maker
 from fedping.client_sim.learning.batch import Batch, ClientData, Clients, Examples, FloatArray
 from fedping.client_sim.learning.bounds import unbounded
 from fedping.client_sim.learning.choices import Choices
 from fedping.client_sim.learning.model import Model
+from fedping.client_sim.learning.models.feature_ranking import FeatureRanking
 from fedping.client_sim.learning.models.k_means import KMeans
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
 from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
@@ -184,6 +186,8 @@ def _made(model: Model[Any], root: np.uint64) -> Make | None:
         case SvmRanking(features=d):
             preference = normals(truth, d)[0]
             return lambda keys, weight: _choices(keys, weight, preference)
+        case FeatureRanking(spec=spec):
+            return list_maker(spec, truth)
         case _:
             return None
 
@@ -232,6 +236,10 @@ def _drawn(spec: ModelSpec, model: Model[Any], name: str) -> Make:
     """Return a maker that draws rows of a data set, standardised, with replacement."""
     table = load(name)
     features = 1 if _rates(model) else getattr(model, "features", None)
+    if isinstance(unbounded(model), FeatureRanking):
+        raise InvalidSettings(
+            f"the model '{spec.model}' learns from lists of items, which no data set has. Leave out --data"
+        )
     if ranks_pages(model):
         raise InvalidSettings(
             f"the model '{spec.model}' learns from searches over pages, which synthetic users have; leave out --data"

@@ -36,10 +36,13 @@ class Bounded(Around):
         found = weights.copy()
         for constraint in self.spec.constraints:
             if isinstance(constraint, NonNegative):
-                found[free & (found < 0)] = 0.0
+                below = free & (found < 0)
+                if constraint.weights:
+                    below[:, np.setdiff1d(np.arange(found.shape[1]), self.spec.positions(constraint.weights))] = False
+                found[below] = 0.0
         for constraint in self.spec.constraints:
             if isinstance(constraint, OrderedCutoffs):
-                _order(found, [self.spec.names.index(name) for name in constraint.weights], constraint, free)
+                _order(found, self.spec.positions(constraint.weights), constraint, free)
         return found
 
 

@@ -26,6 +26,7 @@ from fedping.client_sim.learning.registry import (
 )
 from fedping.client_sim.models import ranking_models
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.features import FEATURES
 from fedping.protocol.limits import usual_limits
 from fedping.protocol.links import Mask, UploadLink, name_of
 from fedping.protocol.personalization import FineTune, Personalization, Vector
@@ -62,7 +63,8 @@ def _check_public(line: PublicLine, pings: str, keeps_state: bool) -> Model[Any]
     interactions = pings == FRECENCY_UPDATE.name
     name = line.spec.model
     # A server may not choose which code a client runs, except code that is installed there.
-    if not is_ranking_model(name) and (interactions or name not in LEARNERS or name in OWN_CODE):
+    of_lists = name == FEATURES and not interactions
+    if not (of_lists or is_ranking_model(name)) and (interactions or name not in LEARNERS or name in OWN_CODE):
         known = ranking_models() if interactions else [each for each in model_names() if each not in OWN_CODE]
         raise InvalidSettings(
             f"simulated {'browsers' if interactions else 'clients'} do not have the model '{line.spec.model}' of line "
@@ -174,7 +176,7 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
             f"{spec.m:,}, is not checked here"
         )
         return
-    if name not in LEARNERS and not is_ranking_model(name):
+    if name not in (*LEARNERS, FEATURES) and not is_ranking_model(name):
         near = get_close_matches(name, model_names(), n=1, cutoff=_NEAR)
         if near:
             raise InvalidSettings(
@@ -236,8 +238,9 @@ def _check_pings(study: Study, line: Line) -> None:
     if study.document is not FRECENCY_UPDATE:
         return
     if not is_ranking_model(line.spec.model):
+        learns = "lists of items" if line.spec.model == FEATURES else "examples"
         raise InvalidSettings(
-            f"{_spec_of(line)} has the model '{line.spec.model}', which learns from examples, but the study takes "
+            f"{_spec_of(line)} has the model '{line.spec.model}', which learns from {learns}, but the study takes "
             f'{study.pings} pings, which tell of a ranked list; set pings = "model-update" at the top of the file'
         )
 

@@ -28,12 +28,14 @@ from fedping.client_sim.learning.models import (
     svm_ranking,
 )
 from fedping.client_sim.learning.models.arrays import DEFAULT_STEP, OfArrays
+from fedping.client_sim.learning.models.feature_ranking import feature_ranking
 from fedping.client_sim.learning.models.page_ranking import own_page_ranking, page_ranking
 from fedping.client_sim.learning.settings import Setting, Settings
 from fedping.client_sim.models import MODELS, ranking_models
 from fedping.client_sim.models.ranking_model import CODE
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import TO_LOAD, registered
+from fedping.protocol.features import FEATURES
 from fedping.protocol.spec import Constraint, Kind, ModelSpec, Step, Weight
 from fedping.protocol.training import Training
 
@@ -63,7 +65,7 @@ def is_ranking_model(name: str) -> bool:
 
 def model_names() -> tuple[str, ...]:
     """Return the names of all models, those of extensions last."""
-    return tuple(dict.fromkeys((*LEARNERS, *ranking_models())))
+    return tuple(dict.fromkeys((*LEARNERS, FEATURES, *ranking_models())))
 
 
 def learner_for(spec: ModelSpec, training: Training | None = None) -> Model[Any]:
@@ -87,6 +89,8 @@ def learner_for(spec: ModelSpec, training: Training | None = None) -> Model[Any]
 
 def model_of(spec: ModelSpec) -> Model[Any]:
     """Return the model of a spec's name and settings, whatever its weights; raise as :func:`learner_for`."""
+    if spec.model == FEATURES:
+        return feature_ranking(spec)
     return _built(spec.model, spec.settings, spec.margin, spec.epsilon)
 
 
@@ -137,6 +141,11 @@ def model_spec(
 
 
 def _built(name: str, settings: Mapping[str, Setting], margin: float, epsilon: float) -> Model[Any]:
+    if name == FEATURES:
+        raise InvalidSettings(
+            f"the model '{FEATURES}' follows from the features of a spec. Make it by "
+            f'ModelSpec(model="{FEATURES}", features=...)'
+        )
     if name not in LEARNERS:
         if is_ranking_model(name) or CODE in settings:
             return own_page_ranking(name, settings, margin, epsilon)

@@ -16,18 +16,22 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from fedping.client_sim.data import DATASETS, ExampleData, Table, load
 from fedping.client_sim.data.seeds import generator
 from fedping.client_sim.learning import Model, bare, learner_for, model_spec
+from fedping.client_sim.learning.algorithm import ModelAndMore
+from fedping.client_sim.learning.algorithms import with_more
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.models.arrays import DEFAULT_STEP
-from fedping.client_sim.learning.registry import LEARNERS, OWN_CODE, is_ranking_model, model_names
+from fedping.client_sim.learning.registry import LEARNERS, OWN_CODE, is_ranking_model, model_names, model_of
 from fedping.client_sim.learning.settings import Setting, Settings
 from fedping.client_sim.models import MODELS
 from fedping.client_sim.models.ranking_model import CODE
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.extensions import all_of, registered
+from fedping.protocol.features import FEATURES
 from fedping.protocol.settings_file import converted
 from fedping.protocol.spec import Constraint, ModelSpec, Positive, Step
 from fedping.protocol.training import Training
@@ -98,6 +102,9 @@ def model_for_data(
     Raises:
         InvalidSettings: there is no such model, or a setting is missing, unknown or invalid.
     """
+    if settings.get("name") == FEATURES:
+        spec = features_spec(settings, training)
+        return spec, learner_for(spec, training)
     of_spec, own = of_spec_and_own(settings)
     names = FROM_DATA.get(of_spec.name, ())
     if "classes" in names and "classes" not in known:
@@ -122,6 +129,18 @@ def model_for_data(
         training=training,
     )
     return spec, learner_for(spec, training)
+
+
+def features_spec(settings: Mapping[str, Any], training: Training | None = None) -> ModelSpec:
+    """Return the spec of the table [model] with name = "features", with the blocks that a training adds.
+
+    Raises:
+        InvalidSettings: a setting is unknown or invalid.
+    """
+    spec = converted({**settings, "model": FEATURES}, ModelSpec, "[model]: ")
+    model = model_of(spec) if training is None else with_more(model_of(spec), training)
+    more = model.arrays if isinstance(model, ModelAndMore) else ()
+    return replace(spec, blocks=(*spec.blocks, *more))
 
 
 def _start(of_spec: OfSpec, proposed: FloatArray, seed: int) -> Sequence[float] | FloatArray | None:
@@ -205,6 +224,9 @@ def check_choices(model: Mapping[str, Any], data_set: str | None) -> None:
     """
     if data_set is not None and data_set not in DATASETS and registered("data_set", data_set) is None:
         load(data_set)
+    if model.get("name") == FEATURES:
+        features_spec(model)
+        return
     of_spec, own = of_spec_and_own(model)
     if of_spec.name not in LEARNERS:
         if is_ranking_model(of_spec.name):

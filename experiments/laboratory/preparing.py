@@ -33,11 +33,12 @@ from fedping.client_sim.data import (
     standardising,
     without_constants,
 )
-from fedping.client_sim.data.choice_sets import Candidates, candidates_of
+from fedping.client_sim.data.choice_sets import Candidates, RawCandidates, candidates_of, raw_candidates
 from fedping.client_sim.data.seeds import generator, key
 from fedping.client_sim.learning import ClientData, Model, bare, model_spec
 from fedping.client_sim.learning.batch import Clients
 from fedping.client_sim.learning.checking import check_training
+from fedping.client_sim.learning.lists import ListData
 from fedping.client_sim.learning.model import precision
 from fedping.client_sim.learning.registry import is_ranking_model, learner_for
 from fedping.client_sim.learning.submodel import Part
@@ -49,6 +50,7 @@ from fedping.experiments.laboratory.users import TEST, VALIDATION, UserSearches,
 from fedping.experiments.simulate.people import uuid_bytes
 from fedping.protocol.draws import Keys, bits, child_keys, root_key, uniforms
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.features import FEATURES
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line
 
@@ -137,6 +139,8 @@ class Problem:
         if not isinstance(part, Part):
             return self
         start = None if spec.blocks else part.joined(spec.start_array)
+        if spec.model == FEATURES:
+            return replace(self, model=part.whole)
         whole = model_spec(spec.model, spec.settings, start=start, margin=spec.margin, epsilon=spec.epsilon)
         return replace(self, line=Line(name=self.line.name, spec=whole), model=part.whole)
 
@@ -171,7 +175,9 @@ def check_model(setup: Setup, seed: int) -> None:
         FedpingError: the settings do not fit the model, or a package is missing.
     """
     known: dict[str, int] = {}
-    if setup.data.users is None:
+    if setup.model["name"] == FEATURES:
+        _raw_candidates(setup.data)
+    elif setup.data.users is None:
         table = _table(setup.data)
         if setup.data.drop_constant:
             return
@@ -201,6 +207,8 @@ def _newcomers(asked: int | float, problem: Problem) -> Clients:
 def _problem(setup: Setup, seed: int, fold: int | None) -> Problem:
     if setup.data.users is not None:
         return _of_users(setup, setup.data.users, seed)
+    if setup.model["name"] == FEATURES:
+        return _of_lists(setup, seed, fold)
     table = _table(setup.data)
     if table.choice is not None:
         return _of_choices(setup, candidates_of(table), seed, fold)
@@ -225,6 +233,34 @@ def _of_choices(setup: Setup, candidates: Candidates, seed: int, fold: int | Non
         tally=tally_for(setup, None),
         seed=seed,
     )
+
+
+def _of_lists(setup: Setup, seed: int, fold: int | None) -> Problem:
+    refuse_choices(setup)
+    raw = _raw_candidates(setup.data)
+    parts = _clients(setup, raw.candidates.choices, seed, fold)
+    line, model = _line_and_model(setup, {}, seed)
+    lists = raw.lists(line.spec)
+
+    def of(part: ExampleData) -> ListData:
+        return lists.rows(part.x[:, 0].astype(np.intp), part.sizes)
+
+    return Problem(line, model, of(parts.train), of(parts.validation), of(parts.test), tally_for(setup, None), seed)
+
+
+def _raw_candidates(data: Data) -> RawCandidates:
+    if data.file is None or data.target is None or data.choice is None:
+        raise InvalidSettings(
+            f"the model '{FEATURES}' learns from lists in a file. Set 'file', 'choice' and 'target' in [data]"
+        )
+    prepared = ("features", "clip", "clip_beyond", "drop_constant", "standardise", "min_max")
+    given = next((name for name in prepared if getattr(data, name)), None)
+    if given is not None:
+        raise InvalidSettings(
+            f"[data] {given}: the features of the model '{FEATURES}' say themselves how they are prepared. Remove "
+            f"'{given}', and set 'low', 'high', 'center' and 'spread' of the features"
+        )
+    return raw_candidates(data.file, data.target, data.choice, data.client)
 
 
 def _of_users(setup: Setup, users: int, seed: int) -> Problem:
@@ -337,13 +373,14 @@ TASKS: dict[str, Task] = {
     "k-means": "clustering",
     "matrix-factorization": "regression",
     "svm-ranking": "ranking",
+    FEATURES: "ranking",
     "frecency-2018": "ranking",
     "linear-15": "ranking",
 }
 """The models whose task does not depend on the target; the others predict classes or numbers, as in the data."""
 
 
-FROM_CHOICES = frozenset({"svm-ranking"})
+FROM_CHOICES = frozenset({"svm-ranking", FEATURES})
 """The models that learn from choices among candidates."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,9 +20,22 @@ steps, so it preserves non-negativity, while a subsequent shift of all weights c
 
 
 @CONSTRAINTS.of(NonNegative)
-def non_negative(settings: NonNegative, _: ModelSpec) -> Transformation[Arrays]:
+def non_negative(settings: NonNegative, spec: ModelSpec) -> Transformation[Arrays]:
     """Return the link that keeps weights from falling below zero, in the spec's mode."""
+    if settings.weights:
+        return stateless(_clamp_of(spec.positions(settings.weights)))
     return stateless(_clamp if settings.mode == "clamp" else _shift)
+
+
+def _clamp_of(places: list[int]) -> Callable[[Vector, Vector], Vector]:
+    """Return the clamp of the weights at some positions alone."""
+
+    def clamp(step: Vector, weights: Vector) -> Vector:
+        step = step.copy()
+        step[places] = _clamp(step[places], weights[places])
+        return step
+
+    return clamp
 
 
 def _clamp(step: Vector, weights: Vector) -> Vector:
@@ -44,7 +58,7 @@ def ordered_cutoffs(settings: OrderedCutoffs, spec: ModelSpec) -> Transformation
     order holds twice: between the optimizer's doubles, and between the published numbers, which rounding could
     otherwise bring closer together than the gap. ``trim`` first shortens steps, and then pushes what remains.
     """
-    where = [spec.names.index(name) for name in settings.weights]
+    where = spec.positions(settings.weights)
     integer = spec.integer[where].tolist()
 
     def raised(step: Vector, weights: Vector) -> Vector:

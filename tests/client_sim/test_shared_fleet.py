@@ -28,6 +28,7 @@ from fedping.client_sim.transport import Delivery, Outcome, TransportError
 from fedping.model_store.store import open_store
 from fedping.protocol.arrow import landed_schema
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.features import Hashed, Number
 from fedping.protocol.landing import landed_files, partition
 from fedping.protocol.ping import PRIVATE_UPDATE
 from fedping.protocol.privacy import SIGN, ClippedFlat, OneSign, Privacy, frame_of
@@ -42,7 +43,13 @@ from tests.support.sharing import LEADER, Helper, offering, shared
 from tests.support.virtual_time import in_virtual_time
 
 CLIENTS = 60
-SPECS = {"searches": product_spec(), "examples": model_spec("linear-regression", {"features": 4})}
+SPECS = {
+    "searches": product_spec(),
+    "examples": model_spec("linear-regression", {"features": 4}),
+    "lists": ModelSpec(
+        name="shop", model="features", features=(Number(name="a"), Hashed(name="b", buckets=5)), places=3
+    ),
+}
 
 
 def study_of(spec: ModelSpec, *, shares: bool = True, **privacy: Any) -> Study:

@@ -935,3 +935,324 @@ def packed_numbers(numbers: list[int]) -> bytes:
 
 def share_mask(seed: str, d: int) -> tuple[int, ...]:
     return struct.unpack(f"<{d}Q", hashlib.shake_128(b"fedping mask v1" + bytes.fromhex(seed)).digest(8 * d))
+
+
+LN2_HIGH, LN2_LOW = 6.93147180369123816490e-1, 1.90821492927058770002e-10
+
+
+def own_exp(x: float) -> float:
+    if x < -700:
+        return 0.0
+    k = math.floor(x * 1.4426950408889634 + 0.5)
+    h, low = x - k * LN2_HIGH, k * LN2_LOW
+    r = h - low
+    t, p = r * r, 4.13813679705723846039e-8
+    for a in (-1.65339022054652515390e-6, 6.61375632143793436117e-5, -2.77777777770155933842e-3):
+        p = a + t * p
+    p = 1.66666666666666019037e-1 + t * p
+    c = r - t * p
+    return (1 - ((low - (r * c) / (2 - c)) - h)) * 2.0**k
+
+
+def own_log(x: float) -> float:
+    m, k = math.frexp(x)
+    if m < 0.7071067811865476:
+        m, k = m * 2, k - 1
+    f = m - 1
+    s = f / (2 + f)
+    z, p = s * s, 1.479819860511658591e-1
+    for a in (1.531383769920937332e-1, 1.818357216161805012e-1, 2.222219843214978396e-1, 2.857142874366239149e-1):
+        p = a + z * p
+    for a in (3.999999999940941908e-1, 6.666666666666735130e-1):
+        p = a + z * p
+    r, h = z * p, 0.5 * f * f
+    return k * LN2_HIGH - ((h - (s * (h + r) + k * LN2_LOW)) - f)
+
+
+def own_log1p(x: float) -> float:
+    u = 1 + x
+    return own_log(u) + (x - (u - 1)) / u
+
+
+def as_number(x: Any) -> float | None:
+    is_number = isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
+    return float(x) if is_number else None
+
+
+def as_text(x: Any) -> str | None:
+    return x if isinstance(x, str) else None  # JSON has no lone surrogates here
+
+
+def as_flag(x: Any) -> bool | None:
+    return x if isinstance(x, bool) else None
+
+
+def limited(x: float, low: float | None, high: float | None) -> float:
+    return low if low is not None and x < low else high if high is not None and x > high else x
+
+
+def scaled(x: float, feature: dict[str, Any]) -> float:
+    return single(limited((x - feature.get("center", 0.0)) / feature["spread"], -1e9, 1e9))
+
+
+def own_values(feature: dict[str, Any], query: dict[str, Any], item: dict[str, Any]) -> list[float] | None:
+    """Return the values of a feature without the one for missing; None if it is missing."""
+    kind = feature["kind"]
+    if kind in ("equal", "product"):
+        one, other = query.get(feature["query"]), item.get(feature["item"])
+        q, x = as_number(one), as_number(other)
+        if kind == "product":
+            return (
+                None if q is None or x is None else [scaled(limited(q * x, feature["low"], feature["high"]), feature)]
+            )
+        for kind_of in (as_number, as_text, as_flag):
+            if kind_of(one) is not None and kind_of(other) is not None:
+                return [float(kind_of(one) == kind_of(other))]
+        return None
+    field = (query if feature["on"] == "query" else item).get(feature["field"] or feature["name"])
+    if kind == "flag":
+        return None if as_flag(field) is None else [float(field)]
+    if kind == "category":
+        listed = [*feature["values"], *([None] if feature["other"] else [])]
+        found = [0.0] * len(listed)
+        if as_text(field) is None:
+            return None
+        if field in listed or feature["other"]:
+            found[listed.index(field) if field in listed else -1] = 1.0
+        return found
+    if kind == "hashed":
+        if as_text(field) is None:
+            return None
+        found = [0.0] * feature["buckets"]
+        found[math.floor(fraction(f"{feature['name']}\n{field}") * feature["buckets"])] = 1.0
+        return found
+    if kind == "counts":
+        if not isinstance(field, dict):
+            return None
+        numbers = [as_number(field.get(text)) for text in feature["values"]]
+        logs = [own_log1p(max(x, 0.0)) if feature["log"] and x is not None else x for x in numbers]
+        return [0.0 if x is None else scaled(x, feature) for x in logs]
+    number = as_number(field)
+    if number is None:
+        return None
+    if kind == "bucket":
+        found = [0.0] * (len(feature["cutoffs"]) + 1)
+        found[sum(number > cutoff for cutoff in feature["cutoffs"])] = 1.0
+        return found
+    if kind == "spline":
+        knots = feature["knots"]
+        found = [0.0] * len(knots)
+        if number <= knots[0]:
+            found[0] = 1.0
+        elif number >= knots[-1]:
+            found[-1] = 1.0
+        else:
+            k = max(place for place, knot in enumerate(knots) if knot <= number)
+            t = (number - knots[k]) / (knots[k + 1] - knots[k])
+            found[k], found[k + 1] = single(1 - t), single(t)
+        return found
+    within = limited(number, feature["low"], feature["high"])
+    return [scaled(own_log1p(within) if feature["log"] else within, feature)]
+
+
+class Ranking:
+    """A spec with features, and where its weights are."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+        self.by_name = {feature["name"]: feature for feature in spec["features"]}
+        self.offsets = max(spec["places"] - 1, 0)
+        self.single = len(spec["weights"]) - self.offsets
+        own = [feature for feature in spec["features"] if feature.get("on") != "query"]
+        self.ordered = sorted(own, key=lambda feature: feature["kind"] in ("hashed", "cross"))
+
+    def every(self, feature: dict[str, Any], query: dict[str, Any], item: dict[str, Any]) -> list[float]:
+        if feature["kind"] == "cross":
+            rows, columns = (self.every(self.by_name[name], query, item) for name in feature["of"])
+            return [single(a * b) for a in rows for b in columns]
+        found = own_values(feature, query, item)
+        if not feature["missing"]:
+            return found if found is not None else [0.0] * self.width(feature)
+        return [*found, 0.0] if found is not None else [*([0.0] * self.width(feature)), 1.0]
+
+    def width(self, feature: dict[str, Any]) -> int:
+        """Return how many values a feature has, without the one for missing."""
+        kind = feature["kind"]
+        if kind == "hashed":
+            return int(feature["buckets"])
+        if kind == "bucket":
+            return len(feature["cutoffs"]) + 1
+        if kind == "spline":
+            return len(feature["knots"])
+        if kind in ("category", "counts"):
+            return len(feature["values"]) + int(feature.get("other", False))
+        return 1
+
+    def dense(self, query: dict[str, Any], item: dict[str, Any]) -> list[float]:
+        """Return all values of an item, 0 or not."""
+        return [value for feature in self.ordered for value in self.every(feature, query, item)]
+
+    def position(self, row: int) -> int:
+        return row if row < self.single else row + self.offsets
+
+    def values(self, query: dict[str, Any], item: dict[str, Any]) -> list[list[float]]:
+        return [[self.position(row), value] for row, value in enumerate(self.dense(query, item)) if value]
+
+    def parts(self, weights: list[float]) -> tuple[list[float], list[float], list[float]]:
+        hidden = self.spec["hidden"]
+        inner, bias, out = (
+            len(weights) - 2 * hidden - hidden * self.total,
+            len(weights) - 2 * hidden,
+            len(weights) - hidden,
+        )
+        return weights[inner:bias], weights[bias:out], weights[out:]
+
+    @property
+    def total(self) -> int:
+        return sum(len(self.every(feature, {}, {})) for feature in self.ordered)
+
+    def units(self, weights: list[float], values: list[float]) -> list[float]:
+        inner, bias, _ = self.parts(weights)
+        z, hidden = list(bias), self.spec["hidden"]
+        for row, value in enumerate(values):
+            for unit in range(hidden if value else 0):
+                z[unit] += inner[row * hidden + unit] * value
+        return z
+
+    def score(self, weights: list[float], values: list[float]) -> float:
+        total = 0.0
+        for row, value in enumerate(values):
+            if value:
+                total += weights[self.position(row)] * value
+        if self.spec["hidden"]:
+            for z, out in zip(self.units(weights, values), self.parts(weights)[2], strict=True):
+                if z > 0:
+                    total += out * z
+        return total
+
+    def place(self, at: int) -> int | None:
+        return self.single + min(at, self.offsets) - 1 if at and self.offsets else None
+
+    def learn(self, case: dict[str, Any]) -> tuple[Any, list[float], int]:
+        """Return the loss as a function of weights, the update, and how many items count."""
+        items, chosen = case["items"], case["chosen"]
+        count = len(items) if case["seen"] is None else min(max(case["seen"], chosen + 1), len(items))
+        places = [at for at in range(count) if self.offsets or at not in case["pinned"]]
+        if chosen not in places:
+            return lambda _: 0.0, [0.0] * len(case["weights"]), 0
+        values, i = [self.dense(case["query"], items[at]) for at in places], places.index(chosen)
+
+        def both(weights: list[float]) -> tuple[float, list[float]]:
+            offsets = [self.place(at) for at in places]
+            scores = [self.score(weights, each) for each in values]
+            f = [s + (0.0 if at is None else weights[at]) for s, at in zip(scores, offsets, strict=True)]
+            return loss_and_pulls(self.spec, f, i)
+
+        weights = case["weights"]
+        if self.spec["gradient"] == "finite_differences":
+            return lambda w: both(w)[0], differences(lambda w: both(w)[0], weights, self.spec["epsilon"]), len(places)
+        return lambda w: both(w)[0], self.analytic(weights, values, places, both(weights)[1]), len(places)
+
+    def analytic(
+        self, weights: list[float], values: list[list[float]], places: list[int], pulls: list[float]
+    ) -> list[float]:
+        update, hidden = [0.0] * len(weights), self.spec["hidden"]
+        out = len(weights) - hidden
+        inner = out - hidden - hidden * self.total
+        for each, at, pull in zip(values, places, pulls, strict=True):
+            for row, value in enumerate(each):
+                update[self.position(row)] += pull * value if value else 0.0
+            where = self.place(at)
+            if where is not None:
+                update[where] += pull
+            for unit, z in enumerate(self.units(weights, each) if hidden else []):
+                if z > 0:
+                    update[out + unit] += pull * z
+                    b = pull * weights[out + unit]
+                    update[out - hidden + unit] += b
+                    for row, value in enumerate(each):
+                        update[inner + row * hidden + unit] += b * value if value else 0.0
+        return update
+
+
+def differences(loss: Callable[[list[float]], float], weights: list[float], epsilon: float) -> list[float]:
+    found = []
+    for k, weight in enumerate(weights):
+        less, more = [*weights], [*weights]
+        less[k], more[k] = weight - epsilon, weight + epsilon
+        found.append((loss(less) - loss(more)) / (2 * epsilon))
+    return found
+
+
+def loss_and_pulls(spec: dict[str, Any], f: list[float], i: int) -> tuple[float, list[float]]:
+    if spec["loss"] == "softmax":
+        e, total = [own_exp(each - max(f)) for each in f], 0.0
+        for each in e:
+            total += each
+        pulls = [-(each / total) for each in e]
+        pulls[i] = 1 - e[i] / total
+        return own_log(total) - (f[i] - max(f)), pulls
+    loss, pulls = 0.0, [0.0] * len(f)
+    for j, each in enumerate(f):
+        if j == i:
+            continue
+        over, d = each + spec["margin"] - f[i], each - f[i]
+        if spec["loss"] == "hinge" and over > 0:
+            loss, pull = loss + over, 1.0
+        elif spec["loss"] == "pairwise":
+            q = own_exp(-abs(d))
+            loss, pull = loss + (max(d, 0.0) + own_log1p(q)), (1.0 if d > 0 else q) / (1 + q)
+        else:
+            continue
+        pulls[j], pulls[i] = -pull, pulls[i] + pull
+    return loss, pulls
+
+
+def start_of_block(block: dict[str, Any]) -> list[float]:
+    count, start = math.prod(block["shape"]), block["start"]
+    if start["values"] == "zeros":
+        return [0.0] * count
+    if start["values"] == "numbers":
+        return list(start["numbers"]) if len(start["numbers"]) > 1 else list(start["numbers"]) * count
+    digest = hashlib.sha256(f"{start['seed']}\n{block['name']}".encode()).digest()
+    key = int.from_bytes(digest[:8], "little")
+    return [start["scale"] * (2 * ((bits >> 11) / 2**53) - 1) for bits in draws(key, 6 * count)[::6]]
+
+
+def test_functions_and_hashes() -> None:
+    functions = {"exp": own_exp, "log": own_log, "log1p": own_log1p}
+    for name, x, expected in given("features")["functions"]:
+        assert functions[name](x) == expected, (name, x)
+    for name, text, expected in given("features")["hashes"]:
+        assert fraction(f"{name}\n{text}") == expected
+
+
+def test_specs_values_and_lists_of_features() -> None:
+    vectors = given("features")
+    rankings = [Ranking(case["spec"]) for case in vectors["specs"]]
+    for case in vectors["specs"]:
+        spec = case["spec"]
+        assert case["names"][: len(spec["weights"])] == [weight["name"] for weight in spec["weights"]]
+        blocks = [number for block in spec["blocks"] for number in start_of_block(block)]
+        assert [*start_weights(spec["weights"]), *blocks] == case["start"]
+    for case in vectors["values"]:
+        assert rankings[case["spec"]].values(case["query"], case["item"]) == case["values"]
+    for case in vectors["lists"]:
+        ranking = rankings[case["spec"]]
+        scores = [ranking.score(case["weights"], ranking.dense(case["query"], item)) for item in case["items"]]
+        assert scores == case["scores"]
+        rest = iter(sorted((j for j in range(len(scores)) if j not in case["pinned"]), key=lambda j: -scores[j]))
+        assert [j if j in case["pinned"] else next(rest) for j in range(len(scores))] == case["order"]
+        loss, update, _ = ranking.learn(case)
+        assert loss(case["weights"]) == case["loss"]
+        assert update == case["update"]
+
+
+def test_swaps() -> None:
+    for case in given("features")["swaps"]:
+        shown, pinned = list(case["ranked"]), case["pinned"]
+        pairs = [at for at in range(len(shown) - 1) if at not in pinned and at + 1 not in pinned]
+        if pairs and case["draws"][0] < case["explore"]:
+            at = pairs[math.floor(case["draws"][1] * len(pairs))]
+            shown[at], shown[at + 1] = shown[at + 1], shown[at]
+        assert shown == case["shown"]

@@ -69,12 +69,13 @@ from fedping.protocol.privacy import (
     published_privacy,
 )
 from fedping.protocol.rules import traits_of
-from fedping.protocol.spec import ModelSpec, NonNegative, OrderedCutoffs, Step, Weight, published
-from fedping.protocol.study import Arm, Line, Piece, PublicLine, Study, public_study
+from fedping.protocol.spec import ModelSpec, NonNegative, OrderedCutoffs, Step, Weight, published, published_spec
+from fedping.protocol.study import Arm, Line, Piece, PublicLine, Study, public_json, public_study
 from fedping.protocol.training import OneGradient
 from fedping.protocol.update import EncodedUpdate, Payloads
 from fedping.protocol.upload import sending
 from tests.conformance.draw import Draw
+from tests.conformance.features import features
 from tests.conformance.outcomes import outcomes
 from tests.conformance.proofs import proofs
 from tests.conformance.shares import seal_once, shares
@@ -257,7 +258,10 @@ def _model_documents() -> dict[str, Any]:
     line = study_of_pings().lines[0]
     return {
         "start": list(_start(Draw(2021))),
-        "line": msgspec.to_builtins(PublicLine(name=line.name, spec=line.spec, training=line.training)),
+        "line": {
+            **msgspec.to_builtins(PublicLine(name=line.name, spec=line.spec, training=line.training)),
+            "spec": published_spec(line.spec),
+        },
         "documents": [
             {"what": what, "document": document, "taken": _is_taken(document, line.spec)}
             for what, document in _documents_of(line.spec)
@@ -356,7 +360,7 @@ def _enrolments(draw: Draw, *shares: float, pieces: tuple[Piece, ...] = ()) -> d
     study = Study(name="enrolment", arms=arms_of, pieces=pieces)
     clients = [draw.uuid() for _ in range(_CLIENTS)]
     arms = [arm and arm.name for arm in (enrol(study, client) for client in clients)]
-    return {"study": msgspec.to_builtins(public_study(study)), "clients": list(zip(clients, arms, strict=True))}
+    return {"study": json.loads(public_json(public_study(study))), "clients": list(zip(clients, arms, strict=True))}
 
 
 def study_of_pings() -> Study:
@@ -383,7 +387,7 @@ def _pings() -> dict[str, Any]:
     searches = [(draw.some(range(len(pages)), 8), draw.whole(-1, 7)) for _ in range(5)]
     cases = [case for arm in study.arms for case in _pings_of(study, arm, fetched, pages, searches)]
     return {
-        "study": msgspec.to_builtins(public_study(study)),
+        "study": json.loads(public_json(public_study(study))),
         "model": {"model": fetched, "iteration": 3, "names": list(FRECENCY_NAMES)},
         "cases": cases,
     }
@@ -708,7 +712,7 @@ def _personal() -> dict[str, Any]:
         for rows, size, seed in ((1, 1, 0), (4, 3, 7), (22, 2, 2**53 - 1))
     ]
     return {
-        "specs": {name: msgspec.to_builtins(spec) for name, spec in specs.items()},
+        "specs": {name: published_spec(spec) for name, spec in specs.items()},
         "trainings": trainings,
         "bases": bases,
     }
@@ -870,6 +874,7 @@ TOPICS: dict[str, Callable[[], dict[str, Any]]] = {
     "shares": lambda: shares(Draw(_SHARES)),
     "proofs": lambda: proofs(Draw(2043)),
     "personal": _personal,
+    "features": lambda: features(Draw(2053)),
     "retry": _retry,
     "outcomes": outcomes,
 }

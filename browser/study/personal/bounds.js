@@ -14,13 +14,26 @@ const KNOWN = ["non_negative", "ordered_cutoffs"];
  * @param {ModelSpec} spec
  */
 export function boundsTrouble({ constraints = [], weights }) {
-  const names = new Set(weights.map(({ name }) => name));
-  for (const { constraint, weights: cutoffs = [] } of constraints) {
-    if (!KNOWN.includes(constraint) || !cutoffs.every((name) => names.has(name))) {
+  for (const { constraint, weights: named = [] } of constraints) {
+    if (!KNOWN.includes(constraint) || !named.every((name) => placesOf(weights, name).length > 0)) {
       return `its spec has the constraint '${constraint}', which this client cannot hold`;
     }
   }
   return null;
+}
+
+/**
+ * The places of the weight of a name, or of the weights of the feature of that name.
+ *
+ * @param {ModelSpec["weights"]} weights
+ * @param {string} name
+ * @returns {number[]}
+ */
+function placesOf(weights, name) {
+  const places = weights.map((_, k) => k);
+  const own = places.filter((k) => weights[k].name === name);
+  const isOfFeature = (/** @type {string} */ each) => each.startsWith(name) && "=<>@:".includes(each[name.length] ?? " ");
+  return own.length > 0 ? own : places.filter((k) => isOfFeature(weights[k].name));
 }
 
 /**
@@ -33,16 +46,19 @@ export function boundsTrouble({ constraints = [], weights }) {
  */
 export function within(spec, weights, free) {
   const { constraints = [] } = spec;
-  if (constraints.some(({ constraint }) => constraint === "non_negative")) {
-    for (let k = 0; k < weights.length; k += 1) {
-      if (free[k] && weights[k] < 0) {
-        weights[k] = 0;
+  for (const { constraint, weights: names = [] } of constraints) {
+    if (constraint === "non_negative") {
+      const named = names.flatMap((name) => placesOf(spec.weights, name));
+      for (const k of names.length > 0 ? named : weights.keys()) {
+        if (free[k] && weights[k] < 0) {
+          weights[k] = 0;
+        }
       }
     }
   }
   for (const { constraint, weights: names = [], gap = 1, first = 1 } of constraints) {
     if (constraint === "ordered_cutoffs") {
-      order(weights, free, names.map((name) => spec.weights.findIndex((each) => each.name === name)), gap, first);
+      order(weights, free, names.flatMap((name) => placesOf(spec.weights, name)), gap, first);
     }
   }
   return weights;
