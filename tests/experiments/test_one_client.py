@@ -76,7 +76,8 @@ class AsAsked(Problem):
 def in_the_laboratory(spec: ModelSpec, training: Training, asked: Asked) -> np.ndarray:
     """Return what the laboratory's clients send, shape (k, m), float32."""
     setup = msgspec.structs.replace(next(iter(small().variants.values())), training=training)
-    problem = AsAsked(spec, learner_for(spec), asked.data, asked.data, asked.data, None, 0)  # type: ignore[arg-type]
+    data, line = asked.data, setup.line(spec)
+    problem = AsAsked(line, learner_for(spec), data, data, data, None, 0)  # type: ignore[arg-type]
     object.__setattr__(problem, "given", asked.keys)
     sent = np.full((len(asked.data), spec.m), np.nan, np.float32)
     with pytest.MonkeyPatch.context() as patch:  # the laboratory would make a key for each of a client's trainings
