@@ -91,7 +91,6 @@ def test_a_file_that_fails_while_what_was_left_out_is_counted_is_named(
         count_study(spark, tmp_path, STUDY, ())
 
 
-@pytest.mark.long
 def test_counting_leaves_the_settings_of_the_session_as_they_are(spark: "SparkSession", landing: Path) -> None:
     setting = "spark.sql.sources.parallelPartitionDiscovery.threshold"
     unset = spark.conf.get(setting, None)
@@ -143,7 +142,6 @@ def test_arms_whose_shares_have_changed_are_counted_where_they_lie(spark: "Spark
     assert tally.left_out["not_enrolled"] == (places < 0).sum()
 
 
-@pytest.mark.long
 def test_a_client_that_claims_the_most_makes_no_effect_in_a_part_either(spark: "SparkSession", landing: Path) -> None:
     """Over time, and for whom: the parts of a study are winsorised as the whole is."""
     claimed = 10_000_000

@@ -174,7 +174,6 @@ def test_a_study_of_two_controls_is_inconclusive(count: Count, tmp_path: Path) -
     assert verdict.headline.startswith("Inconclusive: none of the 2 comparisons shows a difference")
 
 
-@pytest.mark.long
 @pytest.mark.thorough
 def test_the_window_is_by_version_or_by_time(count: Count, landing: Path) -> None:
     rows = rows_of(landing)
@@ -190,7 +189,6 @@ def test_the_window_is_by_version_or_by_time(count: Count, landing: Path) -> Non
     assert min(parts) > 0.49 * len(rows)
 
 
-@pytest.mark.long
 def test_a_client_of_two_arms_is_counted_for_neither(count: Count, tmp_path: Path) -> None:
     def five_clients(_rng: np.random.Generator, n: int) -> np.ndarray:
         return np.repeat(np.arange(5, dtype=np.uint8), n // 5)[:, None].repeat(16, axis=1)

@@ -144,13 +144,21 @@ class Machine:
 @pytest.mark.parametrize("landing_is_lost", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_procedure_restores_a_study_and_publishes_no_number_twice(tmp_path: Path, landing_is_lost: bool) -> None:
     machine = Machine(tmp_path)
-    store_with(machine.store, small_study(STUDY))
+    for name in (STUDY, "another"):
+        store_with(machine.store, small_study(name))
     with machine.running():
         machine.rounds(3, seed=0)
         machine.type(BACKUP)
         machine.rounds(4, seed=10)
         machine.type(BACKUP)  # once more, in place of the first
         machine.rounds(2, seed=20)
+        assert open_store(tmp_path / "backup/fedping/store").studies.names() == ["another", STUDY]
+        newest = machine.store / STUDY / "main/versions/9.json"
+        whole = newest.read_bytes()
+        newest.write_bytes(whole.replace(b'"created":"2', b'"created":"3'))
+        ended = machine.typed(BACKUP)
+        assert (ended.returncode, "versions/9.json cannot be read" in ended.stderr) == (1, True)
+        newest.write_bytes(whole)  # what RESTORE finds is the backup before
     before = machine.fetched()
     assert sorted(before) == list(range(10))
 

@@ -28,11 +28,12 @@ from fedping.client_sim.fleet.summary import MOST_REASONS, OTHER_REASONS
 from fedping.client_sim.transport import ACCEPTED, Outcome
 from fedping.main import main
 from fedping.model_store.store import open_store
+from fedping.protocol.landed_file import LandedFile
 from fedping.protocol.landed_table import ModelPings, landed_model_updates
 from fedping.protocol.landing import copy_landed, open_landing, partition, write_landed
 from fedping.protocol.location import child, place_of
 from fedping.protocol.object_store import PATIENCE_VARIABLE
-from fedping.protocol.study import Study
+from fedping.protocol.study import Study, public_study
 from tests.support import forked
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.fleets import RETRY, PlannedTransport, fleet_study
@@ -502,7 +503,7 @@ def test_options_that_change_nothing_are_refused(tmp_path: Path, capsys: pytest.
         assert "--examples changes nothing: the clients of study 'fleet' learn from searches" in capsys.readouterr().err
         state = ["--client-state", str(tmp_path / "state.sqlite")]
         assert main(["fleet", running.url, browsers.name, *state]) == 2
-        assert "--client-state changes nothing: no training of study 'fleet' leaves" in capsys.readouterr().err
+        assert "--client-state changes nothing: no training of study 'fleet' keeps" in capsys.readouterr().err
         assert running.attempts == []
 
 
@@ -535,6 +536,24 @@ def highest_memory(file: Path, groups: int) -> int:
     pings, kilobytes = map(int, ran.stdout.split())
     assert pings == groups * 250
     return kilobytes * 1024
+
+
+def test_groups_of_a_recording_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As :func:`test_memory_does_not_grow_with_the_recording`, by what is asked for: read as one, all would stay."""
+    asked: list[list[int]] = []
+    batches = LandedFile.batches
+
+    def counted(self: LandedFile, columns: Any, groups: Any = None, *more: Any, **named: Any) -> Any:
+        asked.append(list(groups))
+        return batches(self, columns, groups, *more, **named)
+
+    table = landed_model_updates(made(np.random.default_rng(1), 30, 3), 1)
+    with pq.ParquetWriter(tmp_path / "some.parquet", table.schema) as writer:
+        for _ in range(3):
+            writer.write_table(table)
+    monkeypatch.setattr(LandedFile, "batches", counted)
+    assert sum(map(len, Recording(tmp_path / "some.parquet", public_study(own_study())).batches())) == 90
+    assert asked == [[0], [1], [2]]
 
 
 def test_no_more_pings_are_read_than_may_wait(tmp_path: Path) -> None:

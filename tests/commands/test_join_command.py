@@ -308,7 +308,7 @@ def test_a_ping_is_logged_before_the_server_can_read_it(server: FaultyServer, jo
 
     server.plan = reads
     for _ in range(2):
-        join.once(server.url, "--for", "3s", code=75)
+        assert "run the same command to send it" in join.once(server.url, "--for", "3s", code=75)[1]
     assert len(before_each) >= 2
     assert all(outcomes == ["unanswered"] for outcomes in before_each)
     (line,) = logged_by(join)

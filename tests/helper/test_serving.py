@@ -1,5 +1,6 @@
 """The service over real HTTP: answers, offers, bounds on what arrives, and a log that holds nothing of a client."""
 
+import asyncio
 import concurrent.futures
 import contextlib
 import os
@@ -9,8 +10,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,6 +20,8 @@ import pytest
 import requests
 
 from benchmarks.ingest import free_port
+from fedping.helper import serving
+from fedping.helper.serving import Response
 from fedping.main import main
 from fedping.protocol.notation import utc_now
 from fedping.protocol.sharing.exchange import Answer, digest_of_signed, is_from
@@ -175,6 +179,50 @@ def test_slow_bodies_are_cut_off_and_keep_nobody_waiting_for_long(helping: Helpi
         told = {said(each).split(b" ")[1] for each in slow}
     assert b"408" in told <= {b"408", b"503"}
     assert wait_until(lambda: server.post(now(helping, 1, first=3000)).status_code == 422)
+
+
+class _Body:
+    """What granian hands a body over by: pieces, and then no more of it, and no end."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("pieces", [(), (bytes(900_000),)], ids=["nothing came", "nearly all came at once"])
+def test_a_body_that_stops_is_cut_off(pieces: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "SPAN", 0.02)
+
+    async def received() -> bytes | Response:
+        async with asyncio.timeout(60):
+            return await serving._received(_Body(*pieces), 1_000_000)  # type: ignore[arg-type]
+
+    cut = asyncio.run(received())
+    assert isinstance(cut, Response)
+    assert cut.status == 408
+    assert ("connection", "close") in cut.headers
+
+
+def test_no_more_bodies_arrive_at_a_time_than_memory_is_kept_for(helping: Helping) -> None:
+    service = serving.Service(serving.ServeSettings(folder=helping.folder.path))
+    scope = SimpleNamespace(headers={"content-length": "1000"})
+
+    async def asked() -> set[int]:
+        arriving = [
+            asyncio.ensure_future(service._asked(scope, _Body()))  # type: ignore[arg-type]
+            for _ in range(serving.BODIES + 1)
+        ]
+        done, waiting = await asyncio.wait(arriving, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return {one.result().status for one in done}
+
+    assert asyncio.run(asked()) == {503}
 
 
 def test_whoever_ends_in_the_middle_harms_nobody(helping: Helping, server: Running) -> None:

@@ -20,7 +20,7 @@ from fedping.model_store.store import open_store, store_at
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.location import Bucket as Place
 from fedping.protocol.location import place_of
-from fedping.protocol.object_store import PATIENCE_VARIABLE, StorageAway, _reason, connection
+from fedping.protocol.object_store import LONGEST_PATIENCE, PATIENCE_VARIABLE, StorageAway, _reason, connection
 from tests.support import azurite, forked
 from tests.support.effort import few_or_all
 from tests.support.object_server import SCHEMES, Bucket, bucket_of, environment
@@ -183,6 +183,15 @@ def test_a_list_of_many_pages_is_whole(bucket: Bucket, monkeypatch: pytest.Monke
     before = bucket.seen()["GET"]
     assert sorted(blobs.names("versions")) == sorted(f"{number}.json" for number in range(many))
     assert bucket.seen()["GET"] - before == (2 if many > 1000 else 1)
+
+
+@only("s3")
+def test_tries_last_longer_than_the_longest_patience(bucket: Bucket) -> None:
+    """As :func:`test_only_time_ends_the_tries`, by the settings that the library was given."""
+    given = connection(place_of(f"{bucket.url}/tries")).retry_config  # type: ignore[arg-type]
+    assert given is not None
+    shortest = given["backoff"]["init_backoff"]
+    assert given["max_retries"] * shortest > timedelta(seconds=LONGEST_PATIENCE)
 
 
 @pytest.mark.long

@@ -29,6 +29,20 @@ def test_the_third_of_rounds_epsilon_and_noise_follows_from_two() -> None:
         planned(**settings, noise_multiplier=0.5, epsilon_=0.01)
 
 
+def test_the_third_follows_from_two_without_sampling() -> None:
+    """As :func:`test_the_third_of_rounds_epsilon_and_noise_follows_from_two`, where nothing takes seconds."""
+    settings = {"population": 100_000, "weights": 15, "delta": 1e-6}
+    found = planned(**settings, noise_multiplier=40.0, epsilon_=2.0)
+    assert found.rounds > 1
+    assert planned(**settings, noise_multiplier=40.0, rounds=found.rounds).epsilon <= 2.0
+    assert planned(**settings, noise_multiplier=40.0, rounds=found.rounds + 1).epsilon > 2.0
+    assert planned(**settings, rounds=found.rounds, epsilon_=2.0).noise_multiplier == pytest.approx(40.0, rel=0.01)
+    with pytest.raises(InvalidSettings, match="give two of"):
+        planned(**settings, rounds=3)
+    with pytest.raises(InvalidSettings, match="a single round"):
+        planned(**settings, noise_multiplier=0.5, epsilon_=0.01)
+
+
 def test_contributions_bound_what_is_spent_whatever_the_number_of_rounds() -> None:
     one = planned(population=48_000, weights=15, rounds=48, contributions=1, epsilon_=1.0, delta=1e-6)
     assert one.noise_multiplier == pytest.approx(4.224679, abs=1e-5)  # Balle and Wang's analytic Gaussian

@@ -94,17 +94,23 @@ def test_a_refusal_without_end_is_cut_off() -> None:
         HttpHelper(server.url).answer(REQUEST, MOST)
 
 
-@pytest.mark.long
 def test_an_answer_that_drips_is_given_up() -> None:
     with (
-        helper_server(None, Said(200, bytes(120), drip=0.05)) as server,
-        pytest.raises(HelperUnavailable, match="was too slow to answer within 1 seconds"),
+        helper_server(None, Said(200, bytes(8), drip=0.05)) as server,
+        pytest.raises(HelperUnavailable, match=r"was too slow to answer within 0\.2 seconds"),
     ):
-        HttpHelper(server.url, patience=1.0).answer(REQUEST, MOST)
+        HttpHelper(server.url, patience=0.2).answer(REQUEST, MOST)
 
 
-@pytest.mark.long
-def test_a_helper_that_takes_nothing_is_given_up() -> None:
+def test_a_request_is_not_sent_on_once_its_time_is_over() -> None:
+    with helper_server(None, Said(202)) as server:
+        with pytest.raises(HelperUnavailable, match="too slow to answer|broke off"):
+            HttpHelper(server.url, patience=-1.0).answer(REQUEST, MOST)
+        assert server.asked == []
+
+
+def test_a_helper_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedping.server_jobs.round.helper_client.CONNECT_SECONDS", 0.2)
     with (
         socket.create_server(("127.0.0.1", 0)) as deaf,
         pytest.raises(HelperUnavailable, match=r"too slow to answer|cannot be reached, or broke off"),
