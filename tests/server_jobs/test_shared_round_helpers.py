@@ -104,7 +104,7 @@ def test_an_answer_that_drips_is_given_up() -> None:
 
 def test_a_request_is_not_sent_on_once_its_time_is_over() -> None:
     with helper_server(None, Said(202)) as server:
-        with pytest.raises(HelperUnavailable, match="too slow to answer|broke off"):
+        with pytest.raises(HelperUnavailable, match=r"too slow to answer|broke off"):
             HttpHelper(server.url, patience=-1.0).answer(REQUEST, MOST)
         assert server.asked == []
 
