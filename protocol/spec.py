@@ -245,7 +245,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
 
     def _check_names_of(self, constraint: Constraint) -> None:
         known = {span.feature.name for span in self.layout.spans} | {block.name for block in self.blocks}
-        unknown = [name for name in constraint.weights if name not in self.names and name not in known]
+        unknown = [name for name in getattr(constraint, "weights", ()) if name not in self.names and name not in known]
         if isinstance(constraint, NonNegative) and constraint.mode == "shift" and constraint.weights:
             raise InvalidSettings(
                 f"a constraint of model spec '{self.name}' has 'weights', and mode = \"shift\" moves all. Remove "

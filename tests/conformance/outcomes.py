@@ -19,7 +19,7 @@ from fedping.protocol.outcomes import (
     unlinked_id,
 )
 from fedping.protocol.spec import ModelSpec, Step, Weight
-from fedping.protocol.study import Arm, Line, Study, public_study
+from fedping.protocol.study import Arm, Line, Study, public_json, public_study
 from tests.conformance.draw import Draw
 
 HOUR = 3_600_000
@@ -58,7 +58,7 @@ def outcomes() -> dict[str, Any]:
     """Return a study, and by its outcomes what a client sends."""
     draw = Draw(2061)
     return {
-        "study": msgspec.to_builtins(public_study(study_of_outcomes())),
+        "study": msgspec.json.decode(public_json(public_study(study_of_outcomes()))),
         "clipped": [
             {"outcome": outcome.name, "value": value, "sent": outcome.clipped(value)}
             for outcome in OUTCOMES
