@@ -16,7 +16,7 @@ too (`fedping.protocol.encodings.own`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol  # noqa: F401 - the aliases of `link_ends` name Any in this module, too
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.link_ends import (

@@ -37,7 +37,7 @@ from fedping.protocol.storage.interface import (
 )
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta, UpdateVersion
+    import obstore
     from obstore.store import ObjectStore
 
 _T = TypeVar("_T")
@@ -109,19 +109,19 @@ class BucketStorage:
                     found.setdefault(way, []).append(name)
         return found
 
-    def _listed(self, folder: str, at_once: int) -> Iterator[list[ObjectMeta]]:
+    def _listed(self, folder: str, at_once: int) -> Iterator[list[obstore.ObjectMeta]]:
         """Yield the objects below a folder, ``at_once`` at a time; continue in place after a broken answer."""
         import obstore
 
         where = self._at(folder)
         last: str | None = None
-        pages: Iterator[list[ObjectMeta]] | None = None
+        pages: Iterator[list[obstore.ObjectMeta]] | None = None
 
-        def ask() -> list[ObjectMeta]:
+        def ask() -> list[obstore.ObjectMeta]:
             nonlocal pages
             if pages is None:
                 listing = obstore.list(self._objects, where.prefix or None, offset=last, chunk_size=at_once)
-                pages = iter(cast("Iterable[list[ObjectMeta]]", listing))
+                pages = iter(cast("Iterable[list[obstore.ObjectMeta]]", listing))
             try:
                 return next(pages, [])
             except Exception:
@@ -150,12 +150,12 @@ class BucketStorage:
             raise FileNotFoundError(f"there is no {self._at(key)}")
         return found["size"]
 
-    def _head(self, key: str) -> ObjectMeta | None:
+    def _head(self, key: str) -> obstore.ObjectMeta | None:
         import obstore
 
         where = self._at(key)
 
-        def ask() -> ObjectMeta | None:
+        def ask() -> obstore.ObjectMeta | None:
             try:
                 return obstore.head(self._objects, where.prefix)
             except FileNotFoundError as error:
@@ -299,16 +299,16 @@ class BucketStorage:
             raise FileNotFoundError(f"there is no {self._at(key)}")
         self._put(key, b"".join(parts), found)
 
-    def _put(self, key: str, data: bytes, instead_of: ObjectMeta | None) -> None:
+    def _put(self, key: str, data: bytes, instead_of: obstore.ObjectMeta | None) -> None:
         """Write an object; in place of the one that was seen, if that is not None and still there."""
         import obstore
         from obstore.exceptions import PreconditionError
 
         where = self._at(key)
-        mode: Literal["overwrite"] | UpdateVersion = "overwrite"
+        mode: Literal["overwrite"] | obstore.UpdateVersion = "overwrite"
         if instead_of is not None:
             seen = {"e_tag": instead_of["e_tag"], "version": instead_of["version"]}
-            mode = cast("UpdateVersion", {name: tag for name, tag in seen.items() if tag is not None})
+            mode = cast("obstore.UpdateVersion", {name: tag for name, tag in seen.items() if tag is not None})
 
         def ask() -> None:
             obstore.put(
@@ -407,7 +407,7 @@ def _gone_or_away(what: str, where: Bucket) -> Iterator[None]:
             raise FileNotFoundError(f"there is no {where}") from error
 
 
-def _name(found: ObjectMeta, folder: Bucket) -> str:
+def _name(found: obstore.ObjectMeta, folder: Bucket) -> str:
     """Return the path to an object from a folder; "" for the object by which web consoles mark the folder itself."""
     path = found["path"]
     return path if not folder.prefix else path.removeprefix(folder.prefix).removeprefix("/")
