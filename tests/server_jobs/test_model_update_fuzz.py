@@ -62,7 +62,7 @@ def ingest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestApp]:
 
 
 def check_row(row: dict[str, Any], payload: dict[str, Any]) -> None:
-    assert (row["examples"], row["loss"]) == (payload["examples"], payload["loss"])
+    assert (row["examples"], row["loss"]) == (payload["examples"], float(payload["loss"]))
     assert row["confusion"] == payload.get("confusion")
     if payload["update"] is None:
         assert (row["update"], row["update_encoding"]) == (None, None)
