@@ -128,7 +128,8 @@ class Compactor:
         for source in sources:
             keep(self._settings.quarantine, source.pieces)
         tables = [source.records for source in sources if source.records is not None]
-        landed = self._land(pa.concat_tables(tables).combine_chunks(), chosen) if tables else 0
+        records = pa.concat_tables(tables, promote_options="default").combine_chunks() if tables else None
+        landed = 0 if records is None else self._land(records, chosen)
         self._count(sources, landed)
         for path in chosen:
             path.unlink(missing_ok=True)

@@ -147,6 +147,19 @@ def test_a_study_without_later_outcomes_takes_no_such_ping(ingest: IngestApp) ->
     assert ingest.post(f"/submit/{SHOP}/outcome/2/{uuid.uuid4()}", b"{}").status_code == 404
 
 
+def test_segments_with_other_outcomes_land_in_one_pass(tmp_path: Path) -> None:
+    """As two workers leave them, of which each has been told of another outcome."""
+    ingest = ingest_app(tmp_path, others=[shop_study()], roll_bytes=1)
+    assert post(ingest, *paid_json(str(uuid.uuid4()))) == (200, "")
+    assert post(ingest, outcome_json(returned=True)) == (200, "")
+    assert post(ingest, list_json(basket=True)) == (200, "")
+    assert post(ingest, list_json(device="phone")) == (200, "")
+    ingest.land()
+    assert sum(len(rows([path])) for path in outcome_paths(ingest.settings.landing)) == 2
+    found = rows(list_paths(ingest.settings.landing))
+    assert {(row["basket"], row["device"]) for row in found} == {(True, None), (None, "phone")}
+
+
 def test_a_repetition_lands_once(ingest: IngestApp) -> None:
     choice = str(uuid.uuid4())
     for _ in range(2):
