@@ -195,7 +195,7 @@ def test_it_says_when_the_server_is_away_and_goes_on_when_it_is_back(server: Ing
     is_clean(page)
     server.start()
     expect(page.locator("#notice")).to_be_hidden()
-    expect(page.locator("#answer")).to_contain_text("200 means")
+    expect(page.locator("#answer")).to_contain_text("200 means", timeout=4 * PATIENCE)  # waits double while it is away
     server.flush()
     assert len(landed_rows(server.landing)) == 1
     chromium.forgive("ERR_CONNECTION_REFUSED")
