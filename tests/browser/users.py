@@ -163,11 +163,16 @@ class FirefoxUser(User):
 
     def type(self, text: str) -> list[str]:
         self._turn_to(self._typing)
-        self._firefox.clear()
-        self._firefox.type(KEYWORD + text)
-        rows = [row.content for row in self._firefox.rows() if row.kind == "UrlbarProviderOmnibox"]
-        assert self._firefox.bar() == KEYWORD + text
-        return [content.removeprefix(KEYWORD) for content in rows[1:]]
+
+        def rows() -> list[str]:
+            # Typed again if need be: a page that finishes loading takes the text away from the address bar.
+            self._firefox.clear()
+            self._firefox.type(KEYWORD + text)
+            shown = [row.content for row in self._firefox.rows() if row.kind == "UrlbarProviderOmnibox"]
+            return shown if self._firefox.bar() == KEYWORD + text else []
+
+        _, *pages = wait_for(rows, f"{KEYWORD + text!r} in the address bar")
+        return [content.removeprefix(KEYWORD) for content in pages]
 
     def choose(self, place: int) -> None:
         for _ in range(place + 1):
