@@ -250,6 +250,8 @@ class _Conversion:
         received = values.pop("received_at", now_ms)
         if received > now_ms:
             raise _Unfit("received_in_future", "'received_at' is in the future; correct it, or leave it out")
+        if received < 0:  # what no day or timestamp holds would keep its whole segment from landing
+            raise _Unfit("received_before_1970", "'received_at' is before 1970; correct it, or leave it out")
         own, client = values.pop("document_id", None), values.pop("client_id", None)
         if self._columns:
             shared = {name: value for name, value in values.items() if name not in self._columns}
@@ -273,7 +275,10 @@ class _Conversion:
                 raise _Unfit("no_key", f"its key column '{missing}' is empty, so nothing identifies it")
             own = str(uuid5(self._namespace, json.dumps([column, *(str(row[name]) for name in self._request.key)])))
         head = {"documentId": own, "clientId": client, "type": self._document.name}
-        return msgspec.json.encode({**{name: value for name, value in head.items() if value}, "payload": payload})
+        try:
+            return msgspec.json.encode({**{name: value for name, value in head.items() if value}, "payload": payload})
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _Unfit("not_a_ping", f"it has a value that no ping has ({error})") from None
 
     def _value(self, name: str, value: Any) -> Any:
         """Return a value as JSON has it; raise :class:`_Unfit` if that would lose something."""
@@ -283,12 +288,13 @@ class _Conversion:
         if pa.types.is_timestamp(kind):
             return _milliseconds(name, value)
         if pa.types.is_integer(kind) and not isinstance(value, bool | int | str):
-            whole = float(value)
+            whole = _number(name, value)
             if not whole.is_integer():
                 raise _Unfit("not_whole", f"'{name}' is {value}, which is no whole number")
             return int(whole)
         if pa.types.is_floating(kind) and not isinstance(value, bool | int | str):
-            return float(value) if math.isfinite(float(value)) else None
+            number = _number(name, value)
+            return number if math.isfinite(number) else None
         return value
 
     def _id(self, name: str, value: Any) -> str:
@@ -301,6 +307,10 @@ class _Conversion:
         if value is None:
             return None
         if encoding != DENSE:
+            if not isinstance(value, bytes):
+                raise _Unfit(
+                    "update_bytes", f"'update' in the encoding {encoding} has to be bytes, as Parquet has them"
+                )
             return {"encoding": encoding, "payload": base64.b64encode(value).decode()}
         if isinstance(value, bytes):
             if len(value) % 4:
@@ -309,10 +319,17 @@ class _Conversion:
         return value
 
 
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _Unfit("no_number", f"'{name}' is no number") from None
+
+
 def _milliseconds(name: str, value: Any) -> int:
     if isinstance(value, datetime):
         return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return int(value)
     try:
         read = datetime.fromisoformat(str(value))
@@ -338,7 +355,7 @@ def _rows_of(path: Path) -> Iterator[list[dict[str, Any]]]:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(ROWS):
                 yield _plain(batch).to_pylist()
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, OverflowError, LookupError) as error:  # times beyond Python's, unknown zones
         raise _unreadable(path, error) from error
 
 
@@ -368,7 +385,7 @@ def _json_rows(path: Path) -> Iterator[list[dict[str, Any]]]:
                 continue
             try:
                 rows.append(msgspec.json.decode(line, type=dict[str, Any]))
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 raise FedpingError(f"{path}:{number}: the line is no JSON object ({error}). Correct it") from error
             if len(rows) == ROWS:
                 yield rows

@@ -298,3 +298,38 @@ def test_a_column_of_another_type_in_the_second_file_is_told_before_anything_lan
     assert imported(ingest, str(tmp_path / "c.parquet"), "--key", "event") == 1
     assert "can't be read as Parquet" in capsys.readouterr().err
     assert landed_ids(ingest.settings.landing) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("place", [1], "no_number"),
+        ("loss", {"a": 1}, "no_number"),
+        ("seen_at", -(10**19), "received_before_1970"),
+        ("seen_at", -1e30, "received_before_1970"),
+        ("update_encoding", "signs", "update_bytes"),
+    ],
+)
+def test_a_hostile_row_is_left_out_and_the_others_land(
+    ingest: IngestApp, tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str, value: Any, reason: str
+) -> None:
+    lines = [{**row, "seen_at": 1_700_000_000_000} for row in rows(count=3)]
+    lines[2] |= {column: value}
+    path = tmp_path / "hostile.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    assert imported(ingest, str(path), "--key", "event", "--json") == 0
+    found = told(capsys)
+    assert (found["pings"], found["left_out"]) == (2, {reason: 1})
+    assert len(landed_ids(ingest.settings.landing)) == 2
+
+
+@pytest.mark.parametrize("times", [pa.array([-(2**62)], pa.timestamp("us")), pa.array([0], pa.timestamp("us", "No/W"))])
+def test_times_that_python_does_not_hold_are_told(ingest: IngestApp, tmp_path: Path, times: pa.Array) -> None:
+    table = pa.Table.from_pylist(rows(count=1))
+    pq.write_table(table.set_column(table.schema.get_field_index("seen_at"), "seen_at", times), tmp_path / "a.parquet")
+    assert imported(ingest, str(tmp_path / "a.parquet"), "--key", "event") == 1
+
+
+def test_json_of_any_depth_is_refused(ingest: IngestApp, tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text('{"event": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    assert imported(ingest, str(tmp_path / "deep.jsonl"), "--key", "event", mapped=False) == 1
