@@ -421,7 +421,7 @@ def _widest(column: pa.Array) -> int:
         return 8 * int(pc.max(pc.list_value_length(column)).as_py() or 0)
     if any(is_kind(kind) for is_kind in (pa.types.is_binary, pa.types.is_string, pa.types.is_large_string)):
         return int(pc.max(pc.binary_length(column)).as_py() or 0)
-    return 8 + column.nbytes // max(1, len(column))
+    return 8 + int(column.nbytes) // max(1, len(column))
 
 
 def _unreadable(path: Path, error: Exception) -> FedpingError:
