@@ -57,13 +57,12 @@ class ListPings:
             self.losses.tolist(),
             visits.chosen.tolist(),
             visits.shown.tolist(),
-            visits.seen.tolist(),
             visits.swapped.tolist(),
             visits.of_chosen(visits.pinned).tolist(),
             strict=True,
         )
-        for row, (client, update, loss, place, shown, seen, swapped, pinned) in enumerate(columns):
-            fields: dict[str, Any] = {"loss": loss, "place": place + 1, "candidates": shown, "seen": seen}
+        for row, (client, update, loss, place, shown, swapped, pinned) in enumerate(columns):
+            fields: dict[str, Any] = {"loss": loss, "place": place + 1, "candidates": shown, "seen": shown}
             fields["swapped"] = swapped
             if place >= 0:
                 fields["pinned"] = pinned

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ MOST_BYTES = 2**30
 
 MOST_CANDIDATES = 1000
 """Maximum number of items that a query finds."""
+
+Fields: TypeAlias = Mapping[str, Sequence[Feature]]
+"""The fields of a table, each with the features that read it."""
 
 _QUERY, _ITEMS = range(2)
 
@@ -158,7 +161,7 @@ def _from_tables(spec: ModelSpec, rehearsal: Rehearsal) -> TableItems:
         if rehearsal.candidates is not None:
             found = _found(rehearsal, items[rehearsal.key], queries[rehearsal.candidates])
     elif of_queries:
-        name, feature = next(iter(of_queries.items()))
+        name, (feature, *_) = next(iter(of_queries.items()))
         raise InvalidSettings(
             f"feature '{feature.name}' reads the field '{name}' of the query. Give a table of 'queries' that has it"
         )
@@ -178,20 +181,20 @@ def _from_tables(spec: ModelSpec, rehearsal: Rehearsal) -> TableItems:
     )
 
 
-def _fields(spec: ModelSpec) -> tuple[dict[str, Feature], dict[str, Feature]]:
-    """Return the fields of items and of queries that features read, each with the first feature that does."""
-    of_items: dict[str, Feature] = {}
-    of_queries: dict[str, Feature] = {}
+def _fields(spec: ModelSpec) -> tuple[Fields, Fields]:
+    """Return the fields of items and of queries."""
+    of_items: dict[str, list[Feature]] = {}
+    of_queries: dict[str, list[Feature]] = {}
     for feature in spec.features:
         if isinstance(feature, Equal | Product):
-            of_items.setdefault(feature.item, feature)
-            of_queries.setdefault(feature.query, feature)
+            of_items.setdefault(feature.item, []).append(feature)
+            of_queries.setdefault(feature.query, []).append(feature)
         elif not isinstance(feature, Cross):
-            (of_queries if of_query(feature) else of_items).setdefault(feature.key, feature)
+            (of_queries if of_query(feature) else of_items).setdefault(feature.key, []).append(feature)
     return of_items, of_queries
 
 
-def _read(path: Path, fields: Mapping[str, Feature], others: Sequence[str]) -> dict[str, list[Any]]:
+def _read(path: Path, fields: Fields, others: Sequence[str]) -> dict[str, list[Any]]:
     """Return a table's columns of fields and others, each value as features take it.
 
     Raises:
@@ -206,24 +209,25 @@ def _read(path: Path, fields: Mapping[str, Feature], others: Sequence[str]) -> d
         if name not in names:
             raise InvalidSettings(f"{path} has no column '{name}'; it has {', '.join(names)}")
         columns[name] = table[name].to_pylist()
-    texts = [name for name, feature in fields.items() if name in names and isinstance(feature, Category | Hashed)]
-    spelled = spellings(path, table, texts)
-    for name, feature in fields.items():
+    texts = [name for name, of in fields.items() if all(isinstance(each, Category | Hashed | Equal) for each in of)]
+    spelled = spellings(path, table, [name for name in texts if name in names])
+    for name, of in fields.items():
         if name in names:
             columns[name] = (spelled.get(name, table[name])).to_pylist()
         elif parts := [each for each in names if each.startswith(f"{name}.")]:
             rows = zip(*(table[part].to_pylist() for part in parts), strict=True)
             keys = [part.removeprefix(f"{name}.") for part in parts]
             columns[name] = [dict(zip(keys, row, strict=True)) for row in rows]
-        elif not getattr(feature, "missing", False):
+        elif needs := next((feature for feature in of if not getattr(feature, "missing", False)), None):
             raise InvalidSettings(
-                f"{path} has no column '{name}', which feature '{feature.name}' reads; it has {', '.join(names)}. Add "
+                f"{path} has no column '{name}', which feature '{needs.name}' reads; it has {', '.join(names)}. Add "
                 "the column, or set missing = true for the feature"
             )
         else:
             continue
         columns[name] = [dict(value) if isinstance(value, list) else value for value in columns[name]]
-        _check(path, name, feature, columns[name])
+        for feature in of:
+            _check(path, name, feature, columns[name])
     return columns
 
 

@@ -39,13 +39,12 @@ _TASTE = 2**30
 
 @dataclass(frozen=True)
 class Visits:
-    """N lists as users saw them, and what they chose.
+    """N lists as users saw them, all items of each on the screen, and what they chose.
 
     Attributes:
         at, value: positions and values of the items in displayed order, shape (N, c, S).
         shown: the number of items, shape (N,).
         chosen: the place of the chosen item, from 0; -1 for none, shape (N,).
-        seen: the number of items that the user has seen, from the top, shape (N,).
         pinned: the items that were pinned, shape (N, c).
         swapped: whether two neighbours had changed places, shape (N,).
         utility: what each item is worth to the user, minus infinity in the padding, shape (N, c).
@@ -55,7 +54,6 @@ class Visits:
     value: FloatArray
     shown: NDArray[np.intp]
     chosen: NDArray[np.intp]
-    seen: NDArray[np.intp]
     pinned: NDArray[np.bool_]
     swapped: NDArray[np.bool_]
     utility: FloatArray
@@ -85,16 +83,14 @@ class Visits:
             self.value,
             self.chosen,
             self.shown,
-            self.seen,
+            self.shown,
             self.pinned,
             np.ones(len(self), np.int64),
         )
 
 
-def chosen(
-    look: Look, utility: FloatArray, gumbel: FloatArray, considered: FloatArray
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the place of the chosen item in each list, -1 for none, and how many items were seen, both shape (N,).
+def chosen(look: Look, utility: FloatArray, gumbel: FloatArray, considered: FloatArray) -> NDArray[np.intp]:
+    """Return the place of the chosen item in each list, -1 for none, shape (N,).
 
     Users see ``all`` items and take the best; by ``place``, an item's appeal is whether it is attractive, times
     1 / place^1.35; they ``consider`` each item with chance 1 / place^0.82 and take the best of these; or they look from
@@ -119,9 +115,7 @@ def chosen(
         case "cascade":
             appeal = np.where(CASCADE_SLOPE * known + gumbel > ENOUGH, -place.astype(np.float64), -np.inf)
     appeal = np.where(there, appeal, -np.inf)
-    best = np.where(np.isneginf(appeal).all(axis=1), NOTHING_CHOSEN, np.argmax(appeal, axis=1))
-    shown = there.sum(axis=1)
-    return best, np.where((look == "cascade") & (best >= 0), best + 1, shown)
+    return np.where(np.isneginf(appeal).all(axis=1), NOTHING_CHOSEN, np.argmax(appeal, axis=1))
 
 
 @dataclass(frozen=True)
@@ -172,11 +166,11 @@ class Users:
         noise = uniforms(child_keys(keys, _NOISE), order.shape[1])
         gumbel = -np.log(-np.log(noise * (1 - 2e-9) + 1e-9)) * self.rehearsal.noise
         considered = uniforms(child_keys(keys, _CONSIDERED), order.shape[1])
-        choice, seen = chosen(self.rehearsal.look, utility, gumbel, considered)
+        choice = chosen(self.rehearsal.look, utility, gumbel, considered)
         if self.rehearsal.leave:
             choice = np.where(uniforms(child_keys(keys, _LEFT), 1)[:, 0] < self.rehearsal.leave, NOTHING_CHOSEN, choice)
         row = np.arange(len(order))[:, None]
-        return Visits(at[row, order], value[row, order], shown, choice, seen, pinned, swapped, utility)
+        return Visits(at[row, order], value[row, order], shown, choice, pinned, swapped, utility)
 
     def utilities(self, lists: Lists, iteration: int) -> FloatArray:
         """Return what each item is worth to a user of average taste, minus infinity in the padding, shape (N, c)."""
@@ -253,7 +247,7 @@ class VisitData:
             laid(found.chosen),  # type: ignore[arg-type]
             there.astype(np.float64),
             laid(found.shown),  # type: ignore[arg-type]
-            laid(found.seen),  # type: ignore[arg-type]
+            laid(found.shown),  # type: ignore[arg-type]
             laid(found.pinned),  # type: ignore[arg-type]
         )
 
