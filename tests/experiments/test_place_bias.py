@@ -17,9 +17,9 @@ def test_offsets_of_places_learn_what_a_naive_loss_does_not() -> None:
 @pytest.mark.parametrize(
     ("learner", "shares"),
     [
-        ("softmax", {"place": 0.71, "consideration": 0.77, "cascade": 0.60}),
-        ("hinge", {"place": 0.76, "consideration": 0.81, "cascade": 0.58}),
-        ("softmax with places", {"place": 0.991, "consideration": 0.992, "cascade": 0.98}),
+        ("softmax", {"place": 0.71, "consider": 0.77, "cascade": 0.60}),
+        ("hinge", {"place": 0.76, "consider": 0.81, "cascade": 0.58}),
+        ("softmax with places", {"place": 0.991, "consider": 0.992, "cascade": 0.98}),
     ],
 )
 def test_the_shares_of_the_gain_are_as_published(learner: str, shares: dict[str, float]) -> None:

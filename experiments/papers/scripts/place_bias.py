@@ -6,7 +6,7 @@ Items have six normal numbers, and lists ten items in the order of a worse model
 the truth. Users look in one of three ways, and choose once a list:
 
 - ``place``: by an item's appeal times a factor that falls with its place: 1 / place^1.35;
-- ``consideration``: the best, with noise, of the items that they consider, each with chance 1 / place^0.82;
+- ``consider``: the best, with noise, of the items that they consider, each with chance 1 / place^0.82;
 - ``cascade``: from the top down, the first item that is good enough, with more noise.
 
 The gain is in the true utility of the item on top: 0 is production's, 1 that of the truth. A second table is of a flag,
@@ -16,7 +16,7 @@ The gain is in the true utility of the item on top: 0 is production's, 1 that of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import click
 import numpy as np
@@ -25,13 +25,15 @@ from numpy.typing import NDArray
 from fedping.client_sim.features import numbers, vectors
 from fedping.client_sim.features.vectors import Lists
 from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.rehearsal.settings import Look
+from fedping.client_sim.rehearsal.users import chosen
 from fedping.protocol.features import Number
 from fedping.protocol.pipeline import Pipeline, RProp
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line
 from fedping.server_jobs.optimize import first_state, step_arrays
 
-Looks = Literal["place", "consideration", "cascade"]
+LOOKS: tuple[Look, ...] = ("place", "consider", "cascade")
 
 ITEMS, NUMBERS = 10, 6
 SHARPNESS = 2.5
@@ -59,19 +61,11 @@ def weights_of(rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     return truth, 0.5 * truth + np.sqrt(0.75) * other / np.linalg.norm(other)
 
 
-def chosen(rng: np.random.Generator, utility: FloatArray, looks: Looks) -> NDArray[np.intp]:
+def choices(rng: np.random.Generator, utility: FloatArray, look: Look) -> NDArray[np.intp]:
     """Return the place of the item that is chosen in each list, -1 for none; ``utility`` has shape (N, items)."""
-    place = np.arange(1, utility.shape[1] + 1)
     noise = rng.gumbel(size=utility.shape)
-    if looks == "place":
-        appeal = noise - np.log1p(np.exp(2 - utility)) - 1.35 * np.log(place)
-    elif looks == "consideration":
-        appeal = np.where(rng.random(utility.shape) < place**-0.82, utility + noise, -np.inf)
-    else:
-        enough = 0.6 * utility + noise > 1.15
-        appeal = np.where(enough, -place, -np.inf)
-    best: NDArray[np.intp] = np.argmax(appeal, axis=1)
-    return np.where(np.isneginf(appeal).all(axis=1), -1, best)
+    considered = rng.random(utility.shape) if look == "consider" else np.zeros(utility.shape)
+    return chosen(look, utility, noise, considered)
 
 
 def lists_from(x: FloatArray, y: NDArray[np.intp]) -> Lists:
@@ -101,14 +95,14 @@ def gain(weights: FloatArray, truth: FloatArray, production: FloatArray) -> floa
     return float((on_top[1] - on_top[0]) / (on_top[2] - on_top[0]))
 
 
-def share_learned(looks: Looks, learner: str, seed: int, lists: int = 20_000, rounds: int = 90) -> float:
+def share_learned(look: Look, learner: str, seed: int, lists: int = 20_000, rounds: int = 90) -> float:
     """Return the share of the possible gain that a learner of :data:`LEARNERS` learns."""
     rng = np.random.default_rng(seed)
     truth, production = weights_of(rng)
     x = rng.normal(size=(lists, ITEMS, NUMBERS))
     order = np.argsort(-(x @ production), axis=1, kind="stable")
     x = np.take_along_axis(x, order[..., None], axis=1)
-    y = chosen(rng, SHARPNESS * (x @ truth), looks)
+    y = choices(rng, SHARPNESS * (x @ truth), look)
     spec = spec_of(NUMBERS, **LEARNERS[learner])
     return gain(learned(spec, lists_from(x, y), rounds)[:NUMBERS], truth, production)
 
@@ -129,7 +123,7 @@ def sponsored_weight(places: int, seed: int, lists: int = 20_000, rounds: int = 
     pinned_at = np.argmax(x[..., -1], axis=1)  # the first sponsored item, or the item on top
     order = np.argsort(np.arange(ITEMS) != pinned_at[:, None], axis=1, kind="stable")
     x = np.take_along_axis(x, order[..., None], axis=1)
-    y = chosen(rng, SHARPNESS * (x @ truth), "place")
+    y = choices(rng, SHARPNESS * (x @ truth), "place")
     found = lists_from(x, y)
     if pinned:
         is_pinned = np.zeros((ITEMS, lists), np.bool_)
@@ -142,7 +136,7 @@ def sponsored_weight(places: int, seed: int, lists: int = 20_000, rounds: int = 
 def table(seeds: Sequence[int]) -> dict[str, list[float]]:
     """Return by learner the mean shares for each way to look."""
     return {
-        learner: [float(np.mean([share_learned(looks, learner, seed) for seed in seeds])) for looks in get_args(Looks)]
+        learner: [float(np.mean([share_learned(look, learner, seed) for seed in seeds])) for look in LOOKS]
         for learner in LEARNERS
     }
 
@@ -151,7 +145,7 @@ def table(seeds: Sequence[int]) -> dict[str, list[float]]:
 @click.option("--seeds", default=5, show_default=True, help="Number of repetitions.")
 def main(seeds: int) -> None:
     """Print both tables."""
-    click.echo(f"{'':22}" + "".join(f"{looks:>15}" for looks in get_args(Looks)))
+    click.echo(f"{'':22}" + "".join(f"{look:>15}" for look in LOOKS))
     for learner, shares in table(range(seeds)).items():
         click.echo(f"{learner:22}" + "".join(f"{share:15.3f}" for share in shares))
     for what, places, pinned in (("not said", 0, False), ("left out", 0, True), ("with places", ITEMS, True)):
