@@ -1,6 +1,7 @@
 """The lift of means and ratios: Fieller's interval, the adjustment by the time before, and caps."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +13,16 @@ from fedping.analysis.statistics import (
     adjusted,
     cap_of,
     capped,
+    confidence_sequence,
     level_of_mean,
     level_of_ratio,
     lift,
     mean_difference,
 )
 from fedping.analysis.statistics.lift import fieller
+from fedping.analysis.study import Metric
+from fedping.analysis.verdict import Comparison, Plan, compare
+from tests.support.verdicts import metric_tally
 
 
 def mean_of(values: np.ndarray):  # type: ignore[no-untyped-def]
@@ -150,3 +155,35 @@ def test_a_cap_is_the_value_of_its_rank(share: float, cap: float) -> None:
 def test_ranks_of_decimal_shares_are_not_one_too_high() -> None:
     counts = ValueCounts.of(np.arange(1, 101))
     assert [cap_of(counts, k / 100) for k in range(1, 100)] == list(range(1, 100))
+
+
+SECONDS = Metric("seconds", "seconds", "had less", "had more", better=None, digits=4, wide=(0.0, 600.0))
+
+
+def looked_at(a: np.ndarray, b: np.ndarray, metric: Metric = SECONDS) -> Comparison:
+    """Return an interim look at two arms of one value a client."""
+    tallies = [replace(metric_tally(arm[:, None]), first=ValueCounts.of(arm)) for arm in (a, b)]
+    plan = Plan(metrics=(metric,), pairs=(("treatment", "control"),), interim=True)
+    return compare(plan, [(metric, plan.pairs[0], *tallies)])[0]
+
+
+def test_wide_bounds_decide_before_there_are_many_clients_and_the_other_interval_after() -> None:
+    rng = np.random.default_rng(9)
+    early = looked_at(rng.integers(400, 600, 60) * 1.0, rng.integers(0, 200, 60) * 1.0)
+    assert (early.finding, early.shortage) == ("more", None)
+    assert early.sequence is not None
+    assert math.isfinite(early.sequence.high)
+    unbounded = looked_at(rng.integers(400, 600, 60) * 1.0, rng.integers(0, 200, 60) * 1.0, replace(SECONDS, wide=None))
+    assert (unbounded.finding, unbounded.shortage is None) == ("inconclusive", False)
+    late = looked_at(rng.exponential(20, 4000).round(1), rng.exponential(20, 4000).round(1))
+    half = confidence_sequence(*(ValueCounts.of(rng.exponential(20, 4000).round(1)) for _ in range(2)), 0.975)
+    assert late.sequence is not None
+    assert late.sequence.high - late.sequence.low == pytest.approx(half.high - half.low, rel=0.1)
+
+
+def test_a_lift_has_no_interval_at_an_interim_look() -> None:
+    rng = np.random.default_rng(10)
+    look = looked_at(rng.integers(0, 600, 300) * 1.0, rng.integers(0, 600, 300) * 1.0)
+    assert look.effect is not None
+    assert (look.effect.lift.reason, math.isinf(look.effect.lift.relative.high)) == ("interim", True)
+    assert look.effect.lift.difference == look.sequence
