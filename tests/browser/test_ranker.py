@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from fedping.server_jobs.round import RoundOptions, engine_named, run_round
 from tests.browser.harness.chromium import Pages
 from tests.browser.harness.waiting import wait_for
 from tests.browser.pages import Web, serving
-from tests.browser.tools import landed_rows
+from tests.browser.tools import BROWSER, landed_rows
 from tests.support.ingest_server import IngestServer, running_ingest
 from tests.support.versions import WHEN
 
@@ -214,3 +215,32 @@ def test_a_study_of_another_kind_is_told_and_the_page_ranks_as_before(shop: Shop
     shop.web.instead[published] = json.dumps({"name": "shop", "pings": "frecency-update"}).encode()
     page = shop.open()
     assert page.evaluate("[shop.trouble.code, list.items.length, list.choose(products[0])]")[:2] == ["study_unfit", 10]
+
+
+def test_the_page_of_the_documentation_works(shop: Shop) -> None:
+    """Its blocks as they are written, but for the address and where the module lies."""
+    text = (BROWSER.parent / "docs" / "ranker.md").read_text()
+    page, later = re.findall(r"```(?:html|js)\n(.*?)```", text, re.DOTALL)[:2]
+    assert len(page.splitlines()) + len(later.splitlines()) <= 30
+    page = page.replace("https://telemetry.example.org", shop.web.relay).replace("./fedping/ranker.js", "/ranker.js")
+    products = [{"title": f"no. {i}", "shop_score": i, "price": 5 + i, "brand": "a"} for i in range(30)]
+    shop.web.more["/products.json"] = json.dumps(products)
+    script = page.partition('<script type="module">')[2].partition("</script>")[0]
+    script = script.replace("let shown;", "window.shop = shop; let shown;")
+    shop.web.more["/docs.html"] = '<ol id="list"></ol><script type="module" src="docs.js"></script>'
+    shop.web.more["/docs.js"] = script
+    opened = shop.chromium.new_page(f"{shop.web.address}/shop.html")
+    opened.evaluate("localStorage.clear(); localStorage.setItem('consent', 'yes')")
+    opened.goto(f"{shop.web.address}/docs.html")
+    opened.wait_for_function("document.querySelectorAll('li').length === 20")
+    opened.evaluate("async () => { await shop.ready }")
+    opened.reload()
+    opened.wait_for_function("document.querySelectorAll('li').length === 20")
+    opened.get_by_text("no. 27", exact=True).click()
+    opened.evaluate("() => { " + later + " }")
+    opened.evaluate("async () => { await shop.deliver() }")
+    shop.server.flush()
+    (row,) = landed_rows(shop.landing).values()
+    assert (row["place"], row["candidates"], row["basket"], row["model_version"]) == (3, 20, True, 0)
+    (outcome,) = shop.outcomes()
+    assert outcome["paid"] == 49.9
