@@ -17,7 +17,7 @@
  * @typedef {import("./models/pages.js").Page} Page
  * @typedef {import("./models/pages.js").Visit} Visit
  * @typedef {import("./models/ranking_model.js").RankingModel} RankingModel
- * @typedef {import("./study/learning.js").Role} Role
+ * @typedef {import("./study/parts.js").Role} Role
  * @typedef {import("./study/learning.js").Shown} Shown
  * @typedef {import("./study/ping.js").Observed} Observed
  * @typedef {import("./study/ping.js").Ping} Ping
@@ -26,9 +26,9 @@
  * @typedef {import("./study/study.js").PublicStudy} PublicStudy
  * @typedef {import("./study/study.js").Staged} Staged
  * @typedef {import("./study/study.js").Version} Version
- * @typedef {import("./study/upload.js").ClientEnd} ClientEnd
- * @typedef {import("./study/upload.js").EncodedUpdate} EncodedUpdate
- * @typedef {import("./study/upload.js").UploadLink} UploadLink
+ * @typedef {import("./study/links.js").ClientEnd} ClientEnd
+ * @typedef {import("./study/links.js").EncodedUpdate} EncodedUpdate
+ * @typedef {import("./study/links.js").UploadLink} UploadLink
  */
 
 export { Client } from "./client.js";
@@ -48,5 +48,6 @@ export { learned, ranked, roleIn, scoresFor } from "./study/learning.js";
 export { CLIENT_VERSION, PING_TYPE, PING_VERSION, PRIVATE_TYPE, pingOf } from "./study/ping.js";
 export { personalTrouble } from "./study/personal/personal.js";
 export { guaranteeInWords, privacyTrouble } from "./study/privacy/guarantee.js";
-export { NO_VERSION, PRODUCT_SPEC, readModel, readStudy, stagedIn, startWeights } from "./study/study.js";
+export { PRODUCT_SPEC, readStudy } from "./study/pages.js";
+export { NO_VERSION, readModel, stagedIn, startWeights } from "./study/study.js";
 export { registerLink, sentUpdate } from "./study/upload.js";

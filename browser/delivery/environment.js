@@ -12,12 +12,16 @@
  * @property {((url: string, body: Blob) => boolean) | null} sendBeacon
  * @property {(leave: () => void, back: () => void) => () => void} onLeaving Calls `leave` when the page is hidden and
  *   `back` when it is seen again; returns what ends that.
+ * @property {() => Promise<boolean>} [restful] Whether the connection is not metered; once the page is idle.
  */
 
 import { onLeaving } from "./leaving.js";
 
 /** The longest that a browser waits, in milliseconds, about 25 days: it does at once what is to be done after a longer time. */
 const LONGEST_TIMER = 2 ** 31 - 1;
+
+/** The longest that a page is waited for to be idle, in milliseconds. */
+const IDLE = 60_000;
 
 /**
  * The browser's own.
@@ -35,11 +39,28 @@ export function browserEnvironment() {
     randomBytes: (count) => crypto.getRandomValues(new Uint8Array(count)),
     keepalive: typeof Request === "function" && "keepalive" in Request.prototype,
     sendBeacon: hasBeacon ? (url, body) => navigator.sendBeacon(url, body) : null,
+    restful: async () => isUnmetered(navigator) && (await idle()),
     onLeaving: (leave, back) => {
       const { document, window } = globalThis; // which the background script of an extension may be without
       return document && window ? onLeaving(document, window, leave, back) : () => {};
     },
   };
+}
+
+/**
+ * Whether nobody pays for each byte, as far as the browser says: only those of Chromium do.
+ *
+ * @param {any} navigator
+ */
+function isUnmetered(navigator) {
+  const { saveData = false, type } = navigator?.connection ?? {};
+  return !saveData && type !== "cellular";
+}
+
+/** Returns true once the page has nothing to do; at once where the browser cannot say. */
+async function idle() {
+  const { requestIdleCallback } = globalThis;
+  return requestIdleCallback === undefined || new Promise((done) => requestIdleCallback(() => done(true), { timeout: IDLE }));
 }
 
 /**

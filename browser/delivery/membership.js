@@ -2,24 +2,18 @@
 /**
  * Who a client is in a study, and the model that it holds: fetched, kept, and found again by the next page.
  *
+ * @import { Parts } from "../study/parts.js"
  * @import { Arm, PublicStudy, Version } from "../study/study.js"
  * @import { Environment } from "./environment.js"
  * @import { Outcome } from "./poller.js"
+ * @import { PrivateLine } from "./private_line.js"
  * @import { ForgivingStorage } from "./storage.js"
  */
 
-import { fromHex, toHex } from "../study/bytes.js";
 import { enrol, stagedFor } from "../study/enrolment.js";
-import { roleIn } from "../study/learning.js";
-import { PRIVATE_TYPE } from "../study/ping.js";
-import { promiseOf } from "../study/privacy/guarantee.js";
-import { SECRET_BYTES, hasTurn } from "../study/privacy/ids.js";
-import { canShare } from "../study/sharing/sealing.js";
-import { NO_VERSION, readModel, readStudy, stagedIn, startWeights } from "../study/study.js";
-import { Contributions } from "./contributions.js";
+import { NO_VERSION, PRIVATE_TYPE, readModel, roleOf, stagedIn, startWeights, studyOf } from "../study/study.js";
 import { uuid } from "./environment.js";
 import { fetchJson } from "./fetching.js";
-import { Sharing } from "./sharing.js";
 import { then } from "./storage.js";
 
 export class Membership {
@@ -42,8 +36,11 @@ export class Membership {
    * @param {string} settings.prefix Of the keys in the storage.
    * @param {Environment} settings.environment
    * @param {(what: string) => void} settings.notice Told why nothing is sent, once.
+   * @param {Parts} settings.parts What this client can do.
+   * @param {PrivateLine | null} settings.privateLine Its part in private lines, if it can have one.
+   * @param {() => boolean | Promise<boolean>} [settings.isMarked] Whether there is a newer mark of having forgotten.
    */
-  constructor({ ingest, study, storage, prefix, environment, notice }) {
+  constructor({ ingest, study, storage, prefix, environment, notice, parts, privateLine, isMarked = () => false }) {
     this.models = `${ingest}/models/${study}`;
     this.name = study;
     this.storage = storage;
@@ -51,13 +48,19 @@ export class Membership {
     this.environment = environment;
     /** @type {string | null} A UUID drawn at random, for this study alone; null before the study was fetched. */
     this.clientId = null;
-    /** @type {Uint8Array | null} What the ids for versions of private lines are made of; of other studies null. */
-    this.secret = null;
-    this.contributions = new Contributions({ storage, prefix });
-    this.sharing = new Sharing({ environment });
     this.notice = notice;
+    this.parts = parts;
+    this.privateLine = privateLine;
+    this.isMarked = isMarked;
     /** @type {string | null} Why this client takes no part, or sends nothing, in words for whoever set up the study. */
     this.trouble = null;
+    /** @type {{ code: string, sentence: string } | null} Why the last fetch has not led to taking part; null if it has. */
+    this.cause = null;
+  }
+
+  /** Whether the client's id was found in the storage. */
+  get isKept() {
+    return this.#isKept;
   }
 
   /** The study, as far as it is known. */
@@ -67,7 +70,7 @@ export class Membership {
 
   /** What the client is to do, by what it knows so far. */
   get role() {
-    return roleIn(this.#study, this.#arm);
+    return roleOf(this.#study, this.#arm, this.parts.product);
   }
 
   /**
@@ -83,7 +86,7 @@ export class Membership {
   async recall() {
     const kept = await this.storage.get(`${this.prefix}membership`);
     try {
-      await this.#join(readStudy(kept?.study, this.name));
+      await this.#join(studyOf(kept?.study, this.name, this.parts));
       if (kept.model !== null && kept.line === this.#arm?.line) {
         this.#hold(kept.model);
       }
@@ -107,23 +110,37 @@ export class Membership {
     if (await isOver()) {
       return nothing;
     }
-    if (!(await this.#reads(() => this.#join(readStudy(study.value, this.name)), study.value))) {
+    const unread = await this.#reads(() => this.#join(studyOf(study.value, this.name, this.parts)));
+    if (unread !== null) {
+      this.#blame(study.value === undefined ? null : "study_unfit", unread);
+      if (study.value !== undefined) {
+        this.#say(unread);
+      }
       return { ok: false, retryAfter: study.retryAfter };
     }
     const model = this.#arm?.line ? await fetchJson(this.environment, `${this.models}/${this.#arm.line}/latest.json`) : null;
     if (await isOver()) {
       return nothing;
     }
-    const holds = model === null || (await this.#reads(() => this.#hold(model.value)));
-    if (holds) {
+    const unfit = model === null ? null : await this.#reads(() => this.#hold(model.value));
+    this.cause = null;
+    if (study.value.ended !== undefined) {
+      this.#blame("study_ended", `the study '${this.name}' has ended; this client ranks as the product does`);
+    }
+    if (unfit !== null) {
+      this.#blame(model?.value === undefined ? null : "model_unfit", unfit);
+    } else {
       const first = await this.#staged(model?.value);
       await this.#prepare();
       if (await isOver()) {
         return nothing;
       }
       await this.#keep(study.value, first ?? (model && pruned(model.value)));
+      if (this.trouble !== null) {
+        this.#blame("nothing_sent", this.trouble);
+      }
     }
-    return holds ? { ok: true } : { ok: false, retryAfter: model.retryAfter };
+    return unfit === null ? { ok: true } : { ok: false, retryAfter: model?.retryAfter ?? null };
   }
 
   /**
@@ -139,7 +156,7 @@ export class Membership {
       return null;
     }
     const { value } = await fetchJson(this.environment, `${this.models}/${arm.line}/staged-${staged.iteration}.json`);
-    const holds = value?.iteration === staged.iteration && (await this.#reads(() => this.#hold(value)));
+    const holds = value?.iteration === staged.iteration && (await this.#reads(() => this.#hold(value))) === null;
     return holds ? pruned(value) : null;
   }
 
@@ -153,18 +170,23 @@ export class Membership {
   leave() {
     this.#left += 1;
     this.#isKept = false;
-    this.sharing.clear();
+    this.privateLine?.leave();
     this.trouble = null;
-    this.#study = this.#arm = this.#fetched = this.clientId = this.secret = null;
+    this.#study = this.#arm = this.#fetched = this.clientId = null;
   }
 
   /**
-   * Whether another tab has forgotten this client since: its id is kept no longer, or another one. At once with a storage that
-   * answers at once.
+   * Whether another tab has forgotten this client since: its id is kept no longer, or another one, or there is a mark of it. At
+   * once with a storage that answers at once.
    *
    * @returns {boolean | Promise<boolean>}
    */
   isForgotten() {
+    return then(this.isMarked(), (marked) => marked || this.#isGone());
+  }
+
+  /** @returns {boolean | Promise<boolean>} */
+  #isGone() {
     if (this.clientId === null || !this.#isKept) {
       return false;
     }
@@ -175,20 +197,14 @@ export class Membership {
 
   /** @param {PublicStudy} study */
   async #join(study) {
-    if (study.lines.some((line) => line.privacy?.shared) && !(await canShare())) {
-      throw new TypeError(
-        `the study '${study.name}' needs X25519 and Ed25519 for its two servers, which this browser does not have, or not on a page that was loaded without HTTPS`,
-      );
-    }
+    await this.privateLine?.check(study);
     const clientId = this.clientId ?? (await this.#clientId());
     const arm = study.ended === undefined ? enrol(study, clientId) : null; // nobody takes part any more
     if (arm?.line !== this.#arm?.line) {
       this.#fetched = null;
     }
     if (study.pings === PRIVATE_TYPE && arm?.line) {
-      await this.#sameAsPromised(study, arm.line);
-      this.secret ??= await this.#secret();
-      await this.contributions.recall(arm.line);
+      await this.privateLine?.join(study, arm.line, (name, draw) => this.#drawn(name, draw));
     }
     this.#isKept ||= (await this.storage.get(`${this.prefix}client`)) === clientId;
     this.#study = study;
@@ -196,40 +212,9 @@ export class Membership {
     this.#arm = arm;
   }
 
-  /**
-   * Hold a private line to what it promised when this client joined: whoever publishes the study could promise less later,
-   * or name a helper of its own.
-   *
-   * @param {PublicStudy} study @param {string} name
-   */
-  async #sameAsPromised(study, name) {
-    const line = study.lines.find((each) => each.name === name);
-    const promised = await this.storage.get(`${this.prefix}promise`);
-    const promise = line?.privacy ? promiseOf(line.privacy) : null;
-    if (promised?.line === name && promised.promise !== promise) {
-      throw new TypeError(
-        `line '${name}' of study '${study.name}' promises something else than when this browser joined it; forget the study, and join again if you agree to that`,
-      );
-    }
-    if (promised?.line !== name) {
-      await this.storage.set(`${this.prefix}promise`, { line: name, promise });
-    }
-  }
-
-  /** In a line of shares, have one ready for the version that is held, as long as there is anything to send of it. */
+  /** Have ready what a private line needs before a choice. */
   async #prepare() {
-    const [study, arm] = [this.#study, this.#arm];
-    const line = study?.lines.find((each) => each.name === arm?.line);
-    if (study === null || arm === null || !line?.privacy?.shared) {
-      this.sharing.clear();
-      this.#say(null);
-      return;
-    }
-    const { version } = this.held;
-    const { privacy } = line;
-    const may = version >= 0 && this.contributions.may(line.name, version, privacy.contributions ?? Infinity);
-    const sends = may && this.secret !== null && hasTurn(study.name, this.secret, line.name, version, privacy);
-    this.#say(await this.sharing.prepare(study, line, arm, sends ? version : null));
+    this.#say((await this.privateLine?.prepare(this.#study, this.#arm, this.held)) ?? null);
   }
 
   /** @param {string | null} trouble */
@@ -248,11 +233,6 @@ export class Membership {
   /** The id that is kept, or a new one. Two tabs that draw one at once both take the one that was written last. */
   async #clientId() {
     return this.#drawn("client", () => uuid(this.environment));
-  }
-
-  async #secret() {
-    const text = await this.#drawn("secret", () => toHex(crypto.getRandomValues(new Uint8Array(SECRET_BYTES))));
-    return fromHex(text);
   }
 
   /**
@@ -280,21 +260,27 @@ export class Membership {
   }
 
   /**
-   * Whether something that was fetched can be read; one that cannot is as good as none.
+   * Why something that was fetched cannot be read, which is as good as none; null if it can.
    *
    * @param {() => void | Promise<void>} read
-   * @param {any} [study] The study that came, if that is what is read.
+   * @returns {Promise<string | null>}
    */
-  async #reads(read, study) {
+  async #reads(read) {
     try {
       await read();
-      return true;
+      return null;
     } catch (error) {
-      if (study !== undefined) {
-        this.#say(/** @type {any} */ (error)?.message ?? String(error));
-      }
-      return false;
+      return /** @type {any} */ (error)?.message ?? String(error);
     }
+  }
+
+  /**
+   * @param {string | null} code Null if nothing came.
+   * @param {string} sentence
+   */
+  #blame(code, sentence) {
+    const nothing = `${this.models} gave nothing that can be read; it is asked again, and until then the client ranks as before`;
+    this.cause = code === null ? { code: "unreachable", sentence: nothing } : { code, sentence };
   }
 }
 

@@ -16,12 +16,16 @@
  * @property {number} created Milliseconds since 1970.
  * @property {number} attempts
  * @property {boolean} [isPrivate] Of a ping of a private line.
+ * @property {string} [type] Of a ping of another type than the client's own.
  * @property {number} [notBefore] When it may be sent, milliseconds since 1970; at once if it does not say.
  */
 
 import { uniform } from "./environment.js";
 
 const LONGEST_WAIT = 86_400_000;
+
+/** Milliseconds until it is asked again whether this is a moment to send. */
+const NEXT_MOMENT = 300_000;
 
 export class Outbox {
   /** @type {Map<string, Letter>} */
@@ -47,9 +51,12 @@ export class Outbox {
    * @param {number} settings.most How many pings are kept; the oldest are dropped.
    * @param {() => boolean} settings.maySend Asked before each ping.
    * @param {() => boolean | Promise<boolean>} [settings.isForgotten] Asked likewise: whether another tab has forgotten the client.
+   * @param {(() => Promise<boolean>) | null} [settings.moment] Whether this is a moment to send; without it, every one is.
+   * @param {(what: "refused" | "dropped", letter: Letter) => void} [settings.lost] Told of pings that come to nothing.
    * @param {Environment} settings.environment
    */
-  constructor({ sender, storage, prefix, backoff, longest, most, maySend, isForgotten = () => false, environment }) {
+  constructor({ sender, storage, prefix, backoff, longest, most, maySend, environment, ...more }) {
+    const { isForgotten = () => false, moment = null, lost = () => {} } = more;
     this.sender = sender;
     this.storage = storage;
     this.prefix = `${prefix}queue/`;
@@ -59,6 +66,8 @@ export class Outbox {
     this.most = most;
     this.maySend = maySend;
     this.isForgotten = isForgotten;
+    this.moment = moment;
+    this.lost = lost;
     this.environment = environment;
     /** What became of pings, in this page. */
     this.counts = { accepted: 0, refused: 0, dropped: 0 };
@@ -74,7 +83,7 @@ export class Outbox {
    *
    * @param {string} id The document id, for good.
    * @param {string} body
-   * @param {{ isPrivate?: boolean, notBefore?: number }} [more]
+   * @param {{ isPrivate?: boolean, type?: string, notBefore?: number }} [more]
    */
   async add(id, body, more = {}) {
     const letter = { id, body, created: this.environment.now(), attempts: 0, ...more };
@@ -94,11 +103,11 @@ export class Outbox {
   /** Send what may outlive the page, which is about to go, at once. */
   leave() {
     // A storage that does not answer at once cannot be asked: the page is going.
-    if (this.#paused() || !this.maySend() || this.isForgotten() === true) {
+    if (this.moment !== null || this.#paused() || !this.maySend() || this.isForgotten() === true) {
       return;
     }
     for (const letter of this.#due()) {
-      const sent = this.sender.send(letter.id, letter.body, true, letter.isPrivate);
+      const sent = this.sender.send(letter.id, letter.body, true, letter);
       if (sent !== null) {
         void this.#settle(letter, sent);
       }
@@ -139,6 +148,11 @@ export class Outbox {
       return this.abandon();
     }
     await this.#load();
+    if (this.moment !== null && this.#due().length > 0 && !(await this.moment())) {
+      this.environment.clearTimeout(this.#timer);
+      this.#timer = this.environment.setTimeout(() => void this.deliver(), NEXT_MOMENT);
+      return undefined;
+    }
     for (const letter of this.#due()) {
       if (this.#paused() || !this.maySend()) {
         break;
@@ -147,12 +161,13 @@ export class Outbox {
         return this.abandon();
       }
       if (this.#letters.has(letter.id) && !this.#underWay.has(letter.id)) {
-        const sent = this.sender.send(letter.id, letter.body, false, letter.isPrivate);
+        const sent = this.sender.send(letter.id, letter.body, false, letter);
         await this.#settle(letter, /** @type {Promise<Outcome>} */ (sent));
       }
     }
     this.#sleepIfPaused();
     this.#sleepUntilDue();
+    return undefined;
   }
 
   /** Learn what is kept, also by other tabs and by pages that have gone. */
@@ -228,6 +243,9 @@ export class Outbox {
       await this.#postpone(letter, outcome.retryAfter);
     } else {
       this.counts[outcome.delivery] += 1;
+      if (outcome.delivery === "refused") {
+        this.lost("refused", letter);
+      }
       this.#letters.delete(letter.id);
       this.#pause = { failures: 0, until: 0 };
       await Promise.all([this.storage.remove(this.pauseKey), this.storage.remove(this.prefix + letter.id)]);
@@ -294,6 +312,7 @@ export class Outbox {
   /** @param {Letter} letter */
   #drop(letter) {
     this.counts.dropped += 1;
+    this.lost("dropped", letter);
     this.#letters.delete(letter.id);
     void this.storage.remove(this.prefix + letter.id);
   }

@@ -3,12 +3,14 @@
  * What stays with a client of a personal arm: kept under the study's prefix and on this device alone, found again by the next
  * page, and gone with the arm. Tabs share it; of two that learn at once, the last one's is kept, whole.
  *
- * @import { Role, Shown } from "../study/learning.js"
- * @import { Kept } from "../study/personal/personal.js"
+ * @import { Role } from "../study/parts.js"
+ * @import { Descent, Kept } from "../study/personal/personal.js"
+ * @import { Version } from "../study/study.js"
  * @import { ClientStorage } from "./storage.js"
+ *
+ * @typedef {{ role: Role, held: Version }} Shown Of a list that was shown, what the client was to do and held.
  */
 
-import { descentOf } from "../study/learning.js";
 import { begun, digestOf, readKept, sends, trained } from "../study/personal/personal.js";
 
 export class OwnModel {
@@ -75,11 +77,11 @@ export class OwnModel {
    * Learn from a choice, if the list is of the role whose model this is.
    *
    * @param {Shown} shown
-   * @param {number} chosen The place of the chosen page, -1 for none.
+   * @param {() => Descent} descentOf What the choice teaches; asked for where something is learned.
    */
-  learn(shown, chosen) {
+  learn(shown, descentOf) {
     const epoch = this.#forgotten;
-    this.#turn = this.#turn.then(() => (epoch === this.#forgotten ? this.#learn(shown, chosen, epoch) : undefined));
+    this.#turn = this.#turn.then(() => (epoch === this.#forgotten ? this.#learn(shown, descentOf, epoch) : undefined));
     return this.#turn;
   }
 
@@ -98,11 +100,10 @@ export class OwnModel {
 
   /**
    * @param {Shown} shown
-   * @param {number} chosen
+   * @param {() => Descent} descentOf
    * @param {number} epoch
    */
-  async #learn(shown, chosen, epoch) {
-    const { role, held } = shown;
+  async #learn({ role, held }, descentOf, epoch) {
     const { digest } = placeOf(role) ?? {};
     if (role.personal === null || this.#own === null || digest !== this.#own.digest) {
       return;
@@ -114,7 +115,7 @@ export class OwnModel {
     }
     const mine = this.#own.kept.trained === 0 ? this.#own.kept : begun(role.personal, role.spec, this.draw);
     const from = this.#read(role, digest, other) ?? mine;
-    const kept = trained(role.personal, role.spec, held, from, descentOf(shown, chosen));
+    const kept = trained(role.personal, role.spec, held, from, descentOf());
     this.#own = { key, digest, kept };
     await this.storage.set(key, { digest, kept });
     if (epoch !== this.#forgotten) {

@@ -19,6 +19,9 @@ import { request, retryAfter } from "./requests.js";
 /** How many bytes a browser lets be under way in requests that outlive their page. */
 export const KEEPALIVE_BYTES = 64 * 1024;
 
+/** The version of all types of pings, in their address. */
+export const PING_VERSION = "1";
+
 const CONTENT_TYPE = "text/plain;charset=UTF-8";
 const TRY_AGAIN = new Set([408, 425, 429]);
 
@@ -26,13 +29,15 @@ export class Sender {
   /**
    * @param {object} settings
    * @param {string} settings.address Where pings go, up to the document id: `https://…/submit/<study>/<type>/<version>`.
+   * @param {(type: string) => string} [settings.addressOf] Where pings of another type go.
    * @param {Mode} settings.mode
    * @param {string} [settings.privateAddress] Where pings of private lines are posted.
    * @param {boolean} settings.beacon Whether to send beacons where `fetch` does not know `keepalive`.
    * @param {Environment} settings.environment
    */
-  constructor({ address, privateAddress = address, mode, beacon, environment }) {
+  constructor({ address, addressOf = () => address, privateAddress = address, mode, beacon, environment }) {
     this.address = address;
+    this.addressOf = addressOf;
     this.privateAddress = privateAddress;
     this.mode = mode;
     this.beacon = beacon;
@@ -48,11 +53,12 @@ export class Sender {
    * @param {string} documentId
    * @param {string} body
    * @param {boolean} leaving
-   * @param {boolean} [isPrivate] Whether it is a ping of a private line.
+   * @param {{ isPrivate?: boolean, type?: string }} [of] Whether it is a ping of a private line, or of which other type.
    * @returns {Promise<Outcome> | null}
    */
-  send(documentId, body, leaving, isPrivate = false) {
-    const url = `${isPrivate ? this.privateAddress : this.address}/${documentId}`;
+  send(documentId, body, leaving, { isPrivate = false, type } = {}) {
+    const address = type ? this.addressOf(type) : isPrivate ? this.privateAddress : this.address;
+    const url = `${address}/${documentId}`;
     const bytes = new TextEncoder().encode(body).length;
     const outlives = this.environment.keepalive && this.keptAlive + bytes <= KEEPALIVE_BYTES;
     if (leaving && !outlives) {

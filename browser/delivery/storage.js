@@ -76,6 +76,38 @@ async function allKeys(area) {
 }
 
 /**
+ * In IndexedDB, which service workers have too.
+ *
+ * @param {string} name Of the database.
+ * @returns {ClientStorage}
+ */
+export function indexedStorage(name) {
+  /** @type {Promise<IDBDatabase> | null} */
+  let opened = null;
+  const open = () =>
+    (opened ??= new Promise((done, fail) => {
+      const asked = indexedDB.open(name, 1);
+      asked.onupgradeneeded = () => asked.result.createObjectStore("kept");
+      asked.onsuccess = () => done(asked.result);
+      asked.onerror = () => fail(asked.error);
+    }));
+  /** @param {IDBTransactionMode} mode @param {(kept: IDBObjectStore) => IDBRequest} act @returns {Promise<any>} */
+  const asked = async (mode, act) => {
+    const request = act((await open()).transaction("kept", mode).objectStore("kept"));
+    return new Promise((done, fail) => {
+      request.onsuccess = () => done(request.result);
+      request.onerror = () => fail(request.error);
+    });
+  };
+  return {
+    get: (key) => asked("readonly", (kept) => kept.get(key)),
+    set: (key, value) => asked("readwrite", (kept) => kept.put(value, key)),
+    remove: (key) => asked("readwrite", (kept) => kept.delete(key)),
+    keys: (prefix) => asked("readonly", (kept) => kept.getAllKeys(IDBKeyRange.bound(prefix, `${prefix}\uffff`))),
+  };
+}
+
+/**
  * @typedef {ClientStorage & { lacks: (key: string) => boolean | Promise<boolean> }} ForgivingStorage `lacks` is whether a key is
  *   not there; false where that cannot be read.
  */

@@ -14,7 +14,7 @@ from pathlib import Path
 
 EXTENSION = Path(__file__).resolve().parent
 MODULE = EXTENSION.parent
-MODULE_PARTS = ("fedping.js", "client.js", "delivery", "models", "study")
+MODULE_PARTS = ("fedping.js", "client.js", "personal.js", "private.js", "delivery", "models", "study")
 EXTENSION_KINDS = {".js", ".json", ".html", ".css", ".svg", ".png"}
 OF_THE_OTHER = {
     "firefox": [("key",), ("minimum_chrome_version",), ("background", "service_worker")],

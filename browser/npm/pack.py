@@ -16,6 +16,11 @@ import tempfile
 from pathlib import Path
 
 TYPESCRIPT = "typescript@5.9.3"
+BUNDLER = "esbuild@0.28.2"
+MINIFIER = "terser@5.44.0"
+ENTRIES = ("predictor", "ranker")
+"""The entry points that the package has in one file each, too, for pages without a bundler."""
+
 MODULE = Path(__file__).resolve().parents[1]
 DECLARATIONS = (
     *("--allowJs", "--declaration", "--emitDeclarationOnly", "--strict"),
@@ -41,11 +46,30 @@ def stage(folder: Path) -> None:
     """Put what is packed into a folder: the module, its types, what describes it."""
     for name in json.loads((MODULE / "package.json").read_text())["files"]:
         for path in MODULE.glob(name):
-            (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / name)
+            (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / path.relative_to(MODULE))
     for path in (MODULE / "package.json", MODULE / "npm" / "README.md", MODULE.parent / "LICENSE"):
         shutil.copy(path, folder)
     modules = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.js"))
     run(["npx", "--yes", "--package", TYPESCRIPT, "--", "tsc", *modules, *DECLARATIONS], folder)
+    for entry in ENTRIES:
+        bundle(MODULE / f"{entry}.js", folder / f"{entry}.min.js")
+
+
+def bundle(entry: Path, out: Path) -> None:
+    """Write an entry point with all that it imports as one ES module, minified."""
+    options = ("--bundle", "--minify", "--format=esm", "--target=es2022", "--log-level=error", f"--outfile={out}")
+    run(["npx", "--yes", "--package", BUNDLER, "--", "esbuild", str(entry), *options], entry.parent)
+    smaller = (
+        "--module",
+        "--compress",
+        "passes=3,ecma=2020",
+        "--mangle",
+        "--format",
+        "ecma=2020",
+        "--output",
+        str(out),
+    )
+    run(["npx", "--yes", "--package", MINIFIER, "--", "terser", str(out), *smaller], out.parent)
 
 
 def pack(out: Path) -> Path:

@@ -4,18 +4,10 @@
  *
  * @import { Page } from "../models/pages.js"
  * @import { RankingModel } from "../models/ranking_model.js"
- * @import { Arm, Line, ModelSpec, PublicStudy, Version } from "./study.js"
- * @import { Descent, Kept, Personal } from "./personal/personal.js"
- * @import { Privacy } from "./privacy/vectors.js"
- * @import { UploadLink } from "./upload.js"
+ * @import { Arm, ModelSpec, PublicStudy, Version } from "./study.js"
+ * @import { Descent, Kept } from "./personal/personal.js"
  *
- * @typedef {object} Role What a client is to do.
- * @property {Arm | null} arm Null for a client that is not enrolled: it ranks as the product does.
- * @property {ModelSpec} spec
- * @property {boolean} sign Only the signs of updates are learned.
- * @property {readonly UploadLink[]} upload What is done to an update before it is sent.
- * @property {Privacy | null} privacy Of a private line.
- * @property {Personal | null} personal How a model becomes the client's own, in a personal arm.
+ * @typedef {import("./parts.js").Role} Role
  *
  * @typedef {object} Shown A list as it was shown.
  * @property {readonly Page[]} pages In displayed order, the top first.
@@ -30,8 +22,9 @@ import { NOTHING_CHOSEN, bestFirst, rankingLoss } from "../models/loss.js";
 import { PageTable } from "../models/pages.js";
 import { MODELS } from "../models/ranking_model.js";
 import { descent } from "../models/update.js";
+import { PRODUCT_SPEC } from "./pages.js";
 import { personalWeights } from "./personal/personal.js";
-import { PRODUCT_SPEC, startWeights } from "./study.js";
+import { roleOf, startWeights } from "./study.js";
 
 /**
  * The role of a client in an arm of a study; of no study, if there is none yet.
@@ -41,16 +34,7 @@ import { PRODUCT_SPEC, startWeights } from "./study.js";
  * @returns {Role}
  */
 export function roleIn(study, arm) {
-  /** @type {Line | undefined} */
-  const line = study?.lines.find((each) => !arm?.line || each.name === arm.line);
-  return {
-    arm,
-    spec: line?.spec ?? PRODUCT_SPEC,
-    sign: line?.training.sign ?? false,
-    upload: line?.upload ?? [],
-    privacy: line?.privacy ?? null,
-    personal: (arm?.personal && line?.training.personal) || null,
-  };
+  return roleOf(study, arm, PRODUCT_SPEC);
 }
 
 /**

@@ -2,7 +2,7 @@
 /**
  * The ping: one interaction with a ranked list, and the only thing that ever leaves a client.
  *
- * @import { EncodedUpdate } from "./upload.js"
+ * @import { EncodedUpdate } from "./links.js"
  *
  * @typedef {object} Observed What the user did, besides what was shown.
  * @property {number} chosen The place of the chosen page among those that were ranked, 0 at the top; -1 for none of them.
@@ -24,22 +24,20 @@
  * @property {number} loss
  * @property {readonly number[] | EncodedUpdate | null} update As it is sent.
  *
- * @typedef {{ clientId: string, type: "frecency-update" | "private-update", payload: Record<string, any>, ticket?: string }} Ping
+ * @typedef {{ clientId: string, type: string, payload: Record<string, any>, ticket?: string }} Ping
  */
 
 import { NOTHING_CHOSEN } from "../models/loss.js";
 
-export const PING_TYPE = "frecency-update";
-export const PING_VERSION = "1";
+export { PING_VERSION } from "../delivery/sender.js";
+export { PRIVATE_TYPE } from "./study.js";
 
-/** The type of pings of private lines, in the same version. */
-export const PRIVATE_TYPE = "private-update";
+export const PING_TYPE = "frecency-update";
 
 /** What the client calls itself in `study_addon_version`. */
 export const CLIENT_VERSION = "fedping-js-1";
 
 const LARGEST_COUNT = 2 ** 31 - 1;
-const LARGEST_NUMBER = 1e30;
 const MOST_SCORES = 1000;
 const LONGEST_TEXT = 64;
 
@@ -86,33 +84,6 @@ export function pingOf(clientId, learned, observed, clientVersion = CLIENT_VERSI
     throw new RangeError(`${shown} pages were shown; a ping tells of at most ${MOST_SCORES}`);
   }
   return { clientId, type: PING_TYPE, payload };
-}
-
-/**
- * The ping of a private line, which says nothing else.
- *
- * @param {string} clientId For this version alone.
- * @param {string} arm
- * @param {number} version
- * @param {EncodedUpdate} update
- * @returns {Ping}
- */
-export function privatePingOf(clientId, arm, version, update) {
-  return { clientId, type: PRIVATE_TYPE, payload: { model_version: version, study_variation: arm, update } };
-}
-
-/**
- * Whether numbers may travel: finite, and of a size that ingest takes.
- *
- * @param {Iterable<number>} numbers
- */
-export function mayTravel(numbers) {
-  for (const number of numbers) {
-    if (!(Math.abs(number) <= LARGEST_NUMBER)) {
-      return false;
-    }
-  }
-  return true;
 }
 
 /**

@@ -2,10 +2,12 @@
 /**
  * What ingest publishes of a study, and the versions of its models: read with care, since it comes from outside.
  *
+ * @import { Outcome } from "./outcomes.js"
+ * @import { Parts, Role } from "./parts.js"
  * @import { Personal } from "./personal/personal.js"
  * @import { Privacy } from "./privacy/vectors.js"
  * @import { Offer } from "./sharing/offer.js"
- * @import { UploadLink } from "./upload.js"
+ * @import { UploadLink } from "./links.js"
  *
  * @typedef {object} Arm
  * @property {string} name
@@ -20,6 +22,7 @@
  * @property {string} name
  * @property {number} start
  * @property {boolean} integer
+ * @property {string} [kind] What the number means.
  *
  * @typedef {object} ModelSpec
  * @property {string} model The ranking model to evaluate.
@@ -27,6 +30,10 @@
  * @property {number} margin Δ of the loss, in points.
  * @property {number} epsilon ε of the finite differences.
  * @property {readonly Constraint[]} [constraints] Which hold for clients' own weights too.
+ * @property {readonly Block[]} [blocks] Which {@link completed} has put among the weights.
+ * @property {Record<string, any>} [settings] Of the model.
+ *
+ * @typedef {import("../features/start.js").Block & { kind?: string }} Block
  *
  * @typedef {{ constraint: string, weights?: readonly string[], gap?: number, first?: number }} Constraint
  *
@@ -47,6 +54,7 @@
  * @property {readonly Line[]} lines
  * @property {readonly Piece[]} [pieces] Where the arms lie, if not side by side.
  * @property {string} [ended] Since when the study has ended; not there while it goes on.
+ * @property {readonly Outcome[]} [outcomes] The columns in which clients report what followed a choice.
  *
  * @typedef {object} Version
  * @property {number} version The version's number; -1 before any was fetched.
@@ -57,15 +65,10 @@
  * @property {number} share Of the clients of arms that apply the model.
  */
 
-import { FRECENCY_NAMES, FRECENCY_START } from "../models/frecency.js";
-import { MODELS } from "../models/ranking_model.js";
-import { personalTrouble } from "./personal/personal.js";
-import { PING_TYPE, PRIVATE_TYPE } from "./ping.js";
-import { privacyTrouble } from "./privacy/guarantee.js";
-import { ENCODING } from "./privacy/vectors.js";
-import { SHARED, completed } from "./sharing/shares.js";
-import { metricOf } from "./sharing/votes.js";
-import { uploadTrouble } from "./upload.js";
+import { linksTrouble } from "./links.js";
+
+/** The type of pings of private lines. */
+export const PRIVATE_TYPE = "private-update";
 
 /** The version of a client that has not fetched any yet. */
 export const NO_VERSION = -1;
@@ -73,16 +76,25 @@ export const NO_VERSION = -1;
 const LARGEST = 1e30;
 
 /**
- * What a browser ranks with that takes part in no line: frecency with the weights it shipped.
+ * The role of a client in an arm of a study; of no study, if there is none yet.
  *
- * @type {ModelSpec}
+ * @param {PublicStudy | null} study
+ * @param {Arm | null} arm
+ * @param {ModelSpec} product What ranks without a study.
+ * @returns {Role}
  */
-export const PRODUCT_SPEC = Object.freeze({
-  model: "frecency-2018",
-  weights: FRECENCY_NAMES.map((name, k) => ({ name, start: FRECENCY_START[k], integer: true })),
-  margin: 10,
-  epsilon: 1,
-});
+export function roleOf(study, arm, product) {
+  /** @type {Line | undefined} */
+  const line = study?.lines.find((each) => !arm?.line || each.name === arm.line);
+  return {
+    arm,
+    spec: line?.spec ?? product,
+    sign: line?.training.sign ?? false,
+    upload: line?.upload ?? [],
+    privacy: line?.privacy ?? null,
+    personal: (arm?.personal && line?.training.personal) || null,
+  };
+}
 
 /**
  * The start weights as they are published, mostly those of version 0: whole ones rounded half up, floor(x + 0.5).
@@ -95,24 +107,26 @@ export function startWeights(spec) {
 }
 
 /**
- * A study as it was fetched.
+ * A study as it was fetched; the specs of its lines are {@link Parts.models completed}.
  *
  * @param {any} given What the JSON says.
  * @param {string} name The study that was asked for.
+ * @param {Parts} parts What this client can do.
  * @returns {PublicStudy}
- * @throws {TypeError} It is not that study, or one that this module cannot take part in.
+ * @throws {TypeError} It is not that study, or one that this client cannot take part in.
  */
-export function readStudy(given, name) {
+export function studyOf(given, name, parts) {
   require(given?.name === name, `this is not the study '${name}'`);
   const isPrivate = given.pings === PRIVATE_TYPE;
-  require(isPrivate || given.pings === PING_TYPE, `the study '${name}' does not take pings of interactions`);
+  const { types, of } = parts.pings;
+  require(isPrivate || types.includes(given.pings), `the study '${name}' does not take pings of ${of}`);
   require(given.ended === undefined || typeof given.ended === "string", `the end of the study '${name}' is no time`);
   require(Array.isArray(given.arms) && given.arms.every(isArm), `the study '${name}' has no arms`);
   const { pieces = [] } = given;
   require(Array.isArray(pieces) && pieces.every(isPiece), `the pieces of the arms of the study '${name}' are none`);
   require(Array.isArray(given.lines), `the study '${name}' has no lines`);
   for (const line of given.lines) {
-    checkLine(line);
+    checkLine(line, parts);
     require(isPrivate === (line.privacy !== undefined), `the study '${name}' is private in parts only`);
   }
   const covered = (/** @type {Arm} */ arm) => !isPrivate || arm.line !== null;
@@ -120,7 +134,12 @@ export function readStudy(given, name) {
   const lines = new Set(given.lines.map((/** @type {Line} */ line) => line.name));
   const follows = (/** @type {Arm} */ arm) => arm.line === null || lines.has(arm.line);
   require(given.arms.every(follows), `an arm of the study '${name}' follows a line that is not there`);
-  return given;
+  const complete = (/** @type {Line} */ line) => parts.models.get(line.spec.model)?.completed?.(line.spec) ?? line.spec;
+  /** @type {Line[]} */
+  const whole = given.lines.map((/** @type {Line} */ line) => withSpec(line, complete(line)));
+  whole.forEach((line) => checkTraining(line, parts));
+  // A study without anything to complete stays the same value, by which what is computed from it is found again.
+  return whole.every((line, i) => line === given.lines[i]) ? given : { ...given, lines: whole };
 }
 
 /**
@@ -133,13 +152,15 @@ export function readStudy(given, name) {
  */
 export function readModel(given, spec) {
   const { model, iteration, names } = given ?? {};
+  const count = spec.weights.length;
   require(Number.isSafeInteger(iteration) && iteration >= 0, "the model document has no number");
   const isOfSpec =
     Array.isArray(names) &&
     Array.isArray(model) &&
-    names.length === spec.weights.length &&
-    model.length === names.length &&
-    spec.weights.every((weight, k) => weight.name === names[k]);
+    model.length === count &&
+    // Of a model with blocks, a document leaves out the names.
+    ((names.length === 0 && Boolean(spec.blocks?.length)) ||
+      (names.length === count && spec.weights.every((weight, k) => weight.name === names[k])));
   stagedIn(given);
   require(isOfSpec && model.every(isNumber), `version ${iteration} does not have the weights of the study's model`);
   return { version: iteration, weights: model };
@@ -181,43 +202,61 @@ function isArm(arm) {
   );
 }
 
-/** @param {any} line */
-function checkLine(line) {
+/** @param {any} line @param {Parts} parts */
+function checkLine(line, { models, entry }) {
   const spec = line?.spec;
-  const model = MODELS.get(spec?.model);
-  require(model !== undefined, `there is no ranking model '${spec?.model}' in this client`);
-  const fits =
-    Array.isArray(spec.weights) &&
-    spec.weights.length === model?.weightNames.length &&
-    spec.weights.every((/** @type {any} */ weight) => typeof weight?.name === "string" && isNumber(weight.start));
-  require(fits, `the line '${line.name}' does not name the weights of '${spec.model}' one by one`);
+  const kind = models.get(spec?.model);
+  require(kind !== undefined, `there is no ranking model '${spec?.model}' in this client${elsewhere(spec?.model, entry)}`);
+  const trouble = kind?.trouble(spec) ?? null;
+  require(trouble === null, `the line '${line.name}' ${trouble}`);
   require(isNumber(spec.margin) && isNumber(spec.epsilon), `the line '${line.name}' has no margin or epsilon`);
   require(line.training?.algorithm === "gradient", `the line '${line.name}' is not trained by gradients`);
-  const isPrivate = line.privacy !== undefined;
-  const personal = line.training.personal ?? null;
-  const trouble =
-    (isPrivate ? privateTrouble(line) : uploadTrouble(line.upload ?? [])) ?? (personal && personalTrouble(personal, spec));
-  require(trouble === null, `the line '${line.name}' cannot be trained here: ${trouble}`);
 }
 
-/** @param {any} line */
-function privateTrouble({ upload, privacy, spec }) {
-  const [link, ...more] = Array.isArray(upload) ? upload : [];
-  const shared = privacy?.shared ? completed(privacy.shared) : null;
-  if (link?.link !== (shared === null ? ENCODING : SHARED) || more.length > 0) {
-    return shared === null ? "it is private, and does not send vectors" : "it has two servers, and does not send shares";
-  }
-  const trouble = privacyTrouble(privacy, spec);
-  if (trouble !== null || shared === null) {
-    return trouble;
-  }
-  const { seal, proofs, metric = 0 } = /** @type {any} */ (completed(link));
-  const agree = seal === shared.seal && proofs === shared.proofs && metric === metricOf(privacy, spec);
-  return agree ? null : "its upload link and its privacy disagree on how shares are made";
+/**
+ * @param {Line} line
+ * @param {ModelSpec} spec
+ * @returns {Line}
+ */
+function withSpec(line, spec) {
+  return line.spec === spec ? line : { ...line, spec };
 }
 
-/** @param {unknown} value */
-function isNumber(value) {
+/**
+ * @param {Line} line Its spec is completed.
+ * @param {Parts} parts
+ */
+function checkTraining({ name, spec, training, upload = [], privacy }, { links, personal, privacy: part }) {
+  const own = training.personal ?? null;
+  const lacks = (/** @type {string} */ what, /** @type {string} */ entry) => `it ${what}; add the part of 'fedping/${entry}'`;
+  const sends =
+    privacy === undefined
+      ? linksTrouble(upload, links)
+      : part === null
+        ? lacks("is private", "private")
+        : part.trouble({ upload, privacy, spec });
+  const keeps = own && (personal === null ? lacks("has personal models", "personal") : personal.trouble(own, spec));
+  const trouble = sends ?? keeps;
+  require(trouble === null, `the line '${name}' cannot be trained here: ${trouble}`);
+}
+
+/**
+ * Where a model is that this entry does not have.
+ *
+ * @param {any} model
+ * @param {string} entry
+ */
+function elsewhere(model, entry) {
+  const home = model === "features" ? "ranker" : model?.includes?.("regression") || model === "network" ? "predictor" : "";
+  return home && home !== entry ? `; the entry point 'fedping/${home}' has it` : "";
+}
+
+/**
+ * Whether a value is a number that a study or a model may have.
+ *
+ * @param {unknown} value
+ */
+export function isNumber(value) {
   return typeof value === "number" && Math.abs(value) <= LARGEST;
 }
 

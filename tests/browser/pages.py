@@ -39,7 +39,8 @@ class _Page(_Quiet, SimpleHTTPRequestHandler):
         if self.path not in self.more:
             return super().do_GET()
         self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
+        kind = "javascript" if self.path.endswith(".js") else "html"
+        self.send_header("Content-Type", f"text/{kind}; charset=utf-8")
         self.end_headers()
         self.wfile.write(self.more[self.path].encode())
         return None

@@ -1,5 +1,6 @@
 """The npm package: what is in it, and what it is to a project that installs it."""
 
+import gzip
 import json
 import os
 import runpy
@@ -76,6 +77,77 @@ import { sha256 } from "fedping";
 """
 
 
+SHOP = """
+import { Ranker, memoryStorage, type Trouble } from "fedping/ranker";
+import { links } from "fedping/links";
+import { personal } from "fedping/personal";
+import { privacy } from "fedping/private";
+
+interface Product { sku: string; shop_score: number; price?: number }
+type Shop = {
+  item: { shop_score: number; price?: number };
+  query: { device: "phone" | "desktop" };
+  outcomes: { basket: boolean; paid: number };
+};
+
+const told: Trouble[] = [];
+const shop = new Ranker<Shop>({
+  ingest: "https://ingest.example", study: "shop", storage: memoryStorage(), consent: () => true,
+  parts: { links, personal, privacy }, onTrouble: (trouble) => told.push(trouble),
+});
+const found: Product[] = [{ sku: "a", shop_score: 3 }];
+const list = shop.rank(found, { device: "phone" }, 20);
+const sku: string | undefined = list.items[0]?.sku;
+list.seen(1);
+const reported: boolean = list.choose(found[0]!, { basket: true });
+list.outcome({ paid: 49.9 });
+shop.displayed(found, { device: "desktop" }, (item) => item.sku === "a").choose(null);
+shop.resume(JSON.stringify(list))?.outcome({ paid: 1 });
+await shop.ready;
+console.log(sku, reported, shop.trouble?.code === "unreachable", list.version);
+await shop.forget();
+
+// @ts-expect-error A list's items are no features of this shop.
+shop.rank([{ sku: "a" }], { device: "phone" });
+// @ts-expect-error A query's value that is not declared.
+shop.rank(found, { device: "watch" });
+// @ts-expect-error A query's column that is not declared.
+shop.rank(found, { devise: "phone" });
+// @ts-expect-error An outcome of another type.
+list.choose(found[0]!, { basket: "yes" });
+// @ts-expect-error An outcome that is not declared.
+list.outcome({ payed: 49.9 });
+// @ts-expect-error A choice by its place.
+list.choose(0);
+// @ts-expect-error No ingest.
+new Ranker({ study: "shop" });
+// @ts-expect-error A code that there is not.
+told[0]?.code === "unknown";
+"""
+
+FORM = """
+import { Predictor, memoryStorage, type Prediction } from "fedping/predictor";
+
+const storage = memoryStorage();
+const of = { ingest: "https://i.example", study: "form", storage };
+const form = new Predictor({ ...of, labels: ["a", "b"], fields: ["x", "y"] });
+const found: Prediction<"a" | "b" | string> | null = form.predict({ x: 1, y: 2 });
+form.learn([1, 2], "a");
+const price = new Predictor({ ingest: "https://i.example", study: "price", storage });
+const value: number | undefined = price.predict([1, 2])?.value;
+price.learn([1, 2], 3.5);
+console.log(found?.label, value);
+
+const typed = new Predictor<"a" | "b", "x" | "y">({ ...of, labels: ["a", "b"], fields: ["x", "y"] });
+// @ts-expect-error A label that is none.
+typed.learn({ x: 1, y: 2 }, "c");
+// @ts-expect-error A field that is missing.
+typed.predict({ x: 1 });
+// @ts-expect-error A text for a number.
+price.learn([1, 2], "3.5");
+"""
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needed("node")
@@ -107,13 +179,36 @@ def test_it_has_the_module_its_types_and_nothing_else(package: Path) -> None:
     described = json.loads((BROWSER / "package.json").read_text())
     with tarfile.open(package) as packed:
         names = {member.name.removeprefix("package/") for member in packed.getmembers()}
-    folders = ("delivery", "models", "study")
+    folders = ("delivery", "features", "models", "predicting", "product", "study")
     modules = {path.relative_to(BROWSER).as_posix() for folder in folders for path in (BROWSER / folder).rglob("*.js")}
-    modules |= {"fedping.js", "client.js"}
+    modules |= {path.name for path in BROWSER.glob("*.js")}
     types = {name.removesuffix(".js") + ".d.ts" for name in modules}
-    assert names == {*modules, *types, "package.json", "README.md", "LICENSE"}
+    whole = {f"{name}.min.js" for name in runpy.run_path(str(PACK))["ENTRIES"]}
+    assert names == {*modules, *types, *whole, "package.json", "README.md", "LICENSE"}
     assert package.name == f"fedping-{described['version']}.tgz"
     assert not list(BROWSER.rglob("*.d.ts")), "the module itself stays as it is"
+
+
+SIZES = {"predictor": 13_000, "ranker": 18_500}
+"""The largest that an entry point in one file may be, minified and by gzip, in bytes."""
+
+
+@pytest.mark.parametrize("entry", SIZES)
+def test_an_entry_point_in_one_file_is_small_and_needs_nothing_else(package: Path, project: Path, entry: str) -> None:
+    with tarfile.open(package) as packed:
+        member = packed.extractfile(f"package/{entry}.min.js")
+        assert member is not None
+        code = member.read()
+    assert len(gzip.compress(code, 9)) <= SIZES[entry]
+    assert b"eval(" not in code
+    assert b"Function(" not in code
+    name = entry.capitalize()
+    (project / "one.js").write_text(
+        f'import {{ {name} as Whole }} from "fedping/{entry}"; import {{ {name} }} from "fedping/{entry}.min.js";'
+        f"console.log({name} !== Whole, typeof {name}.prototype.start);"
+    )
+    ended = run([node(), "one.js"], project)
+    assert ended.stdout == "true function\n", ended.stderr
 
 
 def test_a_project_ranks_learns_and_makes_a_ping_by_it(project: Path) -> None:
@@ -132,9 +227,12 @@ def test_a_project_ranks_learns_and_makes_a_ping_by_it(project: Path) -> None:
     jsonschema.Draft202012Validator(json.loads(json_schema("ping"))).validate(told["ping"])
 
 
+@pytest.mark.parametrize("program", [TYPED, SHOP, FORM], ids=["pages", "shop", "form"])
 @pytest.mark.parametrize("resolution", [("NodeNext", "NodeNext"), ("ESNext", "Bundler")])
-def test_its_types_fit_what_a_project_in_typescript_writes(project: Path, resolution: tuple[str, str]) -> None:
-    (project / "main.ts").write_text(TYPED)
+def test_its_types_fit_what_a_project_in_typescript_writes(
+    project: Path, resolution: tuple[str, str], program: str
+) -> None:
+    (project / "main.ts").write_text(program)
     module, how = resolution
     options = ["--noEmit", "--strict", "--module", module, "--moduleResolution", how, "--target", "ES2022"]
     told = run(["npx", "--yes", "--package", TYPESCRIPT, "--", "tsc", *options, "main.ts"], project)

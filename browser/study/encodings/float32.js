@@ -1,7 +1,7 @@
 // @ts-check
 /** Updates as the bytes of their float32 numbers, little-endian: the link `float32`. */
 
-/** @import { Encoder } from "../upload.js" */
+/** @import { Encoder } from "../links.js" */
 
 /** @type {Encoder} */
 export const FLOAT32 = { encode: (_, update) => singles(update) };

@@ -3,7 +3,7 @@
  * Numbers rounded at random to one of 2^bits levels between the least and the greatest of their block: the link `levels`
  * (`protocol/encodings/levels.py`).
  *
- * @import { Encoder } from "../upload.js"
+ * @import { Encoder } from "../links.js"
  */
 
 import { BLOCK, paddedLength, rotate } from "./rotation.js";

@@ -4,7 +4,7 @@
  * It takes one weight of each of k blocks of neighbours. What it keeps travels as float32 numbers, or as the link after it
  * encodes them.
  *
- * @import { Encoder } from "../upload.js"
+ * @import { Encoder } from "../links.js"
  */
 
 import { FLOAT32 } from "./float32.js";

@@ -5,7 +5,7 @@
  * A block of D numbers, D a power of two, becomes H S h / √D: S flips signs at random, H is the Walsh-Hadamard matrix in
  * its natural order, by butterflies from the widest to the narrowest: additions alone, and so the same bits everywhere.
  *
- * @import { ClientEnd } from "../upload.js"
+ * @import { ClientEnd } from "../links.js"
  */
 
 import { childKeys, draws, keyOf } from "./splitmix.js";

@@ -1,7 +1,7 @@
 // @ts-check
 /** The signs of updates: the link `signs`, five weights a byte or eight, and `sign` of older studies. */
 
-/** @import { Encoder } from "../upload.js" */
+/** @import { Encoder } from "../links.js" */
 
 /** @type {Encoder} */
 export const SIGNS = {

@@ -1,7 +1,7 @@
 // @ts-check
 /** Numbers rounded at random to multiples of a step: the link `steps` (`protocol/encodings/steps.py`), not deflated here. */
 
-/** @import { Encoder } from "../upload.js" */
+/** @import { Encoder } from "../links.js" */
 
 /** The most steps that a byte holds. */
 const MOST = 127;

@@ -6,6 +6,8 @@
  * @import { ModelSpec } from "../study.js"
  */
 
+import { placesOfName } from "./names.js";
+
 const KNOWN = ["non_negative", "ordered_cutoffs"];
 
 /**
@@ -15,25 +17,11 @@ const KNOWN = ["non_negative", "ordered_cutoffs"];
  */
 export function boundsTrouble({ constraints = [], weights }) {
   for (const { constraint, weights: named = [] } of constraints) {
-    if (!KNOWN.includes(constraint) || !named.every((name) => placesOf(weights, name).length > 0)) {
+    if (!KNOWN.includes(constraint) || !named.every((name) => placesOfName(weights, name).length > 0)) {
       return `its spec has the constraint '${constraint}', which this client cannot hold`;
     }
   }
   return null;
-}
-
-/**
- * The places of the weight of a name, or of the weights of the feature of that name.
- *
- * @param {ModelSpec["weights"]} weights
- * @param {string} name
- * @returns {number[]}
- */
-function placesOf(weights, name) {
-  const places = weights.map((_, k) => k);
-  const own = places.filter((k) => weights[k].name === name);
-  const isOfFeature = (/** @type {string} */ each) => each.startsWith(name) && "=<>@:".includes(each[name.length] ?? " ");
-  return own.length > 0 ? own : places.filter((k) => isOfFeature(weights[k].name));
 }
 
 /**
@@ -48,7 +36,7 @@ export function within(spec, weights, free) {
   const { constraints = [] } = spec;
   for (const { constraint, weights: names = [] } of constraints) {
     if (constraint === "non_negative") {
-      const named = names.flatMap((name) => placesOf(spec.weights, name));
+      const named = names.flatMap((name) => placesOfName(spec.weights, name));
       for (const k of names.length > 0 ? named : weights.keys()) {
         if (free[k] && weights[k] < 0) {
           weights[k] = 0;
@@ -58,7 +46,7 @@ export function within(spec, weights, free) {
   }
   for (const { constraint, weights: names = [], gap = 1, first = 1 } of constraints) {
     if (constraint === "ordered_cutoffs") {
-      order(weights, free, names.flatMap((name) => placesOf(spec.weights, name)), gap, first);
+      order(weights, free, names.flatMap((name) => placesOfName(spec.weights, name)), gap, first);
     }
   }
   return weights;

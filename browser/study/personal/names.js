@@ -12,7 +12,7 @@
  * @returns {string | null}
  */
 export function namesTrouble(setting, names, spec) {
-  const unknown = (names ?? []).find((/** @type {string} */ each) => spec.weights.every(({ name }) => name !== each));
+  const unknown = (names ?? []).find((/** @type {string} */ each) => placesOfName(spec.weights, each).length === 0);
   return unknown === undefined ? null : `name '${unknown}' in '${setting}', which is no weight of the model`;
 }
 
@@ -21,5 +21,19 @@ export function namesTrouble(setting, names, spec) {
  * @param {ModelSpec} spec
  */
 export function placesOf(names, spec) {
-  return names.map((each) => spec.weights.findIndex(({ name }) => name === each));
+  return names.flatMap((each) => placesOfName(spec.weights, each));
+}
+
+/**
+ * The places of the weight of a name, or of the weights of the feature or block of that name.
+ *
+ * @param {ModelSpec["weights"]} weights
+ * @param {string} name
+ * @returns {number[]}
+ */
+export function placesOfName(weights, name) {
+  const places = weights.map((_, k) => k);
+  const own = places.filter((k) => weights[k].name === name);
+  const isOfFeature = (/** @type {string} */ each) => each.startsWith(name) && "=<>@:[".includes(each[name.length] ?? " ");
+  return own.length > 0 ? own : places.filter((k) => isOfFeature(weights[k].name));
 }

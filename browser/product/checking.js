@@ -1,0 +1,53 @@
+// @ts-check
+/**
+ * What is odd about the fields of an item or a query: what a developer wants to hear of once, since learning goes on without it.
+ *
+ * @import { Feature } from "../features/layout.js"
+ * @import { Row } from "../features/values.js"
+ *
+ * @typedef {"feature_missing" | "feature_type" | "feature_bounds" | "category_unlisted"} Oddity
+ */
+
+/** The types of fields by kinds of features; all others are numbers. */
+const TYPES = { flag: "boolean", category: "string", hashed: "string", counts: "object" };
+
+/**
+ * What is odd about a feature's field in a row; null if nothing is.
+ *
+ * @param {Feature} feature Not a cross.
+ * @param {Row} query
+ * @param {Row} item
+ * @returns {{ code: Oddity, field: string, is: string } | null} `is` says how, without the value, which is a user's.
+ */
+export function oddityOf(feature, query, item) {
+  if (feature.kind === "equal" || feature.kind === "product") {
+    return ofField(feature, "query", feature.query ?? "", query) ?? ofField(feature, "item", feature.item ?? "", item);
+  }
+  const on = feature.on ?? "item";
+  return ofField(feature, on, feature.field || feature.name, on === "query" ? query : item);
+}
+
+/**
+ * @param {Feature} feature
+ * @param {string} on
+ * @param {string} field
+ * @param {Row} row
+ * @returns {{ code: Oddity, field: string, is: string } | null}
+ */
+function ofField({ kind, missing, low = null, high = null, values = [], other }, on, field, row) {
+  const x = /** @type {any} */ (Object.hasOwn(row, field) ? row[field] : null);
+  const odd = (/** @type {Oddity} */ code, /** @type {string} */ is) => ({ code, field: `'${field}' of the ${on}`, is });
+  if (x === null || x === undefined) {
+    return missing ? null : odd("feature_missing", "is missing and adds nothing; give it, or set missing = true in the study");
+  }
+  const type = kind === "equal" ? typeof x : (TYPES[/** @type {keyof typeof TYPES} */ (kind)] ?? "number");
+  if (typeof x !== type || Number.isNaN(x) || Array.isArray(x)) {
+    const not = Number.isNaN(x) ? "not a number" : Array.isArray(x) ? "a list" : `a ${typeof x}`;
+    return odd("feature_type", `is ${not}, so it counts as missing; give a ${type}`);
+  }
+  if ((low !== null && x < low) || (high !== null && x > high)) {
+    return odd("feature_bounds", `is beyond ${low ?? "…"} to ${high ?? "…"} and counts as the bound; widen 'low' or 'high' in a new study`);
+  }
+  const unlisted = kind === "category" && !other && !values.includes(x);
+  return unlisted ? odd("category_unlisted", "is a text that is not listed and adds nothing; list it, or set other = true") : null;
+}

@@ -1,0 +1,162 @@
+// @ts-check
+/**
+ * A list as it was shown: the version that ranked it, what was chosen from it, and what followed.
+ *
+ * @import { Composed } from "../delivery/participant.js"
+ * @import { Role } from "../study/parts.js"
+ * @import { Version } from "../study/study.js"
+ *
+ * @typedef {object} Lists What a list needs of the ranker that made it.
+ * @property {(list: ListState, choice: Choice) => boolean} choose
+ * @property {(list: ListState, values: Record<string, any>) => boolean} outcome
+ * @property {(code: any, sentence: string) => void} tell
+ * @property {() => number} now
+ * @property {string} study
+ * @property {(a: any, b: any) => boolean} same Whether two values are the same item.
+ * @property {(id: string) => string | null} mark What tells whose a list is.
+ *
+ * @typedef {object} Choice
+ * @property {number} place From 0; -1 for none.
+ * @property {number} at Milliseconds since 1970, by this device's clock.
+ * @property {Record<string, any>} outcomes
+ *
+ * @typedef {object} ListState
+ * @property {string} id The document id of its ping.
+ * @property {string} secret From which the ids of later outcomes follow; never sent.
+ * @property {string | null} mark Whose list it is; null if that was not known yet.
+ * @property {string | null} arm
+ * @property {Version} held Its weights are empty if they are not known any more.
+ * @property {Role | null} role Null if it is to be found again.
+ * @property {readonly any[]} items In displayed order.
+ * @property {any} query
+ * @property {ReadonlySet<number>} pinned
+ * @property {boolean} swapped
+ * @property {number | null} seen
+ * @property {{ place: number, at: number } | null} choice
+ */
+
+/** Up to how many weights a list takes along to another page. */
+const MOST_WEIGHTS = 1000;
+
+/**
+ * @template {Record<string, any>} Item
+ * @template {Record<string, any>} Outcomes
+ */
+export class RankedList {
+  /** @type {Lists} */
+  #lists;
+  /** @type {ListState} */
+  #state;
+
+  /**
+   * @param {Lists} lists
+   * @param {ListState} state
+   */
+  constructor(lists, state) {
+    this.#lists = lists;
+    this.#state = state;
+  }
+
+  /** The items in the order to show them in. @returns {readonly Item[]} */
+  get items() {
+    return this.#state.items;
+  }
+
+  /** The model version that ranked it; -1 for the product's own order, before there was any. */
+  get version() {
+    return this.#state.held.version;
+  }
+
+  /** Whether a choice was reported. */
+  get isChosen() {
+    return this.#state.choice !== null;
+  }
+
+  /**
+   * Say how many items, from the top, the user has seen by now. What was never on the screen teaches nothing.
+   *
+   * @param {number} count
+   */
+  seen(count) {
+    const { seen, items } = this.#state;
+    this.#state.seen = Math.max(seen ?? 0, Math.min(Math.max(Math.floor(count) || 0, 0), items.length));
+  }
+
+  /**
+   * Report the choice of an item; null for a list that the user left without one. Whether it is reported: the first choice of a
+   * list counts.
+   *
+   * @param {Item | null} item
+   * @param {Partial<Outcomes>} [outcomes] Those that the study declares at the choice.
+   */
+  choose(item, outcomes = {}) {
+    const { items, choice } = this.#state;
+    if (choice !== null) {
+      this.#lists.tell("chosen_already", "a choice from this list was reported before; the first one counts, and no other is sent");
+      return false;
+    }
+    const place = item === null ? -1 : this.#placeOf(item);
+    if (item !== null && place < 0) {
+      this.#lists.tell("not_in_list", "what was chosen is not in this list; give one of 'items', or set 'key' in the ranker's settings");
+      return false;
+    }
+    if (items.length === 0) {
+      return false;
+    }
+    const at = this.#lists.now();
+    this.#state.choice = { place, at };
+    return this.#lists.choose(this.#state, { place, at, outcomes });
+  }
+
+  /**
+   * Report what followed the choice, also on a later page. Whether all of it is sent; a repetition is the same document.
+   *
+   * @param {Partial<Outcomes>} outcomes Those that the study declares with `within`.
+   */
+  outcome(outcomes) {
+    if (this.#state.choice === null) {
+      this.#lists.tell("not_chosen", "an outcome follows a choice, and there was none from this list; call 'choose' first");
+      return false;
+    }
+    return this.#lists.outcome(this.#state, outcomes);
+  }
+
+  /** What another page needs to go on with it: `shop.resume(JSON.stringify(list))`. The items are in it until one is chosen. */
+  toJSON() {
+    const { items, query, pinned, role, held, mark, ...small } = this.#state;
+    const weights = held.weights.length <= MOST_WEIGHTS ? held.weights : [];
+    const open = this.#state.choice === null ? { items, query, pinned: [...pinned], weights } : {};
+    return { fedping: 1, study: this.#lists.study, ...small, ...open, mark: mark ?? this.#lists.mark(small.id), version: held.version };
+  }
+
+  /** @param {Item} item */
+  #placeOf(item) {
+    const { items } = this.#state;
+    const place = items.indexOf(item);
+    return place >= 0 ? place : items.findIndex((each) => this.#lists.same(each, item));
+  }
+}
+
+/**
+ * The state of a list from its JSON; null if it is none of this study.
+ *
+ * @param {any} given A text, or what it says.
+ * @param {string} study
+ * @returns {ListState | null}
+ */
+export function stateOf(given, study) {
+  try {
+    const { fedping, study: of, version, weights = [], pinned = [], ...more } = typeof given === "string" ? JSON.parse(given) : given;
+    const { id, secret, mark, arm, items = [], query = {}, swapped, seen, choice } = more;
+    const texts = [id, secret].every((each) => typeof each === "string") && [mark, arm].every((each) => each === null || typeof each === "string");
+    const chosen = choice === null || (Number.isSafeInteger(choice?.place) && Number.isFinite(choice.at));
+    const counts = Number.isSafeInteger(version) && (seen === null || Number.isSafeInteger(seen)) && typeof swapped === "boolean";
+    const lists = [items, weights, pinned].every(Array.isArray) && weights.every(Number.isFinite) && typeof query === "object";
+    if (fedping !== 1 || of !== study || !texts || !chosen || !counts || !lists) {
+      return null;
+    }
+    return { id, secret, mark, arm, held: { version, weights }, role: null, items, query, pinned: new Set(pinned), swapped, seen, choice };
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,318 @@
+// @ts-check
+/**
+ * What a `Ranker` and a `Predictor` have in common: they take part by themselves, tell each trouble with its code, and forget in
+ * all tabs.
+ *
+ * @import { Composed, Ping } from "../delivery/participant.js"
+ * @import { ClientStorage } from "../delivery/storage.js"
+ * @import { Environment } from "../delivery/environment.js"
+ * @import { ClientEnd } from "../study/links.js"
+ * @import { Parts, PersonalPart, PrivatePart } from "../study/parts.js"
+ *
+ * @typedef {"unreachable" | "study_unfit" | "study_ended" | "model_unfit" | "nothing_sent" | "storage" | "forgotten" | "ping_refused"
+ *   | "ping_dropped" | "feature_missing" | "feature_type" | "feature_bounds" | "category_unlisted" | "not_in_list" | "chosen_already"
+ *   | "not_chosen" | "list_unfit" | "list_long" | "outcome_undeclared" | "outcome_type" | "outcome_unlisted" | "outcome_late"
+ *   | "example_unfit" | "not_finite"} TroubleCode
+ *
+ * @typedef {object} Trouble What is wrong, for whoever looks after the product. Nothing in it is a user's.
+ * @property {TroubleCode} code
+ * @property {string} sentence What, where, and what to do.
+ *
+ * @typedef {object} MoreParts What the entry point leaves out, to keep pages small: `fedping/links`, `fedping/personal`, `fedping/private`.
+ * @property {ReadonlyMap<string, ClientEnd>} [links]
+ * @property {PersonalPart} [personal]
+ * @property {PrivatePart} [privacy]
+ *
+ * @typedef {object} ProductSettings
+ * @property {string} ingest The address of ingest, such as `https://telemetry.example.org`.
+ * @property {string} study The study's name.
+ * @property {() => boolean} [consent] Whether the user agrees to take part; asked at each call. Until then nothing is fetched, kept
+ *   or sent. Always, if not given.
+ * @property {(trouble: Trouble) => void} [onTrouble] Told of each trouble.
+ * @property {MoreParts} [parts]
+ * @property {ClientStorage} [storage] `localStorage` if not given; in a service worker, IndexedDB.
+ * @property {() => boolean} [isPrivate] Whether this is a private window. Then nothing is fetched, kept or sent.
+ * @property {() => string | null} [ticket] The product's word for the client's id, in studies that ask for it.
+ * @property {boolean} [patient] Send only when the page is idle and its connection not metered, as far as the browser says.
+ * @property {number} [everyMinutes] How often to ask for a new model, on average.
+ * @property {number} [longestDays] The age at which a ping that nobody took is given up.
+ * @property {number} [mostContributions] To how many versions of a private line this client contributes at most.
+ * @property {Environment} [environment] What the browser offers; tests give their own.
+ */
+
+import { browserEnvironment } from "../delivery/environment.js";
+import { Participant } from "../delivery/participant.js";
+import { indexedStorage, memoryStorage, webStorage } from "../delivery/storage.js";
+
+export class Product {
+  /** @type {Promise<void> | null} */
+  #starting = null;
+  /** @type {(trouble: Trouble) => void} */
+  #onTrouble;
+  /** @type {() => boolean} */
+  #consent;
+  /** @type {Set<string>} Troubles that are told once. */
+  #told = new Set();
+  /** @type {{ name: string, channel: BroadcastChannel | null }} */
+  #tabs;
+  /** @type {(() => void)[]} What waits until the study is known. */
+  #pending = [];
+
+  /**
+   * @param {ProductSettings} settings
+   * @param {Parts} parts
+   */
+  constructor(settings, parts) {
+    const { study, consent = () => true, onTrouble = () => {}, ticket = () => null, environment = browserEnvironment() } = settings;
+    /** @type {Trouble | null} The last thing that went wrong and has not come right since; null if nothing has. */
+    this.trouble = null;
+    this.#onTrouble = onTrouble;
+    this.#consent = consent;
+    this.ticket = ticket;
+    this.study = study;
+    this.environment = environment;
+    const { storage, failed } = kept(settings.storage);
+    this.participant = new Participant(
+      {
+        ...settings,
+        storage,
+        environment,
+        hasConsent: consent,
+        marksForgetting: true,
+        notice: () => {},
+        lost: (what, id) => this.#lost(what, id),
+        refreshed: () => this.#look(),
+      },
+      { ...parts, ...settings.parts, links: new Map([...parts.links, ...(settings.parts?.links ?? [])]) },
+    );
+    this.#tabs = { name: `fedping/${study}`, channel: null };
+    if (failed !== null) {
+      this.tell("storage", failed);
+    }
+    this.takePart();
+  }
+
+  /** Settled when the newest model is there, or it is known why it is not; it never fails. */
+  get ready() {
+    return (this.#starting ?? Promise.resolve()).then(() => this);
+  }
+
+  /** The name of the client's arm; null if it is not enrolled, or not yet. */
+  get arm() {
+    return this.participant.membership.role.arm?.name ?? null;
+  }
+
+  /** The number of the model version that the client holds; -1 before any was fetched. */
+  get version() {
+    return this.participant.membership.held.version;
+  }
+
+  /** What became of pings in this page, and how many nobody has taken yet. */
+  get counts() {
+    return this.participant.counts;
+  }
+
+  /** The pings that nobody has taken yet: all that this client would still send. */
+  get waiting() {
+    return this.participant.waiting;
+  }
+
+  /** What a private study promises to its clients, a sentence each; empty for one that is not private, or not known yet. */
+  get guarantee() {
+    const { privacy } = this.participant.membership.role;
+    return (privacy && this.participant.parts.privacy?.inWords(privacy)) ?? [];
+  }
+
+  /** Join again, after {@link forget}. */
+  start() {
+    this.#starting = null;
+    this.takePart();
+    return this.ready;
+  }
+
+  /** Take part no longer in this page; what waits is kept for the next one. */
+  stop() {
+    this.participant.stop();
+    this.#tabs.channel?.close();
+    this.#tabs.channel = null;
+  }
+
+  /** Forget everything, in all tabs: the id, the model, what is the client's own, and what has not been sent. */
+  async forget() {
+    const { name } = this.#tabs;
+    this.#pending = [];
+    this.#starting ??= Promise.resolve();
+    await this.participant.forget();
+    if (globalThis.BroadcastChannel !== undefined) {
+      const channel = this.#tabs.channel ?? new BroadcastChannel(name);
+      channel.postMessage("forgotten");
+      channel.close();
+      this.#tabs.channel = null;
+    }
+  }
+
+  /** Hand over what waits now. */
+  async deliver() {
+    await this.ready;
+    await this.participant.deliver();
+  }
+
+  /** Ask for the newest model now. Whether one was there. */
+  async fetchModel() {
+    return (await this.participant.refresh()).ok;
+  }
+
+  /** Take part, from the first call on at which the user agrees. */
+  takePart() {
+    if (this.#starting === null && this.participant.maySend()) {
+      this.#starting = this.#begin();
+    }
+  }
+
+  async #begin() {
+    this.#listen();
+    await this.participant.start();
+    this.#flush();
+    const { membership } = this.participant;
+    if (membership.clientId !== null && !membership.isKept) {
+      this.tell("storage", "the browser keeps nothing of this page, so each page is another client");
+    }
+  }
+
+  /** See what is known of the study since it was asked for. */
+  #look() {
+    const { cause } = this.participant.membership;
+    if (cause !== null) {
+      if (this.trouble?.sentence !== cause.sentence) {
+        this.tell(/** @type {TroubleCode} */ (cause.code), cause.sentence);
+      }
+    } else if (["unreachable", "study_unfit", "study_ended", "model_unfit", "nothing_sent"].includes(this.trouble?.code ?? "")) {
+      this.trouble = null;
+    }
+    this.#flush();
+  }
+
+  #listen() {
+    if (globalThis.BroadcastChannel === undefined || this.#tabs.channel !== null) {
+      return;
+    }
+    const channel = new BroadcastChannel(this.#tabs.name);
+    channel.onmessage = ({ data }) => {
+      if (data === "forgotten" && this.participant.membership.clientId !== null) {
+        this.participant.leave();
+      }
+    };
+    /** @type {any} */ (channel).unref?.(); // node would wait for it
+    this.#tabs.channel = channel;
+  }
+
+  /**
+   * Do something as soon as it is known whether and how the client takes part; nothing without consent.
+   *
+   * @param {() => void} act
+   */
+  whenKnown(act) {
+    this.takePart();
+    if (!this.participant.maySend()) {
+      return;
+    }
+    if (this.participant.membership.study === null) {
+      this.#pending.push(act);
+      if (this.#pending.length > MOST_PENDING) {
+        this.#pending.shift();
+        this.tell("ping_dropped", `more than ${MOST_PENDING} calls came before the study was known; the oldest are dropped`);
+      }
+    } else {
+      act();
+    }
+  }
+
+  /** Do what waits, if the study is known. */
+  #flush() {
+    if (this.participant.membership.study !== null) {
+      this.#pending.splice(0).forEach((act) => act());
+    }
+  }
+
+  /**
+   * Send a ping. Whether it was taken charge of.
+   *
+   * @param {Composed} composed
+   * @param {string} type
+   */
+  post({ documentId, ping }, type) {
+    const word = this.ticket();
+    const whole = word === null ? ping : /** @type {Ping} */ (Object.assign(ping, { ticket: word }));
+    return this.participant.send({ documentId, ping: whole }, { type });
+  }
+
+  /** Whether the user has left the study, here or in another tab; that is told. */
+  hasLeft() {
+    const left = this.participant.isForgotten() === true;
+    if (left) {
+      this.tell("forgotten", `the user has left the study '${this.study}', here or in another tab; nothing more is sent`);
+    }
+    return left;
+  }
+
+  /**
+   * @param {TroubleCode} code
+   * @param {string} sentence
+   */
+  tell(code, sentence) {
+    this.trouble = { code, sentence };
+    this.#onTrouble(this.trouble);
+  }
+
+  /**
+   * Tell a trouble once, of those that each list would have again.
+   *
+   * @param {string} what
+   * @param {TroubleCode} code
+   * @param {() => string} sentence
+   */
+  tellOnce(what, code, sentence) {
+    if (!this.#told.has(`${code} ${what}`)) {
+      this.#told.add(`${code} ${what}`);
+      this.tell(code, sentence());
+    }
+  }
+
+  /**
+   * @param {"refused" | "dropped"} what
+   * @param {string} id
+   */
+  #lost(what, id) {
+    if (what === "refused") {
+      this.tell("ping_refused", `ingest refused the ping ${id}; its /metrics has the reason`);
+    } else {
+      this.tell("ping_dropped", `the ping ${id} could not be sent for too long, or too many wait`);
+    }
+  }
+}
+
+const MOST_PENDING = 100;
+
+/**
+ * Where to keep things, and why it will not last.
+ *
+ * @param {ClientStorage} [given]
+ * @returns {{ storage: ClientStorage, failed: string | null }}
+ */
+function kept(given) {
+  if (given !== undefined) {
+    return { storage: given, failed: null };
+  }
+  try {
+    if (globalThis.localStorage) {
+      return { storage: webStorage(globalThis.localStorage), failed: null };
+    }
+  } catch {
+    // a page that may not keep anything
+  }
+  if (globalThis.document === undefined && globalThis.indexedDB !== undefined) {
+    return { storage: indexedStorage("fedping"), failed: null };
+  }
+  const failed = "there is no localStorage here, so each start is another client; set 'storage'";
+  return { storage: memoryStorage(), failed };
+}

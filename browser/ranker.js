@@ -1,0 +1,413 @@
+// @ts-check
+/**
+ * Rank by your own features, and report your own outcomes:
+ *
+ *     import { Ranker } from "fedping/ranker";
+ *
+ *     const shop = new Ranker({ ingest: "https://telemetry.example.org", study: "shop" });
+ *     const list = shop.rank(products, { device: "phone" }, 20);
+ *     list.choose(product, { basket: true });
+ *     list.outcome({ paid: 49.9 });
+ *
+ * @import { ListState } from "./product/list.js"
+ * @import { Choice } from "./product/list.js"
+ * @import { Feature } from "./features/layout.js"
+ * @import { ShownList } from "./features/learning.js"
+ * @import { Parts, Role } from "./study/parts.js"
+ * @import { Version } from "./study/study.js"
+ *
+ * @typedef {import("./product/product.js").Trouble} Trouble
+ * @typedef {import("./product/product.js").TroubleCode} TroubleCode
+ * @typedef {import("./delivery/storage.js").ClientStorage} ClientStorage
+ *
+ * @typedef {object} Shape What a product's own types may say: the fields of an item and of a query, and the outcomes.
+ * @property {Record<string, any>} item
+ * @property {Record<string, any>} query
+ * @property {Record<string, any>} outcomes
+ *
+ * @typedef {object} OfLists
+ * @property {(item: any) => unknown} [key] What tells two values apart that may be the same item, such as its id.
+ *
+ * @typedef {import("./product/product.js").ProductSettings & OfLists} RankerSettings
+ */
+
+import { uniform, uuid } from "./delivery/environment.js";
+import { orderOf, swapped } from "./features/ranking.js";
+import { oddityOf } from "./product/checking.js";
+import { RankedList, stateOf } from "./product/list.js";
+import { Product } from "./product/product.js";
+import { mayTravel, sentBy } from "./study/links.js";
+import { FEATURES, descentOfList, featuresModel, itemScores, learnedOfList } from "./features/lists.js";
+import { columnsOf, outcomeId, outcomePing } from "./study/outcomes.js";
+import { sha256 } from "./study/sha256.js";
+import { NO_VERSION, roleOf, startWeights } from "./study/study.js";
+
+export { RankedList } from "./product/list.js";
+export { indexedStorage, memoryStorage, webStorage } from "./delivery/storage.js";
+
+const LIST_TYPE = "list-update";
+const MODEL_TYPE = "model-update";
+const OUTCOME_TYPE = "outcome";
+
+/** How many items a ping tells of at most. */
+const MOST_CANDIDATES = 1000;
+
+/** How many items of a list are looked at for odd fields. */
+const MOST_CHECKED = 50;
+
+/** @type {Parts} */
+const PARTS = Object.freeze({
+  entry: "ranker",
+  pings: { types: [LIST_TYPE, MODEL_TYPE], of: "lists, 'list-update' or 'model-update'" },
+  product: { model: FEATURES, weights: [], margin: 0, epsilon: 1 },
+  models: new Map([[FEATURES, featuresModel]]),
+  links: new Map([["dense", {}]]),
+  personal: null,
+  privacy: null,
+});
+
+/** @template {Shape} [S=Shape] */
+export class Ranker extends Product {
+  /** @type {(item: any) => unknown} */
+  #key;
+  #lists;
+
+  /** @param {RankerSettings} settings */
+  constructor(settings) {
+    super(settings, PARTS);
+    this.#key = settings.key ?? ((item) => JSON.stringify(item));
+    this.#lists = {
+      study: this.study,
+      now: () => this.environment.now(),
+      tell: (/** @type {any} */ code, /** @type {string} */ sentence) => this.tell(code, sentence),
+      same: (/** @type {any} */ a, /** @type {any} */ b) => this.#key(a) === this.#key(b),
+      mark: (/** @type {string} */ id) => this.#mark(id),
+      choose: (/** @type {ListState} */ list, /** @type {Choice} */ choice) => this.#choose(list, choice),
+      outcome: (/** @type {ListState} */ list, /** @type {Record<string, any>} */ values) => this.#later(list, values, this.environment.now()),
+    };
+  }
+
+  /**
+   * Rank items: the list to show, best first. It never waits: until the study is there, items stay in the order given.
+   *
+   * @template {S["item"]} I
+   * @param {readonly I[]} items
+   * @param {S["query"]} [query] What is equal for all items, such as the device.
+   * @param {number} [most] How many are shown.
+   * @param {(item: I) => boolean} [isPinned] Which items keep the place at which they are given, such as advertisements.
+   * @returns {RankedList<I, S["outcomes"]>}
+   */
+  rank(items, query = {}, most = items.length, isPinned = () => false) {
+    this.takePart();
+    const { role, held } = this.#now();
+    const fixed = placesOf(items, isPinned);
+    if (role === null) {
+      return this.#list(items.slice(0, most), query, fixed, { role, held, isSwapped: false });
+    }
+    const { own, parts } = this.participant;
+    const mine = parts.personal && own?.kept ? { part: parts.personal, kept: own.kept } : null;
+    const order = orderOf(itemScores(role, held, query, items, mine), fixed).slice(0, most);
+    const { explore = 0 } = /** @type {any} */ (role.spec);
+    const draws = /** @type {const} */ ([uniform(this.environment), uniform(this.environment)]);
+    const shown = explore > 0 && role.arm !== null ? swapped(order, fixed, explore, draws) : order;
+    const isSwapped = shown.some((item, place) => item !== order[place]);
+    const list = this.#list(shown.map((item) => items[item]), query, fixed, { role, held, isSwapped });
+    this.#check(role, list.items, query);
+    return list;
+  }
+
+  /**
+   * A list that is on the screen already, such as one that a server has rendered: it stays as it is, and its choice teaches.
+   *
+   * @template {S["item"]} I
+   * @param {readonly I[]} items In displayed order.
+   * @param {S["query"]} [query]
+   * @param {(item: I) => boolean} [isPinned] Which items have their place whatever their score, such as advertisements.
+   * @returns {RankedList<I, S["outcomes"]>}
+   */
+  displayed(items, query = {}, isPinned = () => false) {
+    this.takePart();
+    const { role, held } = this.#now();
+    if (role !== null) {
+      this.#check(role, items, query);
+    }
+    return this.#list(items, query, placesOf(items, isPinned), { role, held, isSwapped: false });
+  }
+
+  /**
+   * A list of an earlier page, from its JSON; null, and a trouble told, if it is none of this study.
+   *
+   * @param {unknown} json
+   * @returns {RankedList<S["item"], S["outcomes"]> | null}
+   */
+  resume(json) {
+    this.takePart();
+    const state = stateOf(json, this.study);
+    if (state === null) {
+      this.tell("list_unfit", `what is resumed is no list of the study '${this.study}'; keep JSON.stringify(list), whole`);
+      return null;
+    }
+    return new RankedList(this.#lists, state);
+  }
+
+  /** What the client is to do now; no role while the study is not known. */
+  #now() {
+    const { study, role, held } = this.participant.membership;
+    return study === null ? { role: null, held: { version: NO_VERSION, weights: [] } } : { role, held };
+  }
+
+  /**
+   * @param {readonly any[]} items
+   * @param {any} query
+   * @param {ReadonlySet<number>} pinned
+   * @param {{ role: Role | null, held: Version, isSwapped: boolean }} by
+   * @returns {RankedList<any, any>}
+   */
+  #list(items, query, pinned, { role, held, isSwapped }) {
+    const id = uuid(this.environment);
+    const [mark, secret] = [this.#mark(id), uuid(this.environment)];
+    const state = { id, secret, mark, arm: role?.arm?.name ?? null, role, held, items, query, pinned, swapped: isSwapped };
+    return new RankedList(this.#lists, { ...state, seen: null, choice: null });
+  }
+
+  /**
+   * Tells whose a list is, without saying who that is.
+   *
+   * @param {string} id
+   */
+  #mark(id) {
+    const { clientId } = this.participant.membership;
+    return clientId && sha256(`${clientId}\n${id}`)[0].toString(16);
+  }
+
+  /**
+   * Send the choice of a list, as soon as the study is known. Whether it will be.
+   *
+   * @param {ListState} list
+   * @param {Choice} choice
+   */
+  #choose(list, choice) {
+    if (this.hasLeft()) {
+      return false;
+    }
+    if (this.participant.membership.study === null) {
+      this.whenKnown(() => void this.#report(list, choice));
+      return this.participant.maySend();
+    }
+    return this.#report(list, choice);
+  }
+
+  /**
+   * @param {ListState} list
+   * @param {Choice} choice
+   */
+  #report(list, choice) {
+    const shown = this.#shownAs(list);
+    const { clientId, study } = this.participant.membership;
+    const { role, held } = shown ?? {};
+    if (!role?.arm || !held || clientId === null || study === null || this.participant.isPrivate) {
+      return false;
+    }
+    const { place, outcomes } = choice;
+    if (list.items.length > MOST_CANDIDATES) {
+      this.tellOnce("", "list_long", () => `a list has ${list.items.length} items; a ping tells of the first ${MOST_CANDIDATES}, so show fewer`);
+      if (place >= MOST_CANDIDATES) {
+        return false;
+      }
+    }
+    const of = this.#shownList(list, place);
+    const { own, privateLine } = this.participant;
+    const { loss, update } = learnedOfList(role, held, of, own?.sends({ role, held }));
+    const columns = this.#columns(outcomes, study.outcomes ?? []);
+    const composed =
+      role.privacy === null
+        ? this.#composed(list, of, { role, held, clientId, type: study.pings, loss, update, columns })
+        : privateLine?.compose(study, { role, held }, { chosen: place, loss, update });
+    const sent = Boolean(composed && this.post(composed, study.pings));
+    this.participant.awaits(this.participant.learn({ role, held }, () => descentOfList(role.spec, of)));
+    this.#later(list, outcomes, choice.at, false);
+    return sent;
+  }
+
+  /**
+   * @param {ListState} list
+   * @param {ShownList} of
+   * @param {{ role: Role, held: Version, clientId: string, type: string, loss: number, update: number[] | null, columns: any }} by
+   */
+  #composed({ id, swapped: isSwapped }, { items, chosen, seen, pinned }, { role, held, clientId, type, loss, update, columns }) {
+    const sent = update && sentBy(role.upload, update, this.participant.parts.links);
+    if (!mayTravel([loss, ...(update ?? [])]) || (update !== null && sent === null)) {
+      this.tell("not_finite", "the loss or the update of a list is no finite number, so its choice is not sent; scale the numbers of its items");
+      return null;
+    }
+    const isChosen = chosen >= 0;
+    const learned = { model_version: held.version, study_variation: role.arm?.name, update: sent, loss };
+    const shown = {
+      place: chosen + 1,
+      candidates: items.length,
+      ...(seen === null || seen === undefined ? {} : { seen: Math.max(seen, chosen + 1) }),
+      swapped: isSwapped,
+      ...(isChosen ? { pinned: pinned?.has(chosen) ?? false } : {}),
+    };
+    const payload = type === LIST_TYPE ? { ...learned, ...shown, ...columns } : { ...learned, examples: isChosen ? 1 : 0 };
+    return { documentId: id, ping: { clientId, type, payload } };
+  }
+
+  /**
+   * The first part of a list, of which a ping tells.
+   *
+   * @param {ListState} list
+   * @param {number} chosen
+   * @returns {ShownList}
+   */
+  #shownList({ items, query, pinned, seen }, chosen) {
+    return { items: items.slice(0, MOST_CANDIDATES), query, chosen, seen: seen === null ? null : Math.min(seen, MOST_CANDIDATES), pinned };
+  }
+
+  /**
+   * In which role, and at which version, a list was shown; null, and a trouble told, if it is another client's or cannot be known.
+   *
+   * @param {ListState} list
+   * @returns {{ role: Role, held: Version } | null}
+   */
+  #shownAs(list) {
+    const { study, role, held, parts, clientId } = this.participant.membership;
+    if (study === null || clientId === null || (list.mark !== null && list.mark !== this.#mark(list.id))) {
+      this.tell("forgotten", `the client that was shown this list has left the study '${this.study}'; nothing is sent of it`);
+      return null;
+    }
+    const arm = study.arms.find(({ name }) => name === list.arm);
+    const as = list.role?.arm ? list.role : arm ? roleOf(study, arm, parts.product) : role;
+    if (list.held.weights.length > 0) {
+      return { role: as, held: list.held };
+    }
+    if (list.held.version === NO_VERSION) {
+      return { role: as, held: { version: NO_VERSION, weights: startWeights(as.spec) } };
+    }
+    if (list.choice === null || list.items.length > 0) {
+      if (list.held.version !== held.version) {
+        this.tell("list_unfit", `version ${list.held.version}, which ranked a list of an earlier page, is gone; choices have to follow sooner`);
+        return null;
+      }
+    }
+    return { role: as, held: { version: list.held.version, weights: held.weights } };
+  }
+
+  /**
+   * Send outcomes that follow a choice. Whether all of them will be.
+   *
+   * @param {ListState} list
+   * @param {Record<string, any>} values
+   * @param {number} at
+   * @param {boolean} [alone] Whether none of them may be one at the choice.
+   * @returns {boolean}
+   */
+  #later(list, values, at, alone = true) {
+    const { study, clientId } = this.participant.membership;
+    if (this.hasLeft()) {
+      return false;
+    }
+    if (study === null) {
+      this.whenKnown(() => this.participant.membership.study !== null && this.#later(list, values, at, alone));
+      return this.participant.maySend();
+    }
+    const shown = this.#shownAs(list);
+    if (!shown?.role.arm || clientId === null || list.choice === null) {
+      return false;
+    }
+    const of = { clientId, arm: shown.role.arm.name, version: shown.held.version, choice: list.id, chosen: list.choice.at };
+    const sent = Object.entries(values).map(([name, value]) => {
+      const outcome = (study.outcomes ?? []).find((each) => each.name === name);
+      if (outcome === undefined || !outcome.within) {
+        return alone ? this.#undeclared(name, outcome !== undefined) : true;
+      }
+      if (!this.#fits(outcome, value)) {
+        return false;
+      }
+      const ping = outcomePing(outcome, value, of, at);
+      if (ping === null) {
+        this.tell("outcome_late", `the outcome '${name}' came later than '${outcome.within}' after its choice, and is not sent`);
+        return false;
+      }
+      return this.post({ documentId: outcomeId(list.id, name, outcome.linked ? null : list.secret), ping }, OUTCOME_TYPE);
+    });
+    return sent.every(Boolean);
+  }
+
+  /**
+   * The columns of a choice, without what the study does not declare or that has another type.
+   *
+   * @param {Record<string, any>} given
+   * @param {readonly import("./study/outcomes.js").Outcome[]} outcomes
+   */
+  #columns(given, outcomes) {
+    const declared = new Map(outcomes.map((each) => [each.name, each]));
+    const fit = Object.entries(given).filter(([name, value]) => {
+      const outcome = declared.get(name);
+      return outcome === undefined ? this.#undeclared(name, false) : outcome.within || this.#fits(outcome, value);
+    });
+    return columnsOf(outcomes, Object.fromEntries(fit));
+  }
+
+  /**
+   * @param {string} name
+   * @param {boolean} isAtChoice
+   */
+  #undeclared(name, isAtChoice) {
+    const what = isAtChoice ? "is one at the choice; give it to 'choose'" : "is none that it declares; 'fedping study change' adds outcomes";
+    this.tell("outcome_undeclared", `the outcome '${name}' of the study '${this.study}' ${what}. It is not sent`);
+    return false;
+  }
+
+  /**
+   * Whether a value is of an outcome's type; values beyond its bounds count as the bound.
+   *
+   * @param {import("./study/outcomes.js").Outcome} outcome
+   * @param {unknown} value
+   */
+  #fits(outcome, value) {
+    const { kind, name } = outcome;
+    const type = kind === "flag" ? "boolean" : kind === "category" ? "string" : "number";
+    if (typeof value !== type || Number.isNaN(value)) {
+      this.tell("outcome_type", `the outcome '${name}' is a ${type}, and was given a ${typeof value}; it is not sent`);
+      return false;
+    }
+    if (kind === "category" && !outcome.values.includes(/** @type {string} */ (value))) {
+      this.tell("outcome_unlisted", `the outcome '${name}' was given a text that the study does not list; it is not sent`);
+      return false;
+    }
+    return true;
+  }
+
+  /**
+   * Tell once of each feature what is odd about the items.
+   *
+   * @param {Role} role
+   * @param {readonly any[]} items
+   * @param {any} query
+   */
+  #check({ spec }, items, query) {
+    const features = /** @type {{ features: readonly Feature[] }} */ (/** @type {unknown} */ (spec)).features;
+    for (const feature of features) {
+      if (feature.kind === "cross") {
+        continue;
+      }
+      for (const item of feature.on === "query" ? [{}] : items.slice(0, MOST_CHECKED)) {
+        const odd = oddityOf(feature, query, item);
+        if (odd !== null) {
+          const { code, field, is } = odd;
+          this.tellOnce(feature.name, code, () => `${field} (feature '${feature.name}' of the study '${this.study}') ${is}`);
+        }
+      }
+    }
+  }
+}
+
+/**
+ * @template I
+ * @param {readonly I[]} items
+ * @param {(item: I) => boolean} isPinned
+ */
+function placesOf(items, isPinned) {
+  return new Set(items.flatMap((item, place) => (isPinned(item) ? [place] : [])));
+}
