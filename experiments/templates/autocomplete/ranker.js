@@ -29,6 +29,7 @@ function show() {
     actions: { Take: take },
   });
   after("");
+  state(form);
 }
 
 await form.ready;

@@ -25,7 +25,11 @@ function buttons(actions, { hasFirst = true } = {}) {
     const button = element("button", label);
     button.type = "button";
     button.className = hasFirst && label === Object.keys(actions).at(-1) ? "first" : "";
-    button.addEventListener("click", act);
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      await act();
+      button.disabled = false;
+    });
     row.append(button);
   }
   return row;

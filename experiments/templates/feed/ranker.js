@@ -31,6 +31,7 @@ function show() {
     "Be another reader": async () => (await feed.forget(), await feed.start(), show()),
   });
   after("");
+  state(feed);
 }
 
 await feed.ready;

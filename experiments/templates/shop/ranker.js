@@ -23,6 +23,7 @@ function show() {
     onSeen: (count) => list.seen(count),
   });
   after("");
+  state(shop);
 }
 
 await shop.ready;
