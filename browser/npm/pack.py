@@ -17,7 +17,7 @@ from pathlib import Path
 
 TYPESCRIPT = "typescript@5.9.3"
 BUNDLER = "esbuild@0.28.2"
-ENTRIES = ("ranker",)
+ENTRIES = ("predictor", "ranker")
 """The entry points that the package has in one file each, too, for pages without a bundler."""
 
 MODULE = Path(__file__).resolve().parents[1]

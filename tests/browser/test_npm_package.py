@@ -124,6 +124,28 @@ new Ranker({ study: "shop" });
 told[0]?.code === "unknown";
 """
 
+FORM = """
+import { Predictor, memoryStorage, type Prediction } from "fedping/predictor";
+
+const storage = memoryStorage();
+const of = { ingest: "https://i.example", study: "form", storage };
+const form = new Predictor({ ...of, labels: ["a", "b"], fields: ["x", "y"] });
+const found: Prediction<"a" | "b" | string> | null = form.predict({ x: 1, y: 2 });
+form.learn([1, 2], "a");
+const price = new Predictor({ ingest: "https://i.example", study: "price", storage });
+const value: number | undefined = price.predict([1, 2])?.value;
+price.learn([1, 2], 3.5);
+console.log(found?.label, value);
+
+const typed = new Predictor<"a" | "b", "x" | "y">({ ...of, labels: ["a", "b"], fields: ["x", "y"] });
+// @ts-expect-error A label that is none.
+typed.learn({ x: 1, y: 2 }, "c");
+// @ts-expect-error A field that is missing.
+typed.predict({ x: 1 });
+// @ts-expect-error A text for a number.
+price.learn([1, 2], "3.5");
+"""
+
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -156,7 +178,7 @@ def test_it_has_the_module_its_types_and_nothing_else(package: Path) -> None:
     described = json.loads((BROWSER / "package.json").read_text())
     with tarfile.open(package) as packed:
         names = {member.name.removeprefix("package/") for member in packed.getmembers()}
-    folders = ("delivery", "features", "models", "product", "study")
+    folders = ("delivery", "features", "models", "predicting", "product", "study")
     modules = {path.relative_to(BROWSER).as_posix() for folder in folders for path in (BROWSER / folder).rglob("*.js")}
     modules |= {path.name for path in BROWSER.glob("*.js")}
     types = {name.removesuffix(".js") + ".d.ts" for name in modules}
@@ -182,7 +204,7 @@ def test_a_project_ranks_learns_and_makes_a_ping_by_it(project: Path) -> None:
     jsonschema.Draft202012Validator(json.loads(json_schema("ping"))).validate(told["ping"])
 
 
-@pytest.mark.parametrize("program", [TYPED, SHOP], ids=["pages", "shop"])
+@pytest.mark.parametrize("program", [TYPED, SHOP, FORM], ids=["pages", "shop", "form"])
 @pytest.mark.parametrize("resolution", [("NodeNext", "NodeNext"), ("ESNext", "Bundler")])
 def test_its_types_fit_what_a_project_in_typescript_writes(
     project: Path, resolution: tuple[str, str], program: str

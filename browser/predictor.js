@@ -1,0 +1,259 @@
+// @ts-check
+/**
+ * Predict a number or a class, and learn from what turned out:
+ *
+ *     import { Predictor } from "fedping/predictor";
+ *
+ *     const form = new Predictor({ ingest: "https://telemetry.example.org", study: "form", labels: ["home", "work"] });
+ *     form.predict([0.2, 1, 0])?.label;
+ *     form.learn([0.2, 1, 0], "work");
+ *
+ * @import { Example, Form } from "./predicting/models.js"
+ * @import { Parts } from "./study/parts.js"
+ * @import { ModelSpec } from "./study/study.js"
+ *
+ * @typedef {import("./product/product.js").Trouble} Trouble
+ * @typedef {import("./product/product.js").TroubleCode} TroubleCode
+ * @typedef {import("./delivery/storage.js").ClientStorage} ClientStorage
+ */
+
+/**
+ * @template {string | number} [L=number]
+ * @template {string} [F=string]
+ * @typedef {object} OfExamples
+ * @property {readonly L[]} [labels] What the classes are called, in the order of the study; numbers from 0 if not given.
+ * @property {readonly F[]} [fields] The names of an example's numbers, in the order of the study; then an example may be an object.
+ * @property {number} [batch] How many examples make a ping, where the study does not say: 20 if not given.
+ */
+
+/**
+ * @template {string | number} [L=number]
+ * @template {string} [F=string]
+ * @typedef {import("./product/product.js").ProductSettings & OfExamples<L, F>} PredictorSettings
+ */
+
+/**
+ * @template {string | number} [L=number]
+ * @typedef {object} Prediction
+ * @property {number} value The number that is predicted; of classes, the probability of the likeliest.
+ * @property {L | null} label The likeliest class; null where a number is predicted.
+ * @property {readonly number[]} probabilities Of each class; empty where a number is predicted.
+ * @property {number} version The model version that predicted it.
+ */
+
+import { uuid } from "./delivery/environment.js";
+import { PREDICTING_MODELS, formOf, learnedOf, predicted } from "./predicting/models.js";
+import { Product } from "./product/product.js";
+import { mayTravel, sentBy } from "./study/links.js";
+import { startWeights } from "./study/study.js";
+
+export { indexedStorage, memoryStorage, webStorage } from "./delivery/storage.js";
+
+const MODEL_TYPE = "model-update";
+
+/** How many examples make a ping, where nobody says. */
+const BATCH = 20;
+
+/** @type {Parts} */
+const PARTS = Object.freeze({
+  entry: "predictor",
+  pings: { types: [MODEL_TYPE], of: "examples, 'model-update'" },
+  product: { model: "linear-regression", weights: [], margin: 0, epsilon: 1 },
+  models: PREDICTING_MODELS,
+  links: new Map([["dense", {}]]),
+  personal: null,
+  privacy: null,
+});
+
+/** @type {WeakMap<ModelSpec, Form>} */
+const forms = new WeakMap();
+
+/**
+ * @template {string | number} [L=number]
+ * @template {string} [F=string]
+ */
+export class Predictor extends Product {
+  /** @type {readonly L[] | undefined} */
+  #labels;
+  /** @type {readonly F[] | undefined} */
+  #fields;
+  #batch;
+  #key;
+  /** @type {Promise<void>} Examples are kept one after the other. */
+  #turn = Promise.resolve();
+
+  /** @param {PredictorSettings<L, F>} settings */
+  constructor(settings) {
+    super(settings, PARTS);
+    this.#labels = settings.labels;
+    this.#fields = settings.fields;
+    this.#batch = settings.batch ?? BATCH;
+    this.#key = `fedping/${settings.study}/examples`;
+  }
+
+  /**
+   * What the model says of an example; null while the study is not known, and for what is no example.
+   *
+   * @param {readonly number[] | Readonly<Record<F, number>>} x
+   * @returns {Prediction<L> | null}
+   */
+  predict(x) {
+    this.takePart();
+    const { study, role, held } = this.participant.membership;
+    const numbers = study === null ? null : this.#numbers(x, formFor(role.spec));
+    if (numbers === null) {
+      return null;
+    }
+    const { own, parts } = this.participant;
+    const mine = role.personal && parts.personal && own?.kept ? parts.personal.weights(role.personal, role.spec, held, own.kept) : held.weights;
+    const found = predicted(formFor(role.spec), role.arm?.applies ? mine : startWeights(role.spec), numbers);
+    const { version } = held;
+    if (formFor(role.spec).classes === 0) {
+      return { value: found[0], label: null, probabilities: [], version };
+    }
+    const best = found.indexOf(Math.max(...found));
+    const label = this.#labels === undefined ? /** @type {L} */ (best) : this.#labels[best];
+    return { value: found[best], label, probabilities: found, version };
+  }
+
+  /**
+   * Learn from what turned out. The example stays on the device until there are as many as make a ping, and then goes; the ping has
+   * an update alone. Whether it is one to learn from.
+   *
+   * @param {readonly number[] | Readonly<Record<F, number>>} x
+   * @param {L} label The class, or the number.
+   */
+  learn(x, label) {
+    this.takePart();
+    if (!this.participant.maySend() || this.hasLeft()) {
+      return false;
+    }
+    this.whenKnown(() => this.#keep(x, label));
+    return true;
+  }
+
+  /** Forget everything, in all tabs: also the examples. */
+  async forget() {
+    await super.forget();
+    await this.#turn;
+    await this.participant.storage.remove(this.#key);
+  }
+
+  /** Hand over what waits now. */
+  async deliver() {
+    await this.ready;
+    await this.#turn;
+    await super.deliver();
+  }
+
+  /**
+   * @param {any} x
+   * @param {any} label
+   */
+  #keep(x, label) {
+    const { study, role } = this.participant.membership;
+    if (study === null || role.arm === null) {
+      return;
+    }
+    const form = formFor(role.spec);
+    const numbers = this.#numbers(x, form);
+    const y = form.classes === 0 || this.#labels === undefined ? label : this.#labels.indexOf(label);
+    const isOne = form.classes === 0 ? Number.isFinite(y) : Number.isSafeInteger(y) && y >= 0 && y < form.classes;
+    if (numbers === null) {
+      return;
+    }
+    if (!isOne) {
+      this.tell("example_unfit", `the label of an example is no ${form.classes === 0 ? "finite number" : "class"} of the study '${this.study}'; it is left out`);
+      return;
+    }
+    this.#turn = this.#turn.then(() => this.#add({ x: numbers, y }));
+  }
+
+  /** @param {Example} example */
+  async #add(example) {
+    const { storage, membership } = this.participant;
+    if (await this.participant.isForgotten()) {
+      return;
+    }
+    const { role } = membership;
+    const form = formFor(role.spec);
+    const kept = readExamples(await storage.get(this.#key), form);
+    const examples = [...kept, example];
+    const { batch } = /** @type {{ batch?: number | null }} */ (membership.study?.lines.find(({ name }) => name === role.arm?.line)?.training ?? {});
+    if (examples.length < (batch ?? this.#batch)) {
+      await storage.set(this.#key, examples);
+      return;
+    }
+    await storage.remove(this.#key);
+    this.#report(examples, form);
+  }
+
+  /**
+   * @param {readonly Example[]} examples
+   * @param {Form} form
+   */
+  #report(examples, form) {
+    const { membership, own, privateLine, parts } = this.participant;
+    const { role, held, clientId, study } = membership;
+    if (role.arm === null || clientId === null || study === null) {
+      return;
+    }
+    const { loss } = learnedOf(form, role.arm.applies ? held.weights : startWeights(role.spec), examples);
+    const submits = role.arm.submits && (own?.sends({ role, held }) ?? true);
+    const learned = submits ? learnedOf(form, held.weights, examples).update : null;
+    const update = learned && role.sign ? learned.map((each) => Math.sign(each) + 0) : learned;
+    const sent = update && sentBy(role.upload, update, parts.links);
+    if (role.privacy !== null) {
+      const composed = privateLine?.compose(study, { role, held }, { chosen: NOT_ON_TOP, loss, update });
+      if (composed) {
+        this.post(composed, study.pings);
+      }
+    } else if (mayTravel([loss, ...(update ?? [])]) && (update === null || sent !== null)) {
+      const payload = { model_version: held.version, study_variation: role.arm.name, update: sent, loss, examples: examples.length };
+      this.post({ documentId: uuid(this.environment), ping: { clientId, type: MODEL_TYPE, payload } }, MODEL_TYPE);
+    } else {
+      this.tell("not_finite", "the loss or the update of some examples is no finite number, so it is not sent; scale their numbers");
+    }
+    const descent = (/** @type {ArrayLike<number>} */ weights) => learnedOf(form, weights, examples).update;
+    this.participant.awaits(this.participant.learn({ role, held }, () => descent));
+  }
+
+  /**
+   * An example's numbers in the order of the study; null, and a trouble told, if it has others.
+   *
+   * @param {any} x
+   * @param {Form} form
+   * @returns {number[] | null}
+   */
+  #numbers(x, { features }) {
+    const numbers = Array.isArray(x) ? x : (this.#fields ?? []).map((field) => x?.[field]);
+    if (numbers.length === features && numbers.every(Number.isFinite)) {
+      return numbers;
+    }
+    this.tell("example_unfit", `an example of the study '${this.study}' has ${features} finite numbers, and one has ${numbers.length}, or others; it is left out`);
+    return null;
+  }
+}
+
+/** In a private line of examples, no list had the choice on top. */
+const NOT_ON_TOP = 1;
+
+/** @param {ModelSpec} spec */
+function formFor(spec) {
+  const found = forms.get(spec) ?? formOf(spec);
+  forms.set(spec, found);
+  return found;
+}
+
+/**
+ * The examples that are kept, without those of another study's model.
+ *
+ * @param {any} given
+ * @param {Form} form
+ * @returns {Example[]}
+ */
+function readExamples(given, { features, classes }) {
+  const fits = (/** @type {any} */ each) =>
+    Array.isArray(each?.x) && each.x.length === features && each.x.every(Number.isFinite) && Number.isFinite(each.y) && (classes === 0 || each.y < classes);
+  return Array.isArray(given) ? given.filter(fits) : [];
+}
