@@ -197,7 +197,7 @@ def _learned(line: Line, k: int, seed: int) -> Iterator[FloatArray]:
     kept = Kept(MemoryStates(algorithm_for(training).init_state(bare(model))), clients)
     keys = child_keys(child_keys(root_key(seed), _TRAINING), clients)
     weights = published_array(line.spec, line.spec.start_array)
-    for block in updates_of_fleet(model, training, weights, source.of(clients, 0), clients, keys, kept=kept):
+    for block in updates_of_fleet(model, training, weights, source.of(clients, 0, weights), clients, keys, kept=kept):
         yield np.asarray(block.sent().updates, np.float64)
 
 

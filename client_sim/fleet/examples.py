@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.data import Table, load, of_one
 from fedping.client_sim.data.choice_sets import candidates_of
-from fedping.client_sim.fleet.made_lists import list_maker
 from fedping.client_sim.learning.batch import Batch, ClientData, Clients, Examples, FloatArray
 from fedping.client_sim.learning.bounds import unbounded
 from fedping.client_sim.learning.choices import Choices
@@ -31,6 +30,8 @@ from fedping.client_sim.learning.models.svm_ranking import SvmRanking
 from fedping.client_sim.learning.searches import SearchData
 from fedping.client_sim.learning.submodel import Part
 from fedping.client_sim.population.synthetic import Population
+from fedping.client_sim.rehearsal.settings import BY_CHANCE, Rehearsal
+from fedping.client_sim.rehearsal.users import Users, VisitData, users_of
 from fedping.protocol.draws import Keys, child_keys, normals, root_key, uniforms
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.spec import ModelSpec
@@ -51,8 +52,11 @@ class Source(Protocol):
         """Whether a client has new examples in every iteration."""
         ...
 
-    def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
-        """Return the examples of these clients, ascending numbers, in an iteration."""
+    def of(self, clients: NDArray[np.int64], iteration: int, applied: FloatArray) -> ClientData[Any]:
+        """Return the examples of these clients, ascending numbers, in an iteration.
+
+        ``applied`` are the weights that rank what they see, shape (m,).
+        """
         ...
 
 
@@ -100,12 +104,37 @@ class OwnExamples:
     make: Make
     always_new: ClassVar[bool] = False
 
-    def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
+    def of(self, clients: NDArray[np.int64], iteration: int, applied: FloatArray) -> ClientData[Any]:
         """See :meth:`Source.of`."""
         keys = child_keys(child_keys(root_key(self.seed), _CLIENTS), clients)
         uniform = uniforms(child_keys(keys, _SIZE), 1)[:, 0]
         sizes = self.least + np.floor(uniform * (self.most - self.least + 1)).astype(np.int64)
         return MadeData(child_keys(keys, _EXAMPLES), sizes, self.make)
+
+
+@dataclass(frozen=True)
+class OwnVisits:
+    """Lists that a product's users see, new ones in every iteration: a :class:`Source`.
+
+    Attributes:
+        users: who choose from them.
+        seed: determines them, with the client's number and the iteration.
+        least, most: minimum and maximum number of lists of a client in an iteration.
+    """
+
+    users: Users
+    seed: int
+    least: int
+    most: int
+    always_new: ClassVar[bool] = True
+
+    def of(self, clients: NDArray[np.int64], iteration: int, applied: FloatArray) -> VisitData:
+        """See :meth:`Source.of`."""
+        owners = child_keys(child_keys(root_key(self.seed), _CLIENTS), clients)
+        keys = child_keys(child_keys(owners, _EXAMPLES), iteration)
+        uniform = uniforms(child_keys(keys, _SIZE), 1)[:, 0]
+        sizes = self.least + np.floor(uniform * (self.most - self.least + 1)).astype(np.int64)
+        return VisitData(self.users, owners, keys, sizes, applied, iteration)
 
 
 @dataclass(frozen=True)
@@ -115,7 +144,7 @@ class OwnSearches:
     population: Population
     always_new: ClassVar[bool] = True
 
-    def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
+    def of(self, clients: NDArray[np.int64], iteration: int, applied: FloatArray) -> ClientData[Any]:
         """See :meth:`Source.of`."""
         sample = self.population.sample(clients, iteration)
         return SearchData(sample.pages, sample.searches, sample.client, len(clients))
@@ -123,7 +152,7 @@ class OwnSearches:
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleSettings:
-    """Minimum and maximum number of a client's examples, and their data set; synthetic ones if None.
+    """Minimum and maximum number of a client's examples, and their data set or rehearsal; synthetic ones if None.
 
     Raises:
         InvalidSettings: numbers outside their range.
@@ -132,6 +161,7 @@ class ExampleSettings:
     least: int = 5
     most: int = 20
     data: str | None = None
+    rehearsal: Rehearsal | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most or self.most < 1:
@@ -147,6 +177,14 @@ def examples_for(spec: ModelSpec, model: Model[Any], settings: ExampleSettings, 
         InvalidSettings: no synthetic examples exist for such a model, or the data set doesn't fit it.
         FedpingError: the package of the data set is not installed.
     """
+    if isinstance(whole := _whole(model), FeatureRanking) and settings.data is None:
+        users = users_of(whole.spec, settings.rehearsal or BY_CHANCE, child_keys(root_key(seed), _TRUTH))
+        return OwnVisits(users, seed, settings.least, settings.most)
+    if settings.rehearsal is not None:
+        raise InvalidSettings(
+            f"a rehearsal has lists of items, and the model '{spec.model}' of model spec '{spec.name}' has no features "
+            "of items; leave it out"
+        )
     make = _made(model, root_key(seed)) if settings.data is None else _drawn(spec, model, settings.data)
     if make is None:
         raise InvalidSettings(
@@ -166,11 +204,16 @@ def ranks_pages(model: Model[Any]) -> bool:
     return isinstance(unbounded(model), PageRanking)
 
 
+def _whole(model: Model[Any]) -> Model[Any]:
+    """Return a model without bounds, and not in part."""
+    whole = unbounded(model)
+    return whole.whole if isinstance(whole, Part) else whole
+
+
 def _made(model: Model[Any], root: np.uint64) -> Make | None:
     """Return a maker of examples with a truth drawn from the seed, and noise; None if the model has none."""
     truth = child_keys(root, _TRUTH)
-    whole_model = unbounded(model)
-    match whole_model.whole if isinstance(whole_model, Part) else whole_model:
+    match _whole(model):
         case LinearRegression(features=d):
             slopes = normals(truth, d + 1)[0]
             return lambda keys, weight: _numbers(keys, weight, slopes)
@@ -186,8 +229,6 @@ def _made(model: Model[Any], root: np.uint64) -> Make | None:
         case SvmRanking(features=d):
             preference = normals(truth, d)[0]
             return lambda keys, weight: _choices(keys, weight, preference)
-        case FeatureRanking(spec=spec):
-            return list_maker(spec, truth)
         case _:
             return None
 

@@ -36,6 +36,7 @@ from fedping.client_sim.learning.states import ClientStates, StatesOf, in_memory
 from fedping.client_sim.models import model_for
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.population.synthetic import Population, SyntheticPopulation
+from fedping.client_sim.rehearsal.recovered import Recovered
 from fedping.client_sim.transport import Transport, TransportError
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import InvalidSettings
@@ -249,7 +250,15 @@ class Fleet:
             pings=ping_summary(self.counts, pings, carried_over, self.undelivered),
             arms=arms,
             waits=dict(self._private.waits) if self._private else {},
+            recovered=self._recovered(iteration),
         )
+
+    def _recovered(self, iteration: int) -> dict[str, Recovered]:
+        """Return what the newest version that a client holds has recovered, of each line that ranks items."""
+        if isinstance(self._round, SearchRound):
+            return {}
+        found = {line: self._round.recovered(line, version, iteration) for line, version in self.versions().items()}
+        return {line: each for line, each in found.items() if each is not None}
 
 
 def _ranks_pages(line: PublicLine) -> bool:

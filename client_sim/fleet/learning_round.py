@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.attacks import Known, Plot
 from fedping.client_sim.client import OutgoingPing, sends_update
-from fedping.client_sim.fleet.examples import Source
+from fedping.client_sim.fleet.examples import OwnVisits, Source
 from fedping.client_sim.fleet.interactions import by_arm_and_version
+from fedping.client_sim.fleet.list_pings import ListPings
 from fedping.client_sim.fleet.members import Attackers, Members
 from fedping.client_sim.fleet.pings import encoded_pings, with_tickets
 from fedping.client_sim.fleet.private_pings import PrivatePings
@@ -25,11 +26,15 @@ from fedping.client_sim.learning.mini_batches import divided, share_of
 from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.states import ClientStates, Kept
 from fedping.client_sim.learning.updates import personal_losses, updates_of_fleet
+from fedping.client_sim.rehearsal.outcomes import check_laws
+from fedping.client_sim.rehearsal.recovered import Judge, Recovered
+from fedping.client_sim.rehearsal.users import VisitData, Visits
 from fedping.client_sim.upload import projections, sent_updates
 from fedping.protocol.draws import Keys, child_keys
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed_table import ModelPings
-from fedping.protocol.ping import NO_VERSION
+from fedping.protocol.outcomes import Outcome
+from fedping.protocol.ping import LIST_UPDATE, NO_VERSION
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Arm, PublicLine, training_of
 from fedping.protocol.update import Payloads, size_of_updates
@@ -47,7 +52,13 @@ CLIENTS_AT_A_TIME = 256
 HELD_OUT = 0.2
 """Share of its examples that a client of a personal arm holds out, to report the loss on them."""
 
-_DOCUMENT, _TWICE, _TRAINING, _UPLOAD = range(4)
+VISITORS_AT_A_TIME = 4096
+"""Number of clients whose lists are in memory at a time, in a study of lists."""
+
+_DOCUMENT, _TWICE, _TRAINING, _UPLOAD, _OUTCOMES = range(5)
+
+_SECRET = 1 << 35
+"""Number of the key of what a client never sends, by which an unlinked outcome gets its document id."""
 
 _DIVISION = 1 << 34
 """Number of the key that divides a client's examples, after those that a population draws by."""
@@ -95,7 +106,10 @@ class _Group(NamedTuple):
         version: the version that they hold.
         members: their positions in the fleet, shape (k,).
         keys: their keys in the iteration, shape (k,).
+        weights: the version's weights; the start of an arm without a line.
+        applied: the weights that rank for them.
         plot: the attack on the iteration, if any.
+        visits: the list of each, of a study of lists, in which a client counts once a list.
     """
 
     arm: Arm
@@ -103,7 +117,10 @@ class _Group(NamedTuple):
     version: int
     members: NDArray[np.int64]
     keys: Keys
+    weights: FloatArray
+    applied: FloatArray
     plot: Plot | None
+    visits: Visits | None = None
 
 
 class _Block(NamedTuple):
@@ -150,6 +167,17 @@ class LearningRound:
         self._upload = {line.name: sending(line) for line in study.lines}
         self._sources = {line.name: source_of(line.spec, models[line.name]) for line in study.lines}
         self._counts: dict[str, _Count] = {}
+        self._judges: dict[str, Judge] = {}
+        self._of_lists = study.pings == LIST_UPDATE.name
+        self._rehearsal = members.settings.examples.rehearsal
+        self._outcomes: tuple[Outcome, ...] = study.outcomes or ()
+        if self._of_lists and not all(isinstance(source, OwnVisits) for source in self._sources.values()):
+            raise InvalidSettings(
+                f"study '{study.name}' takes {study.pings} pings, one of each list that a user saw, which no table of "
+                "examples has; take part in a study with other pings"
+            )
+        if self._rehearsal is not None:
+            check_laws(study.name, self._outcomes, self._rehearsal.outcomes, self._of_lists)
 
     def pings(self, clients: NDArray[np.int64], iteration: int) -> Iterator[tuple[list[OutgoingPing], float]]:
         """Yield the pings of these clients in an iteration, about :data:`MOST_BYTES` at a time.
@@ -171,6 +199,15 @@ class LearningRound:
         """Return the summary of every arm in the last iteration."""
         return tuple(count.summary(name) for name, count in self._counts.items())
 
+    def recovered(self, line: str, version: int, iteration: int) -> Recovered | None:
+        """Return what a version has recovered of what users want; None of a line that ranks no items."""
+        source, start = self._sources[line], self._cache.weights(line, NO_VERSION)
+        if not isinstance(source, OwnVisits):
+            return None
+        if line not in self._judges:
+            self._judges[line] = Judge(source.users, start, source.seed)
+        return self._judges[line].recovered(version, self._cache.weights(line, version), iteration)
+
     def _all(self, clients: NDArray[np.int64], iteration: int) -> Iterator[OutgoingPing]:
         groups = by_arm_and_version(self._roster.arm[clients], self._roster.version[clients])
         for position, version, members in groups:
@@ -191,15 +228,36 @@ class LearningRound:
         line = self._lines[arm.line] if arm.line is not None else next(iter(self._lines.values()))
         keys = self._roster.keys(iteration)[members]
         plot = self._attackers.plot(iteration) if self._attackers and arm.submits else None
-        group, count = _Group(arm, line, version, members, keys, plot), self._counts[arm.name]
+        start = self._cache.weights(line.name, NO_VERSION)
+        weights = start if arm.line is None else self._cache.weights(line.name, version)
+        applied = weights if arm.applies else start
+        count = self._counts[arm.name]
         count.clients += len(members)
         count.versions += [version] * len(members)
-        source = self._sources[line.name]
-        data = source.of(members, iteration)
+        group = _Group(arm, line, version, members, keys, weights, applied, plot)
+        if self._of_lists:
+            for low in range(0, len(members), VISITORS_AT_A_TIME):
+                at = slice(low, low + VISITORS_AT_A_TIME)
+                yield from self._pings_of(*self._lists(group._replace(members=members[at], keys=keys[at]), iteration))
+            return
+        yield from self._pings_of(group, self._sources[line.name].of(members, iteration, applied))
+
+    def _lists(self, group: _Group, iteration: int) -> tuple[_Group, ClientData[Any]]:
+        """Return a group and its data with each list as the only example of a client."""
+        data = self._sources[group.line.name].of(group.members, iteration, group.applied)
+        assert isinstance(data, VisitData)
+        owner = np.repeat(np.arange(len(data)), data.sizes)
+        number = np.arange(len(owner)) - np.repeat(np.cumsum(data.sizes) - data.sizes, data.sizes)
+        visits = data.visits(np.arange(len(data)))
+        keys = child_keys(group.keys[owner], number)
+        return group._replace(members=group.members[owner], keys=keys, visits=visits), visits.each()
+
+    def _pings_of(self, group: _Group, data: ClientData[Any]) -> Iterator[OutgoingPing]:
+        arm, line, version, members, plot = group.arm, group.line, group.version, group.members, group.plot
         if plot:
             classes = getattr(bare(self._models[line.name]), "classes", None)
             data = plot.data(data, members, classes, plot.are_hostile(members))
-        if arm.personal and not source.always_new:
+        if arm.personal and not self._sources[line.name].always_new:
             data = _HoldingOut(data, child_keys(self._roster.roots[members], _DIVISION))
         blocks = self._blocks(group, data)
         if plot and self._attackers:
@@ -210,7 +268,7 @@ class LearningRound:
                 yield from self._private_pings(self._private, group, block)
             return
         for block in blocks:
-            yield from self._plain_pings(group, block)
+            yield from self._plain_pings(group, block) if group.visits is None else self._list_pings(group, block)
 
     def _plain_pings(self, group: _Group, block: _Block) -> Iterator[OutgoingPing]:
         """Yield the pings of some clients of a line that is not private."""
@@ -233,6 +291,39 @@ class LearningRound:
         bodies = with_tickets((body for _, body in encoded_pings(pings)), client_ids, self._settings.ticket_of)
         for document, body, repeated in zip(documents, bodies, twice, strict=True):
             yield OutgoingPing(document, body, repeated)
+
+    def _list_pings(self, group: _Group, block: _Block) -> Iterator[OutgoingPing]:
+        """Yield the pings of some lists, and those of the later outcomes of their choices."""
+        assert group.visits is not None
+        arm, keys, count = group.arm, group.keys[block.at], self._counts[group.arm.name]
+        visits = group.visits.rows(block.at)
+        is_chosen = visits.has_choice
+        losses = np.where(is_chosen, block.losses, 0.0)
+        count.add(losses, is_chosen.astype(np.int64))
+        updates = None if block.updates is None else np.where(is_chosen[:, None], block.updates, 0.0)
+        owners = group.members[block.at]
+        pings = ListPings(
+            arm=arm.name,
+            version=group.version,
+            client_ids=[self._roster.ids[client] for client in owners.tolist()],
+            secrets=uuids(child_keys(self._roster.roots[owners], _SECRET)),
+            documents=uuids(child_keys(child_keys(keys, _DOCUMENT), self._settings.run)),
+            visits=visits,
+            losses=losses,
+            updates=None if updates is None else self._sent(group.line.name, updates, keys),
+        )
+        if pings.updates is not None:
+            count.update_bytes += int(size_of_updates(pings.updates).sum())
+        laws = {} if self._rehearsal is None else self._rehearsal.outcomes
+        outcomes = pings.outcomes(self._outcomes, laws, child_keys(keys, _OUTCOMES))
+        ticket_of = self._settings.ticket_of
+        bodies = with_tickets(pings.lists(outcomes), pings.client_ids, ticket_of)
+        twice = sent_twice(self._settings.behaviour, child_keys(keys, _TWICE)).tolist()
+        for document, body, repeated in zip(pings.documents, bodies, twice, strict=True):
+            yield OutgoingPing(document, body, repeated)
+        for row, document, body in pings.later(outcomes):
+            (stamped,) = with_tickets([body], [pings.client_ids[row]], ticket_of)
+            yield OutgoingPing(document, stamped, later=True)
 
     def _private_pings(self, private: PrivatePings, group: _Group, block: _Block) -> Iterator[OutgoingPing]:
         """Yield the contributions of some clients to a private line; of examples, no choice is on top."""
@@ -269,9 +360,7 @@ class LearningRound:
         """Yield what the clients of a group compute: the loss of what they apply, and the update of what they hold."""
         arm, line, version, keys = group.arm, group.line, group.version, group.keys
         model, everyone = self._models[line.name], np.arange(len(data))
-        start = self._cache.weights(line.name, NO_VERSION)
-        weights = start if arm.line is None else self._cache.weights(line.name, version)
-        applied = weights if arm.applies else start
+        weights, applied = group.weights, group.applied
         if not arm.submits and not arm.personal:
             for low in range(0, len(data), CLIENTS_AT_A_TIME):
                 at = everyone[low : low + CLIENTS_AT_A_TIME]

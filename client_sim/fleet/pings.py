@@ -139,23 +139,24 @@ def _encoded(pings: ModelPings) -> Iterator[tuple[UUID, bytes]]:
     losses, examples = pings.losses.tolist(), pings.examples.tolist()
     head = f'"type":"{MODEL_UPDATE.name}","payload":{{"model_version":{pings.version},"study_variation":'.encode()
     head += msgspec.json.encode(pings.arm) + b',"update":'
-    columns = zip(documents, clients, _updates(pings), losses, examples, strict=True)
+    updates = updates_as_json(pings.updates, len(pings))
+    columns = zip(documents, clients, updates, losses, examples, strict=True)
     for document, client, update, loss, number in columns:
         tail = b',"loss":%s,"examples":%d}}' % (msgspec.json.encode(loss), number)
         yield document, b'"clientId":"%s",%s%s%s' % (str(client).encode(), head, update, tail)
 
 
-def _updates(pings: ModelPings) -> Iterator[bytes]:
-    """Yield each update: a JSON array (:func:`as_json_arrays`), or a payload's object."""
-    if pings.updates is None:
-        yield from (b"null" for _ in range(len(pings)))
+def updates_as_json(updates: NDArray[np.float32] | Payloads | None, count: int) -> Iterator[bytes]:
+    """Yield each of ``count`` updates: null, a JSON array (:func:`as_json_arrays`), or a payload's object."""
+    if updates is None:
+        yield from (b"null" for _ in range(count))
         return
-    if isinstance(pings.updates, Payloads):
-        yield from as_json_objects(pings.updates)
+    if isinstance(updates, Payloads):
+        yield from as_json_objects(updates)
         return
-    rows = max(1, NUMBERS_AT_A_TIME // max(1, pings.updates.shape[1]))
-    for low in range(0, len(pings), rows):
-        yield from as_json_arrays(pings.updates[low : low + rows])
+    rows = max(1, NUMBERS_AT_A_TIME // max(1, updates.shape[1]))
+    for low in range(0, count, rows):
+        yield from as_json_arrays(updates[low : low + rows])
 
 
 def as_json_arrays(numbers: NDArray[np.float32]) -> Iterator[bytes]:

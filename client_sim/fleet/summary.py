@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import Struct
 
+from fedping.client_sim.rehearsal.recovered import Recovered
 from fedping.protocol.draws import FloatArray
 
 MOST_REASONS = 100
@@ -112,7 +113,8 @@ class IterationSummary(Struct, frozen=True, kw_only=True):
     """One iteration of a fleet; ``seconds`` is its wall time. ``versions`` is the newest version held, by line.
 
     ``hostile`` is the number of generated pings of hostile clients. ``waits`` has, by line, why the clients of a
-    two-server line send nothing.
+    two-server line send nothing. ``recovered`` has, by line, what the newest version held has recovered
+    of what simulated users want, of lines that rank items.
     """
 
     iteration: int
@@ -123,6 +125,7 @@ class IterationSummary(Struct, frozen=True, kw_only=True):
     arms: tuple[ArmSummary, ...]
     hostile: int = 0
     waits: dict[str, str] = {}
+    recovered: dict[str, Recovered] = {}
 
 
 def arm_summary(

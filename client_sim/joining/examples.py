@@ -84,7 +84,7 @@ class OwnTable:
     held_out: bool = False
     always_new: ClassVar[bool] = False
 
-    def of(self, clients: NDArray[np.int64], iteration: int) -> ClientData[Any]:
+    def of(self, clients: NDArray[np.int64], iteration: int, applied: FloatArray) -> ClientData[Any]:
         """See :meth:`Source.of`; there is one client."""
         return replace(of_one(self.rows), weight=self.weight)
 

@@ -51,17 +51,17 @@ def check_clients(study: PublicStudy, *, keeps_state: bool = True) -> dict[str, 
     Raises:
         InvalidSettings: clients cannot do what a line asks for.
     """
-    if study.pings == LIST_UPDATE.name:
-        raise InvalidSettings(
-            f"study '{study.name}' takes {study.pings} pings, which simulated clients don't send. Post recorded ones "
-            "with --replay, or simulate a study with other pings"
-        )
     return {line.name: _check_public(line, study.pings, keeps_state) for line in study.lines}
 
 
 def _check_public(line: PublicLine, pings: str, keeps_state: bool) -> Model[Any]:
     interactions = pings == FRECENCY_UPDATE.name
     name = line.spec.model
+    if pings == LIST_UPDATE.name and name != FEATURES:
+        raise InvalidSettings(
+            f"simulated clients see lists of items with features, and the model '{name}' of line '{line.name}' has "
+            "none. Post recorded pings with --replay, or simulate a study with other pings"
+        )
     # A server may not choose which code a client runs, except code that is installed there.
     of_lists = name == FEATURES and not interactions
     if not (of_lists or is_ranking_model(name)) and (interactions or name not in LEARNERS or name in OWN_CODE):
@@ -72,7 +72,7 @@ def _check_public(line: PublicLine, pings: str, keeps_state: bool) -> Model[Any]
         )
     try:
         model = learner_for(line.spec, line.training)
-        check_training(model, line.training, keeps_state=keeps_state)
+        check_training(model, line.training, keeps_state=keeps_state and pings != LIST_UPDATE.name)
     except InvalidSettings as error:
         raise InvalidSettings(f"line '{line.name}' cannot be simulated: {error}") from error
     return model

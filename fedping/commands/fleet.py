@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedping.client_sim.attacks import Attack
+    from fedping.client_sim.fleet.examples import ExampleSettings
     from fedping.client_sim.fleet.fleet import Fleet
     from fedping.client_sim.fleet.members import FleetSettings
     from fedping.client_sim.fleet.replay import Replay, ReplaySummary
     from fedping.client_sim.fleet.search_round import PopulationOf
     from fedping.client_sim.fleet.summary import Counts, IterationSummary
     from fedping.client_sim.learning.states import StateFile
+    from fedping.client_sim.rehearsal.recovered import Recovered
 
 SHARE = click.FloatRange(0, 1)
 
@@ -126,11 +128,17 @@ class Pace:
     type=(click.IntRange(0, 1_000_000), click.IntRange(1, 1_000_000)),
     default=(5, 20),
     show_default=True,
-    help="For model updates: minimum and maximum examples of a client.",
+    help="For model updates and lists: minimum and maximum examples of a client in an iteration.",
 )
 @click.option(
     "--data",
     help="For model updates: a data set to draw examples from, by its name in the laboratory.  [default: synthetic]",
+)
+@click.option(
+    "--rehearsal",
+    type=LocalPath(dir_okay=False),
+    help="For models of features: a file with the items of lists, what users want, and how they look and choose.  "
+    "[default: random items]",
 )
 @click.option(
     "--client-state",
@@ -190,6 +198,7 @@ def _refuse_idle_in(joined: Fleet, named: set[str]) -> None:
         ("profile", True),
         ("examples", False),
         ("data", False),
+        ("rehearsal", False),
     ):
         if name in named and ranks is not of_browsers:
             raise InvalidSettings(
@@ -316,7 +325,6 @@ def _showing(console: Console, activity: Callable[[], str]) -> AbstractContextMa
 
 
 def _settings(study: str, options: dict[str, Any]) -> FleetSettings:
-    from fedping.client_sim.fleet.examples import ExampleSettings
     from fedping.client_sim.fleet.members import FleetSettings
     from fedping.client_sim.fleet.roster import Behaviour
 
@@ -331,11 +339,20 @@ def _settings(study: str, options: dict[str, Any]) -> FleetSettings:
         fetch_within=within,
         send_within=within,
         gradient=options["gradient"],
-        examples=ExampleSettings(least=options["examples"][0], most=options["examples"][1], data=options["data"]),
+        examples=_examples(options),
         behaviour=behaviour,
         attack=None if options["attack"] is None else _attack(options["attack"]),
         ticket_of=None if options["ticket_keys"] is None else _tickets_of(options["ticket_keys"], study),
     )
+
+
+def _examples(options: dict[str, Any]) -> ExampleSettings:
+    from fedping.client_sim.fleet.examples import ExampleSettings
+    from fedping.client_sim.rehearsal.settings import read_rehearsal
+
+    path, (least, most) = options["rehearsal"], options["examples"]
+    rehearsal = None if path is None else read_rehearsal(path)
+    return ExampleSettings(least=least, most=most, data=options["data"], rehearsal=rehearsal)
 
 
 def _attack(path: Path) -> Attack:
@@ -402,6 +419,7 @@ def _text_line(summary: IterationSummary) -> str:
     if training:
         sizes = ", ".join(f"{arm.arm} {arm.update_bytes / arm.clients:,.0f}" for arm in training)
         line += f"  updates: {sum(arm.update_bytes for arm in training):,} bytes; a client's: {sizes}"
+    line += "".join(f"  {_recovered(each)}" for each in summary.recovered.values())
     line += f"  posted: {pings.posted_bytes:,} bytes, fetched: {summary.fetches.fetched_bytes:,}"
     reasons = _reasons(
         {
@@ -412,6 +430,13 @@ def _text_line(summary: IterationSummary) -> str:
     )
     reasons += [f"nothing is sent: {reason}" for reason in summary.waits.values()]
     return line + "".join(f"\n    {reason}" for reason in reasons)
+
+
+def _recovered(found: Recovered) -> str:
+    gain = "" if found.gain is None else f"{100 * found.gain:.0f} % of the possible gain, "
+    return (
+        f"recovered: {gain}MRR {found.mrr:.3f}, NDCG {found.ndcg:.3f}, choices from {100 * found.clicks:.0f} % of lists"
+    )
 
 
 def _reasons(by_outcome: dict[str, dict[str, int]]) -> list[str]:

@@ -295,7 +295,7 @@ def test_a_client_that_trains_twice_goes_on_from_its_own_first_time_whatever_the
     model, rng = learner_for(spec), np.random.default_rng(1)
     from fedping.client_sim.fleet.examples import ExampleSettings, examples_for
 
-    data = examples_for(spec, model, ExampleSettings(), 1).of(np.arange(6), 0)
+    data = examples_for(spec, model, ExampleSettings(), 1).of(np.arange(6), 0, spec.start_array)
     clients = np.array([0, 0, 1, 2, 2, 2, 5])
     keys = child_keys(root_key(1), np.arange(len(clients)))
     weights = rng.normal(size=spec.m)

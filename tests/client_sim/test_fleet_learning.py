@@ -228,7 +228,7 @@ def test_an_update_is_that_of_the_learner_on_the_clients_own_examples() -> None:
     sent = {ping.client_id: ping for ping in sent_by(study_of(spec), settings) if ping.arm == "treatment"}
     transport = PlannedTransport(study_of(spec))
     roster = asyncio.run(joined_roster(transport, settings))
-    data = examples_for(spec, model, settings.examples, settings.seed).of(np.arange(30), 0)
+    data = examples_for(spec, model, settings.examples, settings.seed).of(np.arange(30), 0, spec.start_array)
     keys = child_keys(root_key(9), np.arange(30))  # a gradient of all examples draws nothing
     updates, losses, _ = cohort_updates(model, OneGradient(), spec.start_array, data.batch(np.arange(30)), keys)
     checked = 0
@@ -310,7 +310,7 @@ def test_a_data_set_is_drawn_from_standardised() -> None:
     losses = [ping.payload["loss"] for ping in sent]
     assert losses == pytest.approx([np.log(2)] * 50), "the start weights are zero, whatever the examples"
     model = learner_for(spec)
-    batch = examples_for(spec, model, settings.examples, 1).of(np.arange(50), 0).batch(np.arange(50))
+    batch = examples_for(spec, model, settings.examples, 1).of(np.arange(50), 0, spec.start_array).batch(np.arange(50))
     x = batch.x[batch.weight > 0]  # type: ignore[attr-defined]
     assert np.abs(x.mean(axis=0)).max() < 0.3
     assert x.std() == pytest.approx(1, abs=0.2)

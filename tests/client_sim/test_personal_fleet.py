@@ -149,7 +149,7 @@ class Labels:
     clients: Any = None
     always_new: bool = False
 
-    def of(self, clients: Any, iteration: int) -> Any:
+    def of(self, clients: Any, iteration: int, applied: Any) -> Any:
         return replace_fields(self, clients=clients)
 
     def __len__(self) -> int:

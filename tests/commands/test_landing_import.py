@@ -1,6 +1,7 @@
 """`fedping landing import`: rows of a product's own files are admitted as pings, and twice is once."""
 
 import json
+import signal
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import IngestApp, ingest_app, landed_ids
 from tests.support.ingest_server import running_ingest
+from tests.support.killed_command import killed_at
 from tests.support.outcomes import SHOP, list_json, outcome_paths, post, shop_study
 from tests.support.versions import WHEN
 
@@ -56,12 +58,14 @@ def ingest(tmp_path: Path) -> IngestApp:
     return ingest_app(tmp_path, others=[shop_study()])
 
 
-def imported(ingest: IngestApp, *words: str, mapped: bool = True) -> int:
+def command(ingest: IngestApp, *words: str, mapped: bool = True) -> list[str]:
     named = [word for each in MAPPED for word in ("--map", each)] if mapped else []
     places = ["--store", str(ingest.settings.store), "--landing", str(ingest.settings.landing)]
-    return main(
-        ["landing", "import", *words, "--study", SHOP, *named, *places, "--journal", str(ingest.settings.journal)]
-    )
+    return ["landing", "import", *words, "--study", SHOP, *named, *places, "--journal", str(ingest.settings.journal)]
+
+
+def imported(ingest: IngestApp, *words: str, mapped: bool = True) -> int:
+    return main(command(ingest, *words, mapped=mapped))
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -144,6 +148,20 @@ def test_every_writers_file_makes_the_same_version_and_twice_is_once(
     weights = ingest.services.store.head(SHOP, "main").weights
     expected = np.sign(np.mean([row["gradient"] for row in rows()], axis=0))
     assert np.array_equal(np.sign(np.array(weights) - [10.0, 11.0, 12.0]), expected)
+
+
+def test_an_import_that_is_killed_at_any_write_and_repeated_has_every_row_once(
+    ingest: IngestApp, tmp_path: Path
+) -> None:
+    as_lines(tmp_path / "lines.ndjson")
+    words = command(ingest, str(tmp_path / "lines.ndjson"), "--key", "event")
+    kills = 0
+    while (ended := killed_at(kills + 1, *words)) != 0:
+        assert ended == -signal.SIGKILL
+        kills += 1
+    assert kills >= 2, "the segment that is closed, and the file that lands"
+    landed = landed_ids(ingest.settings.landing)
+    assert len(landed) == len(set(landed)) == ROWS
 
 
 def test_a_running_ingest_lands_an_import(

@@ -1,4 +1,4 @@
-"""Freezes the golden documents of a commit, with the program of that commit installed as a wheel.
+"""Freezes the golden documents, each with the program of its commit installed as a wheel.
 
     python -m tests.golden.generate                    all that are not there
     python -m tests.golden.generate NAME ...           these, in the place of those that are there
@@ -20,16 +20,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.golden.frozen import COMMIT, FROZEN, GOLDEN
+from tests.golden.frozen import COMMIT, FROZEN, GOLDEN, LATER
 
 ROOT = Path(__file__).parents[2]
 
 
-def installed(work: Path) -> dict[str, str]:
+def installed(work: Path, commit: str) -> dict[str, str]:
     """Put a commit's wheel and its tests' support into a folder, and return the environment that finds them alone."""
     source, site, code = work / "source", work / "site", work / "code"
     source.mkdir()
-    archive = subprocess.run(["git", "archive", "--format=tar", COMMIT], cwd=ROOT, check=True, capture_output=True)
+    archive = subprocess.run(["git", "archive", "--format=tar", commit], cwd=ROOT, check=True, capture_output=True)
     subprocess.run(["tar", "-x"], cwd=source, input=archive.stdout, check=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", work / "wheel", source], check=True)
@@ -50,12 +50,16 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME")
     asked = parser.parse_args().names
     names = asked or [name for name in GOLDEN if not (FROZEN / f"{name}.tar.gz").exists()]
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder).resolve()
-        environment = installed(work)
-        for name in names:
-            command = [sys.executable, "-m", "tests.golden.writing.one", name, work / "site"]
-            subprocess.run(command, cwd=work / "code", env=environment, check=True)
+    by_commit: dict[str, list[str]] = {}
+    for name in names:
+        by_commit.setdefault(LATER.get(name, COMMIT), []).append(name)
+    for commit, of_commit in by_commit.items():
+        with tempfile.TemporaryDirectory() as folder:
+            work = Path(folder).resolve()
+            environment = installed(work, commit)
+            for name in of_commit:
+                command = [sys.executable, "-m", "tests.golden.writing.one", name, work / "site"]
+                subprocess.run(command, cwd=work / "code", env=environment, check=True)
 
 
 if __name__ == "__main__":

@@ -128,6 +128,21 @@ def test_one_that_holds_is_for_everybody_and_its_pings_are_the_next_rounds(stage
     assert (again.status, again.iteration, again.counts["used"], again.counts["stale"]) == ("staged", 1, tried, 0)
 
 
+def test_stale_pings_that_land_while_a_version_is_staged_are_counted_in_its_lineage(
+    staged: ModelStore, tmp_path: Path
+) -> None:
+    land_stage(tmp_path, 0, 1, 5, tried=1.0, stayed=1.0)
+    assert play(staged, tmp_path).status == "published"
+    second = play(staged, tmp_path)
+    assert (second.status, second.counts["stale"]) == ("staged", 0)
+    land_stage(tmp_path, 1, 2, 10, tried=1.0, stayed=1.0)
+    late = crowd(3, seed=7, version=0, first_document=90_000)
+    land(tmp_path, late, iteration=0, at_ms=FIRST_MS + 10)
+    assert play(staged, tmp_path).status == "published"
+    assert staged.head("study", "main").lineage.counts["stale"] == len(late)
+    assert recompute(staged, tmp_path, "study", "main", 2, NumpyEngine()).identical
+
+
 @pytest.mark.parametrize(("tried", "status"), [(1.05, "published"), (1.2, "withdrawn")])
 def test_it_is_judged_by_the_settings_that_it_was_made_with(
     staged: ModelStore, tmp_path: Path, tried: float, status: str, capsys: pytest.CaptureFixture[str]

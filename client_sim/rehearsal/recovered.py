@@ -1,0 +1,119 @@
+"""What a model has recovered of what users really want, on lists of a fixed seed that no client has seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from fedping.client_sim.features import vectors
+from fedping.client_sim.features.encode import FloatArray
+from fedping.client_sim.features.vectors import Lists
+from fedping.client_sim.rehearsal.users import Users, as_lists
+from fedping.protocol.draws import Keys, child_keys, root_key
+
+LISTS = 2_000
+"""Number of lists that a version is judged on."""
+
+_JUDGED = 2**31
+
+
+class Recovered(Struct, frozen=True, kw_only=True):
+    """How close a version is to what users want.
+
+    Attributes:
+        version: its number, -1 for the start.
+        gain: the share of the possible gain: in the mean true utility of the item on top, 0 is the start's and 1 that
+            of the truth. None if the start ranks as well as the truth.
+        cosine: the cosine of the angle between the version's weights and the true ones, without offsets of places and
+            hidden layers. None if either has no length.
+        mrr: the mean of 1 / place of the item that a user takes who sees all items.
+        ndcg: the normalised discounted cumulative gain of the order, by each item's chance to be that one.
+        clicks: the share of lists from which users choose, as they look.
+    """
+
+    version: int
+    gain: float | None
+    cosine: float | None
+    mrr: float
+    ndcg: float
+    clicks: float
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges versions of a model by the true wishes of simulated users.
+
+    Attributes:
+        users: the users; those of average taste.
+        start: the weights of version 0, shape (m,).
+        seed: of the lists.
+    """
+
+    users: Users
+    start: FloatArray
+    seed: int
+
+    def recovered(self, version: int, weights: FloatArray, iteration: int = 0) -> Recovered:
+        """Return what a version has recovered of the truth of an iteration; ``weights`` has shape (m,)."""
+        utility = self.users.utilities(self._lists, iteration)
+        wanted = self.users.wanted(iteration)
+        tops = [self._top(utility, by) for by in (self.start, weights, wanted)]
+        possible = tops[2] - tops[0]
+        visits = self.users.visits(self._keys, self._keys, weights, iteration)
+        likely = _softmax(utility / max(self.users.rehearsal.noise, 1e-9))
+        place = self._places(weights)
+        return Recovered(
+            version=version,
+            gain=(tops[1] - tops[0]) / possible if possible > 1e-12 else None,
+            cosine=self._cosine(weights, wanted),
+            mrr=float((likely / (1 + place)).sum(axis=1).mean()),
+            ndcg=float((_discounted(likely, place) / _discounted(likely, _ranks(likely))).mean()),
+            clicks=float(visits.has_choice.mean()),
+        )
+
+    @cached_property
+    def _keys(self) -> Keys:
+        return child_keys(child_keys(root_key(self.seed), _JUDGED), np.arange(LISTS))
+
+    @cached_property
+    def _lists(self) -> Lists:
+        at, value, shown, _ = self.users.catalogue.offered(self._keys)
+        return as_lists(at, value, shown)
+
+    def _top(self, utility: FloatArray, by: FloatArray) -> float:
+        top = np.argmax(vectors.scores(self.users.spec, by, self._lists).T, axis=1)
+        return float(utility[np.arange(len(top)), top].mean())
+
+    def _places(self, weights: FloatArray) -> NDArray[np.intp]:
+        return _ranks(vectors.scores(self.users.spec, weights, self._lists).T)
+
+    def _cosine(self, weights: FloatArray, wanted: FloatArray) -> float | None:
+        spec = self.users.spec
+        layout = spec.layout
+        own = np.ones(spec.m, np.bool_)
+        own[layout.places : layout.places + layout.offsets] = False
+        if layout.hidden:
+            own[layout.hidden_in :] = False
+        one, other = weights[: spec.m][own], wanted[own]
+        length = float(np.linalg.norm(one) * np.linalg.norm(other))
+        return float(one @ other) / length if length else None
+
+
+def _ranks(score: FloatArray) -> NDArray[np.intp]:
+    """Return the place of each item, from 0, shape (N, c)."""
+    return np.argsort(np.argsort(-score, axis=1, kind="stable"), axis=1)
+
+
+def _softmax(x: FloatArray) -> FloatArray:
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    found: FloatArray = e / e.sum(axis=1, keepdims=True)
+    return found
+
+
+def _discounted(relevance: FloatArray, place: NDArray[np.intp]) -> FloatArray:
+    found: FloatArray = (relevance / np.log2(2 + place)).sum(axis=1)
+    return found

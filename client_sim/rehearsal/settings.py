@@ -1,0 +1,107 @@
+"""The settings of a rehearsal: which items are listed, what users want, how they look, and what follows a choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.location import local_path
+from fedping.protocol.settings_file import converted, read_toml
+from fedping.protocol.weights import Finite
+
+Look: TypeAlias = Literal["all", "place", "consider", "cascade"]
+"""How users look at a list (:func:`fedping.client_sim.rehearsal.users.chosen`)."""
+
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+NotNegative: TypeAlias = Annotated[float, Meta(ge=0, le=1e6)]
+
+
+class OutcomeLaw(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How an outcome follows a choice, by the utility u of the chosen item: x = ``level`` + ``slope`` · u.
+
+    A flag is true with probability 1 / (1 + exp(-x)). A count is Poisson with mean exp(x). A number is lognormal:
+    exp(x + ``spread`` · z) with z standard normal. A category is any of its values, each as likely.
+
+    ``chance`` is the share of choices that have the outcome at all; of the others nothing is reported. ``after`` is
+    the mean of the exponential time after the choice, in hours, of a later outcome.
+    """
+
+    chance: Share = 1.0
+    level: Finite = 0.0
+    slope: Finite = 0.0
+    spread: NotNegative = 0.0
+    after: NotNegative = 1.0
+
+
+class Rehearsal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Lists of a product's items, and the users who choose from them.
+
+    ``items`` is a table, CSV or Parquet, with a row an item and a column a field; without one, every feature of an item
+    has a random value. ``queries`` is a table of the queries' fields, drawn at random. A column of it, ``candidates``,
+    may have the items that each query finds, as a list or as a text with spaces between; they are named by the column
+    ``key`` of the items. Otherwise any ``shown`` items are candidates, as likely as all others.
+
+    Users want items by ``truth``: for the names of weights and features their true weights, 0 for all others; random
+    ones if there is none. ``drift`` is what is added to them in every iteration. ``tastes`` is the standard deviation
+    of each user's own weights about the truth. An item's utility is its score by these weights; ``noise`` is the scale
+    of the Gumbel noise that a choice adds. ``leave`` is the share of lists that a user leaves without a choice.
+
+    ``look`` says which items of a list users see. ``pinned`` is a column of the items: the best such item of a list
+    stands on top, whatever its score. ``outcomes`` has the law of each declared outcome that is to be rehearsed.
+
+    Raises:
+        InvalidSettings: settings of a table that is not there.
+    """
+
+    digest_name: ClassVar[str] = "Rehearsal"
+
+    items: str | None = None
+    queries: str | None = None
+    candidates: str | None = None
+    key: str = "id"
+    shown: Annotated[int, Meta(ge=2, le=1000)] = 10
+    truth: dict[str, Finite] = {}
+    drift: dict[str, Finite] = {}
+    tastes: NotNegative = 0.0
+    noise: NotNegative = 1.0
+    leave: Share = 0.0
+    look: Look = "place"
+    pinned: str | None = None
+    outcomes: dict[str, OutcomeLaw] = {}
+
+    def __post_init__(self) -> None:
+        if self.candidates is not None and self.queries is None:
+            raise InvalidSettings(
+                f"candidates = \"{self.candidates}\" names a column of the queries' table. Give 'queries' with it"
+            )
+        for name, needs in (("queries", self.queries), ("pinned", self.pinned)):
+            if needs is not None and self.items is None:
+                raise InvalidSettings(f"'{name}' needs a table of items. Give 'items' with it")
+
+    def at(self, folder: Path) -> Rehearsal:
+        """Return the same with the tables' paths relative to here, if they were relative to ``folder``."""
+        paths = {name: getattr(self, name) for name in ("items", "queries")}
+        return replace(
+            self, **{name: str(folder / local_path(path)) for name, path in paths.items() if path is not None}
+        )
+
+
+BY_CHANCE = Rehearsal(shown=5, look="all")
+"""Lists of items with random values, from which users who see all of them choose by random weights."""
+
+
+def read_rehearsal(path: Path) -> Rehearsal:
+    """Read a rehearsal's file: the settings, with or without the heading ``[rehearsal]``.
+
+    Raises:
+        InvalidSettings: there is no such file, or a setting is wrong.
+    """
+    raw = read_toml(path, "rehearsal file")
+    table = raw["rehearsal"] if isinstance(raw.get("rehearsal"), dict) else raw
+    kind: Any = Rehearsal
+    rehearsal: Rehearsal = converted(table, kind, f"the rehearsal file {path}: ")
+    return rehearsal.at(path.parent)
