@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -138,7 +139,7 @@ class PairPValues:
         pair: the arms.
         metrics: the names of the metrics.
         by_ping: log10 p of each metric with one value per ping, as in the table of 2018: right only if pings were
-            independent.
+            independent; NaN for a later outcome, which has none.
         by_client: log10 p of each metric with one value per client.
     """
 
@@ -157,7 +158,7 @@ def pair_p_values(comparisons: Sequence[Comparison]) -> tuple[PairPValues, ...]:
         PairPValues(
             pair=pair,
             metrics=tuple(one.metric.name for one in group),
-            by_ping=tuple(one.pings.test.log10_p for one in group),
+            by_ping=tuple(math.nan if one.pings is None else one.pings.test.log10_p for one in group),
             by_client=tuple(one.clients.test.log10_p for one in group),
         )
         for pair, group in by_pair.items()
@@ -171,5 +172,5 @@ def p_value_table(comparisons: Sequence[Comparison]) -> Table:
     rows = []
     for one in pair_p_values(comparisons):
         logarithms = [log10_p for both in zip(one.by_ping, one.by_client, strict=True) for log10_p in both]
-        rows.append((" vs. ".join(one.pair), *map(p_text, logarithms)))
+        rows.append((" vs. ".join(one.pair), *("-" if each != each else p_text(each) for each in logarithms)))
     return Table("p-values, not corrected", ("arms compared", *heads), tuple(rows))

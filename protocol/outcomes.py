@@ -58,11 +58,13 @@ class _Outcome(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
     ``within`` makes it a later outcome: the longest time after the choice at which it counts, such as "48h" or "14d".
     ``linked`` has its pings name the document of their choice; without it they name the client and its arm alone.
+    ``better`` says which direction is better for users, as a guardrail needs; without it, neither is.
     """
 
     name: str
     within: str | None = None
     linked: bool = False
+    better: Literal["less", "more"] | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -79,6 +81,8 @@ class _Outcome(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
                 f"outcome '{self.name}' is linked, but travels in the ping of its choice. Remove 'linked', or set "
                 "'within' for a later outcome"
             )
+        if self.better is not None and isinstance(self, CategoryOutcome):
+            raise UnfitTable(f"outcome '{self.name}' is a category, of which no direction is better. Remove 'better'")
         self._check()
 
     def _check(self) -> None:

@@ -98,7 +98,7 @@ def _check_outcomes(before: Study, after: Study) -> None:
                 f"study '{before.name}' can't drop the outcome '{outcome.name}' while it runs: clients still send it, "
                 "and their pings would be refused. Leave it declared, and ignore its column"
             )
-        if now != outcome:
+        if now != replace(outcome, better=now.better):  # which way is better changes no value
             told = "; ".join(
                 change.in_words for change in _apart(f"outcomes.{outcome.name}", _named(outcome), _named(now))
             )
@@ -112,7 +112,7 @@ def _check_outcomes(before: Study, after: Study) -> None:
 def _named(outcome: Outcome) -> dict[str, Any]:
     """Return the settings of an outcome with those at their default, so that each can be compared."""
     kind = msgspec.to_builtins(outcome)
-    return {"within": None, "linked": False, **kind}
+    return {"within": None, "linked": False, "better": None, **kind}
 
 
 def _may(change: Change) -> bool:

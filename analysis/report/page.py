@@ -15,7 +15,10 @@ from fedping.analysis.figures.canvas import css_variables
 from fedping.analysis.private import ArmResult, Difference, Estimated, LineResult, LineRounds, PrivateResult
 from fedping.analysis.report.plates import OVER_TIME, Gap, Plate, plates
 from fedping.analysis.report.rows import (
+    about_outcomes,
     in_study_tables,
+    lift_notes,
+    lift_table,
     personal_note,
     report_tables,
     segment_sentences,
@@ -114,6 +117,8 @@ def render_page(verdict: Verdict, histories: Sequence[LineHistory]) -> str:
         findings=list(zip(verdict.comparisons, verdict.sentences, strict=True)),
         sign=finding_sign,
         verdict_table=Markup(to_html(verdict_table(verdict))),
+        lift_table=Markup(to_html(lift_table(verdict))) if about_outcomes(verdict) else None,
+        lift_notes=lift_notes(verdict),
         figures=[_figure(plate) for plate in drawn if not plate.key.startswith(OVER_TIME)],
         over_time=[_figure(plate) for plate in drawn if plate.key.startswith(OVER_TIME)],
         segments=[(table.title, Markup(to_html(table))) for table in segment_tables(verdict)],
@@ -179,6 +184,11 @@ def print_verdict(verdict: Verdict, console: Console, caution: str | None = None
             console.print(Text(note, style="yellow"))
     console.print()
     console.print(to_terminal(verdict_table(verdict)))
+    if about_outcomes(verdict):
+        console.print()
+        console.print(to_terminal(lift_table(verdict)))
+        for note in lift_notes(verdict):
+            console.print(Text(note, style="dim"))
 
 
 def _print_rest(verdict: Verdict, console: Console) -> None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import TypeAlias
 
 from fedping.analysis.rounds import RoundTraffic
 from fedping.analysis.statistics import FEWEST_CLIENTS
-from fedping.analysis.study.metrics import NEAR
+from fedping.analysis.statistics.lift import Reason
+from fedping.analysis.study.metrics import NEAR, Means
 from fedping.analysis.study.tally import WEEKS
 from fedping.analysis.tables import Table, means_table, p_value_table
 from fedping.analysis.verdict import Comparison, Plan, Verdict
-from fedping.analysis.verdict.comparison import PartEffects
+from fedping.analysis.verdict.comparison import Effect, PartEffects
 from fedping.analysis.verdict.words import (
+    NO_INTERVAL,
     SURVIVORS,
     TICKETS,
     deciding_text,
     finding_sign,
     fragility_text,
     interval_text,
+    lift_text,
     means_words,
     p_text,
     parts_sentence,
@@ -34,6 +39,7 @@ def report_tables(verdict: Verdict) -> list[Table]:
     """Return the tables of a report other than that of the verdict, in order."""
     return [
         sizes_table(verdict),
+        *([lift_table(verdict)] if about_outcomes(verdict) else []),
         means_table(verdict.tally, verdict.plan.metrics),
         findings_table(verdict),
         effects_table(verdict),
@@ -79,6 +85,56 @@ def verdict_table(verdict: Verdict) -> Table:
     return Table(f"The verdict: one client, one value{means}", heads, tuple(rows), words=3)
 
 
+def about_outcomes(verdict: Verdict) -> bool:
+    """Return whether lifts belong beside the verdict: the study declares outcomes, or means were asked for."""
+    return bool(verdict.study.outcomes) or verdict.plan.means != Means()
+
+
+Titled: TypeAlias = tuple[str, tuple[str, str], Effect]
+"""An effect on a mean or ratio with its title and arms."""
+
+LIFT_HEADS = ("mean or ratio", "arms", "found", "lift", "first", "second", "difference", "clients", "done", "without")
+
+
+def lift_table(verdict: Verdict) -> Table:
+    """Return a table with a row per mean and ratio of totals and pair: the lift, the difference, and what was done."""
+    rows = tuple(lift_cells(*one) for one in verdict.lifts)
+    return Table("The lift: means over clients, and ratios", LIFT_HEADS, rows, words=3)
+
+
+def lift_cells(title: str, pair: tuple[str, str], effect: Effect) -> tuple[str, ...]:
+    """Return a row of the table of lifts."""
+    lift, cap, adjustment = effect.lift, effect.cap, effect.adjustment
+    done = [f"capped at {cap.value:,.6g} ({sum(cap.moved):,} moved)"] if cap is not None else []
+    done += ["adjusted"] if adjustment is not None else []
+    relative = lift_text(effect)
+    return (
+        title,
+        " - ".join(pair),
+        {"less": "▼ less", "more": "▲ more", "inconclusive": "○ not shown"}[lift.shown],
+        relative if lift.reason is None else f"{relative.partition('(')[0]}*",
+        *(with_minus(f"{mean:.4g}") for mean in effect.means),
+        interval_text(lift.difference) if math.isfinite(lift.difference.high) else "-",
+        ", ".join(f"{n:,}" for n in effect.n),
+        ", ".join(done) or "-",
+        "-" if effect.fragility is None else f"{effect.fragility:,} by the largest",
+    )
+
+
+def lift_notes(verdict: Verdict) -> list[str]:
+    """Return what belongs beside the lifts: why some have no interval, what was capped, adjusted and left out."""
+    return [*interval_notes(verdict.lifts), *verdict.means_notes]
+
+
+def interval_notes(lifts: Sequence[Titled]) -> list[str]:
+    """Return why some lifts have no interval, a sentence for each reason."""
+    by_reason: dict[Reason, dict[str, None]] = {}
+    for title, _, effect in lifts:
+        if effect.lift.reason is not None:
+            by_reason.setdefault(effect.lift.reason, {})[title] = None
+    return [f"* {', '.join(titles)}: {NO_INTERVAL[reason]}." for reason, titles in by_reason.items()]
+
+
 def findings_table(verdict: Verdict) -> Table:
     """Return a table with a row per comparison: the finding, and its p-values by client."""
     rows = [
@@ -118,7 +174,7 @@ def effects_table(verdict: Verdict) -> Table:
 
 def ping_effects_table(verdict: Verdict) -> Table:
     """Return a table with a row per comparison: the difference of means by ping, with an interval by clients' sums."""
-    rows = tuple((*_which(one), _by_ping(one)) for one in verdict.comparisons)
+    rows = tuple((*_which(one), _by_ping(one)) for one in verdict.comparisons if one.pings is not None)
     return Table("How large, by ping: for comparison only", ("metric", "arms", "difference"), rows, words=2)
 
 
@@ -161,6 +217,8 @@ def segment_sentences(verdict: Verdict) -> list[str]:
 
 
 def _by_ping(one: Comparison) -> str:
+    if one.pings is None:
+        return "-"
     return interval_text(one.pings.difference) + percent_text(one.pings.difference.value, one.pings.means[1])
 
 
@@ -178,6 +236,7 @@ def table_notes(verdict: Verdict) -> list[str]:
         "the median of all differences between a client of the first arm and one of the second (Hodges-Lehmann).",
     ]
     notes.extend(note for note in [personal_note(verdict)] if note)
+    notes.extend(lift_notes(verdict) if about_outcomes(verdict) else ())
     if verdict.tally.tails:
         notes.append(
             f"Differences and means by client are {means_words(verdict.tally.tails)}, and so are those over time and "

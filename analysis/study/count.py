@@ -7,34 +7,26 @@ any two are mistaken for one is 3 in a million, and a document is only compared 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
-from fedping.analysis.study.metrics import Metric, Window, window_folders
+from fedping.analysis.study.columns import counted_values, dealt_arm, in_window, on_grid
+from fedping.analysis.study.means import ClientRows, needed_for, only, with_means
+from fedping.analysis.study.metrics import Means, Metric, NothingLanded, Window, window_folders
+from fedping.analysis.study.reading import PARTITIONS_A_CORE, Reading, spark_types
 from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTally, centres_of, gathered, split_columns
-from fedping.protocol.arrow import landed_schema
-from fedping.protocol.enrolment import Assignment, hash_assignment
-from fedping.protocol.errors import FedpingError
-from fedping.protocol.landed_file import open_pings, printable
+from fedping.protocol.enrolment import hash_assignment
 from fedping.protocol.landing import OLDER
 from fedping.protocol.location import Place, base_name
 from fedping.protocol.metrics import Segment
-from fedping.protocol.outcomes import CategoryOutcome, Outcome, outcome_range
-from fedping.protocol.ping import DocumentType, type_of_study
+from fedping.protocol.outcomes import CategoryOutcome, outcome_range
+from fedping.protocol.ping import DocumentType
 from fedping.protocol.study import Study
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-
-PARTITIONS_A_CORE = 4
-"""Partitions of the shuffle by client: enough that one fits in a task's memory, few enough that none is tiny."""
 
 COLUMNS = {
     "document_id": "binary",
@@ -49,16 +41,9 @@ COLUMNS = {
 The columns of metrics and segments are added.
 """
 
-_TYPES = {
-    "int8": "tinyint",
-    "int32": "int",
-    "int64": "bigint",
-    "float": "float",
-    "double": "double",
-    "bool": "boolean",
-    "dictionary<values=string, indices=int32, ordered=0>": "string",
-}
-"""Spark's names of types by Arrow's."""
+
+BEFORE = Window(first=-1, last=0)
+"""The versions with which all arms rank alike: the product's own order, and version 0, which is to begin with it."""
 
 
 def count_study(
@@ -70,6 +55,7 @@ def count_study(
     *,
     first_values: bool = False,
     parts: bool = False,
+    means: Means | None = None,
 ) -> StudyTally:
     """Count the landed pings of a study.
 
@@ -80,23 +66,27 @@ def count_study(
         metrics: what to count for every ping with an example (a selection, for an interaction).
         window: which pings; None for all.
         first_values: whether to count each client's first value too, for interim looks.
-        parts: whether to count parts of the time, of the clients' time in the study, and of its segments too.
+        parts: whether to count parts of the time, of the clients' time in the study, and of its segments too; without
+            later outcomes, which have no time of their own.
+        means: the ratios of totals to count too, and whether to adjust by the time before and to cap.
 
     Raises:
         FedpingError: nothing landed, or a file cannot be read.
+        InvalidSettings: a cap would be 0.
     """
-    window = window or Window()
+    window, means, asked = window or Window(), means or Means(), metrics
+    metrics, later = needed_for(asked, means.ratios)
     folders = window_folders(landing, study, window)
     names = [arm.name for arm in study.arms]
     segments = study.segments if parts else ()
-    reading = _Reading(session, study.document)
+    reading = Reading(session, study.document)
     pings = _pings(reading, study, folders, metrics, segments, window)
     if window.settle or (parts and window != Window()):
         pings = _settled(pings.join(_beginnings(reading, study, landing), "client", "left"), window.settle)
-    ordered = first_values or bool(segments)
+    ordered = first_values or bool(segments or later)
     every = _documents(pings, session.sparkContext.defaultParallelism, metrics, segments, ordered).persist()
     documents = every.where("left_out is null")
-    clients = _clients(documents, metrics, segments, first_values).persist()
+    clients = _clients(documents, metrics, segments, first_values, times=bool(later)).persist()
     try:
         with reading.checked():
             values = _values(documents, clients, metrics, first_values).toArrow()
@@ -105,17 +95,20 @@ def count_study(
             sums = _sums(clients, centres).toArrow()
             left_out = _left_out(every, study)
         tally = gathered(names, metrics, values, sums, centres, first_values=first_values)
-        tally = replace(tally, left_out=left_out)
+        before = _before(reading, study, landing, metrics) if means.adjust else None
+        rows = ClientRows(session, landing, study, window, clients, before)
+        with reading.checked():
+            tally = with_means(replace(tally, left_out=left_out), rows, asked, means, first_values=first_values)
         tails = 0.0 if study.limits is None else study.limits.tails
         tally = tally.winsorised(tails)
         if not parts:
-            return tally
+            return only(tally, asked)
         hours = _hours_a_part([hour for arm in tally.arms.values() for hour in arm.by_hour])
         ends = [tally.arms[name].ends(metrics) for name in names] if tails else []
         with reading.checked():
-            rows = _parts(documents, clients, metrics, segments, hours, ends).toArrow()
-        named = split_columns(names, metrics, rows, [None, *(segment.name for segment in segments), IN_STUDY])
-        return replace(tally, parts=named, hours=hours)
+            found = _parts(documents, clients, metrics, segments, hours, ends).toArrow()
+        named = split_columns(names, metrics, found, [None, *(segment.name for segment in segments), IN_STUDY])
+        return only(replace(tally, parts=named, hours=hours), asked)
     finally:
         every.unpersist()
         clients.unpersist()
@@ -140,12 +133,11 @@ def _columns(document: DocumentType, metrics: Sequence[Metric], segments: Sequen
         *(metric.of for metric in metrics),
         *(segment.column for segment in segments),
     }
-    schema = landed_schema(document)
-    return {**COLUMNS, **{name: _TYPES[str(schema.field(name).type)] for name in sorted(wanted - COLUMNS.keys())}}
+    return {**COLUMNS, **spark_types(document, sorted(wanted - COLUMNS.keys()))}
 
 
 def _pings(
-    reading: _Reading,
+    reading: Reading,
     study: Study,
     folders: Mapping[Place, Sequence[Place]],
     metrics: Sequence[Metric],
@@ -175,7 +167,7 @@ def _pings(
     taken = [F.when(selected, value) for value in values]
     landed = reading.read(folders, _columns(document, metrics, segments))
     if any(window.divides(OLDER) and base_name(folder) == f"iteration={OLDER}" for folder in folders):
-        landed = landed.where(_in_window(window))
+        landed = landed.where(in_window(window))
     rows = landed.select(
         F.xxhash64("client_id").alias("client"),
         F.xxhash64("document_id").alias("document"),
@@ -206,133 +198,7 @@ def _reported(document: DocumentType) -> dict[str, Column]:
     return found
 
 
-_GLOB = re.compile(r"[][{}*?\\]")
-"""Characters of a path that Spark would take for a pattern."""
-
-
-class _Reading:
-    """Reads landed files for Spark: the very files that rounds list, and as rounds verify them.
-
-    Files of a folder are verified here and then read by the JVM, which is faster. For a bucket the JVM would need a
-    connector and a key, so Python workers read it. There a file that cannot be read ends its task without an exception,
-    which Spark would retry and wrap in a Java stack trace.
-    """
-
-    def __init__(self, session: SparkSession, document: DocumentType) -> None:
-        from pyspark.accumulators import AccumulatorParam
-
-        class Joined(AccumulatorParam[list[tuple[str, FedpingError]]]):
-            def zero(self, value: list[tuple[str, FedpingError]]) -> list[tuple[str, FedpingError]]:
-                return []
-
-            def addInPlace(  # noqa: N802 - as Spark calls it
-                self, value1: list[tuple[str, FedpingError]], value2: list[tuple[str, FedpingError]]
-            ) -> list[tuple[str, FedpingError]]:
-                return [*value1, *value2]
-
-        self._session, self._document = session, document
-        self._errors = session.sparkContext.accumulator([], Joined())
-        self._verified: list[tuple[Sequence[Path], Sequence[str]]] = []
-
-    def read(self, folders: Mapping[Place, Sequence[Place]], columns: Mapping[str, str]) -> DataFrame:
-        """Return some columns of landed files; :meth:`checked` raises after an action if a file was unreadable.
-
-        Raises:
-            FedpingError: a file of a folder cannot be read, or is none of landed pings.
-        """
-        files = list(chain.from_iterable(folders.values()))
-        schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-        local = [file for file in files if isinstance(file, Path) and printable(file) == str(file)]
-        if len(local) == len(files):
-            for file in local:
-                open_pings(file, self._document, columns).verify(list(columns))
-            self._verified.append((local, list(columns)))
-            reader = self._session.read.schema(schema).option("parquet.page.verify-checksum.enabled", "true")
-            with _listed_here(self._session):
-                return reader.parquet(*(_GLOB.sub(r"\\\g<0>", str(file)) for file in local))
-        tasks = min(len(files), PARTITIONS_A_CORE * self._session.sparkContext.defaultParallelism)
-        named = self._session.createDataFrame([(str(file),) for file in files], "file string").repartition(tasks)
-        return named.mapInArrow(_reads(list(columns), _declared(self._document), self._errors.add), schema)
-
-    @contextmanager
-    def checked(self) -> Iterator[None]:
-        """Raise what a file could not be read for, after the actions of a block or in place of Spark's own error."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkException
-
-        try:
-            yield
-        except (Py4JJavaError, PySparkException):
-            for files, columns in self._verified:
-                for file in files:
-                    landed = open_pings(file, self._document, columns)
-                    there = set(landed.footer.schema.names)
-                    for _ in landed.batches([name for name in columns if name in there]):
-                        pass
-            raise
-        if errors := sorted(self._errors.value, key=lambda each: each[0].split("/")):
-            raise errors[0][1]
-
-
-@contextmanager
-def _listed_here(session: SparkSession) -> Iterator[None]:
-    """Have Spark list many files here inside, and not by a job with a task for each; the session's setting returns."""
-    setting = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-    before = session.conf.get(setting, None)
-    session.conf.set(setting, str(2**31 - 1))
-    try:
-        yield
-    finally:
-        if before is None:
-            session.conf.unset(setting)
-        else:
-            session.conf.set(setting, before)
-
-
-_Declared: TypeAlias = tuple[Any, str, tuple[Outcome, ...]]
-"""What a type of pings is made of, as it travels to a worker."""
-
-
-def _declared(document: DocumentType) -> _Declared:
-    return document.name, document.study, document.outcomes
-
-
-def _reads(
-    columns: Sequence[str], declared: _Declared, failed: Callable[[list[tuple[str, FedpingError]]], None]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what a Spark worker runs: from addresses of landed files to their rows; what it cannot read has failed."""
-
-    def read(named: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in named:
-            for file in batch.column("file").to_pylist():
-                try:
-                    landed = open_pings(file, type_of_study(*declared), columns)
-                    there = set(landed.footer.schema.names)
-                    for rows in landed.batches([name for name in columns if name in there]):
-                        yield _for_spark(rows, columns)
-                except FedpingError as error:
-                    failed([(file, error)])
-                    return
-
-    return read
-
-
-def _for_spark(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return some columns in the types that Spark takes; one that is not there is null."""
-    import pyarrow as pa
-
-    def plain(column: pa.Array) -> pa.Array:
-        if pa.types.is_dictionary(column.type):
-            return column.cast(column.type.value_type)
-        if pa.types.is_fixed_size_binary(column.type):
-            return column.cast(pa.binary())
-        return column.cast(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(column.type) else column
-
-    there = {name: plain(rows.column(name)) for name in rows.schema.names}
-    return pa.RecordBatch.from_pydict({name: there.get(name, pa.nulls(len(rows))) for name in columns})
-
-
-def _beginnings(reading: _Reading, study: Study, landing: Place) -> DataFrame:
+def _beginnings(reading: Reading, study: Study, landing: Place) -> DataFrame:
     """Return one row per client: the hour of its first ping of the whole study (``begun``), by our own clock.
 
     A window reaches only a part of the study, so everything that landed is read, in few columns.
@@ -362,22 +228,8 @@ def _reason(study: Study, arm: Column, counted: Column) -> Column:
     if limits is not None and limits.rank is not None:
         reason = F.when(counted > limits.rank, "beyond_limits").otherwise(reason)
     if (dealt := hash_assignment(study)) is not None:
-        reason = F.when(~arm.eqNullSafe(_dealt_arm(dealt)), "not_enrolled").otherwise(reason)
+        reason = F.when(~arm.eqNullSafe(dealt_arm(dealt)), "not_enrolled").otherwise(reason)
     return reason
-
-
-def _dealt_arm(dealt: Assignment) -> Column:
-    """Return the number of the arm that a client's id belongs to, null for none (`fedping.protocol.enrolment`)."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    digits = F.lower(F.hex("client_id"))
-    parts = [F.substring(digits, start, length) for start, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))]
-    digest = F.sha2(F.concat(F.lit(f"{dealt.study}\n"), F.concat_ws("-", *parts)), 256)
-    number = F.lit(None).cast("int")
-    for i, limit in reversed(list(enumerate(dealt.limits))):
-        arm = F.lit(dealt.of[i] if dealt.of[i] >= 0 else None).cast("int")
-        number = F.when(digest < limit.hex(), arm).otherwise(number)
-    return number
 
 
 def _value(metric: Metric, column: Column) -> Column:
@@ -397,15 +249,6 @@ def _group(segment: Segment) -> Column:
     for cut in segment.cuts:
         number += (column >= cut).cast("int")
     return number
-
-
-def _in_window(window: Window) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    inside = F.lit(True)
-    if window.first is not None:
-        inside &= F.col("model_version") >= window.first
-    return inside if window.last is None else inside & (F.col("model_version") <= window.last)
 
 
 def _documents(
@@ -431,13 +274,37 @@ def _documents(
     return rows if ordered else rows.drop("document")
 
 
+def _before(reading: Reading, study: Study, landing: Place, metrics: Sequence[Metric]) -> DataFrame | None:
+    """Return a row per client with a counted ping of the time before version 1: client, bn, b0, ...: number and sums.
+
+    None if none has landed.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    try:
+        folders = window_folders(landing, study, BEFORE)
+    except NothingLanded:
+        return None
+    pings = _pings(reading, study, folders, metrics, (), BEFORE).where("left_out is null and selected")
+    values = [f"v{i}" for i in range(len(metrics))]
+    once = pings.groupBy("client", "document").agg(*(F.min(name).alias(name) for name in values), F.lit(1).alias("one"))
+    sums = [F.sum(F.col(f"v{i}").cast("double")).alias(f"b{i}") for i in range(len(metrics))]
+    return once.groupBy("client").agg(F.count("one").cast("double").alias("bn"), *sums)
+
+
 def _clients(
-    documents: DataFrame, metrics: Sequence[Metric], segments: Sequence[Segment], first_values: bool
+    documents: DataFrame,
+    metrics: Sequence[Metric],
+    segments: Sequence[Segment],
+    first_values: bool,
+    *,
+    times: bool = False,
 ) -> DataFrame:
     """Return a row per client: arm (null if several), pings, duplicates, n, since, begun, s0, ..., f0, ..., g0, ...
 
     ``n`` is the number of its selections, ``since`` the hour of the first of them, ``begun`` that of its first ping of
-    the study, s0, f0 sum and first value of the first metric, g0 its group in the first segment.
+    the study, s0, f0 sum and first value of the first metric, g0 its group in the first segment. With ``times``, first
+    and last are when its first and its last ping came.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -456,6 +323,7 @@ def _clients(
     if first_values:
         columns += [F.min_by(f"v{i}", F.when(F.col("selected"), order)).alias(f"f{i}") for i in measured]
     columns += [F.min_by(f"g{j}", order).alias(f"g{j}") for j in range(len(segments))]
+    columns += [F.min("received").alias("first"), F.max("received").alias("last")] if times else []
     return documents.groupBy("client").agg(*columns)
 
 
@@ -478,36 +346,19 @@ def _values(documents: DataFrame, clients: DataFrame, metrics: Sequence[Metric],
 
     selections, exposed = documents.where("selected"), clients.where("n > 0 and arm is not null")
     frames = [
-        _counted("hours", documents.select("arm", F.col("hour").cast("double").alias("value"))),
-        _counted("exposed", exposed.select("arm", F.col("since").cast("double").alias("value"))),
+        counted_values("hours", documents.select("arm", F.col("hour").cast("double").alias("value"))),
+        counted_values("exposed", exposed.select("arm", F.col("since").cast("double").alias("value"))),
     ]
     for i, metric in enumerate(metrics):
         kinds = {f"p{i}": (selections, F.col(f"v{i}")), f"c{i}": (exposed, F.col(f"s{i}") / F.col("n"))}
         if first_values:
             kinds[f"f{i}"] = (exposed, F.col(f"f{i}"))
         for kind, (rows, value) in kinds.items():
-            frames.append(_counted(kind, rows.select("arm", _on_grid(value, metric.digits).alias("value"))))
+            frames.append(counted_values(kind, rows.select("arm", on_grid(value, metric.digits).alias("value"))))
     union = frames[0]
     for other in frames[1:]:
         union = union.unionAll(other)
     return union
-
-
-def _counted(kind: str, rows: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    counts = rows.groupBy("arm", "value").agg(F.count(F.lit(1)).alias("count"))
-    return counts.select(F.lit(kind).alias("kind"), "arm", "value", "count")
-
-
-def _on_grid(value: Column, digits: int) -> Column:
-    """Return a number rounded to some significant digits, as a double; integers with no more digits are unchanged."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    value = value.cast("double")
-    scale = F.pow(F.lit(10.0), F.lit(digits - 1) - F.floor(F.log10(F.abs(value))))
-    small = (value == F.rint(value)) & (F.abs(value) < 10.0**digits)
-    return F.when(small, value).otherwise(F.rint(value * scale) / scale)
 
 
 def _sums(clients: DataFrame, centres: Sequence[float]) -> DataFrame:

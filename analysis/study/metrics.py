@@ -15,7 +15,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landing import OLDER, Landing, open_landing, partition
 from fedping.protocol.location import Place
 from fedping.protocol.metrics import StudyMetric
-from fedping.protocol.outcomes import CategoryOutcome, outcome_range
+from fedping.protocol.outcomes import CategoryOutcome, FlagOutcome, Outcome, outcome_range
 from fedping.protocol.ping import FRECENCY_UPDATE, LIST_UPDATE, MODEL_UPDATE, DocumentType
 from fedping.protocol.study import Study
 
@@ -37,6 +37,10 @@ class Metric:
         equals: if given, the value is 1 where the column is this, else 0.
         bounds: the least and the greatest value possible, fixed before any ping; None if there are none, or only ones
             that lie far from what is measured (`NEAR`).
+        wide: such bounds of an outcome, which an interim look uses beside an interval for many clients.
+        later: the hours within which a later outcome counts; None for what pings themselves contain. A client's value
+            is then its total in the hours from its first ping on, 0 without any outcome.
+        any: whether a client's value is 1 if any of its later outcomes is true, and not their total.
         digits: the number of significant digits kept. It bounds the number of distinct values (to 9 · 10^(d-1)
             per decade), and so the memory for their counts, while integers below 10^d stay exact.
     """
@@ -51,11 +55,19 @@ class Metric:
     at_most: float | None = None
     equals: str | int | None = None
     bounds: tuple[float, float] | None = None
+    wide: tuple[float, float] | None = None
+    later: int | None = None
+    any: bool = False
 
     @property
     def of(self) -> str:
         """The column that it is computed from."""
         return self.column or self.name
+
+    @property
+    def is_share(self) -> bool:
+        """Whether each value is 0 or 1, so that a mean of it is a share."""
+        return self.bounds == (0.0, 1.0)
 
 
 METRICS = (
@@ -167,32 +179,130 @@ value within them needs many times the clients (of ranks near 3, about ninety ti
 
 
 def metrics_of(study: Study) -> tuple[Metric, ...]:
-    """Return all metrics of a study's arms: first those of its type of ping, then those it declares."""
+    """Return all metrics of a study's arms: those of its type of ping, those it declares, and its outcomes."""
     metrics = (*measured_by(study.document).metrics, *map(_declared, study.metrics))
     bounded = tuple(replace(metric, bounds=_bounds(metric, study)) for metric in metrics)
-    return (*bounded, *outcome_metrics(study))
+    return (*bounded, *outcome_metrics(study), *_of_categories(study))
 
 
 def outcome_metrics(study: Study) -> Iterator[Metric]:
-    """Yield a metric of each outcome at the choice that is a number, unless a declared metric has its name.
+    """Yield a metric of each outcome that is a number, unless a declared metric has its name.
 
-    A choice whose client left the outcome out counts as 0, or as the bound nearest to it.
+    A choice whose client left the outcome out counts as 0, or as the bound nearest to it. A client without a later
+    outcome counts as 0.
     """
     declared = {metric.name for metric in study.metrics}
-    for outcome in study.document.outcomes:
+    for outcome in study.outcomes:
         if outcome.name in declared or isinstance(outcome, CategoryOutcome):
             continue
         low, high = outcome_range(outcome)
         title = outcome.name.replace("_", " ")
-        yield Metric(
+        metric = Metric(
             name=outcome.name,
             title=title,
             less=f"had less: {title}",
             more=f"had more: {title}",
-            better=None,
+            better=outcome.better,
             digits=4,
             bounds=(low, high) if high - low <= NEAR else None,
+            wide=(low, high) if high - low > NEAR else None,
         )
+        yield metric if outcome.hours is None else _later(metric, outcome, isinstance(outcome, FlagOutcome))
+
+
+def _of_categories(study: Study) -> Iterator[Metric]:
+    """Yield a share for each value of each outcome that is a category; compared only if they are named."""
+    for outcome in study.outcomes:
+        if isinstance(outcome, CategoryOutcome):
+            for value in outcome.values:
+                title = f"{outcome.name.replace('_', ' ')} = {value}"
+                metric = Metric(
+                    name=f"{outcome.name}={value}",
+                    title=title,
+                    less=f"had less often: {title}",
+                    more=f"had more often: {title}",
+                    better=None,
+                    column=outcome.name,
+                    equals=value,
+                    bounds=(0.0, 1.0),
+                )
+                yield metric if outcome.hours is None else _later(metric, outcome, True)
+
+
+def _later(metric: Metric, outcome: Outcome, any: bool) -> Metric:
+    """Return the metric of a later outcome: a client's total has no bounds, as it may have any number of outcomes."""
+    hours = outcome.hours
+    title = f"{metric.title} within {outcome.within}"
+    return replace(
+        metric,
+        title=title,
+        less=metric.less.replace(metric.title, title),
+        more=metric.more.replace(metric.title, title),
+        later=hours,
+        any=any,
+        digits=6,
+        bounds=(0.0, 1.0) if any else None,
+        wide=None,
+    )
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of totals over clients, such as the amount paid for each choice.
+
+    Attributes:
+        name: as it was asked for, "paid/choices".
+        top: the metric whose total is divided.
+        by: the metric whose total it is divided by; None for the number of counted pings.
+        below: the name of the latter.
+    """
+
+    name: str
+    top: Metric
+    by: Metric | None
+    below: str
+
+    @property
+    def title(self) -> str:
+        """Its name in a table."""
+        return f"{self.top.title} per {self.by.title if self.by else self.below}"
+
+
+def ratio_named(name: str, study: Study) -> Ratio:
+    """Return a ratio of a study, written "paid/choices".
+
+    Raises:
+        InvalidSettings: a side has no such metric, or the sides are counted over different times.
+    """
+    above, slash, below = (word.strip() for word in name.partition("/"))
+    counted = measured_by(study.document).key
+    if not (slash and above and below):
+        raise InvalidSettings(f"'{name}' is no ratio; write a metric, a slash, and a metric or '{counted}'")
+    top = metric_named(above, study)
+    by = None if below == counted else metric_named(below, study)
+    times = [None if metric is None else metric.later for metric in (top, by)]
+    if times[0] != times[1]:
+        spans = ["the whole window" if each is None else f"a client's first {each} hours" for each in times]
+        raise InvalidSettings(
+            f"the ratio '{name}' divides what is counted over {spans[0]} by what is counted over {spans[1]}; name two "
+            "metrics of the same time"
+        )
+    return Ratio(f"{above}/{below}", top, by, below)
+
+
+@dataclass(frozen=True)
+class Means:
+    """How means are compared besides ranks (`fedping.analysis.statistics.lift`).
+
+    Attributes:
+        ratios: ratios of totals to compare.
+        adjust: whether to adjust by what clients did before version 1.
+        cap: the share of clients, over all arms, whose values are not capped; None caps nothing.
+    """
+
+    ratios: tuple[Ratio, ...] = ()
+    adjust: bool = False
+    cap: float | None = None
 
 
 def _bounds(metric: Metric, study: Study) -> tuple[float, float] | None:
@@ -287,11 +397,16 @@ class Window:
         return ", ".join(parts) or "everything that landed"
 
 
+class NothingLanded(FedpingError):
+    """No pings of a study have landed, or none of a window."""
+
+
 def window_folders(landing: Place, study: Study, window: Window) -> dict[Place, list[Place]]:
     """Return the folders of the window's pings that contain files, each with these.
 
     Raises:
-        FedpingError: there is no landing folder, or the study landed nothing in the window.
+        NothingLanded: the study landed nothing in the window.
+        FedpingError: there is no landing folder.
         InvalidSettings: the window gives iterations, but an arm follows no line, so that its pings have none.
     """
     lineless = [arm.name for arm in study.arms if arm.line is None]
@@ -304,12 +419,12 @@ def window_folders(landing: Place, study: Study, window: Window) -> dict[Place, 
     pings.check()
     landed = list(_landed(pings, study, window))
     if not landed:
-        raise FedpingError(
+        raise NothingLanded(
             f"study '{study.name}' has landed nothing in {landing}; its pings land some seconds after them"
         )
     chosen = {folder: files for folder, files, reached in landed if reached}
     if not chosen:
-        raise FedpingError(f"study '{study.name}' has landed pings in {landing}, but none {window.words}")
+        raise NothingLanded(f"study '{study.name}' has landed pings in {landing}, but none {window.words}")
     return chosen
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from fedping.analysis.statistics import ClientSums, ValueCounts
+from fedping.analysis.statistics import ClientSums, ClientTotals, ValueCounts
 from fedping.analysis.study.metrics import Metric
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ class MetricTally:
         sums: each client's number of pings and sum of values, summed over clients.
         first: one value per client, that of its first ping; None unless requested.
         untrimmed: the same before it was winsorised; None if it was not.
+        totals: the sums that an adjustment by the time before needs; None unless requested.
+
+    A later outcome has no values of pings: ``pings`` is empty.
     """
 
     pings: ValueCounts
@@ -48,6 +51,7 @@ class MetricTally:
     sums: ClientSums
     first: ValueCounts | None = None
     untrimmed: MetricTally | None = None
+    totals: ClientTotals | None = None
 
     def winsorised(self, tails: float) -> MetricTally:
         """Return it with a share of the clients at either end moved inwards, so that none sets the mean alone."""
@@ -70,6 +74,7 @@ class ArmTally:
         metrics: by the metric's name.
         by_hour: pings by the hour (since 1970) in which they were received, ascending.
         exposed_by_hour: the exposed clients by the hour of their first such ping in the window, ascending.
+        ratios: the sums for each ratio of totals, by its name.
     """
 
     pings: int
@@ -79,6 +84,7 @@ class ArmTally:
     metrics: Mapping[str, MetricTally]
     by_hour: Mapping[int, int]
     exposed_by_hour: Mapping[int, int]
+    ratios: Mapping[str, ClientTotals] = field(default_factory=dict)
 
     def ends(self, metrics: Sequence[Metric]) -> Ends:
         """Return the ends of the clients' values of each metric."""
@@ -111,6 +117,29 @@ class Part:
 
 
 @dataclass(frozen=True)
+class LaterCounts:
+    """What of a later outcome counts in a verdict, and what does not.
+
+    Attributes:
+        counted: outcomes that count, each document once.
+        late: of those that do not, the ones received more than ``within`` after their client's first ping.
+        before: those received before that ping.
+        unlinked: those of clients without any ping in the window.
+        other_arm: those that name another arm than their client's pings.
+        unripe: those of clients whose first ping is not ``within`` ago yet.
+        clients: by arm, the clients that are ripe, and all of them.
+    """
+
+    counted: int
+    late: int
+    before: int
+    unlinked: int
+    other_arm: int
+    unripe: int
+    clients: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
 class StudyTally:
     """All arms of a study in order; ``duplicates`` and ``mixed`` are left out of everything else.
 
@@ -122,6 +151,9 @@ class StudyTally:
         hours: how many hours a part of the time has.
         left_out: how many landed pings count nowhere, by the reason why; without those for which none does.
         tails: the share of an arm's clients at either end whose values are winsorised; 0 if none is.
+        caps: by metric, the value that larger ones count as in lifts; empty unless requested.
+        later: by metric, what of a later outcome counts.
+        adjusts: whether the sums of the time before version 1 were counted.
     """
 
     arms: Mapping[str, ArmTally]
@@ -131,6 +163,9 @@ class StudyTally:
     hours: int = 1
     left_out: Mapping[str, int] = field(default_factory=dict)
     tails: float = 0.0
+    caps: Mapping[str, float] = field(default_factory=dict)
+    later: Mapping[str, LaterCounts] = field(default_factory=dict)
+    adjusts: bool = False
 
     def winsorised(self, tails: float) -> StudyTally:
         """Return it with every metric of every arm winsorised by client."""
@@ -161,7 +196,7 @@ def gathered(
         first_values: whether ``values`` has each client's first value.
     """
     rows = {row["arm"]: row for row in sums.to_pylist()}
-    counts = _Counts(values)
+    counts = Counts(values)
     tallies = {}
     for number, name in enumerate(arms):
         row = rows.get(number, {})
@@ -178,7 +213,7 @@ def gathered(
     return StudyTally(tallies, duplicates=duplicates, mixed=rows.get(None, {}).get("clients", 0))
 
 
-class _Counts:
+class Counts:
     """The value counts of all kinds and arms."""
 
     def __init__(self, table: pa.Table) -> None:
@@ -194,7 +229,7 @@ class _Counts:
         return ValueCounts.summed(self._values[here], self._counts[here])
 
 
-def _by_hour(counts: _Counts, kind: str, arm: int) -> dict[int, int]:
+def _by_hour(counts: Counts, kind: str, arm: int) -> dict[int, int]:
     return {int(hour): count for hour, count in counts.of(kind, arm).to_mapping().items()}
 
 
@@ -208,7 +243,7 @@ versions, to the bit.
 
 def centres_of(metrics: Sequence[Metric], values: pa.Table) -> list[float]:
     """Return by metric what to subtract before summing: 0, or the mean of all pings' values if that is far from 0."""
-    counts = _Counts(values)
+    counts = Counts(values)
     return [_centre(counts.of(f"p{i}", None)) for i in range(len(metrics))]
 
 
@@ -216,7 +251,7 @@ def _centre(counts: ValueCounts) -> float:
     return counts.mean if counts.n > 1 and abs(counts.mean) > FAR * math.sqrt(counts.variance) else 0.0
 
 
-def _metric(counts: _Counts, row: dict[str, Any], i: int, arm: int, centre: float, first_values: bool) -> MetricTally:
+def _metric(counts: Counts, row: dict[str, Any], i: int, arm: int, centre: float, first_values: bool) -> MetricTally:
     sums = ClientSums(
         clients=row.get("exposed", 0),
         pings=row.get("n", 0),

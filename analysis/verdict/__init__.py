@@ -2,7 +2,7 @@
 
 from fedping.analysis.verdict.comparison import ClientLevel, Comparison, Finding, PingLevel, compare
 from fedping.analysis.verdict.plan import Asked, Plan, all_pairs, default_metrics, plan_of, words_of
-from fedping.analysis.verdict.verdict import Verdict, as_document, reach_verdict
+from fedping.analysis.verdict.verdict import Verdict, as_document, effect_of, reach_verdict
 
 __all__ = [
     "Asked",
@@ -16,6 +16,7 @@ __all__ = [
     "as_document",
     "compare",
     "default_metrics",
+    "effect_of",
     "plan_of",
     "reach_verdict",
     "words_of",

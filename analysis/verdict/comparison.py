@@ -8,18 +8,23 @@ for the number of such tests.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from fedping.analysis.statistics import (
     CORRECTIONS,
     FEWEST_OTHERS,
+    Adjustment,
     Estimate,
+    Lift,
     MannWhitney,
     ValueCounts,
+    adjusted,
     bonferroni,
     bounded_sequence,
+    capped,
     clustered_difference,
     confidence_sequence,
     decides,
@@ -28,6 +33,9 @@ from fedping.analysis.statistics import (
     fewest_others,
     hodges_lehmann,
     holm,
+    level_of_mean,
+    level_of_ratio,
+    lift,
     mann_whitney,
     mean_difference,
     mean_fragility,
@@ -37,11 +45,13 @@ from fedping.analysis.statistics import (
     welch_difference,
 )
 from fedping.analysis.statistics.means import log_survival
-from fedping.analysis.study.metrics import Metric
-from fedping.analysis.study.tally import IN_STUDY, MetricTally, Part
+from fedping.analysis.study.metrics import Metric, Ratio
+from fedping.analysis.study.tally import IN_STUDY, MetricTally, Part, StudyTally
 from fedping.analysis.verdict.plan import Pair, Plan
 
 Finding: TypeAlias = Literal["less", "more", "inconclusive"]
+
+NO_CAPS: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,54 @@ class PingLevel:
 
 
 @dataclass(frozen=True)
+class Cap:
+    """A cap on the values of both arms.
+
+    Attributes:
+        share: the share of clients, over all arms, that it leaves as they are.
+        value: what larger values count as.
+        moved: how many clients of either arm have larger ones.
+    """
+
+    share: float
+    value: float
+    moved: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The means, or ratios of totals, of a pair of arms: their difference and the lift of the first over the second.
+
+    Unlike the means of :class:`ClientLevel` they are not winsorised by arm.
+
+    Attributes:
+        means: of both arms, capped and adjusted if they are.
+        n: the numbers of clients.
+        lift: the difference and the lift.
+        cap: the cap; None without any.
+        adjustment: what adjusting by the time before did; None without it.
+        fragility: an upper bound of how many clients less would leave the difference without proof, found by taking
+            the largest first; None if there is none, or the clients are not known one by one.
+    """
+
+    means: tuple[float, float]
+    n: tuple[int, int]
+    lift: Lift
+    cap: Cap | None = None
+    adjustment: Adjustment | None = None
+    fragility: int | None = None
+
+
+@dataclass(frozen=True)
+class RatioComparison:
+    """The result of a ratio of totals for a pair of arms."""
+
+    ratio: Ratio
+    pair: Pair
+    effect: Effect
+
+
+@dataclass(frozen=True)
 class Shortage:
     """Too few clients for an interim look at a metric without known bounds.
 
@@ -108,7 +166,7 @@ class Comparison:
         metric: the metric compared.
         pair: the arms; "less" means that the first one's values are smaller.
         clients: the comparison that counts.
-        pings: the comparison for the record.
+        pings: the comparison for the record; None for a later outcome, which pings of choices do not have.
         log10_bonferroni: log10 of the client-level p-value, corrected for all tests of the plan.
         log10_holm: the same by Holm.
         sequence: the interval that holds at every look; None unless this is an interim look.
@@ -119,12 +177,13 @@ class Comparison:
         fragility: how few clients would overturn the finding: with other values, where the rank test decides; by being
             absent, at an interim look. None if there is none to overturn.
         shortage: at an interim look, the clients that are missing before anything can be decided; else None.
+        effect: the difference of means and the lift; None where it was not asked for.
     """
 
     metric: Metric
     pair: Pair
     clients: ClientLevel
-    pings: PingLevel
+    pings: PingLevel | None
     log10_bonferroni: float
     log10_holm: float
     sequence: Estimate | None
@@ -133,6 +192,7 @@ class Comparison:
     finding: Finding
     fragility: int | None = None
     shortage: Shortage | None = None
+    effect: Effect | None = None
 
     @property
     def null(self) -> float:
@@ -146,32 +206,31 @@ class Comparison:
         return self.sequence is None and difference * {"less": -1, "more": 1, "inconclusive": 0}[self.finding] < 0
 
 
-def compare(plan: Plan, tallies: Sequence[tuple[Metric, Pair, MetricTally, MetricTally]]) -> list[Comparison]:
+def compare(
+    plan: Plan, tallies: Sequence[tuple[Metric, Pair, MetricTally, MetricTally]], caps: Mapping[str, float] = NO_CAPS
+) -> list[Comparison]:
     """Make all comparisons of a plan; every arm needs at least one selection.
 
     Args:
         plan: how strict to be.
         tallies: for every test, the metric, the arms, and the counts of both.
+        caps: by metric, the value that larger ones count as in lifts.
     """
     clients = [_clients(a, b, plan.confidence) for _, _, a, b in tallies]
-    p = [level.test.log10_p for level in clients]
+    # ratios are tests too, but not of ranks
+    p = [level.test.log10_p for level in clients] + [0.0] * (len(plan.means.ratios) * len(plan.pairs))
     corrected = CORRECTIONS[plan.correction](p)
     level = deciding_level(p, plan.alpha, plan.correction)
     comparisons = []
     for i, (metric, pair, a, b) in enumerate(tallies):
         sequence = _sequence(metric, *_firsts(a, b), plan) if plan.interim else None
         finding = _finding(clients[i], corrected[i], sequence, plan.alpha)
-        pings = PingLevel(
-            (a.pings.mean, b.pings.mean),
-            mann_whitney(a.pings, b.pings),
-            clustered_difference(a.sums, b.sums, plan.confidence),
-        )
         comparisons.append(
             Comparison(
                 metric=metric,
                 pair=pair,
                 clients=clients[i],
-                pings=pings,
+                pings=_pings(a, b, plan.confidence) if metric.later is None else None,
                 log10_bonferroni=bonferroni(p)[i],
                 log10_holm=holm(p)[i],
                 sequence=sequence,
@@ -180,9 +239,65 @@ def compare(plan: Plan, tallies: Sequence[tuple[Metric, Pair, MetricTally, Metri
                 finding=finding,
                 fragility=_fragility(metric, a, b, plan, finding, level),
                 shortage=_shortage(metric, a, b) if plan.interim else None,
+                effect=_interim_effect(a, b, sequence) if sequence else _effect(plan, a, b, caps.get(metric.name)),
             )
         )
     return comparisons
+
+
+def compare_ratios(plan: Plan, tally: StudyTally) -> list[RatioComparison]:
+    """Make all comparisons of a plan's ratios of totals."""
+    found = []
+    for ratio in plan.means.ratios:
+        for pair in plan.pairs:
+            a, b = (tally.arms[arm].ratios[ratio.name] for arm in pair)
+            told = adjusted(a, b) if plan.means.adjust else None
+            ours, theirs, covariance, adjustment = told or (level_of_ratio(a), level_of_ratio(b), 0.0, None)
+            result = lift(ours, theirs, plan.confidence, covariance)
+            effect = Effect((ours.value, theirs.value), (a.clients, b.clients), result, adjustment=adjustment)
+            found.append(RatioComparison(ratio, pair, effect))
+    return found
+
+
+def _effect(plan: Plan, a: MetricTally, b: MetricTally, limit: float | None) -> Effect:
+    ours, theirs = (a.untrimmed or a).clients, (b.untrimmed or b).clients
+    n, cap = (ours.n, theirs.n), None
+    if limit is not None:
+        (ours, above), (theirs, others_above) = capped(ours, limit), capped(theirs, limit)
+        cap = Cap(plan.means.cap or 1.0, limit, (above, others_above))
+    if plan.means.adjust and a.totals is not None and b.totals is not None:
+        sums = [
+            totals.with_others(counts.n - int(counts.counts.max()))
+            for totals, counts in ((a.totals, ours), (b.totals, theirs))
+        ]
+        if (told := adjusted(*sums)) is not None:
+            first, second, covariance, adjustment = told
+            result = lift(first, second, plan.confidence, covariance)
+            return Effect((first.value, second.value), n, result, cap, adjustment)
+    result = lift(level_of_mean(ours), level_of_mean(theirs), plan.confidence)
+
+    def shown(left: ValueCounts, other: ValueCounts) -> bool:
+        return lift(level_of_mean(left), level_of_mean(other), plan.confidence).shown == result.shown
+
+    fragility = None if result.shown == "inconclusive" else mean_fragility(ours, theirs, shown)
+    return Effect((ours.mean, theirs.mean), n, result, cap, fragility=fragility)
+
+
+def _interim_effect(a: MetricTally, b: MetricTally, sequence: Estimate) -> Effect:
+    """Return the effect at an interim look, whose interval holds for the difference alone."""
+    first, second = _firsts(a, b)
+    base = second.mean
+    relative = first.mean / base - 1 if base > 0 else math.nan
+    unknown = Estimate(relative, -math.inf, math.inf, sequence.confidence)
+    return Effect((first.mean, base), (first.n, second.n), Lift(sequence, unknown, "interim"))
+
+
+def _pings(a: MetricTally, b: MetricTally, confidence: float) -> PingLevel:
+    return PingLevel(
+        (a.pings.mean, b.pings.mean),
+        mann_whitney(a.pings, b.pings),
+        clustered_difference(a.sums, b.sums, confidence),
+    )
 
 
 def _clients(a: MetricTally, b: MetricTally, confidence: float) -> ClientLevel:
@@ -213,12 +328,26 @@ def _firsts(a: MetricTally, b: MetricTally) -> tuple[ValueCounts, ValueCounts]:
 def _sequence(metric: Metric, a: ValueCounts, b: ValueCounts, plan: Plan) -> Estimate:
     if metric.bounds is not None:
         return bounded_sequence(a, b, metric.bounds, plan.confidence)
-    return confidence_sequence(a, b, plan.confidence, plan.planned)
+    if metric.wide is None:
+        return confidence_sequence(a, b, plan.confidence, plan.planned)
+    # each at half the level: both hold at once, so what both contain does too
+    half = (1 + plan.confidence) / 2
+    sequence = confidence_sequence(a, b, half, plan.planned)
+    low, high = sequence.low, sequence.high
+    if max(len(a.values), len(b.values)) <= MOST_VALUES:
+        exact = bounded_sequence(a, b, metric.wide, half)
+        if max(low, exact.low) <= min(high, exact.high):
+            low, high = max(low, exact.low), min(high, exact.high)
+    return Estimate(sequence.value, low, high, plan.confidence)
+
+
+MOST_VALUES = 1000
+"""Distinct values up to which an interim look uses wide bounds; beyond, clients are enough for the other interval."""
 
 
 def _shortage(metric: Metric, a: MetricTally, b: MetricTally) -> Shortage | None:
     firsts = _firsts(a, b)
-    if metric.bounds is not None or decides(*firsts):
+    if metric.bounds is not None or metric.wide is not None or decides(*firsts):
         return None
     return Shortage(min(arm.n for arm in firsts), fewest_clients(*firsts), fewest_others(*firsts), FEWEST_OTHERS)
 
@@ -313,6 +442,8 @@ def effects_in_study(effects: Sequence[PartEffects]) -> tuple[PartEffects, ...]:
 def _of_segment(plan: Plan, name: str | None, parts: Sequence[Part]) -> Iterator[PartEffects]:
     own = [part for part in parts if part.segment == name]
     for metric in plan.metrics:
+        if metric.later is not None:
+            continue
         for pair in plan.pairs:
             comparison = PartEffects(name, metric, pair, tuple(_effects(own, metric, pair)))
             yield replace(comparison, log10_p=_heterogeneity(comparison.effects)) if comparison.declared else comparison

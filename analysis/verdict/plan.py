@@ -9,7 +9,16 @@ from typing import ClassVar, TypeAlias
 from msgspec import Struct
 
 from fedping.analysis.statistics.looks import LEAST_LEVEL, PLANNED_CLIENTS, Correction
-from fedping.analysis.study.metrics import METRICS, Metric, Window, measured_by, metric_named, outcome_metrics
+from fedping.analysis.study.metrics import (
+    METRICS,
+    Means,
+    Metric,
+    Window,
+    measured_by,
+    metric_named,
+    outcome_metrics,
+    ratio_named,
+)
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Study
 
@@ -29,6 +38,7 @@ class Plan:
         interim: whether this is a look before the planned end.
         planned: for an interim look, the number of clients in both arms at which its interval is narrowest.
         window: the pings to analyse.
+        means: the ratios compared, and how means are; each ratio is a test for every pair, too.
 
     Raises:
         InvalidSettings: there is nothing to compare, or a name occurs twice.
@@ -42,6 +52,7 @@ class Plan:
     interim: bool = False
     planned: int = PLANNED_CLIENTS
     window: Window = field(default_factory=Window)
+    means: Means = field(default_factory=Means)
 
     def __post_init__(self) -> None:
         if not self.metrics or not self.pairs:
@@ -64,7 +75,7 @@ class Plan:
     @property
     def tests(self) -> int:
         """The number of tests."""
-        return len(self.metrics) * len(self.pairs)
+        return (len(self.metrics) + len(self.means.ratios)) * len(self.pairs)
 
     @property
     def confidence(self) -> float:
@@ -102,6 +113,9 @@ class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         planned_clients: the number of clients in two arms at the planned end; None for the default.
         enrolled: the number of clients enrolled in all arms; None if unknown.
         settle: how many days after its first ping of the study a client's pings begin to count; None for all of them.
+        ratios: ratios of totals to compare, each as "paid/choices".
+        adjust: whether to adjust by what clients did before version 1.
+        cap: the share of clients whose values are not capped; None caps nothing.
     """
 
     digest_name: ClassVar[str] = "Asked"
@@ -119,11 +133,22 @@ class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     planned_clients: int | None = None
     enrolled: int | None = None
     settle: int | None = None
+    ratios: tuple[str, ...] = ()
+    adjust: bool = False
+    cap: float | None = None
 
     @property
     def window(self) -> Window:
         """The pings that count; raises :class:`InvalidSettings` if there can be none."""
-        return Window(self.from_iteration, self.to_iteration, self.since, self.until, self.settle or 0)
+        first = self.from_iteration
+        if self.adjust:
+            if first is not None and first < 1:
+                raise InvalidSettings(
+                    f"--adjust takes versions before 1 as the time before, and --from-iteration {first} compares them; "
+                    "give 1 or more, or leave it out"
+                )
+            first = first or 1
+        return Window(first, self.to_iteration, self.since, self.until, self.settle or 0)
 
 
 def plan_of(study: Study, asked: Asked) -> Plan:
@@ -143,7 +168,23 @@ def plan_of(study: Study, asked: Asked) -> Plan:
         interim=asked.interim,
         planned=asked.planned_clients or PLANNED_CLIENTS,
         window=asked.window,
+        means=_means(asked, study),
     )
+
+
+def _means(asked: Asked, study: Study) -> Means:
+    if asked.cap is not None and not 0.5 <= asked.cap < 1:
+        raise InvalidSettings(
+            f"--cap is the share of clients whose values stay as they are, from 0.5 to below 1, not {asked.cap:g}"
+        )
+    if asked.interim and (asked.ratios or asked.adjust or asked.cap is not None):
+        raise InvalidSettings(
+            "an interim look decides by each client's first value, which no ratio, adjustment or cap may change; leave "
+            "out --ratios, --adjust and --cap, or --interim"
+        )
+    if repeated := [name for name in asked.ratios if asked.ratios.count(name) > 1]:
+        raise InvalidSettings(f"the ratio '{repeated[0]}' is named twice; every test counts in the correction")
+    return Means(tuple(ratio_named(name, study) for name in asked.ratios), asked.adjust, asked.cap)
 
 
 def words_of(given: str) -> tuple[str, ...]:

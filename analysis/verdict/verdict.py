@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from fedping.analysis.statistics import Estimate, MannWhitney, SampleRatio, sample_ratio
-from fedping.analysis.study.metrics import Measured, Metric, measured_by
+from fedping.analysis.statistics import Adjustment, Estimate, Lift, MannWhitney, SampleRatio, sample_ratio
+from fedping.analysis.study.metrics import Measured, Metric, Ratio, measured_by
 from fedping.analysis.study.tally import HOUR_MS, WEEKS, ArmTally, StudyTally
 from fedping.analysis.verdict import words
-from fedping.analysis.verdict.comparison import Comparison, PartEffects, compare, effects_in_parts, effects_in_study
+from fedping.analysis.verdict.comparison import (
+    Cap,
+    Comparison,
+    Effect,
+    PartEffects,
+    RatioComparison,
+    compare,
+    compare_ratios,
+    effects_in_parts,
+    effects_in_study,
+)
 from fedping.analysis.verdict.plan import Plan
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.study import Study
@@ -29,6 +39,8 @@ class Verdict:
         enrolled: how many clients should be enrolled in each arm; None if not given.
         ratio: whether the arms have the right sizes.
         comparisons: one for each metric and pair of arms.
+        ratios: one for each ratio of totals and pair of arms.
+        unripe: later outcomes that cannot be compared yet, because an arm has no client that is ripe for them.
     """
 
     study: Study
@@ -37,11 +49,30 @@ class Verdict:
     enrolled: Mapping[str, float] | None
     ratio: SampleRatio
     comparisons: tuple[Comparison, ...]
+    ratios: tuple[RatioComparison, ...] = ()
+    unripe: tuple[Metric | Ratio, ...] = ()
 
     @property
     def headline(self) -> str:
         """The verdict in one sentence."""
         return words.headline(self.comparisons, self.plan, self.ratio)
+
+    @property
+    def lifts(self) -> tuple[tuple[str, tuple[str, str], Effect], ...]:
+        """Every effect on means and ratios: title, arms, effect."""
+        of_metrics = ((one.metric.title, one.pair, one.effect) for one in self.comparisons)
+        of_ratios = ((one.ratio.title, one.pair, one.effect) for one in self.ratios)
+        return tuple((title, pair, effect) for title, pair, effect in (*of_metrics, *of_ratios) if effect is not None)
+
+    @property
+    def lift_sentences(self) -> tuple[str, ...]:
+        """The lifts in words, in the order of :attr:`lifts`."""
+        return tuple(words.lift_sentence(*one) for one in self.lifts)
+
+    @property
+    def means_notes(self) -> tuple[str, ...]:
+        """What was capped, adjusted or left out of the comparison of means, as sentences."""
+        return tuple(words.means_notes(self.lifts, self.plan, self.tally, self.unripe))
 
     @property
     def ratio_sentence(self) -> str:
@@ -81,9 +112,10 @@ def reach_verdict(study: Study, plan: Plan, tally: StudyTally, enrolled: int | N
 
     Raises:
         InvalidSettings: the plan names an arm that the study does not have.
-        FedpingError: an arm of a pair has no ping, or none with an example.
+        FedpingError: an arm of a pair has no ping, or none with an example; or no metric can be compared yet.
     """
     _refuse_silent_arms(study, plan, tally)
+    plan, unripe = _ripe(study, plan, tally)
     tests = [
         (metric, pair, tally.arms[pair[0]].metrics[metric.name], tally.arms[pair[1]].metrics[metric.name])
         for metric in plan.metrics
@@ -98,8 +130,27 @@ def reach_verdict(study: Study, plan: Plan, tally: StudyTally, enrolled: int | N
         tally=tally,
         enrolled=by_arm,
         ratio=ratio,
-        comparisons=tuple(compare(plan, tests)),
+        comparisons=tuple(compare(plan, tests, tally.caps)),
+        ratios=tuple(compare_ratios(plan, tally)),
+        unripe=unripe,
     )
+
+
+def _ripe(study: Study, plan: Plan, tally: StudyTally) -> tuple[Plan, tuple[Metric | Ratio, ...]]:
+    """Return the plan without what no client of an arm is ripe for, which does not depend on any value; and that."""
+    arms = [tally.arms[name] for name in dict.fromkeys(name for pair in plan.pairs for name in pair)]
+    metrics = [one for one in plan.metrics if one.later and not all(arm.metrics[one.name].clients.n for arm in arms)]
+    ratios = [one for one in plan.means.ratios if not all(arm.ratios[one.name].clients for arm in arms)]
+    if not metrics and not ratios:
+        return plan, ()
+    kept = tuple(one for one in plan.metrics if one not in metrics)
+    if not kept:
+        raise FedpingError(
+            f"no later outcome of study '{study.name}' can be compared yet: {words.unripe_sentence(metrics[0])}; ask "
+            "again later, or name other metrics with --metrics"
+        )
+    means = replace(plan.means, ratios=tuple(one for one in plan.means.ratios if one not in ratios))
+    return replace(plan, metrics=kept, means=means), (*metrics, *ratios)
 
 
 def _refuse_silent_arms(study: Study, plan: Plan, tally: StudyTally) -> None:
@@ -159,6 +210,30 @@ def as_document(verdict: Verdict, caution: str | None = None, notes: Sequence[st
         "left_out": {"sentence": words.left_out_sentence(verdict.tally), "pings": dict(verdict.tally.left_out)},
         "clients_in_several_arms": verdict.tally.mixed,
         "comparisons": [_comparison(one, verdict) for one in verdict.comparisons],
+        "ratios": [
+            {"ratio": one.ratio.name, "title": one.ratio.title, "pair": list(one.pair), "means": _effect(one.effect)}
+            for one in verdict.ratios
+        ],
+        "lifts": list(verdict.lift_sentences),
+        "means": {
+            "notes": list(verdict.means_notes),
+            "adjusted": plan.means.adjust,
+            "cap": plan.means.cap,
+            "unripe": [one.name for one in verdict.unripe],
+            "later": {
+                name: {
+                    "counted": one.counted,
+                    "late": one.late,
+                    "before": one.before,
+                    "unlinked": one.unlinked,
+                    "other_arm": one.other_arm,
+                    "unripe": one.unripe,
+                    "ripe_clients": {arm: ripe for arm, (ripe, _) in one.clients.items()},
+                    "clients": {arm: total for arm, (_, total) in one.clients.items()},
+                }
+                for name, one in verdict.tally.later.items()
+            },
+        },
         "over_time": {
             "hours": verdict.tally.hours,
             "effects": [_over_time(one) for one in verdict.parts if one.segment is None],
@@ -269,15 +344,66 @@ def _comparison(one: Comparison, verdict: Verdict) -> dict[str, Any]:
             "untrimmed_means": None if clients.untrimmed_means is None else list(clients.untrimmed_means),
             "untrimmed_difference": None if clients.untrimmed is None else _estimate(clients.untrimmed),
         },
-        "per_ping": {
+        "per_ping": None
+        if pings is None
+        else {
             **_test(pings.test),
             "means": list(pings.means),
             "difference": _estimate(pings.difference),
             "percent": _percent(pings.difference, pings.means[1]),
         },
+        "means": None if one.effect is None else _effect(one.effect),
         "anytime_valid": None if one.sequence is None else _estimate(one.sequence),
         "anytime_bounds": None if one.sequence is None or one.metric.bounds is None else list(one.metric.bounds),
     }
+
+
+def _effect(effect: Effect) -> dict[str, Any]:
+    lift, cap, adjustment = effect.lift, effect.cap, effect.adjustment
+    return {
+        "n": list(effect.n),
+        "means": [_finite(mean) for mean in effect.means],
+        "difference": _estimate(lift.difference),
+        "lift": _estimate(lift.relative),
+        "shown": lift.shown,
+        "no_interval": lift.reason,
+        "fragility_by_the_largest": effect.fragility,
+        "cap": None if cap is None else {"share": cap.share, "value": cap.value, "moved": list(cap.moved)},
+        "adjustment": None
+        if adjustment is None
+        else {
+            "slope": adjustment.slope,
+            "reduction": adjustment.reduction,
+            "clients_before": [_finite(each) for each in adjustment.before],
+        },
+    }
+
+
+def effect_of(document: Mapping[str, Any]) -> Effect:
+    """Return the effect of a document that :func:`as_document` made."""
+    cap, adjustment = document["cap"], document["adjustment"]
+    first, second = document["means"]
+    done = None
+    if adjustment is not None:
+        ours, theirs = map(_number, adjustment["clients_before"])
+        done = Adjustment(adjustment["slope"], adjustment["reduction"], (ours, theirs))
+    return Effect(
+        means=(_number(first), _number(second)),
+        n=(document["n"][0], document["n"][1]),
+        lift=Lift(_unwritten(document["difference"]), _unwritten(document["lift"]), document["no_interval"]),
+        cap=None if cap is None else Cap(cap["share"], cap["value"], (cap["moved"][0], cap["moved"][1])),
+        adjustment=done,
+        fragility=document["fragility_by_the_largest"],
+    )
+
+
+def _unwritten(given: Mapping[str, Any]) -> Estimate:
+    low, high = (-math.inf if given["low"] is None else given["low"]), given["high"]
+    return Estimate(_number(given["value"]), low, math.inf if high is None else high, given["confidence"])
+
+
+def _number(given: float | None) -> float:
+    return math.nan if given is None else given
 
 
 def _test(test: MannWhitney) -> dict[str, Any]:

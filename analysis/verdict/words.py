@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from fedping.analysis.statistics import Estimate, SampleRatio
+from fedping.analysis.statistics import LEAST_CLIENTS, LEAST_OTHERS, Estimate, SampleRatio
+from fedping.analysis.statistics.lift import Reason
+from fedping.analysis.study.metrics import Metric, Ratio
 from fedping.analysis.study.tally import StudyTally
-from fedping.analysis.verdict.comparison import Comparison, PartEffects
+from fedping.analysis.verdict.comparison import Comparison, Effect, PartEffects
 from fedping.analysis.verdict.plan import Plan
 from fedping.protocol.notation import with_minus
 
@@ -64,6 +66,101 @@ def shortage_sentence(comparison: Comparison) -> str | None:
         f"{short.clients:,}), {short.others_needed} of which differ from the most common value (in an arm, "
         f"{short.others:,} do): without known bounds of its values, the interval holds for many clients only"
     )
+
+
+NO_INTERVAL: Mapping[Reason, str] = {
+    "few_clients": f"too few clients: an interval needs {LEAST_CLIENTS} in each arm",
+    "few_others": f"too few clients with another value than most: an interval needs {LEAST_OTHERS} in each arm",
+    "negative_control": "no lift, because the second arm's mean is below 0; read the difference",
+    "control_near_0": "no interval, because the second arm's mean is too near 0; read the difference",
+    "interim": "no interval at an interim look; the difference has one",
+}
+"""Why a lift has no interval, in words."""
+
+
+def lift_text(effect: Effect) -> str:
+    """Return a lift with its interval in percent, or why it has none."""
+    relative, reason = effect.lift.relative, effect.lift.reason
+    value = "" if math.isnan(relative.value) else f"{_percent(relative.value)} %"
+    if reason is None:
+        return with_minus(f"{value} [{_percent(relative.low)}, {_percent(relative.high)}]")
+    return with_minus(f"{value} ({NO_INTERVAL[reason]})".strip())
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return f"{percent:+,.0f}" if abs(percent) >= 100 else f"{percent:+.3g}"
+
+
+def lift_sentence(title: str, pair: tuple[str, str], effect: Effect) -> str:
+    """Return the lift of a mean or ratio as a sentence, with what was capped and adjusted."""
+    means = with_minus(f"{effect.means[0]:.4g} against {effect.means[1]:.4g}")
+    text = f"{title.capitalize()}, {pair[0]} against {pair[1]}: {lift_text(effect)}, {means} per client"
+    if " per " in title:
+        text = text.removesuffix(" per client")
+    if effect.cap is not None:
+        text += f"; capped at {effect.cap.value:,.6g}, {_moved(effect.cap.moved)}"
+    if effect.adjustment is not None:
+        text += (
+            f"; adjusted by the time before, which narrows the variance by {100 * effect.adjustment.reduction:.3g} %"
+        )
+    if effect.fragility is not None:
+        clients = "client" if effect.fragility == 1 else "clients"
+        text += f"; without {effect.fragility:,} {clients} by the largest, of {sum(effect.n):,}, it would not be shown"
+    return f"{text}."
+
+
+def _moved(moved: tuple[int, int]) -> str:
+    return f"which moves {moved[0]:,} and {moved[1]:,} clients"
+
+
+def unripe_sentence(one: Metric | Ratio) -> str:
+    """Return why a later outcome cannot be compared yet, without a stop."""
+    hours = one.later if isinstance(one, Metric) else one.top.later
+    return f"an arm has no client whose first ping is {hours:,} hours ago, as '{one.name}' needs"
+
+
+def means_notes(
+    lifts: Sequence[tuple[str, tuple[str, str], Effect]],
+    plan: Plan,
+    tally: StudyTally,
+    unripe: Sequence[Metric | Ratio],
+) -> Iterator[str]:
+    """Yield what was capped, adjusted or left out of means and ratios, and what is not compared yet, as sentences."""
+    for one in unripe:
+        yield f"Not compared yet: {unripe_sentence(one)}."
+    for name, counts in tally.later.items():
+        ripe, clients = (sum(each[i] for each in counts.clients.values()) for i in (0, 1))
+        parts = [
+            f"{number:,} {what}"
+            for number, what in (
+                (counts.late, "came too late after their client's first ping"),
+                (counts.before, "came before it or are of versions outside the window"),
+                (counts.unlinked, "are of clients without a landed ping in the window"),
+                (counts.other_arm, "name another arm than their client's pings"),
+                (counts.unripe, "are of clients that are not ripe"),
+            )
+            if number
+        ]
+        text = f"{name}: {ripe:,} of {clients:,} clients are ripe, with {counts.counted:,} outcomes that count"
+        yield f"{text}; of others, {', '.join(parts)}." if parts else f"{text}."
+    if plan.means.cap is not None:
+        moved = [effect.cap for _, _, effect in lifts if effect.cap is not None]
+        yield (
+            f"Means and lifts are capped, with one cap per metric for all arms, at the value of rank "
+            f"{plan.means.cap:g} of the clients; shares and ratios are not."
+            if moved
+            else f"No compared metric is capped by --cap {plan.means.cap:g}: shares and ratios never are."
+        )
+    if plan.means.adjust:
+        none = [title for title, _, effect in lifts if effect.adjustment is None]
+        yield (
+            "Lifts are adjusted by what clients did with versions before 1, when all arms ranked alike if version 0 is "
+            "the product's own order; clients without such a time count as the mean of those with one."
+        )
+        if none:
+            titles = ", ".join(dict.fromkeys(none))
+            yield f"Not adjusted, as nothing is known of the time before, or nothing differs there: {titles}."
 
 
 def parts_sentence(effects: PartEffects, plan: Plan) -> str:

@@ -15,11 +15,12 @@ from markupsafe import Markup
 from msgspec.structs import replace as with_fields
 from scipy.special import ndtri
 
+from fedping.analysis.report.rows import Titled, interval_notes, lift_cells
 from fedping.analysis.statistics import Estimate
 from fedping.analysis.statistics.looks import boundary
 from fedping.analysis.study import metrics_of
 from fedping.analysis.study.tally import HOUR_MS
-from fedping.analysis.verdict import Asked, all_pairs
+from fedping.analysis.verdict import Asked, all_pairs, effect_of
 from fedping.analysis.verdict.words import interval_text, p_text, percent_text, share_text
 from fedping.dashboard.results.counts import Count, Counts
 from fedping.dashboard.results.question import Subject, asked_by, fields_of, key_of, query_of, subject_of
@@ -134,6 +135,27 @@ class Page:
     def outlook(self) -> list[str]:
         """What the count can show, and the time left to the planned end."""
         return outlook(self.document) if self.document else []
+
+    @property
+    def lifts(self) -> list[tuple[str, ...]]:
+        """The rows of the table of lifts; none where the study has no outcomes and no means were asked for."""
+        return [lift_cells(*one) for one in self._effects()]
+
+    @property
+    def lift_notes(self) -> list[str]:
+        """What belongs beside them."""
+        return [*interval_notes(self._effects()), *(self.document or {}).get("means", {}).get("notes", ())]
+
+    def _effects(self) -> list[Titled]:
+        asked, document = self.asked, self.document
+        if document is None or asked is None or "lifts" not in document:  # of an older version
+            return []
+        if not (self.study.outcomes or asked.ratios or asked.adjust or asked.cap is not None):
+            return []
+        titles = {name: metric["title"] for name, metric in document["metrics"].items()}
+        named = [(titles[one["metric"]], one) for one in document["comparisons"]]
+        named += [(one["title"], one) for one in document["ratios"]]
+        return [(title, tuple(one["pair"]), effect_of(one["means"])) for title, one in named if one["means"]]
 
     @property
     def is_newest(self) -> bool:
@@ -268,7 +290,7 @@ def _row(one: Document, sentence: str, better: str | None) -> Row:
         p_holm=p_text(clients["log10_p_holm"]),
         superiority=f"{superiority.value:.4f} [{superiority.low:.4f}, {superiority.high:.4f}]",
         shift=interval_text(_estimate(clients["hodges_lehmann"])),
-        pings=_with_percent(one["per_ping"]),
+        pings=_with_percent(one["per_ping"]) if one["per_ping"] else "-",
     )
 
 

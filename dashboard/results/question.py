@@ -31,10 +31,14 @@ FIELDS = (
     "planned-clients",
     "enrolled",
     "settle",
+    "ratios",
+    "adjust",
+    "cap",
 )
 """The names of a question's fields: those of the command's options, without the leading dashes."""
 
-_LISTS = frozenset({"metrics", "guardrails", "pairs"})
+_LISTS = frozenset({"metrics", "guardrails", "pairs", "ratios"})
+_FLAGS = ("interim", "adjust")
 _LEAST = {"planned-clients": 2, "enrolled": 1}
 _TIMES = ("%Y-%m-%d", *(f"%Y-%m-%d{between}{time}" for between in "T " for time in ("%H:%M", "%H:%M:%S")))
 """Times as in addresses, and as people write them, in 24 hours, while a browser's own field may use 12."""
@@ -75,8 +79,8 @@ def query_of(asked: Asked) -> str:
 def options_of(asked: Asked) -> list[str]:
     """Return the options of `fedping analyze` for a question."""
     given = fields_of(asked)
-    interim = ["--interim"] if given.pop("interim", None) else []
-    return [f"--{name}={value}" for name, value in given.items()] + interim
+    flags = [f"--{name}" for name in _FLAGS if given.pop(name, None)]
+    return [f"--{name}={value}" for name, value in given.items()] + flags
 
 
 def key_of(asked: Asked) -> str:
@@ -91,6 +95,7 @@ class Subject:
     metrics: frozenset[str]
     pairs: frozenset[frozenset[str]]
     window: tuple[int | None, ...]
+    means: tuple[object, ...] = ()
 
 
 def subject_of(asked: Asked, study: Study) -> Subject:
@@ -100,6 +105,7 @@ def subject_of(asked: Asked, study: Study) -> Subject:
         frozenset(asked.metrics),
         frozenset(frozenset(name.strip() for name in pair.split(":")) for pair in pairs),
         (asked.from_iteration, asked.to_iteration, asked.since, asked.until, asked.settle or None),
+        (frozenset(asked.ratios), asked.adjust, asked.cap),
     )
 
 
@@ -123,7 +129,9 @@ def _value(name: str, given: str) -> Any:
             return _correction(given)
         case "since" | "until":
             return _time(name, given)
-        case "interim":
+        case "cap":
+            return _share(given)
+        case "interim" | "adjust":
             return given not in ("0", "no", "false")
         case _:
             return _integer(name, given)
@@ -137,6 +145,13 @@ def _number(given: str) -> float:
     if not math.isfinite(number):
         raise InvalidSettings(f"the level alpha is a number such as 0.05, not '{given}'")
     return number
+
+
+def _share(given: str) -> float:
+    try:
+        return float(given)
+    except ValueError:
+        raise InvalidSettings(f"the cap is a share of clients such as 0.999, not '{given}'") from None
 
 
 def _integer(name: str, given: str) -> int:

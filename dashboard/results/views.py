@@ -11,6 +11,7 @@ from flask import Blueprint, Response, redirect, render_template, request, url_f
 from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.analysis.private import PrivateResult, private_result
+from fedping.analysis.report.rows import LIFT_HEADS
 from fedping.analysis.study.metrics import window_folders
 from fedping.analysis.verdict import all_pairs, plan_of
 from fedping.dashboard.answers import as_file, as_json
@@ -168,6 +169,7 @@ class Results:
             since=since,
             studies=open_store(self._settings.store).studies.names(),
             query_of=query_of,
+            lift_heads=LIFT_HEADS,
         )
 
 
@@ -190,8 +192,25 @@ def sizes_csv(document: Document) -> str:
     return _csv([_size(name, arm, document) for name, arm in document["arms"].items()])
 
 
+_NOTHING = dict.fromkeys(_BOUNDS)
+_NO_PINGS: Document = {
+    **dict.fromkeys(("n", "means"), (None, None)),
+    "difference": _NOTHING,
+    **dict.fromkeys(("percent", "p", "log10_p")),
+}
+"""By ping, of a later outcome."""
+
+_NO_MEANS: Document = {
+    **dict.fromkeys(("n", "means"), (None, None)),
+    **dict.fromkeys(("difference", "lift"), _NOTHING),
+    **dict.fromkeys(("no_interval", "cap", "adjustment", "fragility_by_the_largest")),
+}
+"""The means of a document of an older version."""
+
+
 def _comparison(one: Document, document: Document) -> dict[str, Any]:
-    clients, pings = one["per_client"], one["per_ping"]
+    clients, pings = one["per_client"], one["per_ping"] or _NO_PINGS
+    means = one.get("means") or _NO_MEANS
     first, second = one["pair"]
     return {
         "study": document["study"],
@@ -228,6 +247,14 @@ def _comparison(one: Document, document: Document) -> dict[str, Any]:
         "ping_percent": pings.get("percent"),
         "ping_p": pings["p"],
         "ping_log10_p": pings["log10_p"],
+        **_sides("effect_clients", means["n"]),
+        **_sides("effect_mean", means["means"]),
+        **_estimate("effect", means["difference"]),
+        **_estimate("lift", means["lift"]),
+        "lift_no_interval": means["no_interval"],
+        "cap": (means["cap"] or {}).get("value"),
+        "adjusted": means["adjustment"] is not None,
+        "fragility_by_the_largest": means["fragility_by_the_largest"],
     }
 
 
@@ -255,7 +282,7 @@ def _size(name: str, arm: Document, document: Document) -> dict[str, Any]:
 
 def used_of(arm: Document) -> str:
     """Return the name under which an arm has its number of counted pings, which depends on their type."""
-    return "with_examples" if "with_examples" in arm else "selections"
+    return next(name for name in ("with_examples", "choices", "selections") if name in arm)
 
 
 def _sides(name: str, values: Sequence[float | None]) -> dict[str, float | None]:

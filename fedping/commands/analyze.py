@@ -57,8 +57,8 @@ SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
 @click.option("--pairs", help="Pairs of arms, as treatment:control,treatment:other.  [default: all pairs]")
 @click.option(
     "--metrics",
-    help="Of interactions num_chars_typed, rank_selected, loss; of model updates loss, examples; and those that the "
-    "study declares.  [default: the first two, and what is declared]",
+    help="Of interactions num_chars_typed, rank_selected, loss; of model updates loss, examples; of lists place, loss; "
+    "and those that the study declares.  [default: the first two, of lists the first, and what is declared]",
 )
 @click.option("--guardrails", default="", help="Metrics that must not become worse; the rest are goals.")
 @click.option("--alpha", type=float, default=0.05, show_default=True, help="Chance of any false alarm among all tests.")
@@ -71,6 +71,13 @@ SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
     "--settle",
     type=click.IntRange(min=0),
     help="Only pings from this many days after a client's first ping of the study on, in every arm.",
+)
+@click.option("--ratios", default="", help="Ratios of totals to compare, as paid/choices,returned/paid.")
+@click.option("--adjust", is_flag=True, help="Adjust means and ratios by what clients did before version 1 (CUPED).")
+@click.option(
+    "--cap",
+    type=click.FloatRange(0.5, 1, max_open=True),
+    help="Cap means at the value that this share of clients, over all arms, has at most, as 0.999.",
 )
 @click.option(
     "--interim", is_flag=True, help="Look before the planned end: an interval that is valid at every look decides."
@@ -152,6 +159,9 @@ class AnalyzeOptions:
     since: datetime | None
     until: datetime | None
     settle: int | None
+    ratios: str
+    adjust: bool
+    cap: float | None
     interim: bool
     planned_clients: int | None
     enrolled: int | None
@@ -179,6 +189,9 @@ class AnalyzeOptions:
             planned_clients=self.planned_clients,
             enrolled=self.enrolled,
             settle=self.settle,
+            ratios=words_of(self.ratios),
+            adjust=self.adjust,
+            cap=self.cap,
         )
 
     def refuse_idle_options(self) -> None:
@@ -269,7 +282,16 @@ def _count(study: Study, plan: Plan, landing: Place, master: str | None) -> Stud
     window_folders(landing, study, plan.window)  # reports missing pings before seconds go into starting Spark
     with status("starting Spark") as set_status, analysis_session("fedping-analyze", master) as session:
         set_status("counting the landed pings")
-        return count_study(session, landing, study, plan.metrics, plan.window, first_values=plan.interim, parts=True)
+        return count_study(
+            session,
+            landing,
+            study,
+            plan.metrics,
+            plan.window,
+            first_values=plan.interim,
+            parts=True,
+            means=plan.means,
+        )
 
 
 def _histories(store: ModelStore, landing: Place, study: Study, subsample: int | None) -> list[LineHistory]:

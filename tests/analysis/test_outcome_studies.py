@@ -64,8 +64,9 @@ def test_arms_are_compared_by_outcomes_and_one_that_is_left_out_is_0(spark: "Spa
     study = study_of()
     land(tmp_path, study, "treatment", 2000, 0.3, 1)
     land(tmp_path, study, "control", 2000, 0.1, 2)
-    assert [metric.name for metric in metrics_of(study)] == ["place", "loss", *default_metrics(study)[1:]]
-    assert default_metrics(study) == ("place", "on_phones", "basket", "opened", "seconds")
+    devices = ["device=phone", "device=desktop", "device=2026-11-26"]
+    assert [metric.name for metric in metrics_of(study)] == ["place", "loss", *default_metrics(study)[1:], *devices]
+    assert default_metrics(study) == ("place", "on_phones", "basket", "opened", "seconds", "paid", "returned")
     plan = plan_of(study, Asked(metrics=default_metrics(study)))
     tally = count_study(spark, tmp_path, study, plan.metrics, parts=True)
     measured = tally.arms["treatment"].metrics
