@@ -21,10 +21,8 @@ BROWSER = Path(__file__).parents[1] / "browser"
 MODULES = "fedping"
 """The folder of the client's modules in the folder of a study."""
 
-PLACEHOLDER, ABOUT = "{{study}}", "{{about}}"
-"""What stands in a template for the study's name, and in the README for the template's own :data:`WORDS`."""
-
-WORDS = "about.md"
+WORDS = ("about", "rehearse")
+"""The parts of the README that are a template's own, each in a file."""
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _IMPORTED = re.compile(r'^\s*(?:import|export)\b[^;]*?from "(\.[^"]+)"|^import "(\.[^"]+)"', re.MULTILINE)
 _ENTRY = re.compile(rf'from "\./{MODULES}/(\w+\.js)"')
@@ -77,8 +75,16 @@ def files_of(template: str, name: str) -> dict[str, bytes]:
         texts = {path.name: path.read_text("utf-8") for path in found}
     except OSError as error:
         raise FedpingError(f"the template '{template}' is not installed ({FOLDER}); install fedping again") from error
-    about = texts.pop(WORDS).strip()
-    return {path: text.replace(ABOUT, about).replace(PLACEHOLDER, name).encode() for path, text in texts.items()}
+    own = {word: texts.pop(f"{word}.md").strip() for word in WORDS}
+    own |= {"more": " --rehearsal fleet.toml" if "fleet.toml" in texts else "", "study": name}
+    return {path: _filled(text, own).encode() for path, text in texts.items()}
+
+
+def _filled(text: str, own: Mapping[str, str]) -> str:
+    """Return a text with a template's own words in the places that it leaves for them."""
+    for word, value in own.items():
+        text = text.replace(f"{{{{{word}}}}}", value)
+    return text
 
 
 def modules_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
