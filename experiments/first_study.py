@@ -12,6 +12,7 @@ TEMPLATES = {
     "shop": "products in the order that visitors want, with baskets and payments as outcomes",
     "feed": "articles, each with how long it was read",
     "autocomplete": "a form field that completes itself, with the characters typed as the outcome",
+    "prediction": "a chance that is predicted in the browser, such as that a visitor will finish a form",
 }
 """The templates, and what each is a study of."""
 

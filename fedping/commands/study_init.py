@@ -41,7 +41,7 @@ class _Template(click.ParamType[str]):
     default="shop",
     show_default=True,
     metavar="TEMPLATE",
-    help="What to begin with: shop, feed or autocomplete; --list describes them.",
+    help="What to begin with: shop, feed, autocomplete or prediction; --list describes them.",
 )
 @click.option("--folder", type=LocalPath(), help="Folder to write.  [default: NAME]")
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the templates.")

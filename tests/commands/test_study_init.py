@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from fedping.client_sim.rehearsal.outcomes import check_laws
+from fedping.client_sim.rehearsal.settings import read_rehearsal
+from fedping.client_sim.rehearsal.users import users_of
 from fedping.experiments import first_study
 from fedping.experiments.first_study import TEMPLATES, files_of, modules_of, write_first_study
 from fedping.main import main
+from fedping.protocol.draws import root_key
 from fedping.protocol.features import Cross, Equal, Product, of_query
 from fedping.protocol.study import Study, study_from_toml
 
@@ -17,6 +21,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(params=TEMPLATES)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    write_first_study("mine", request.param, tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+@pytest.fixture(params=[name for name in TEMPLATES if name != "prediction"])
+def ranking(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     write_first_study("mine", request.param, tmp_path / "mine")
     return tmp_path / "mine"
 
@@ -115,12 +125,19 @@ def test_no_placeholder_is_left(folder: Path) -> None:
     assert not left
 
 
-def test_its_items_have_every_field_of_the_features(folder: Path) -> None:
+def items_in(folder: Path) -> list[dict[str, str]]:
     with (folder / "items.csv").open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    assert len(rows) == 20
-    assert len({row["id"] for row in rows}) == 20
-    for feature in study_in(folder).lines[0].spec.features:
+        return list(csv.DictReader(lines))
+
+
+def test_its_items_are_twenty(folder: Path) -> None:
+    rows = items_in(folder)
+    assert len(rows) == len({row["id"] for row in rows}) == 20
+
+
+def test_its_items_have_every_field_of_the_features(ranking: Path) -> None:
+    rows = items_in(ranking)
+    for feature in study_in(ranking).lines[0].spec.features:
         if isinstance(feature, Cross) or of_query(feature):
             continue
         field = feature.item if isinstance(feature, Equal | Product) else feature.field or feature.name
@@ -130,14 +147,29 @@ def test_its_items_have_every_field_of_the_features(folder: Path) -> None:
             assert "" not in values, field
 
 
-def test_version_0_ranks_as_the_product_does(folder: Path) -> None:
-    spec = study_in(folder).lines[0].spec
+def test_its_fleet_is_one_that_can_be_rehearsed(ranking: Path) -> None:
+    study, rehearsal = study_in(ranking), read_rehearsal(ranking / "fleet.toml")
+    (line,) = study.lines
+    users = users_of(line.spec, rehearsal, root_key(1))
+    check_laws(study.name, study.outcomes, rehearsal.outcomes, lists=True)
+    assert users is not None
+    assert set(rehearsal.outcomes) == {outcome.name for outcome in study.outcomes}
+
+
+def test_its_queries_have_every_field_that_features_read(ranking: Path) -> None:
+    features = study_in(ranking).lines[0].spec.features
+    read = {feature.query for feature in features if isinstance(feature, Equal | Product)}
+    read |= {feature.field or feature.name for feature in features if of_query(feature)}
+    assert (ranking / "queries.csv").read_text().splitlines()[0].split(",") == sorted(read)
+
+
+def test_version_0_ranks_as_the_product_does(ranking: Path) -> None:
+    spec = study_in(ranking).lines[0].spec
     starts = dict(zip(spec.names, spec.start, strict=True))
     ((score, start),) = ((name, start) for name, start in starts.items() if start)
     assert score.endswith("_score")
     assert start == 1
-    with (folder / "items.csv").open(newline="") as lines:
-        given = [float(row[score]) for row in csv.DictReader(lines)]
+    given = [float(row[score]) for row in items_in(ranking)]
     assert given == sorted(given, reverse=True)
 
 
@@ -149,12 +181,14 @@ def test_every_import_of_its_scripts_is_in_the_folder(folder: Path) -> None:
             imported = re.search(r'^(?:import|export|\}).* from "([^"]+)";', line)
             if imported:
                 assert (path.parent / imported[1]).is_file(), f"{path}: {imported[1]}"
-    assert {path.name for path in folder.iterdir()} == {*files_of("shop", "mine"), "fedping"}
+    assert not {"about.md", "rehearse.md"} & {path.name for path in folder.iterdir()}
 
 
-def test_of_the_client_it_has_what_the_page_imports_and_no_more() -> None:
-    modules = modules_of(files_of("shop", "mine"))
-    assert "fedping/ranker.js" in modules
+@pytest.mark.parametrize(("template", "entry"), [("shop", "ranker"), ("prediction", "predictor")])
+def test_of_the_client_it_has_what_the_page_imports_and_no_more(template: str, entry: str) -> None:
+    modules = modules_of(files_of(template, "mine"))
+    assert f"fedping/{entry}.js" in modules
+    assert len([path for path in modules if path.count("/") == 1]) == 1, "no other entry point"
     assert not any("/demo/" in path or "/tests/" in path or path.endswith("fedping.js") for path in modules)
     assert all(
         data == (ROOT / "browser" / path.removeprefix("fedping/")).read_bytes() for path, data in modules.items()
