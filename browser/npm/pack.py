@@ -17,6 +17,7 @@ from pathlib import Path
 
 TYPESCRIPT = "typescript@5.9.3"
 BUNDLER = "esbuild@0.28.2"
+MINIFIER = "terser@5.44.0"
 ENTRIES = ("predictor", "ranker")
 """The entry points that the package has in one file each, too, for pages without a bundler."""
 
@@ -58,6 +59,17 @@ def bundle(entry: Path, out: Path) -> None:
     """Write an entry point with all that it imports as one ES module, minified."""
     options = ("--bundle", "--minify", "--format=esm", "--target=es2022", "--log-level=error", f"--outfile={out}")
     run(["npx", "--yes", "--package", BUNDLER, "--", "esbuild", str(entry), *options], entry.parent)
+    smaller = (
+        "--module",
+        "--compress",
+        "passes=3,ecma=2020",
+        "--mangle",
+        "--format",
+        "ecma=2020",
+        "--output",
+        str(out),
+    )
+    run(["npx", "--yes", "--package", MINIFIER, "--", "terser", str(out), *smaller], out.parent)
 
 
 def pack(out: Path) -> Path:

@@ -176,7 +176,7 @@ export class Product {
     this.#look();
     const { membership } = this.participant;
     if (membership.clientId !== null && !membership.isKept) {
-      this.tell("storage", "the browser keeps nothing of this page, so each page counts as another client; nothing else is lost");
+      this.tell("storage", "the browser keeps nothing of this page, so each page is another client");
     }
     const waiting = this.#pending.splice(0);
     waiting.forEach((act) => act());
@@ -217,7 +217,7 @@ export class Product {
       this.#pending.push(act);
       if (this.#pending.length > MOST_PENDING) {
         this.#pending.shift();
-        this.tell("ping_dropped", `more than ${MOST_PENDING} choices came before the study '${this.study}' was known; the oldest are dropped`);
+        this.tell("ping_dropped", `more than ${MOST_PENDING} calls came before the study was known; the oldest are dropped`);
       }
       void this.ready.then(() => this.participant.membership.study !== null && this.#flush());
     } else {
@@ -279,9 +279,9 @@ export class Product {
    */
   #lost(what, id) {
     if (what === "refused") {
-      this.tell("ping_refused", `ingest refused the ping ${id}; its /metrics has the reason, and most often the study has changed or ended`);
+      this.tell("ping_refused", `ingest refused the ping ${id}; its /metrics has the reason`);
     } else {
-      this.tell("ping_dropped", `the ping ${id} was given up, since it could not be sent for too long, or too many wait`);
+      this.tell("ping_dropped", `the ping ${id} could not be sent for too long, or too many wait`);
     }
   }
 }
@@ -308,6 +308,6 @@ function kept(given) {
   if (globalThis.document === undefined && globalThis.indexedDB !== undefined) {
     return { storage: indexedStorage("fedping"), failed: null };
   }
-  const failed = "there is no localStorage here, so this client is another one each time it starts; set 'storage' to keep it";
+  const failed = "there is no localStorage here, so each start is another client; set 'storage'";
   return { storage: memoryStorage(), failed };
 }

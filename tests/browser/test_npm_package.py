@@ -1,5 +1,6 @@
 """The npm package: what is in it, and what it is to a project that installs it."""
 
+import gzip
 import json
 import os
 import runpy
@@ -186,6 +187,28 @@ def test_it_has_the_module_its_types_and_nothing_else(package: Path) -> None:
     assert names == {*modules, *types, *whole, "package.json", "README.md", "LICENSE"}
     assert package.name == f"fedping-{described['version']}.tgz"
     assert not list(BROWSER.rglob("*.d.ts")), "the module itself stays as it is"
+
+
+SIZES = {"predictor": 13_000, "ranker": 18_500}
+"""The largest that an entry point in one file may be, minified and by gzip, in bytes."""
+
+
+@pytest.mark.parametrize("entry", SIZES)
+def test_an_entry_point_in_one_file_is_small_and_needs_nothing_else(package: Path, project: Path, entry: str) -> None:
+    with tarfile.open(package) as packed:
+        member = packed.extractfile(f"package/{entry}.min.js")
+        assert member is not None
+        code = member.read()
+    assert len(gzip.compress(code, 9)) <= SIZES[entry]
+    assert b"eval(" not in code
+    assert b"Function(" not in code
+    name = entry.capitalize()
+    (project / "one.js").write_text(
+        f'import {{ {name} as Whole }} from "fedping/{entry}"; import {{ {name} }} from "fedping/{entry}.min.js";'
+        f"console.log({name} !== Whole, typeof {name}.prototype.start);"
+    )
+    ended = run([node(), "one.js"], project)
+    assert ended.stdout == "true function\n", ended.stderr
 
 
 def test_a_project_ranks_learns_and_makes_a_ping_by_it(project: Path) -> None:

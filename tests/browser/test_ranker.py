@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +29,7 @@ from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Arm, Line, Study
 from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import RoundOptions, engine_named, run_round
+from tests.browser.harness.available import needed, skip_for_want_of
 from tests.browser.harness.chromium import Pages
 from tests.browser.harness.waiting import wait_for
 from tests.browser.pages import Web, serving
@@ -244,3 +248,36 @@ def test_the_page_of_the_documentation_works(shop: Shop) -> None:
     assert (row["place"], row["candidates"], row["basket"], row["model_version"]) == (3, 20, True, 0)
     (outcome,) = shop.outcomes()
     assert outcome["paid"] == 49.9
+
+
+@pytest.mark.long
+def test_the_example_in_react_ranks_chooses_and_pays(shop: Shop, tmp_path: Path) -> None:
+    """Built as its README says, with the packed package; skipped where npm cannot fetch React."""
+    example, package = tmp_path / "react", tmp_path / "package"
+    shutil.copytree(BROWSER / "examples" / "react", example)
+    needed("node")
+    npm = needed("npm")
+    packed = subprocess.run(
+        [sys.executable, str(BROWSER / "npm" / "pack.py"), str(package)], capture_output=True, text=True, timeout=200
+    )
+    if packed.returncode:
+        skip_for_want_of("TypeScript, esbuild or terser, which npm could not fetch")
+    install = [npm, "install", "--no-audit", "--no-fund", packed.stdout.strip()]
+    if subprocess.run(install, cwd=example, capture_output=True, timeout=200).returncode:
+        skip_for_want_of("React, which npm could not fetch")
+    built = subprocess.run([npm, "run", "build"], cwd=example, capture_output=True, text=True, timeout=100)
+    assert built.returncode == 0, built.stderr
+
+    products = [{"id": i, "title": f"no. {i}", "shop_score": i, "price": 5 + i, "brand": "a"} for i in range(30)]
+    shop.web.more["/products.json"] = json.dumps(products)
+    shop.web.more["/shop-in-react.js"] = (example / "built" / "shop.js").read_text()
+    body = f'<div id="shop" data-ingest="{shop.web.relay}"></div><script type="module" src="shop-in-react.js"></script>'
+    shop.web.more["/react.html"] = f"<!doctype html>{body}"
+    page = shop.chromium.new_page(f"{shop.web.address}/react.html")
+    page.get_by_role("button", name="no. 27", exact=True).click()
+    page.get_by_role("button", name="Pay for no. 27").click()
+    wait_for(lambda: len(shop.web.posts()) == 2, "the choice and the payment", 60)
+    shop.server.flush()
+    (row,) = landed_rows(shop.landing).values()
+    assert (row["place"], row["candidates"], row["basket"], row["model_version"]) == (3, 10, True, 0)
+    assert [each["paid"] for each in shop.outcomes()] == [32.0]
