@@ -107,7 +107,7 @@ def measure_scipy(landing: Path, pings: int) -> tuple[list[Row], dict[tuple[str,
 
 def largest_difference(verdict: Verdict, p: dict[tuple[str, str, str], float]) -> float:
     """Return by how much log10 of our p-values by ping differs from SciPy's at most, where SciPy's is not 0."""
-    ours = {(one.metric.name, *one.pair): one.pings.test.log10_p for one in verdict.comparisons}
+    ours = {(one.metric.name, *one.pair): one.pings.test.log10_p for one in verdict.comparisons if one.pings}
     return max(abs(ours[key] - math.log10(theirs)) for key, theirs in p.items() if theirs > 0)
 
 

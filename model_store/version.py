@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from fedping.protocol.digest import digest_of
+from fedping.protocol.guard import CLAIMED
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.model import Staged
 from fedping.protocol.notation import milliseconds_of
@@ -117,6 +118,14 @@ class Winsorised(Struct, frozen=True, kw_only=True):
     rank_error: float | None = None
 
 
+class OutcomeLevel(Struct, frozen=True, kw_only=True):
+    """The mean of a guarded outcome over an arm's clients, of each that over its choices, and its standard error."""
+
+    clients: int
+    mean: float
+    error: float
+
+
 class Level(NamedTuple):
     """What a metric of some arms is: a mean, its standard error if it is known, and over how many votes it is."""
 
@@ -131,7 +140,8 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
     ``loss`` and ``rank_selected`` are means over all the examples behind the arm's pings, null without any; an
     interaction that ended with a selection is one example. ``rank_selected`` is null where nothing is ranked.
     ``winsorised`` is what a few clients cannot move, whatever they claim; null where the study does not ask for it, and
-    without an example. ``clipped`` is the number of pings whose loss counted as the study's ``clip_loss``.
+    without an example. ``clipped`` is the number of pings whose loss counted as the study's ``clip_loss``. ``outcomes``
+    is null unless the line's guardrail looks at one.
     """
 
     digest_name: ClassVar[str] = "ArmSummary"
@@ -142,9 +152,16 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
     rank_selected: float | None
     winsorised: Winsorised | None = None
     clipped: int = 0
+    outcomes: dict[str, OutcomeLevel] | None = None
 
-    def level(self, metric: Literal["loss", "rank_selected"]) -> Level | None:
-        """Return what decisions go by: the winsorised mean by client if it is told, else the mean by example."""
+    def level(self, metric: str) -> Level | None:
+        """Return what decisions go by: the winsorised mean by client if it is told, else the mean by example.
+
+        An outcome has bounds, so its mean by client is not winsorised.
+        """
+        if metric not in CLAIMED:
+            told = (self.outcomes or {}).get(metric)
+            return None if told is None else Level(told.mean, told.error, told.clients)
         firm = self.winsorised
         if firm is not None:
             value, error = (firm.loss, firm.loss_error) if metric == "loss" else (firm.rank_selected, firm.rank_error)

@@ -81,7 +81,7 @@ WRITTEN_OUT: Mapping[str, str] = {
 before the others began to be left out. Nothing is ever added. A struct keeps its ``digest_name`` whatever its class is
 called; one without has no such fields."""
 
-ADDED_WITHIN: Mapping[str, str] = {"ArmSummary": "clipped"}
+ADDED_WITHIN: Mapping[str, str] = {"ArmSummary": "clipped outcomes"}
 """Fields, by ``digest_name``, that are left out at their default within a struct with ``omit_defaults``.
 
 All other fields are written there, because the first digests left out nothing within such a struct. A new field of a

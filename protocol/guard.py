@@ -22,15 +22,23 @@ class Guardrail(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Where means are winsorised, so that their standard errors are known, it has to be more by so much that chance does
     it for so many rounds at most once in a thousand.
 
+    Of an outcome at the choice of which more is better, it rolls back when the mean was less than the control's divided
+    by ``most``.
+
     Attributes:
-        metric: the loss, or the selected rank, counted from 1.
+        metric: ``loss``; ``rank_selected``, the selected rank, counted from 1; or an outcome at the choice that says
+            which direction is better.
         most: how many times the control's it may be; of a negative one, by how many parts of its size it may be above.
         rounds: for how many rounds it may be more.
     """
 
-    metric: Literal["loss", "rank_selected"] = "loss"
+    metric: str = "loss"
     most: Times = 1.1
     rounds: Annotated[int, Meta(ge=1, le=1000)] = 3
+
+
+CLAIMED = ("loss", "rank_selected")
+"""What a guardrail may look at besides outcomes."""
 
 
 class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -216,10 +216,11 @@ class CategoryOutcome(
         return value if value in self.values else None
 
 
-Outcome: TypeAlias = FlagOutcome | CountOutcome | NumberOutcome | CategoryOutcome
+NumericOutcome: TypeAlias = FlagOutcome | CountOutcome | NumberOutcome
+Outcome: TypeAlias = NumericOutcome | CategoryOutcome
 
 
-def outcome_range(outcome: FlagOutcome | CountOutcome | NumberOutcome) -> tuple[float, float]:
+def outcome_range(outcome: NumericOutcome) -> tuple[float, float]:
     """Return the least and the greatest value of an outcome that is a number; a flag is 0 or 1."""
     if isinstance(outcome, NumberOutcome):
         return outcome.low, outcome.high

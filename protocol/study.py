@@ -16,12 +16,12 @@ from msgspec.structs import force_setattr, replace
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
-from fedping.protocol.guard import Guard
+from fedping.protocol.guard import CLAIMED, Guard
 from fedping.protocol.landing import MOST_SHARDS, NO_LINE, SHARDS
 from fedping.protocol.limits import Limits, UpdateLimits, completed
 from fedping.protocol.links import PrivateVector, SharedVector, Upload, check_links, traits_of_links
 from fedping.protocol.metrics import Segment, StudyMetric, check_analysed
-from fedping.protocol.outcomes import Outcome, at_choice, check_outcomes
+from fedping.protocol.outcomes import CategoryOutcome, NumericOutcome, Outcome, at_choice, check_outcomes
 from fedping.protocol.ping import (
     MODEL_UPDATE,
     PRIVATE_UPDATE,
@@ -307,6 +307,35 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             if line.early_stopping is not None:
                 _check_validates(self.arm(line.early_stopping.arm), line.name)
             check("guard of a study", parts)
+            self.guarded_outcome(line)
+
+    def guarded_outcome(self, line: Line) -> NumericOutcome | None:
+        """Return the outcome that a line's guardrail looks at; None if it looks at none.
+
+        Raises:
+            InvalidSettings: the guardrail names nothing that rounds read, or that says which direction is better.
+        """
+        rail = line.guard.guardrail if line.guard is not None else None
+        if rail is None or rail.metric in CLAIMED:
+            return None
+        what = f"the guardrail of line '{line.name}' is about '{rail.metric[:80]}'"
+        outcome = next((one for one in self.outcomes if one.name == rail.metric), None)
+        if outcome is None:
+            there = ", ".join(one.name for one in at_choice(self.outcomes)) or "none"
+            raise InvalidSettings(
+                f"{what}, and study '{self.name}' has no such outcome. Name 'loss', 'rank_selected' or an outcome at "
+                f"the choice; it has {there}"
+            )
+        if outcome.within is not None:
+            raise InvalidSettings(
+                f"{what}, which is a later outcome, and no round reads those. Name an outcome at the choice, and "
+                f"compare later ones with 'fedping analyze {self.name} --guardrails {outcome.name}'"
+            )
+        if isinstance(outcome, CategoryOutcome) or outcome.better is None:
+            raise InvalidSettings(
+                f"{what}, of which neither more nor less is better. Set 'better' of that outcome, or name another one"
+            )
+        return outcome
 
     def _check_parts(self) -> None:
         """Raise :class:`InvalidSettings` if a study with a private line could learn of a client in another way."""

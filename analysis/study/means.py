@@ -185,7 +185,7 @@ def _of_later(metrics: Sequence[Metric], asked: Sequence[Metric], means: Means, 
 def _least(value: Column, cap: float | None) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    return value if cap is None else F.least(value, F.lit(cap))
+    return value if cap is None else F.when(value > cap, F.lit(cap)).otherwise(value)  # null stays null
 
 
 def _centre(tally: StudyTally, metric: Metric) -> float:

@@ -424,9 +424,16 @@ def _safeguards(line: Line) -> Iterator[str]:
     if line.guard is not None and line.guard.enabled:
         yield "a version that stands out is held back until an operator decides"
         if (rail := line.guard.guardrail) is not None:
+            from fedping.protocol.guard import CLAIMED
+
             metric = rail.metric.replace("_", " ")
+            above = (
+                f"was more than {rail.most:g} times the control's"
+                if rail.metric in CLAIMED
+                else f"was worse than the control's by a factor of more than {rail.most:g}"
+            )
             yield (
-                f"the line is rolled back when its {metric} was more than {rail.most:g} times the control's for "
+                f"the line is rolled back when its {metric} {above} for "
                 f"{rail.rounds:,} round{'' if rail.rounds == 1 else 's'} in a row"
             )
         if (stage := line.guard.stage) is not None:

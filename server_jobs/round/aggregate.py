@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.model_store.version import Aggregate, ArmSummary, ClientSketch
+from fedping.model_store.version import Aggregate, ArmSummary, ClientSketch, OutcomeLevel
+from fedping.protocol.outcomes import outcome_range
 from fedping.server_jobs.optimize.transformation import Vector
 from fedping.server_jobs.round.accumulator import Moments, merged, moments_of, no_moments
 from fedping.server_jobs.round.aggregations import accumulator_for
@@ -45,6 +47,7 @@ class ArmPartial:
         values: the arm's clients by value; None if the study does not winsorise.
         clients: the clients with an example, counted for one side of a stage only; else 0.
         clipped: the number of pings whose loss was clipped.
+        outcome: the moments of the guarded outcome over clients, of each its mean; None where none is guarded.
     """
 
     pings: int
@@ -54,6 +57,7 @@ class ArmPartial:
     values: ArmValues | None = None
     clients: int = 0
     clipped: int = 0
+    outcome: Moments | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +145,19 @@ def _arm_partial(rows: Rows, clients: Clients, mine: NDArray[np.bool_], rules: R
     rank = no_moments(1) if selected is None else _moments_of_column(selected, weights)
     evaluating = len(np.unique(clients.of[chosen])) if rules.side is not None else 0
     clipped = int((loss != losses).sum())
-    return ArmPartial(int(mine.sum()), total, _moments_of_column(loss, weights), rank, values, evaluating, clipped)
+    outcome = None if rules.guarded is None else _outcome_of_clients(rows, clients, chosen)
+    means = _moments_of_column(loss, weights), rank
+    return ArmPartial(int(mine.sum()), total, *means, values, evaluating, clipped, outcome)
+
+
+def _outcome_of_clients(rows: Rows, clients: Clients, chosen: NDArray[np.bool_]) -> Moments:
+    of = clients.of[chosen]
+    if not len(of) or not rows.outcome.shape[1]:
+        return no_moments(1)
+    pings = np.bincount(of, minlength=len(clients.row))
+    sums = np.bincount(of, rows.outcome[chosen, 0], len(clients.row))
+    there = pings > 0
+    return _moments_of_column(sums[there] / pings[there], np.ones(int(there.sum())))
 
 
 def _moments_of_column(values: NDArray[np.generic], weights: Vector) -> Moments:
@@ -261,6 +277,7 @@ def _joined(parts: Sequence[ShardPartial]) -> ShardPartial:
 
 def _of_arm(parts: Sequence[ArmPartial]) -> ArmPartial:
     values = [partial.values for partial in parts if partial.values is not None]
+    outcomes = [partial.outcome for partial in parts if partial.outcome is not None]
     return ArmPartial(
         pings=sum(partial.pings for partial in parts),
         examples=sum(partial.examples for partial in parts),
@@ -269,6 +286,7 @@ def _of_arm(parts: Sequence[ArmPartial]) -> ArmPartial:
         values=merged_arms(values) if values else None,
         clients=sum(partial.clients for partial in parts),
         clipped=sum(partial.clipped for partial in parts),
+        outcome=reduce(merged, outcomes) if outcomes else None,
     )
 
 
@@ -295,4 +313,23 @@ def _summary(arm: ArmPartial, rules: Rules) -> ArmSummary:
         rank_selected=float(arm.rank_selected.mean[0]) if arm.rank_selected.weight else None,
         winsorised=winsorised(arm.values, tails) if tails and arm.values is not None else None,
         clipped=arm.clipped,
+        outcomes=_outcomes(arm, rules),
     )
+
+
+def _outcomes(arm: ArmPartial, rules: Rules) -> dict[str, OutcomeLevel] | None:
+    """Return the mean of the guarded outcome over an arm's clients; nothing where none is guarded or too few have it.
+
+    Where all clients have the same value, which says nothing of the spread, the error is as if one had another.
+    """
+    clients = 0 if arm.outcome is None else round(arm.outcome.weight)
+    if rules.guarded is None or arm.outcome is None or clients < LEAST_CLIENTS:
+        return None
+    variance = float(arm.outcome.m2[0]) / (clients - 1)
+    low, high = outcome_range(rules.guarded)
+    error = math.sqrt(variance / clients) if variance > 0 else (high - low) / clients
+    return {rules.guarded.name: OutcomeLevel(clients=clients, mean=float(arm.outcome.mean[0]), error=error)}
+
+
+LEAST_CLIENTS = 30
+"""Clients of an arm below which its outcome is not told, and no guardrail decides by it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist, median
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -54,8 +54,6 @@ STAGE_ERRORS = 2.33
 
 _CHANCE = 10
 """New clients and changed registers that are added to the count, because chance may give as many."""
-
-Metric: TypeAlias = Literal["loss", "rank_selected"]
 
 _METRICS = {"loss": "loss", "rank_selected": "selected rank"}
 
@@ -111,6 +109,9 @@ def fallen(guard: Guard | None, seen: GuardState | None) -> Fall | None:
     if rail is None or seen is None or seen.beyond < rail.rounds:
         return None
     rounds = "a round" if rail.rounds == 1 else f"{rail.rounds} rounds one after the other"
+    if rail.metric not in _METRICS:
+        worse = f"worse than the control's by a factor of more than {rail.most:g}"
+        return Fall(rail.rounds, f"the outcome '{rail.metric}' where the model is applied was {worse} for {rounds}")
     metric = _METRICS[rail.metric]
     return Fall(
         rail.rounds, f"the {metric} where the model is applied was above {rail.most:g} times the control's for {rounds}"
@@ -125,11 +126,21 @@ def _is_beyond(guard: Guard, study: Study, parent: Version, arms: Mapping[str, A
     treated, control = _against_control(study, parent.line, arms, rail.metric)
     if treated is None or control is None:
         return False
+    if _is_better_above(guard, study, parent.line):
+        least = control.value - (1 - 1 / rail.most) * abs(control.value)
+        error = math.hypot(treated.error or 0.0, (control.error or 0.0) / rail.most)
+        return treated.value < least - by_chance(rail.rounds) * error
     most = control.value + (rail.most - 1) * abs(control.value)
     if treated.error is None or control.error is None:
         return treated.value > most and not (guard.floors and control.value == 0)
     sure = _SURELY if control.value == 0 else by_chance(rail.rounds)
     return treated.value > most + sure * math.hypot(treated.error, rail.most * control.error)
+
+
+def _is_better_above(guard: Guard, study: Study, line: str) -> bool:
+    """Return whether the guardrail looks at an outcome of which more is better."""
+    outcome = study.guarded_outcome(study.line(line)) if guard.guardrail is not None else None
+    return outcome is not None and outcome.better == "more"
 
 
 def by_chance(rounds: int) -> float:
@@ -238,7 +249,7 @@ def _stands_out(now: float, before: Sequence[float], factor: float, deviations: 
 
 
 def _against_control(
-    study: Study, line: str, arms: Mapping[str, ArmSummary], metric: Metric
+    study: Study, line: str, arms: Mapping[str, ArmSummary], metric: str
 ) -> tuple[Level | None, Level | None]:
     """Return the mean of a metric over a line's arms that apply its model, and over its other arms.
 
@@ -250,7 +261,7 @@ def _against_control(
     return mean_of_arms(applying, metric), mean_of_arms(others, metric)
 
 
-def mean_of_arms(arms: Sequence[ArmSummary], metric: Metric) -> Level | None:
+def mean_of_arms(arms: Sequence[ArmSummary], metric: str) -> Level | None:
     """Return the mean of a metric, weighted by the arms' votes, with ranks from 1; None if no arm has it."""
     levels = [level for arm in arms if (level := arm.level(metric)) is not None]
     votes = sum(level.votes for level in levels)

@@ -17,6 +17,7 @@ from fedping.protocol.arrow import UPDATE, UPDATE_ENCODING, counted
 from fedping.protocol.landed_file import BATCH_ROWS, LandedFile, UnreadableFile, first_line, open_pings, schema_of
 from fedping.protocol.landing import id_bytes, shards_in
 from fedping.protocol.location import Place
+from fedping.protocol.outcomes import NumericOutcome, outcome_range
 from fedping.protocol.ping import DocumentType
 from fedping.protocol.update import longest_payload
 from fedping.server_jobs.round.plan import Rules
@@ -35,7 +36,7 @@ class Rows(NamedTuple):
     (`fedping.protocol.ping`), 1 without such a column; ``loss`` is 0 if pings have none; ``arm`` is an index into the
     rules' arms or UNKNOWN; ``codec`` is 0 for an update in the line's encoding, UNKNOWN for another encoding, or
     MISSING; ``age`` is the number of versions by which the row's folder is older than the round's; ``done`` rows were
-    counted by an earlier round.
+    counted by an earlier round; ``outcome`` is the guarded outcome, shape (k, 1), or (k, 0) without any.
     """
 
     document: NDArray[np.uint64]
@@ -47,6 +48,7 @@ class Rows(NamedTuple):
     codec: NDArray[np.int16]
     age: NDArray[np.int16]
     done: NDArray[np.bool_]
+    outcome: NDArray[np.float64]
 
     def at(self, where: NDArray[np.intp]) -> Rows:
         """Return the rows at these positions."""
@@ -64,7 +66,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 def _no_rows() -> Rows:
     ids, number, small = np.zeros((0, 2), np.uint64), np.zeros(0, np.int32), np.zeros(0, np.int16)
-    return Rows(ids, ids, number, number, np.zeros(0), small, small, small, np.zeros(0, np.bool_))
+    return Rows(ids, ids, number, number, np.zeros(0), small, small, small, np.zeros(0, np.bool_), np.zeros((0, 0)))
 
 
 def _screened(document: DocumentType) -> list[str]:
@@ -141,6 +143,8 @@ class PingReader:
         if not stated:
             return
         columns = [*_screened(rules.document), *self._of.instead]
+        if rules.guarded is not None and rules.guarded.name in self._file.schema_arrow.names:
+            columns.append(rules.guarded.name)
         at_once = max(1, min(BATCH_ROWS, stated))  # their memory is allocated before any is read
         for batch in self._file.iter_batches(at_once, row_groups=[group], columns=columns, use_threads=False):
             read += len(batch)
@@ -233,7 +237,23 @@ def _rows(batch: pa.RecordBatch, rules: Rules, file: PingFile) -> Rows:
         codec=_indices(batch.column(UPDATE_ENCODING), {rules.links.encoding: 0}),
         age=np.full(len(batch), file.age, np.int16),
         done=np.full(len(batch), file.done),
+        outcome=_outcome(batch, rules.guarded, file),
     )
+
+
+def _outcome(batch: pa.RecordBatch, outcome: NumericOutcome | None, file: PingFile) -> NDArray[np.float64]:
+    """Return an outcome within its bounds; one that was left out counts as nearest to 0."""
+    if outcome is None:
+        return np.zeros((len(batch), 0))
+    low, high = outcome_range(outcome)
+    if outcome.name not in batch.schema.names:
+        return np.full((len(batch), 1), min(max(0.0, low), high))
+    column = batch.column(outcome.name)
+    if not (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise UnreadableFile(file.path, f"is not a file of this study: its column '{outcome.name}' is {column.type}")
+    values = pc.fill_null(column.cast(pa.float64()), min(max(0.0, low), high)).to_numpy()
+    within: NDArray[np.float64] = np.clip(np.nan_to_num(values, nan=min(max(0.0, low), high)), low, high)
+    return within[:, None]
 
 
 def _indices(column: pa.DictionaryArray, known: Mapping[str, int]) -> NDArray[np.int16]:

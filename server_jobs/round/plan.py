@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedping.protocol.enrolment import Assignment, hash_assignment, is_selected, staged_for, uuid_texts
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.limits import Limits
+from fedping.protocol.outcomes import NumericOutcome
 from fedping.protocol.ping import DOCUMENT_TYPES, DocumentName, DocumentType
 from fedping.protocol.study import Line, Study
 from fedping.protocol.upload import Receiving, receiving
@@ -82,6 +83,7 @@ class Rules:
         among: the document ids, 16 bytes each, of the only pings of a private line that count; None if all may.
         shards: the number of shards of the clients, a power of two.
         turns: the clients whose updates count, where only some participate in a version.
+        guarded: the outcome that the line's guardrail looks at; None for none.
     """
 
     line: Line
@@ -102,6 +104,7 @@ class Rules:
     among: bytes | None = None
     shards: int = SHARDS
     turns: Participation | None = None
+    guarded: NumericOutcome | None = None
 
     @property
     def m(self) -> int:
@@ -133,6 +136,7 @@ def rules_for(study: Study, line: str, iteration: int, *, key: bytes) -> Rules:
         limits=study.limits,
         shards=study.shards,
         turns=_turns(study, line),
+        guarded=study.guarded_outcome(study.line(line)),
     )
 
 

@@ -109,6 +109,20 @@ def by_hand(lists: pd.DataFrame, paid: pd.DataFrame, first: int) -> pd.DataFrame
     return clients.fillna({"paid": 0.0})
 
 
+def adjusted_by_hand(data: tuple[pd.DataFrame, pd.DataFrame], clients: pd.DataFrame, cap: float) -> float:
+    """Return the difference of what ripe clients paid, by least squares of arm and what they paid before version 1."""
+    lists, paid = (frame.assign(client=frame.client.map(bytes)) for frame in data)
+    rows = paid[paid.version == 0].merge(clients[["first"]], left_on="client", right_index=True)
+    rows = rows[rows["at"] < rows["first"] // HOUR * HOUR]
+    x = np.minimum(np.minimum(rows.paid, 500).groupby(rows.client).sum(), cap)
+    known = set(lists.client[lists.version == 0])
+    ripe = clients[clients.ripe].assign(x=x)
+    ripe.loc[ripe.index.map(known.__contains__).to_numpy(bool) & ripe.x.isna(), "x"] = 0.0
+    columns = [np.ones(len(ripe)), ripe.arm == "treatment", ripe.x.fillna(ripe.x.mean())]
+    design = np.stack([np.asarray(each, float) for each in columns])
+    return float(np.linalg.lstsq(design.T, np.minimum(ripe.paid, cap), rcond=None)[0][1])
+
+
 @pytest.fixture(scope="module")
 def data() -> tuple[pd.DataFrame, pd.DataFrame]:
     return drawn(1, 1.5)
@@ -178,6 +192,7 @@ def test_the_time_before_narrows_the_interval_and_a_cap_is_one_for_both_arms(
     for effect in (paid, opened, ratio):
         assert effect.adjustment is not None
         assert 0 < effect.adjustment.reduction < 0.9
+    assert paid.means[0] - paid.means[1] == pytest.approx(adjusted_by_hand(data, clients, paid.cap.value), rel=1e-4)
     before = pd.DataFrame(data[0][data[0].version == 0]).assign(client=lambda rows: rows.client.map(bytes))
     known = set(before.client) & set(clients.index)
     assert sum(opened.adjustment.before) == len(known)

@@ -201,7 +201,8 @@ def test_no_field_is_added_within_a_struct_that_omits_its_defaults_without_being
     found = {kind for roots in DIGESTED.values() for root in roots for kind in within_omitting(inspect.type_info(root))}
     assert {kind.__name__: " ".join(_optional(kind)) for kind in found} == {
         "Ancestor": "private epsilon delta local_epsilon",
-        "ArmSummary": "winsorised clipped",
+        "ArmSummary": "winsorised clipped outcomes",
+        "OutcomeLevel": "",
         "StageResult": "clients arms",
         "StageState": "tried stayed",
         "Winsorised": "rank_selected rank_error",

@@ -1,0 +1,121 @@
+"""The Results page and its tables show the lifts of outcomes, with what was capped, left out or adjusted."""
+
+import csv
+import html
+import io
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from flask.testing import FlaskClient
+from msgspec.structs import replace
+
+from fedping.analysis.report import table_notes
+from fedping.analysis.statistics import ClientSums, ClientTotals, ValueCounts
+from fedping.analysis.study import ArmTally, MetricTally, StudyTally
+from fedping.analysis.study.tally import LaterCounts
+from fedping.analysis.verdict import Asked, Verdict, as_document, plan_of, reach_verdict
+from fedping.dashboard.results.counts import ASKED, LANDED
+from fedping.dashboard.results.landed import Landed
+from fedping.dashboard.results.question import asked_by, fields_of, key_of, options_of, query_of
+from fedping.dashboard.results.views import comparisons_csv, sizes_csv
+from fedping.experiments.run_process import ENDED, PROCESS, STDERR, STDOUT, Ended, Process
+from fedping.model_store.store import open_store
+from fedping.protocol.study import Study
+from tests.support.dashboard import dashboard_client
+from tests.support.outcomes import SHOP, shop_study
+from tests.support.verdicts import metric_tally
+from tests.support.versions import version_0
+
+WHEN = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+ASKED_FOR = Asked(metrics=("place", "opened", "paid"), ratios=("opened/choices",), cap=0.99)
+NONE = ValueCounts.of([])
+
+
+def verdict_of(study: Study, asked: Asked = ASKED_FOR) -> Verdict:
+    rng = np.random.default_rng(1)
+    arms = {}
+    for name, times in (("treatment", 1.6), ("control", 1.0)):
+        opened = rng.poisson(times, (600, 3))
+        paid = ValueCounts.of((rng.random(400) < 0.1) * rng.lognormal(2, 1, 400))
+        arms[name] = ArmTally(
+            pings=1800,
+            clients=600 if name == "treatment" else 400,
+            selections=1800,
+            exposed=600,
+            metrics={
+                "place": metric_tally(rng.geometric(0.5, (600, 3))),
+                "opened": metric_tally(opened),
+                "paid": MetricTally(NONE, paid, ClientSums(400, 0, 0.0, 0.0, 0.0, 0.0)),
+            },
+            by_hour={425_000: 1800},
+            exposed_by_hour={425_000: 600},
+            ratios={"opened/choices": ClientTotals.of(opened.sum(axis=1), 3)},
+        )
+    later = LaterCounts(80, 7, 1, 2, 0, 5, {"treatment": (400, 600), "control": (400, 600)})
+    tally = StudyTally(arms, duplicates=0, mixed=0, caps={"opened": 4.0, "paid": 30.0}, later={"paid": later})
+    return reach_verdict(study, plan_of(study, asked), tally)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> FlaskClient:
+    """A visitor of the dashboard over a store with a shop and one count of it."""
+    study = shop_study()
+    open_store(tmp_path / "store", create=True).create_study(study, (version_0(study),))
+    folder = tmp_path / "runs" / "results" / SHOP / f"{1:013d}-{key_of(ASKED_FOR)}"
+    folder.mkdir(parents=True)
+    kept: dict[str, msgspec.Struct] = {
+        ASKED: ASKED_FOR,
+        LANDED: Landed({}, {"main": 0}, "1"),
+        PROCESS: Process(1, WHEN),
+        ENDED: Ended(0, WHEN),
+    }
+    for name, value in kept.items():
+        (folder / name).write_bytes(msgspec.json.encode(value))
+    verdict = verdict_of(study)
+    (folder / STDOUT).write_text(json.dumps(as_document(verdict, None, table_notes(verdict)), allow_nan=False) + "\n")
+    (folder / STDERR).write_text("")
+    return dashboard_client(tmp_path)
+
+
+def words(text: str) -> str:
+    body = re.sub(r"<script.*?</script>|<[^>]+>", " ", text[text.index("<main") :], flags=re.S)
+    return " ".join(html.unescape(body).split())
+
+
+def test_the_page_has_the_lifts_and_what_was_done(client: FlaskClient) -> None:
+    answer = client.get(f"/results/{SHOP}/?{query_of(ASKED_FOR)}", headers={"Accept": "text/html"})
+    assert answer.status_code == 200
+    said = words(answer.get_data(as_text=True))
+    assert said.index("The lift") < said.index("Sizes of the arms")
+    for part in (
+        "opened per choices",
+        "paid within 48h",
+        "▲ more",
+        "capped at 30",
+        "by the largest",
+        "paid: 800 of 1,200 clients are ripe, with 80 outcomes that count; of others, 7 came too late",
+        "with one cap per metric for all arms",
+    ):
+        assert part in said
+
+
+def test_the_tables_have_a_row_for_later_outcomes_without_pings() -> None:
+    document = as_document(verdict_of(shop_study()))
+    rows = {row["metric"]: row for row in csv.DictReader(io.StringIO(comparisons_csv(document)))}
+    assert (rows["paid"]["ping_p"], rows["paid"]["cap"], rows["paid"]["adjusted"]) == ("", "30.0", "false")
+    assert float(rows["opened"]["lift_low"]) > 0
+    assert int(rows["opened"]["fragility_by_the_largest"]) > 0
+    sizes = list(csv.DictReader(io.StringIO(sizes_csv(document))))
+    assert [row["choices"] for row in sizes] == ["1800", "1800"]
+
+
+def test_a_question_about_means_is_an_address_and_options() -> None:
+    asked = replace(ASKED_FOR, adjust=True)
+    study = shop_study()
+    assert asked_by(fields_of(asked), study) == asked
+    assert {"--ratios=opened/choices", "--cap=0.99", "--adjust"} <= set(options_of(asked))
