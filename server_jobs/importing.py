@@ -15,7 +15,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +26,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 from numpy.typing import NDArray
@@ -52,7 +53,13 @@ from fedping.server_jobs.ingest.submit import record_of
 from fedping.server_jobs.processes import Lock
 
 ROWS = 8192
-"""Rows converted at a time."""
+"""Maximum number of rows converted at a time."""
+
+MOST_BYTES = 64 * 2**20
+"""Approximate bytes of rows converted at a time, and the most of a line of JSON."""
+
+IMPORT_LOCK = ".import.lock"
+"""Lock file in the journal's folder, which one import holds at a time."""
 
 PATIENCE_S = 600.0
 """Seconds that an import waits for a running ingest to land the journal."""
@@ -160,23 +167,45 @@ def run_import(
     Raises:
         InvalidSettings: the files don't fit the study.
         FedpingError: a file can't be read.
-        TemporaryFailure: a running ingest doesn't land the journal in time; the same command goes on later.
+        TemporaryFailure: a running ingest doesn't land the journal in time, or another import is running; the same
+            command goes on later.
     """
-    document, found = request.check(), Imported()
+    document = request.check()
     settings = IngestSettings(store=place_of(request.store.where), landing=landing, journal=journal)
-    if not dry_run:
+    if dry_run:
+        return _imported(request, document, settings, None, tell)
+    journal.mkdir(parents=True, exist_ok=True)
+    lock = Lock(journal / IMPORT_LOCK)
+    if not lock.take():
+        raise TemporaryFailure(f"another import into the journal {journal} is running. Wait for its end, and try again")
+    try:
         _land(settings)
+        out = Journal(journal, settings.roll_bytes, Counters(settings.counters), document.journal)
+        found = _imported(request, document, settings, out, tell)
+        if found.pings:
+            out.roll()
+            _land(settings)
+        return found
+    finally:
+        lock.release()
+
+
+def _imported(
+    request: Import,
+    document: DocumentType,
+    settings: IngestSettings,
+    out: Journal | None,
+    tell: Callable[[str], None],
+) -> Imported:
+    """Write what has not landed yet to a journal, if there is one, and return what became of the rows."""
+    landing, found = settings.landing, Imported()
     known, rules = _Known(_landed_ids(landing, request.study.name)), _rules(request)
     rules = rules.of_kind(document.name, document.version)
-    out = None if dry_run else Journal(journal, settings.roll_bytes, Counters(settings.counters), document.journal)
     for records in _records(request, document, rules, known, found):
         if out is not None:
             out.append(encode_records(records), len(records))
         found.pings += len(records)
         tell(f"{found.rows:,} rows read, {found.pings:,} pings taken")
-    if out is not None and found.pings:
-        out.roll()
-        _land(settings)
     return found
 
 
@@ -197,7 +226,7 @@ def _records(
     convert = _Conversion(request, document, rules)
     for path in request.files:
         at = 0
-        for rows in _rows_of(path):
+        for rows in _rows_of(path, convert.wanted(_kinds(path))):
             records: list[JournalRecord] = []
             for number, row in enumerate(rows, at + 1):
                 found.rows += 1
@@ -241,6 +270,12 @@ class _Conversion:
         ours = self._request._ours(kinds)
         return {column for name, column in ours.items() if name not in self._types and column not in self._request.key}
 
+    def wanted(self, kinds: Mapping[str, str]) -> set[str]:
+        """Return the columns of a file that are read."""
+        return {column for name, column in self._request._ours(kinds).items() if name in self._types} | {
+            *self._request.key
+        }
+
     def lines(self, row: Mapping[str, Any], now_ms: int) -> Iterator[tuple[bytes, int]]:
         """Yield the lines of a row, each with when it was received: a later outcome's one a value."""
         values: dict[str, Any] = {}
@@ -250,6 +285,8 @@ class _Conversion:
         received = values.pop("received_at", now_ms)
         if received > now_ms:
             raise _Unfit("received_in_future", "'received_at' is in the future; correct it, or leave it out")
+        if received < 0:  # what no day or timestamp holds would keep its whole segment from landing
+            raise _Unfit("received_before_1970", "'received_at' is before 1970; correct it, or leave it out")
         own, client = values.pop("document_id", None), values.pop("client_id", None)
         if self._columns:
             shared = {name: value for name, value in values.items() if name not in self._columns}
@@ -273,7 +310,10 @@ class _Conversion:
                 raise _Unfit("no_key", f"its key column '{missing}' is empty, so nothing identifies it")
             own = str(uuid5(self._namespace, json.dumps([column, *(str(row[name]) for name in self._request.key)])))
         head = {"documentId": own, "clientId": client, "type": self._document.name}
-        return msgspec.json.encode({**{name: value for name, value in head.items() if value}, "payload": payload})
+        try:
+            return msgspec.json.encode({**{name: value for name, value in head.items() if value}, "payload": payload})
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _Unfit("not_a_ping", f"it has a value that no ping has ({error})") from None
 
     def _value(self, name: str, value: Any) -> Any:
         """Return a value as JSON has it; raise :class:`_Unfit` if that would lose something."""
@@ -283,12 +323,13 @@ class _Conversion:
         if pa.types.is_timestamp(kind):
             return _milliseconds(name, value)
         if pa.types.is_integer(kind) and not isinstance(value, bool | int | str):
-            whole = float(value)
+            whole = _number(name, value)
             if not whole.is_integer():
                 raise _Unfit("not_whole", f"'{name}' is {value}, which is no whole number")
             return int(whole)
         if pa.types.is_floating(kind) and not isinstance(value, bool | int | str):
-            return float(value) if math.isfinite(float(value)) else None
+            number = _number(name, value)
+            return number if math.isfinite(number) else None
         return value
 
     def _id(self, name: str, value: Any) -> str:
@@ -301,6 +342,10 @@ class _Conversion:
         if value is None:
             return None
         if encoding != DENSE:
+            if not isinstance(value, bytes):
+                raise _Unfit(
+                    "update_bytes", f"'update' in the encoding {encoding} has to be bytes, as Parquet has them"
+                )
             return {"encoding": encoding, "payload": base64.b64encode(value).decode()}
         if isinstance(value, bytes):
             if len(value) % 4:
@@ -309,10 +354,17 @@ class _Conversion:
         return value
 
 
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _Unfit("no_number", f"'{name}' is no number") from None
+
+
 def _milliseconds(name: str, value: Any) -> int:
     if isinstance(value, datetime):
         return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return int(value)
     try:
         read = datetime.fromisoformat(str(value))
@@ -325,8 +377,10 @@ def _is_lines(path: Path) -> bool:
     return path.suffix in (".ndjson", ".jsonl", ".json")
 
 
-def _rows_of(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a file, some at a time.
+def _rows_of(path: Path, wanted: Collection[str]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a file, some at a time: about :data:`MOST_BYTES` of them, or a single one that has more.
+
+    Of Parquet only the ``wanted`` columns are read, and repeated texts are kept once until they are rows.
 
     Raises:
         FedpingError: it can't be read.
@@ -335,11 +389,39 @@ def _rows_of(path: Path) -> Iterator[list[dict[str, Any]]]:
         if _is_lines(path):
             yield from _json_rows(path)
             return
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(ROWS):
-                yield _plain(batch).to_pylist()
-    except (OSError, pa.ArrowException) as error:
+        texts = [field.name for field in pq.read_schema(path) if _kind(field.type) == "a text"]
+        with pq.ParquetFile(path, read_dictionary=[name for name in texts if name in wanted]) as file:
+            columns = [name for name in file.schema_arrow.names if name in wanted]
+            for batch in file.iter_batches(_rows_at_once(file.metadata), columns=columns):
+                plain = _plain(batch)
+                step = max(1, MOST_BYTES // max(1, _widest_row(plain)))
+                for first in range(0, len(plain), step):
+                    yield plain.slice(first, step).to_pylist()
+    except (OSError, pa.ArrowException, OverflowError, LookupError) as error:  # times beyond Python's, unknown zones
         raise _unreadable(path, error) from error
+
+
+def _rows_at_once(metadata: pq.FileMetaData) -> int:
+    """Return how many rows to read at a time, by the sizes of the row groups without compression."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    largest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)
+    return max(1, min(ROWS, int(MOST_BYTES / max(1.0, largest))))
+
+
+def _widest_row(batch: pa.RecordBatch) -> int:
+    """Return about how many bytes the widest values of all columns have together."""
+    return sum(map(_widest, batch.columns))
+
+
+def _widest(column: pa.Array) -> int:
+    if isinstance(column, pa.DictionaryArray):
+        return _widest(column.dictionary)
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return 8 * int(pc.max(pc.list_value_length(column)).as_py() or 0)
+    if any(is_kind(kind) for is_kind in (pa.types.is_binary, pa.types.is_string, pa.types.is_large_string)):
+        return int(pc.max(pc.binary_length(column)).as_py() or 0)
+    return 8 + int(column.nbytes) // max(1, len(column))
 
 
 def _unreadable(path: Path, error: Exception) -> FedpingError:
@@ -362,17 +444,21 @@ def _is_nano(kind: pa.DataType) -> bool:
 
 def _json_rows(path: Path) -> Iterator[list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
+    size = 0
     with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES + 1), b""), 1):
+            if len(line) > MOST_BYTES:
+                raise FedpingError(f"{path}:{number}: the line has more than {MOST_BYTES:,} bytes. Leave it out")
             if not line.strip():
                 continue
             try:
                 rows.append(msgspec.json.decode(line, type=dict[str, Any]))
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 raise FedpingError(f"{path}:{number}: the line is no JSON object ({error}). Correct it") from error
-            if len(rows) == ROWS:
+            size += len(line)
+            if len(rows) == ROWS or size >= MOST_BYTES:
                 yield rows
-                rows = []
+                rows, size = [], 0
     if rows:
         yield rows
 
@@ -381,7 +467,7 @@ def _kinds(path: Path) -> dict[str, str]:
     """Return the columns of a file, each with the kind of its values."""
     if _is_lines(path):
         found: dict[str, str] = {}
-        for rows in _rows_of(path):
+        for rows in _json_rows(path):
             for row in rows:
                 for name, value in row.items():
                     if found.get(name, "nothing") == "nothing":

@@ -144,13 +144,13 @@ def shared_part(model: Model[Any], local: Sequence[str]) -> Part:
         local: the names of the blocks that are not shared.
 
     Raises:
-        InvalidSettings: the model has no blocks, or none of such a name, or no others, or they are too large; or it
-            moves its weights itself.
+        InvalidSettings: no block of the model can stay, or none has such a name, or all would stay, or they are too
+            large; or it moves its weights itself.
     """
     if not isinstance(model, OfArrays) or not hasattr(model, "gradients"):
         raise InvalidSettings(
-            f"'local' names {local[0]!r}, and this model has no blocks, of which some could stay with the client; "
-            "choose one that has, such as network or matrix-factorization"
+            f"'local' names {local[0]!r}, and of this model no block can stay with the client; choose a model of which "
+            "some can, such as network or matrix-factorization"
         )
     if moves_itself(model):
         raise InvalidSettings(

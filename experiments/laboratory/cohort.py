@@ -40,7 +40,7 @@ _LATENESS = 1 << 32
 _UPLOAD = _LATENESS + 1
 """The child of a ping's key that its upload links draw from."""
 
-_LOST = "late updates are left out; set 'staleness' in [server] to merge them"
+_LOST = "late updates are left out; set 'staleness' in [server] or [line.pipeline] to merge them"
 
 
 class Cohorts:

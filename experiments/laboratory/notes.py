@@ -105,7 +105,7 @@ def of_rounds(setup: Setup, rounds: int, versions: int) -> Iterator[str]:
     few, remedy = "no client with examples took part in", "draw more"
     if setup.pipeline.min_clients > 1:
         few = f"fewer than min_clients = {setup.pipeline.min_clients:,} clients with examples took part in"
-        remedy = "lower min_clients in [server], or draw more"
+        remedy = "lower min_clients in [server] or [line.pipeline], or draw more"
     if setup.privacy is not None and setup.privacy.central is not None:
         few = f"with the noise, fewer than min_clients = {setup.pipeline.min_clients:,} clients were counted in"
     if setup.most_rounds < setup.rounds and rounds == setup.most_rounds:

@@ -49,7 +49,7 @@ class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     that are no matrix, and matrices for which it saves nothing, travel as they are.
     """
 
-    traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "within", "low rank"})
+    traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "within", "low rank", "other draws"})
 
     rank: Annotated[int, Meta(ge=1, le=65_535)]
     fixed: Literal["outputs", "inputs"] = "outputs"

@@ -240,7 +240,7 @@ def test_local_blocks_that_are_too_large_are_refused_before_anybody_makes_room(m
         ("k-means", {"features": 2, "clusters": 3}, ("W\n",), r"'local' names 'W\\n', which"),
         ("network", NETWORK, ("W1[0,0]",), "the model has no block of that name"),
         ("network", NETWORK, ("b2", "W1", "b1", "W2"), "names all blocks of the model, .* nothing would be shared"),
-        ("frecency-2018", {}, ("x",), "this model has no blocks"),
+        ("frecency-2018", {}, ("x",), "of this model no block can stay with the client"),
         ("k-means", {"features": 2, "clusters": 3}, ("centroids",), "moves its weights by a rule of its own"),
     ],
 )

@@ -15,14 +15,14 @@ from fedping.client_sim.planning import CANDIDATES, Cost, UploadPlan, _updates, 
 from fedping.main import main
 from fedping.protocol import extensions
 from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd
-from fedping.protocol.links import Mask, OwnLink, Steps
+from fedping.protocol.links import Mask, OwnLink, Steps, name_of
 from fedping.protocol.personalization import Vector
 from fedping.protocol.settings_file import converted
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line, study_from_toml
 from fedping.protocol.training import LocalSteps, OneGradient
 from fedping.protocol.weights import Block, Step
-from tests.support.encodings import sent_and_read
+from tests.support.encodings import EXAMPLES, sent_and_read
 
 ROOT = Path(__file__).parents[2]
 STEP = Step(start=0.01, min=0.001, max=0.1)
@@ -52,6 +52,11 @@ def test_every_list_of_links_is_weighed_or_refused_with_a_reason(large: UploadPl
     assert len(large.costs) + len(large.refused) == len(CANDIDATES)
     assert all(large.refused.values())
     assert "low-rank rank = 8" in large.refused
+
+
+def test_every_encoding_is_weighed_but_those_that_save_nothing_or_belong_to_a_rule() -> None:
+    weighed = {name_of(link) for links in CANDIDATES for link in links}
+    assert {name_of(link) for link in EXAMPLES} - weighed == {"dense", "rotation", "sign"}
 
 
 def test_bytes_are_those_of_payloads_and_of_the_json_that_holds_them(large: UploadPlan) -> None:

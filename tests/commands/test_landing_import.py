@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 
 from fedping.main import main
 from fedping.protocol.outcomes import linked_id
+from fedping.server_jobs.importing import IMPORT_LOCK
+from fedping.server_jobs.processes import Lock
 from fedping.server_jobs.round import RoundOptions, run_round
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import IngestApp, ingest_app, landed_ids
@@ -50,6 +54,7 @@ def rows(seed: int = 1, count: int = ROWS) -> list[dict[str, Any]]:
     ]
 
 
+PEAK = "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
 MAPPED = ["client_id=visitor", "study_variation=group", "received_at=seen_at", "update=gradient"]
 
 
@@ -162,6 +167,30 @@ def test_an_import_that_is_killed_at_any_write_and_repeated_has_every_row_once(
     assert kills >= 2, "the segment that is closed, and the file that lands"
     landed = landed_ids(ingest.settings.landing)
     assert len(landed) == len(set(landed)) == ROWS
+
+
+def test_a_small_file_of_large_repeated_texts_is_imported_in_bounded_memory(ingest: IngestApp, tmp_path: Path) -> None:
+    table = pa.Table.from_pylist(rows(count=2000))
+    once = pa.DictionaryArray.from_arrays(pa.array([0] * len(table), pa.int32()), pa.array(["x" * 300_000]))
+    for name in ("junk", "more junk"):
+        table = table.append_column(name, once)
+    table = table.set_column(table.schema.get_field_index("event"), "event", pa.array([f"e{n}" for n in range(2000)]))
+    pq.write_table(table.append_column("order", once), tmp_path / "bomb.parquet")
+    assert (tmp_path / "bomb.parquet").stat().st_size < 2**20
+    words = command(ingest, str(tmp_path / "bomb.parquet"), "--key", "event", "--key", "order", "--dry-run")
+    script = "import resource, sys; from fedping.main import main; main(sys.argv[1:]); " + PEAK
+    measured = subprocess.run([sys.executable, "-c", script, *words], check=True, capture_output=True, text=True)
+    assert int(measured.stdout.splitlines()[-1]) < 600 * 2**10
+
+
+def test_one_import_runs_at_a_time(ingest: IngestApp, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    as_lines(tmp_path / "lines.ndjson")
+    lock = Lock(ingest.settings.journal / IMPORT_LOCK)
+    assert lock.take()
+    assert imported(ingest, str(tmp_path / "lines.ndjson"), "--key", "event") == 75
+    assert "another import" in capsys.readouterr().err
+    lock.release()
+    assert imported(ingest, str(tmp_path / "lines.ndjson"), "--key", "event") == 0
 
 
 def test_a_running_ingest_lands_an_import(
@@ -298,3 +327,38 @@ def test_a_column_of_another_type_in_the_second_file_is_told_before_anything_lan
     assert imported(ingest, str(tmp_path / "c.parquet"), "--key", "event") == 1
     assert "can't be read as Parquet" in capsys.readouterr().err
     assert landed_ids(ingest.settings.landing) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("place", [1], "no_number"),
+        ("loss", {"a": 1}, "no_number"),
+        ("seen_at", -(10**19), "received_before_1970"),
+        ("seen_at", -1e30, "received_before_1970"),
+        ("update_encoding", "signs", "update_bytes"),
+    ],
+)
+def test_a_hostile_row_is_left_out_and_the_others_land(
+    ingest: IngestApp, tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str, value: Any, reason: str
+) -> None:
+    lines = [{**row, "seen_at": 1_700_000_000_000} for row in rows(count=3)]
+    lines[2] |= {column: value}
+    path = tmp_path / "hostile.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    assert imported(ingest, str(path), "--key", "event", "--json") == 0
+    found = told(capsys)
+    assert (found["pings"], found["left_out"]) == (2, {reason: 1})
+    assert len(landed_ids(ingest.settings.landing)) == 2
+
+
+@pytest.mark.parametrize("times", [pa.array([-(2**62)], pa.timestamp("us")), pa.array([0], pa.timestamp("us", "No/W"))])
+def test_times_that_python_does_not_hold_are_told(ingest: IngestApp, tmp_path: Path, times: pa.Array) -> None:
+    table = pa.Table.from_pylist(rows(count=1))
+    pq.write_table(table.set_column(table.schema.get_field_index("seen_at"), "seen_at", times), tmp_path / "a.parquet")
+    assert imported(ingest, str(tmp_path / "a.parquet"), "--key", "event") == 1
+
+
+def test_json_of_any_depth_is_refused(ingest: IngestApp, tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text('{"event": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    assert imported(ingest, str(tmp_path / "deep.jsonl"), "--key", "event", mapped=False) == 1

@@ -469,7 +469,7 @@ def _other_examples() -> Iterator[Upload]:
     """
     listed = {*_ALIKE, *_ROTATED, *_AT_RANDOM}
     for link in EXAMPLES:
-        if (link,) not in listed and traits_of(link).isdisjoint({"other draws", "low rank", "private vector"}):
+        if (link,) not in listed and traits_of(link).isdisjoint({"other draws", "private vector"}):
             yield (link,)
 
 

@@ -443,7 +443,8 @@ def test_late_pings_and_reclustering_come_to_the_same_in_memory_and_over_files(
 def test_that_late_updates_are_lost_is_noted(staleness: dict[str, Any]) -> None:
     setup = only_setup(small(lateness={"shares": [0.5, 0.5]}, **staleness))
     notes = Cohorts(setup, prepare(setup, 1, None)).notes
-    assert notes == (() if staleness else ("late updates are left out; set 'staleness' in [server] to merge them",))
+    remedy = "set 'staleness' in [server] or [line.pipeline] to merge them"
+    assert notes == (() if staleness else (f"late updates are left out; {remedy}",))
 
 
 def test_who_is_late_learns_from_the_version_that_it_holds() -> None:

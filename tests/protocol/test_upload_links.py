@@ -19,13 +19,15 @@ from fedping.protocol.encodings.dense import dense_payloads
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import OWN, ExtensionFailed, OtherCode
 from fedping.protocol.link_ends import ClientEnd, Ends, ServerEnd, Structured
-from fedping.protocol.links import Dense, OwnLink, Sign, Upload, UploadLink
+from fedping.protocol.links import Dense, Mask, OwnLink, Sign, Upload, UploadLink, name_of
 from fedping.protocol.pipeline import ClipByNorm, MeanOfSigns, Pipeline
+from fedping.protocol.rules import traits_of
 from fedping.protocol.settings_file import converted
 from fedping.protocol.spec import ModelSpec, Step, Weight
 from fedping.protocol.study import Arm, Line, Study, public_study
 from fedping.protocol.update import Payloads, size_of_updates
 from fedping.protocol.upload import receiving, sending
+from tests.support.encodings import EXAMPLES
 from tests.support.links import line_with
 from tests.support.registry import registry_of_its_own
 
@@ -54,11 +56,20 @@ def test_every_link_is_in_the_reference() -> None:
     assert {*told} == {kind.__struct_config__.tag for kind in get_args(UploadLink)} - {OWN, *OF_PRIVATE_LINES}
 
 
+def links_of_browsers() -> set[str]:
+    """Return the names of the links whose client's end the browser module has."""
+    parts = (section("browser/study/upload.js", f"const {name}", ");") for name in ("OURS", "AFTER_A_MASK"))
+    return {*re.findall(r'\["([a-z0-9-]+)", ', "".join(parts))}
+
+
+def test_links_that_browsers_do_not_have_are_those_advised_against() -> None:
+    for link in EXAMPLES:
+        if traits_of(link).isdisjoint({"private vector"}) and not isinstance(link, Mask):
+            assert ("other draws" in traits_of(link)) == (name_of(link) not in links_of_browsers()), name_of(link)
+
+
 def test_every_link_of_browsers_is_in_the_pages_about_them() -> None:
-    ours = section("browser/study/upload.js", "const OURS", ");") + section(
-        "browser/study/upload.js", "const AFTER_A_MASK", ");"
-    )
-    links = {*re.findall(r'\["([a-z0-9-]+)", ', ours)}
+    links = links_of_browsers()
     for page, begin, end in (
         ("docs/browser.md", "The module has these links:", "\nIt refuses"),
         ("docs/conformance/README.md", "| link | `encoding` | `payload` |", "\n\n"),
