@@ -21,7 +21,7 @@ SUBCOMMANDS = {
     "study": (
         "fedping.commands.study",
         "study",
-        "Create a study and its version 0; show, check, change or watch one.",
+        "Begin a study from a template, create its version 0; show, check, change or watch one.",
     ),
     "ingest": ("fedping.commands.ingest", "ingest", "Take pings over HTTP and land them in Parquet."),
     "fleet": ("fedping.commands.fleet", "fleet", "Simulate browsers against an ingest address."),

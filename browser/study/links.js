@@ -4,7 +4,7 @@
  *
  * A link makes another update of an update, or encodes it: makes bytes of it. At most one encodes, and it is the last; a
  * mask may stand before it, and is a part of the encoding then. Its tag goes with the bytes. Without one, the update is sent
- * as an array of numbers. What the server does with it is the server's: `protocol/upload.py` has the other end of each link.
+ * as an array of numbers. What the server does with it is the server's: a file of `protocol/encodings/` has both ends of each.
  *
  * @import { Randomness } from "./encodings/randomness.js"
  *

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from fedping.dashboard.feeds import Change
 from fedping.dashboard.live.history import KnownLine, LineHistory
+from fedping.dashboard.live.units import units_of
 from fedping.dashboard.settings import DashboardSettings
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
@@ -323,6 +324,7 @@ def described(known: KnownLine) -> dict[str, Any]:
             if arm.line == line.name
         ],
         "weights": known.shown,
+        "features": units_of(line.spec, known.shown.positions),
         "optimizer": link_name(line.pipeline.optimizer),
         "links": known.links.described,
         "min_clients": line.pipeline.min_clients,

@@ -31,6 +31,7 @@ from fedping.dashboard.settings import Services
 from fedping.model_store import ModelStore, StoreError, open_store
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.features import FEATURES
 from fedping.protocol.notation import utc_now
 from fedping.protocol.spec import Name
 from fedping.server_jobs.participants import lists_clients
@@ -85,6 +86,7 @@ def blueprint(services: Services) -> Blueprint:
             reasons=WORDS,
             others=others,
             private=found.is_private,
+            features=found.line(line).spec.model == FEATURES,
             lists=lists_clients(found),
         )
 

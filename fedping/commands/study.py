@@ -24,6 +24,7 @@ from fedping.commands.study_file import (
     warm_starts,
     warnings_about,
 )
+from fedping.commands.study_init import init
 from fedping.commands.study_life import as_declared, change, end, history, pause, resume
 from fedping.commands.study_offer import offer, offers_in_words, shared_lines
 from fedping.creating import as_stored
@@ -74,10 +75,10 @@ VOTES = {"client": "a client", "ping": "a ping", "examples": "an example"}
 
 @click.group()
 def study() -> None:
-    """Create a study and its version 0; show, check, change or watch one."""
+    """Begin a study from a template, create its version 0; show, check, change or watch one."""
 
 
-for _command in (pause, resume, end, change, history, offer):
+for _command in (init, pause, resume, end, change, history, offer):
     study.add_command(_command)
 
 

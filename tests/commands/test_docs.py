@@ -21,7 +21,7 @@ from fedping.server_jobs.health.checks import FINDINGS
 from fedping.server_jobs.ingest.answers import REASONS
 from fedping.server_jobs.ingest.heartbeat import CHECKS
 from fedping.server_jobs.round.run import RoundResult
-from tests.support.environments import built_wheel, environment, install_wheel
+from tests.support.environments import installed_wheel
 from tests.support.ingest_app import ingest_app
 
 ROOT = Path(__file__).parents[2]
@@ -233,13 +233,7 @@ def test_the_version_names_the_commit_that_the_operator_gave(tmp_path: Path, mon
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with our wheel, and with this one's other packages in place of downloaded ones."""
-    folder = tmp_path_factory.mktemp("wheel")
-    python, site = environment(folder / "venv", ())
-    # Of a folder named so, the path files are not read, by one of which this checkout may be installed.
-    others = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "others.pth").write_text("\n".join(others) + "\n")
-    install_wheel(python, built_wheel(folder))
-    return python
+    return installed_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def run_installed(python: Path, *command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":

@@ -82,3 +82,13 @@ def install_wheel(python: Path, wheel: Path) -> None:
     """Install a wheel into an environment, without anything that it needs."""
     command = [*PIP, "--python", str(python), "install", "--no-index", "--no-deps", "--ignore-installed", str(wheel)]
     subprocess.run(command, check=True, capture_output=True)
+
+
+def installed_wheel(folder: Path) -> Path:
+    """Return the Python of a new environment with our wheel, and with this one's other packages, not downloaded."""
+    python, site = environment(folder / "venv", ())
+    # In a folder of this name, path files are not read; one of them may install this checkout.
+    others = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "others.pth").write_text("\n".join(others) + "\n")
+    install_wheel(python, built_wheel(folder))
+    return python

@@ -6,6 +6,7 @@ import { follow } from "/static/js/stream.js";
 
 import * as arms from "./drawings/arms.js";
 import { view } from "./drawings/common.js";
+import { featureTable } from "./drawings/features.js";
 import * as influence from "./drawings/influence.js";
 import * as weights from "./drawings/weights.js";
 import { showHealth } from "./health.js";
@@ -34,6 +35,7 @@ const figures = Object.entries({
 })
   .filter(([id]) => at(id)) // a private line has no place for some
   .map(([id, parts]) => drawn(at(id), parts));
+if (at("features")) figures.push(featureTable(at("features")));
 let links = [];
 
 function drawn(place, parts) {
