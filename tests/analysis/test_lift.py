@@ -107,6 +107,17 @@ def test_an_adjustment_is_the_least_squares_of_arm_and_time_before() -> None:
     assert covariance > 0
 
 
+def test_arms_that_differ_before_anything_was_done_are_told() -> None:
+    rng = np.random.default_rng(11)
+    y, x = rng.gamma(2, 1, (2, 300)), rng.gamma(2, 1, (2, 300))
+    for shift, honest in ((0.0, True), (0.6, False)):
+        found = adjusted(*(ClientTotals.of(y[i], 1, x[i] + shift * i, 1) for i in (0, 1)))
+        assert found is not None
+        test = stats.ttest_ind(x[0], x[1] + shift, equal_var=False)
+        assert found[3].apart == pytest.approx(test.statistic)
+        assert found[3].is_honest == honest == (test.pvalue > 0.001)
+
+
 def test_a_client_without_a_time_before_counts_as_the_mean_of_those_with_one() -> None:
     rng = np.random.default_rng(5)
     x, y = rng.gamma(2, 1, (2, 200)), rng.gamma(2, 1, (2, 200))

@@ -5,6 +5,7 @@ import html
 import io
 import json
 import re
+from dataclasses import replace as with_fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from fedping.analysis.report import table_notes
 from fedping.analysis.statistics import ClientSums, ClientTotals, ValueCounts
 from fedping.analysis.study import ArmTally, MetricTally, StudyTally, Window
 from fedping.analysis.study.tally import LaterCounts
-from fedping.analysis.verdict import Asked, Verdict, as_document, plan_of, reach_verdict
+from fedping.analysis.verdict import Asked, Verdict, as_document, effect_of, plan_of, reach_verdict
 from fedping.dashboard.results.counts import ASKED, LANDED
 from fedping.dashboard.results.landed import Folders, Landed, Since, Watch
 from fedping.dashboard.results.question import asked_by, fields_of, key_of, options_of, query_of
@@ -115,6 +116,23 @@ def test_the_tables_have_a_row_for_later_outcomes_without_pings() -> None:
     assert int(rows["opened"]["fragility_by_the_largest"]) > 0
     sizes = list(csv.DictReader(io.StringIO(sizes_csv(document))))
     assert [row["choices"] for row in sizes] == ["1800", "1800"]
+
+
+def test_an_adjustment_by_arms_that_differed_before_is_told_and_read_again_from_the_document() -> None:
+    study, asked = shop_study(), replace(ASKED_FOR, adjust=True, cap=None)
+    verdict = verdict_of(study)
+    rng = np.random.default_rng(2)
+    arms = {}
+    for name, arm in verdict.tally.arms.items():
+        x = rng.gamma(2, 1, 600) + (name == "control")
+        opened = with_fields(arm.metrics["opened"], totals=ClientTotals.of(x + rng.gamma(1, 1, 600), 1, x, 1))
+        arms[name] = with_fields(arm, metrics={**arm.metrics, "opened": opened})
+    verdict = reach_verdict(study, plan_of(study, asked), with_fields(verdict.tally, arms=arms, caps={}))
+    assert any("the arms already differed in opened (treatment - control)" in note for note in verdict.means_notes)
+    document = json.loads(json.dumps(as_document(verdict)))
+    again = [effect_of(one["means"]) for one in document["comparisons"]]
+    assert again[1] == verdict.comparisons[1].effect
+    assert document["comparisons"][1]["means"]["adjustment"]["standard_errors_apart_before"] < -3.3
 
 
 def test_an_outcome_that_lands_makes_a_count_out_of_date(tmp_path: Path) -> None:
