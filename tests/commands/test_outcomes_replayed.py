@@ -47,8 +47,10 @@ def rows(path: Path) -> list[dict[str, object]]:
     return found
 
 
-def test_simulated_clients_send_no_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulated_clients_send_lists_of_items_with_features_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_store(tmp_path / "store", others=[shop_study()])
     with running_ingest(tmp_path / "store", tmp_path / "landing") as ingest:
         assert main(["fleet", ingest.url, SHOP, "--clients", "3", "--iterations", "1"]) == 2
-    assert "takes list-update pings, which simulated clients don't send" in capsys.readouterr().err
+    assert "simulated clients see lists of items with features, and the model 'linear-15'" in capsys.readouterr().err
