@@ -105,8 +105,10 @@ export class Predictor extends Product {
       return null;
     }
     const { own, parts } = this.participant;
-    const mine = role.personal && parts.personal && own?.kept ? parts.personal.weights(role.personal, role.spec, held, own.kept) : held.weights;
-    const found = predicted(formFor(role.spec), role.arm?.applies ? mine : startWeights(role.spec), numbers);
+    const { personal } = role;
+    const kept = own?.kept;
+    const mine = personal && kept ? parts.personal?.weights(personal, role.spec, held, kept) : null;
+    const found = predicted(formFor(role.spec), role.arm?.applies ? (mine ?? held.weights) : startWeights(role.spec), numbers);
     const { version } = held;
     if (formFor(role.spec).classes === 0) {
       return { value: found[0], label: null, probabilities: [], version };
@@ -163,7 +165,8 @@ export class Predictor extends Product {
       return;
     }
     if (!isOne) {
-      this.tell("example_unfit", `the label of an example is no ${form.classes === 0 ? "finite number" : "class"} of the study '${this.study}'; it is left out`);
+      const what = form.classes === 0 ? "finite number" : "class";
+      this.tell("example_unfit", `the label of an example is no ${what} of the study '${this.study}'; it is left out`);
       return;
     }
     this.#turn = this.#turn.then(() => this.#add({ x: numbers, y }));
@@ -179,7 +182,8 @@ export class Predictor extends Product {
     const form = formFor(role.spec);
     const kept = readExamples(await storage.get(this.#key), form);
     const examples = [...kept, example];
-    const { batch } = /** @type {{ batch?: number | null }} */ (membership.study?.lines.find(({ name }) => name === role.arm?.line)?.training ?? {});
+    const line = membership.study?.lines.find(({ name }) => name === role.arm?.line);
+    const { batch } = /** @type {{ batch?: number | null }} */ (line?.training ?? {});
     if (examples.length < (batch ?? this.#batch)) {
       await storage.set(this.#key, examples);
       return;
@@ -209,10 +213,11 @@ export class Predictor extends Product {
         this.post(composed, study.pings);
       }
     } else if (mayTravel([loss, ...(update ?? [])]) && (update === null || sent !== null)) {
-      const payload = { model_version: held.version, study_variation: role.arm.name, update: sent, loss, examples: examples.length };
+      const of = { model_version: held.version, study_variation: role.arm.name };
+      const payload = { ...of, update: sent, loss, examples: examples.length };
       this.post({ documentId: uuid(this.environment), ping: { clientId, type: MODEL_TYPE, payload } }, MODEL_TYPE);
     } else {
-      this.tell("not_finite", "the loss or the update of some examples is no finite number, so it is not sent; scale their numbers");
+      this.tell("not_finite", "some examples give no finite update, so none is sent; scale their numbers");
     }
     const descent = (/** @type {ArrayLike<number>} */ weights) => learnedOf(form, weights, examples).update;
     this.participant.awaits(this.participant.learn({ role, held }, () => descent));
@@ -230,7 +235,8 @@ export class Predictor extends Product {
     if (numbers.length === features && numbers.every(Number.isFinite)) {
       return numbers;
     }
-    this.tell("example_unfit", `an example of the study '${this.study}' has ${features} finite numbers, and one has ${numbers.length}, or others; it is left out`);
+    const has = `has ${features} finite numbers, and one has ${numbers.length}, or others`;
+    this.tell("example_unfit", `an example of the study '${this.study}' ${has}; it is left out`);
     return null;
   }
 }
@@ -253,7 +259,8 @@ function formFor(spec) {
  * @returns {Example[]}
  */
 function readExamples(given, { features, classes }) {
-  const fits = (/** @type {any} */ each) =>
-    Array.isArray(each?.x) && each.x.length === features && each.x.every(Number.isFinite) && Number.isFinite(each.y) && (classes === 0 || each.y < classes);
+  const isClass = (/** @type {number} */ y) => classes === 0 || y < classes;
+  const fits = (/** @type {any} */ { x, y } = {}) =>
+    Array.isArray(x) && x.length === features && [...x, y].every(Number.isFinite) && isClass(y);
   return Array.isArray(given) ? given.filter(fits) : [];
 }

@@ -83,7 +83,8 @@ export class Ranker extends Product {
       same: (/** @type {any} */ a, /** @type {any} */ b) => this.#key(a) === this.#key(b),
       mark: (/** @type {string} */ id) => this.#mark(id),
       choose: (/** @type {ListState} */ list, /** @type {Choice} */ choice) => this.#choose(list, choice),
-      outcome: (/** @type {ListState} */ list, /** @type {Record<string, any>} */ values) => this.#later(list, values, this.environment.now()),
+      outcome: (/** @type {ListState} */ list, /** @type {Record<string, any>} */ values) =>
+        this.#later(list, values, this.environment.now()),
     };
   }
 
@@ -210,7 +211,8 @@ export class Ranker extends Product {
     }
     const { place, outcomes } = choice;
     if (list.items.length > MOST_CANDIDATES) {
-      this.tellOnce("", "list_long", () => `a list has ${list.items.length} items; a ping tells of the first ${MOST_CANDIDATES}, so show fewer`);
+      const count = list.items.length;
+      this.tellOnce("", "list_long", () => `a list has ${count} items; a ping tells of the first ${MOST_CANDIDATES}, so show fewer`);
       if (place >= MOST_CANDIDATES) {
         return false;
       }
@@ -237,7 +239,8 @@ export class Ranker extends Product {
   #composed({ id, swapped: isSwapped }, { items, chosen, seen, pinned }, { role, held, clientId, type, loss, update, columns }) {
     const sent = update && sentBy(role.upload, update, this.participant.parts.links);
     if (!mayTravel([loss, ...(update ?? [])]) || (update !== null && sent === null)) {
-      this.tell("not_finite", "the loss or the update of a list is no finite number, so its choice is not sent; scale the numbers of its items");
+      const what = "the loss or the update of a list is no finite number, so its choice is not sent";
+      this.tell("not_finite", `${what}; scale the numbers of its items`);
       return null;
     }
     const isChosen = chosen >= 0;
@@ -261,7 +264,8 @@ export class Ranker extends Product {
    * @returns {ShownList}
    */
   #shownList({ items, query, pinned, seen }, chosen) {
-    return { items: items.slice(0, MOST_CANDIDATES), query, chosen, seen: seen === null ? null : Math.min(seen, MOST_CANDIDATES), pinned };
+    const looked = seen === null ? null : Math.min(seen, MOST_CANDIDATES);
+    return { items: items.slice(0, MOST_CANDIDATES), query, chosen, seen: looked, pinned };
   }
 
   /**
@@ -286,7 +290,8 @@ export class Ranker extends Product {
     }
     if (list.choice === null || list.items.length > 0) {
       if (list.held.version !== held.version) {
-        this.tell("list_unfit", `version ${list.held.version}, which ranked a list of an earlier page, is gone; choices have to follow sooner`);
+        const { version } = list.held;
+        this.tell("list_unfit", `version ${version}, which ranked a list of an earlier page, is gone; choices have to follow sooner`);
         return null;
       }
     }
@@ -354,7 +359,9 @@ export class Ranker extends Product {
    * @param {boolean} isAtChoice
    */
   #undeclared(name, isAtChoice) {
-    const what = isAtChoice ? "is one at the choice; give it to 'choose'" : "is none that it declares; 'fedping study change' adds outcomes";
+    const what = isAtChoice
+      ? "is one at the choice; give it to 'choose'"
+      : "is none that it declares; 'fedping study change' adds outcomes";
     this.tell("outcome_undeclared", `the outcome '${name}' of the study '${this.study}' ${what}. It is not sent`);
     return false;
   }

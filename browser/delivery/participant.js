@@ -38,6 +38,7 @@
  * @property {boolean} [patient] Send only when the page is idle and its connection not metered.
  * @property {boolean} [marksForgetting] Keep a mark of having forgotten, by which tabs notice it that have not joined yet.
  * @property {(what: "refused" | "dropped", documentId: string) => void} [lost] Told of pings that come to nothing.
+ * @property {() => void} [refreshed] Told each time that the study was asked for.
  */
 
 import { PRIVATE_TYPE } from "../study/study.js";
@@ -59,6 +60,8 @@ export class Participant {
   #poller;
   /** @type {() => boolean} */
   #isPrivate;
+  /** @type {() => void} */
+  #refreshed;
   /** @type {Promise<unknown>} What is being counted before it waits to be sent. */
   #contributing = Promise.resolve();
   /** @type {Promise<unknown>} What is being learned of the last report. */
@@ -89,6 +92,7 @@ export class Participant {
     this.parts = parts;
     this.storage = shared.storage;
     this.#isPrivate = isPrivate;
+    this.#refreshed = settings.refreshed ?? (() => {});
     this.maySend = () => !isPrivate() && hasConsent();
     this.privateLine = parts.privacy?.open({ ...shared, most: settings.mostContributions ?? Infinity }) ?? null;
     this.membership = new Membership({ ...shared, ingest, study, notice, parts, privateLine: this.privateLine, isMarked: () => this.#isMarked() });
@@ -271,6 +275,7 @@ export class Participant {
       return { ok: false, retryAfter: null };
     }
     await this.#recallOwn();
+    this.#refreshed();
     return outcome;
   }
 

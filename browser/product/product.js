@@ -81,6 +81,7 @@ export class Product {
         marksForgetting: true,
         notice: () => {},
         lost: (what, id) => this.#lost(what, id),
+        refreshed: () => this.#look(),
       },
       { ...parts, ...settings.parts, links: new Map([...parts.links, ...(settings.parts?.links ?? [])]) },
     );
@@ -158,9 +159,7 @@ export class Product {
 
   /** Ask for the newest model now. Whether one was there. */
   async fetchModel() {
-    const { ok } = await this.participant.refresh();
-    this.#look();
-    return ok;
+    return (await this.participant.refresh()).ok;
   }
 
   /** Take part, from the first call on at which the user agrees. */
@@ -173,23 +172,24 @@ export class Product {
   async #begin() {
     this.#listen();
     await this.participant.start();
-    this.#look();
+    this.#flush();
     const { membership } = this.participant;
     if (membership.clientId !== null && !membership.isKept) {
       this.tell("storage", "the browser keeps nothing of this page, so each page is another client");
     }
-    const waiting = this.#pending.splice(0);
-    waiting.forEach((act) => act());
   }
 
   /** See what is known of the study since it was asked for. */
   #look() {
     const { cause } = this.participant.membership;
     if (cause !== null) {
-      this.tell(/** @type {TroubleCode} */ (cause.code), cause.sentence);
+      if (this.trouble?.sentence !== cause.sentence) {
+        this.tell(/** @type {TroubleCode} */ (cause.code), cause.sentence);
+      }
     } else if (["unreachable", "study_unfit", "study_ended", "model_unfit", "nothing_sent"].includes(this.trouble?.code ?? "")) {
       this.trouble = null;
     }
+    this.#flush();
   }
 
   #listen() {
@@ -207,26 +207,31 @@ export class Product {
   }
 
   /**
-   * Do something as soon as it is known whether and how the client takes part.
+   * Do something as soon as it is known whether and how the client takes part; nothing without consent.
    *
    * @param {() => void} act
    */
   whenKnown(act) {
     this.takePart();
-    if (this.participant.membership.study === null && this.#starting !== null) {
+    if (!this.participant.maySend()) {
+      return;
+    }
+    if (this.participant.membership.study === null) {
       this.#pending.push(act);
       if (this.#pending.length > MOST_PENDING) {
         this.#pending.shift();
         this.tell("ping_dropped", `more than ${MOST_PENDING} calls came before the study was known; the oldest are dropped`);
       }
-      void this.ready.then(() => this.participant.membership.study !== null && this.#flush());
     } else {
       act();
     }
   }
 
+  /** Do what waits, if the study is known. */
   #flush() {
-    this.#pending.splice(0).forEach((act) => act());
+    if (this.participant.membership.study !== null) {
+      this.#pending.splice(0).forEach((act) => act());
+    }
   }
 
   /**

@@ -55,6 +55,20 @@ test("ranking never waits, and what is chosen before the study is known is sent 
   assert.deepEqual([payload.model_version, payload.place, payload.basket], [-1, 4, true]);
 });
 
+test("what is chosen while there is no network waits for the study, and is told nothing else about", async () => {
+  const ingest = shopIngest();
+  const { answer } = ingest;
+  ingest.answer = offline;
+  const { shop, browser, posts, codes } = await open({ ingest });
+  assert.equal(shop.rank(PRODUCTS, QUERY, 5).choose(PRODUCTS[2]), true);
+  await browser.pass(20_000);
+  assert.deepEqual([posts(), codes()], [[], ["unreachable"]], "it is asked for again, and told once");
+  ingest.answer = answer;
+  await browser.pass(3_600_000);
+  assert.deepEqual(posts().map(({ ping }) => ping.payload.place), [3]);
+  assert.equal(shop.trouble, null);
+});
+
 test("a choice is sent as it was computed, at its place, with its outcomes within their bounds", async () => {
   const { shop, posts, troubles } = await open();
   const list = shop.rank(PRODUCTS, QUERY, 10);
@@ -267,11 +281,11 @@ test("a storage that keeps nothing is told, and the page goes on", async () => {
 test("without consent nothing is fetched, kept or sent; it may come later", async () => {
   let agrees = false;
   const storage = watchedStorage();
-  const { shop, browser, posts } = await open({ storage, consent: () => agrees });
+  const { shop, browser, posts, codes } = await open({ storage, consent: () => agrees });
   const list = shop.rank(PRODUCTS, QUERY, 5);
   assert.deepEqual(list.items, PRODUCTS.slice(0, 5));
   assert.equal(list.choose(PRODUCTS[1]), false);
-  assert.deepEqual([browser.requests, storage.written], [[], []]);
+  assert.deepEqual([browser.requests, storage.written, codes()], [[], [], []]);
   agrees = true;
   shop.rank(PRODUCTS, QUERY, 5);
   await shop.ready;
