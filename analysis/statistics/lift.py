@@ -122,11 +122,22 @@ class Adjustment:
         slope: the common slope within arms.
         reduction: by which share the variance of the difference became smaller; can be slightly negative.
         before: the numbers of clients (of a ratio, Σe) of both arms with a time before.
+        apart: by how many standard errors the arms differed in the time before, when nothing had been done to either.
     """
 
     slope: float
     reduction: float
     before: tuple[float, float]
+    apart: float = 0.0
+
+    @property
+    def is_honest(self) -> bool:
+        """Whether the arms were alike in the time before, as far as chance goes (p of 0.001 at least)."""
+        return abs(self.apart) < DIFFERENT
+
+
+DIFFERENT = 3.2905
+"""Standard errors that chance exceeds once in a thousand times."""
 
 
 def adjusted(a: ClientTotals, b: ClientTotals) -> tuple[Level, Level, float, Adjustment] | None:
@@ -160,7 +171,9 @@ def adjusted(a: ClientTotals, b: ClientTotals) -> tuple[Level, Level, float, Adj
         mine = spreads[i].over(totals.clients)
         covariance += slope * other[1 - i] * (mine.uw - slope * own[i] * mine.ww)
     was, now = plain[0].part + plain[1].part, levels[0].part + levels[1].part
-    told = Adjustment(slope, 1 - now / was if was else 0.0, (a.has_before, b.has_before))
+    errors = math.sqrt(sum(each.over(arm.clients).ww for each, arm in zip(spreads, (a, b), strict=True)))
+    apart = (spreads[0].mean - spreads[1].mean) / errors
+    told = Adjustment(slope, 1 - now / was if was else 0.0, (a.has_before, b.has_before), apart)
     return levels[0], levels[1], covariance, told
 
 

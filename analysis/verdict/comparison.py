@@ -330,24 +330,24 @@ def _sequence(metric: Metric, a: ValueCounts, b: ValueCounts, plan: Plan) -> Est
         return bounded_sequence(a, b, metric.bounds, plan.confidence)
     if metric.wide is None:
         return confidence_sequence(a, b, plan.confidence, plan.planned)
-    # each at half the level: both hold at once, so what both contain does too
+    # each at half the level: both hold at once at every look, whichever of them a look takes
     half = (1 + plan.confidence) / 2
-    sequence = confidence_sequence(a, b, half, plan.planned)
-    low, high = sequence.low, sequence.high
-    if max(len(a.values), len(b.values)) <= MOST_VALUES:
-        exact = bounded_sequence(a, b, metric.wide, half)
-        if max(low, exact.low) <= min(high, exact.high):
-            low, high = max(low, exact.low), min(high, exact.high)
-    return Estimate(sequence.value, low, high, plan.confidence)
+    few = not decides(a, b) and _has_few_values(a, b)
+    sequence = bounded_sequence(a, b, metric.wide, half) if few else confidence_sequence(a, b, half, plan.planned)
+    return replace(sequence, confidence=plan.confidence)
 
 
 MOST_VALUES = 1000
-"""Distinct values up to which an interim look uses wide bounds; beyond, clients are enough for the other interval."""
+"""Distinct values up to which an interim look of few clients uses wide bounds, whose cost grows with them."""
+
+
+def _has_few_values(*arms: ValueCounts) -> bool:
+    return max(len(arm.values) for arm in arms) <= MOST_VALUES
 
 
 def _shortage(metric: Metric, a: MetricTally, b: MetricTally) -> Shortage | None:
     firsts = _firsts(a, b)
-    if metric.bounds is not None or metric.wide is not None or decides(*firsts):
+    if metric.bounds is not None or decides(*firsts) or (metric.wide is not None and _has_few_values(*firsts)):
         return None
     return Shortage(min(arm.n for arm in firsts), fewest_clients(*firsts), fewest_others(*firsts), FEWEST_OTHERS)
 

@@ -375,6 +375,7 @@ def _effect(effect: Effect) -> dict[str, Any]:
             "slope": adjustment.slope,
             "reduction": adjustment.reduction,
             "clients_before": [_finite(each) for each in adjustment.before],
+            "standard_errors_apart_before": adjustment.apart,
         },
     }
 
@@ -386,7 +387,9 @@ def effect_of(document: Mapping[str, Any]) -> Effect:
     done = None
     if adjustment is not None:
         ours, theirs = map(_number, adjustment["clients_before"])
-        done = Adjustment(adjustment["slope"], adjustment["reduction"], (ours, theirs))
+        done = Adjustment(
+            adjustment["slope"], adjustment["reduction"], (ours, theirs), adjustment["standard_errors_apart_before"]
+        )
     return Effect(
         means=(_number(first), _number(second)),
         n=(document["n"][0], document["n"][1]),

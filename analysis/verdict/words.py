@@ -158,6 +158,17 @@ def means_notes(
             "Lifts are adjusted by what clients did with versions before 1, when all arms ranked alike if version 0 is "
             "the product's own order; clients without such a time count as the mean of those with one."
         )
+        apart = [
+            f"{title} ({' - '.join(pair)})"
+            for title, pair, each in lifts
+            if each.adjustment and not each.adjustment.is_honest
+        ]
+        if apart:
+            yield (
+                f"Do not rely on adjusted lifts: before version 1 the arms already differed in {', '.join(apart)} by "
+                "more than chance does once in a thousand times. Version 0 may not be the product's own order, or "
+                "something else divides the arms."
+            )
         if none:
             titles = ", ".join(dict.fromkeys(none))
             yield f"Not adjusted, as nothing is known of the time before, or nothing differs there: {titles}."

@@ -54,11 +54,15 @@ class Folders:
     _known: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
 
     def files(self, landing: Place, study: Study, window: Window) -> dict[str, tuple[str, ...]]:
-        """Return the files of a study's window, without empty partitions."""
+        """Return the files of a study's window, without empty partitions, and all those of its later outcomes."""
         pings, found = open_landing(landing), {}
         for line, iteration in _partitions(pings, study, window):
             folder = key_in(landing, partition(landing, study.name, line, iteration))
             found[folder] = self._names(pings, study.name, line, iteration)
+        if study.later_outcomes is not None:
+            for file in pings.outcome_files(study.name):
+                folder = key_in(landing, parent(file))
+                found[folder] = (*found.get(folder, ()), base_name(file))
         return {folder: names for folder, names in found.items() if names}
 
     def _names(self, landing: Landing, study: str, line: str | None, iteration: int) -> tuple[str, ...]:

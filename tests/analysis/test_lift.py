@@ -1,6 +1,7 @@
 """The lift of means and ratios: Fieller's interval, the adjustment by the time before, and caps."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +13,16 @@ from fedping.analysis.statistics import (
     adjusted,
     cap_of,
     capped,
+    confidence_sequence,
     level_of_mean,
     level_of_ratio,
     lift,
     mean_difference,
 )
 from fedping.analysis.statistics.lift import fieller
+from fedping.analysis.study import Metric
+from fedping.analysis.verdict import Comparison, Plan, compare
+from tests.support.verdicts import metric_tally
 
 
 def mean_of(values: np.ndarray):  # type: ignore[no-untyped-def]
@@ -102,6 +107,17 @@ def test_an_adjustment_is_the_least_squares_of_arm_and_time_before() -> None:
     assert covariance > 0
 
 
+def test_arms_that_differ_before_anything_was_done_are_told() -> None:
+    rng = np.random.default_rng(11)
+    y, x = rng.gamma(2, 1, (2, 300)), rng.gamma(2, 1, (2, 300))
+    for shift, honest in ((0.0, True), (0.6, False)):
+        found = adjusted(*(ClientTotals.of(y[i], 1, x[i] + shift * i, 1) for i in (0, 1)))
+        assert found is not None
+        test = stats.ttest_ind(x[0], x[1] + shift, equal_var=False)
+        assert found[3].apart == pytest.approx(test.statistic)
+        assert found[3].is_honest == honest == (test.pvalue > 0.001)
+
+
 def test_a_client_without_a_time_before_counts_as_the_mean_of_those_with_one() -> None:
     rng = np.random.default_rng(5)
     x, y = rng.gamma(2, 1, (2, 200)), rng.gamma(2, 1, (2, 200))
@@ -150,3 +166,35 @@ def test_a_cap_is_the_value_of_its_rank(share: float, cap: float) -> None:
 def test_ranks_of_decimal_shares_are_not_one_too_high() -> None:
     counts = ValueCounts.of(np.arange(1, 101))
     assert [cap_of(counts, k / 100) for k in range(1, 100)] == list(range(1, 100))
+
+
+SECONDS = Metric("seconds", "seconds", "had less", "had more", better=None, digits=4, wide=(0.0, 600.0))
+
+
+def looked_at(a: np.ndarray, b: np.ndarray, metric: Metric = SECONDS) -> Comparison:
+    """Return an interim look at two arms of one value a client."""
+    tallies = [replace(metric_tally(arm[:, None]), first=ValueCounts.of(arm)) for arm in (a, b)]
+    plan = Plan(metrics=(metric,), pairs=(("treatment", "control"),), interim=True)
+    return compare(plan, [(metric, plan.pairs[0], *tallies)])[0]
+
+
+def test_wide_bounds_decide_before_there_are_many_clients_and_the_other_interval_after() -> None:
+    rng = np.random.default_rng(9)
+    early = looked_at(rng.integers(400, 600, 60) * 1.0, rng.integers(0, 200, 60) * 1.0)
+    assert (early.finding, early.shortage) == ("more", None)
+    assert early.sequence is not None
+    assert math.isfinite(early.sequence.high)
+    unbounded = looked_at(rng.integers(400, 600, 60) * 1.0, rng.integers(0, 200, 60) * 1.0, replace(SECONDS, wide=None))
+    assert (unbounded.finding, unbounded.shortage is None) == ("inconclusive", False)
+    late = looked_at(rng.exponential(20, 4000).round(1), rng.exponential(20, 4000).round(1))
+    half = confidence_sequence(*(ValueCounts.of(rng.exponential(20, 4000).round(1)) for _ in range(2)), 0.975)
+    assert late.sequence is not None
+    assert late.sequence.high - late.sequence.low == pytest.approx(half.high - half.low, rel=0.1)
+
+
+def test_a_lift_has_no_interval_at_an_interim_look() -> None:
+    rng = np.random.default_rng(10)
+    look = looked_at(rng.integers(0, 600, 300) * 1.0, rng.integers(0, 600, 300) * 1.0)
+    assert look.effect is not None
+    assert (look.effect.lift.reason, math.isinf(look.effect.lift.relative.high)) == ("interim", True)
+    assert look.effect.lift.difference == look.sequence

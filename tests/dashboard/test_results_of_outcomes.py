@@ -5,26 +5,30 @@ import html
 import io
 import json
 import re
+from dataclasses import replace as with_fields
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from flask.testing import FlaskClient
 from msgspec.structs import replace
 
 from fedping.analysis.report import table_notes
 from fedping.analysis.statistics import ClientSums, ClientTotals, ValueCounts
-from fedping.analysis.study import ArmTally, MetricTally, StudyTally
+from fedping.analysis.study import ArmTally, MetricTally, StudyTally, Window
 from fedping.analysis.study.tally import LaterCounts
-from fedping.analysis.verdict import Asked, Verdict, as_document, plan_of, reach_verdict
+from fedping.analysis.verdict import Asked, Verdict, as_document, effect_of, plan_of, reach_verdict
 from fedping.dashboard.results.counts import ASKED, LANDED
-from fedping.dashboard.results.landed import Landed
+from fedping.dashboard.results.landed import Folders, Landed, Since, Watch
 from fedping.dashboard.results.question import asked_by, fields_of, key_of, options_of, query_of
 from fedping.dashboard.results.views import comparisons_csv, sizes_csv
 from fedping.experiments.run_process import ENDED, PROCESS, STDERR, STDOUT, Ended, Process
 from fedping.model_store.store import open_store
+from fedping.protocol.landed_table import id_column, landed_table
+from fedping.protocol.landing import outcome_folder, write_landed
 from fedping.protocol.study import Study
 from tests.support.dashboard import dashboard_client
 from tests.support.outcomes import SHOP, shop_study
@@ -112,6 +116,44 @@ def test_the_tables_have_a_row_for_later_outcomes_without_pings() -> None:
     assert int(rows["opened"]["fragility_by_the_largest"]) > 0
     sizes = list(csv.DictReader(io.StringIO(sizes_csv(document))))
     assert [row["choices"] for row in sizes] == ["1800", "1800"]
+
+
+def test_an_adjustment_by_arms_that_differed_before_is_told_and_read_again_from_the_document() -> None:
+    study, asked = shop_study(), replace(ASKED_FOR, adjust=True, cap=None)
+    verdict = verdict_of(study)
+    rng = np.random.default_rng(2)
+    arms = {}
+    for name, arm in verdict.tally.arms.items():
+        x = rng.gamma(2, 1, 600) + (name == "control")
+        opened = with_fields(arm.metrics["opened"], totals=ClientTotals.of(x + rng.gamma(1, 1, 600), 1, x, 1))
+        arms[name] = with_fields(arm, metrics={**arm.metrics, "opened": opened})
+    verdict = reach_verdict(study, plan_of(study, asked), with_fields(verdict.tally, arms=arms, caps={}))
+    assert any("the arms already differed in opened (treatment - control)" in note for note in verdict.means_notes)
+    document = json.loads(json.dumps(as_document(verdict)))
+    again = [effect_of(one["means"]) for one in document["comparisons"]]
+    assert again[1] == verdict.comparisons[1].effect
+    assert document["comparisons"][1]["means"]["adjustment"]["standard_errors_apart_before"] < -3.3
+
+
+def test_an_outcome_that_lands_makes_a_count_out_of_date(tmp_path: Path) -> None:
+    study, folders = shop_study(), Folders()
+    assert study.later_outcomes is not None
+    before = folders.files(tmp_path, study, Window())
+    columns = {
+        "document_id": id_column(np.zeros((2, 16), np.uint8)),
+        "client_id": id_column(np.zeros((2, 16), np.uint8)),
+        "received_at": pa.array([1, 2]),
+        "model_version": pa.array([0, 0]),
+        "study_variation": pa.array(["treatment"] * 2).dictionary_encode(),
+        "age": pa.array([0, 0]),
+        "paid": pa.array([1.0, 2.0]),
+    }
+    write_landed(outcome_folder(tmp_path, SHOP, "2026-11-26"), landed_table(study.later_outcomes, columns, None), 1)
+    after = folders.files(tmp_path, study, Window())
+    assert (before, list(after)) == ({}, [f"_outcomes/study={SHOP}/day=2026-11-26"])
+    watch = Watch(tmp_path)
+    assert watch.since("count", study, Window(), lambda: before) == Since(2, complete=True)
+    assert watch.since("later", study, Window(), lambda: after) == Since(0, complete=True)
 
 
 def test_a_question_about_means_is_an_address_and_options() -> None:
