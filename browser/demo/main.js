@@ -10,6 +10,8 @@ import { Away, Refused, askJson, askState } from "./server.js";
 import { byId, el } from "./view/dom.js";
 
 const TRY_AGAIN = 2000;
+const FOR_OTHERS =
+  "The page is for models that rank pages, frecency-2018 and linear-15. For features of your own, 'fedping study init' writes a page, and the dashboard's Live page shows the weights by feature.";
 
 const asked = new URLSearchParams(location.search);
 const ingest = new URL("..", location.href).href.replace(/\/$/, "");
@@ -51,7 +53,7 @@ function readable(given, { study, studies }) {
   } catch (error) {
     const why = error instanceof TypeError ? error.message : String(error);
     const others = studies.filter((name) => name !== study).map((name) => el("a", { href: `?study=${encodeURIComponent(name)}` }, name));
-    notice(`The study '${study}' cannot be tried here: ${why}. The page is for ranking models, frecency-2018 and linear-15.`, others);
+    notice(`The study '${study}' cannot be tried here: ${why}. ${FOR_OTHERS}`, others);
     return null;
   }
 }

@@ -51,6 +51,21 @@ def test_of_the_browser_it_holds_what_the_demo_page_is_made_of_and_no_more() -> 
     assert of_browser == set(page_files())
 
 
+def test_it_has_what_deploys_it_and_the_example_studies_below_share() -> None:
+    shared = {
+        path.relative_to(ROOT).as_posix(): f"{folder}/{path.name}"
+        for folder, globs in SETUPTOOLS["data-files"].items()
+        for glob in globs
+        for path in ROOT.glob(glob)
+        if path.is_file()
+    }
+    wanted = [*(ROOT / "deploy" / "kubernetes").rglob("*.*"), *(ROOT / "docs" / "deploy").iterdir()]
+    wanted += [*(ROOT / "experiments").glob("*.toml"), *(ROOT / "experiments").glob("*.csv")]
+    assert {path.relative_to(ROOT).as_posix() for path in wanted} == set(shared)
+    for path, place in shared.items():
+        assert place.removeprefix("share/fedping/") == path.removeprefix("docs/")
+
+
 def test_it_leaves_out_the_scripts_of_the_papers_and_needs_none_of_them() -> None:
     scripts = Path("fedping/experiments/papers/scripts")
     assert (ROOT / scripts).is_dir()

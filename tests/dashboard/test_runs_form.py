@@ -19,7 +19,7 @@ from fedping.dashboard.runs.form.nodes import Choice, choices_of, fields_of
 from fedping.dashboard.runs.form.schema import laboratory_nodes, study_nodes
 from fedping.dashboard.runs.form.values import Arm, Difference, arms_of, filled_form, input_of, settings, tables_of
 from fedping.dashboard.runs.judging import Judged, Problem, judge, preset, presets
-from fedping.experiments.laboratory.models import OfSpec, models
+from fedping.experiments.laboratory.models import OfSpec, features_spec, models
 from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.settings.experiment import Head
 from fedping.experiments.laboratory.settings.setup import Setup
@@ -85,7 +85,7 @@ def test_whatever_is_registered_can_be_chosen_and_is_explained():
         assert options.keys() == tags.keys()
         assert all(help and " ".join(tags[tag].split()).startswith(help) for tag, help in options.items())
     offered = {option.value: option.help for option in choice("model").options}
-    assert offered.keys() == LEARNERS.keys()
+    assert offered.keys() == {*LEARNERS, "features"}
     assert all(offered.values())
     data_set = next(field for field in fields_of(laboratory_nodes()) if field.path == "data.name")
     assert dict(data_set.options).keys() == DATASETS.keys() == data_set.about.keys()
@@ -306,3 +306,26 @@ def test_a_problem_of_a_study_s_experiment_is_told_of_its_input(input, said):
     problem = judge(toml_text(tables_of(values, [])))
     assert isinstance(problem, Problem)
     assert input_of(problem, values, []) == input
+
+
+def test_the_model_of_features_can_be_chosen_and_comes_back_as_it_was() -> None:
+    (option,) = [each for each in choice("model").options if each.value == "features"]
+    assert "features of your own" in option.help
+    assert all(field.help for field in fields_of(option.children))
+    tables = {
+        "data": {"file": "lists.csv", "choice": "list", "target": "chosen", "client": "visitor"},
+        "model": {
+            "name": "features",
+            "features": [{"kind": "number", "name": "shop_score", "start": 1.0}, {"kind": "flag", "name": "in_stock"}],
+            "loss": "pairwise",
+            "places": 5,
+        },
+    }
+    filled = filled_form(tables)
+    assert not filled.unplaced
+    read = tables_of(filled.values, ())
+    assert {name: read[name] for name in tables} == tables
+    (example,) = [field.example for field in fields_of(option.children) if field.key == "features"]
+    assert tomllib.loads(f"features = {example}")["features"] == tables["model"]["features"]
+    spec = features_spec(read["model"])
+    assert (spec.loss, spec.names[:3]) == ("pairwise", ("shop_score", "in_stock", "place 2"))

@@ -28,6 +28,8 @@ from fedping.experiments.laboratory.settings.experiment import Head
 from fedping.experiments.laboratory.settings.setup import Setup
 from fedping.experiments.simulate.settings import Experiment
 from fedping.protocol.extensions import Extension, Kind, all_of
+from fedping.protocol.features import FEATURES
+from fedping.protocol.spec import ModelSpec
 
 
 @cache
@@ -171,7 +173,7 @@ def _model() -> Choice:
         name="model.name",
         label=words.label("model"),
         tag="name",
-        options=(*map(_of_model, models()), *map(_of_extension, all_of("ranking_model"))),
+        options=(*map(_of_model, models()), _of_features(), *map(_of_extension, all_of("ranking_model"))),
         default=models()[0].name,
     )
 
@@ -186,6 +188,25 @@ def _of_model(model: ModelChoice) -> Option:
         help=f"{plain(model.line)} {first_paragraph(model.help)}".strip(),
         children=(*own, *of_spec.values()),
     )
+
+
+def _of_features() -> Option:
+    """Return the model of one's own features, whose settings are those of a study's spec."""
+    name = f"model@{FEATURES}"
+    fields = {each.encode_name: each for each in fields_of_struct(ModelSpec)}
+    children = []
+    for each, about in words.OF_FEATURES.items():
+        node = node_of(ModelSpec, fields[each], f"model.{each}", f"{name}.{each}")
+        assert isinstance(node, Field)
+        children.append(
+            replace(node, help=f"{about} {node.help}".strip()) if each != FEATURES else _features(node, about)
+        )
+    return Option(value=FEATURES, label=FEATURES, help=words.FEATURES, children=tuple(children))
+
+
+def _features(node: Field, about: str) -> Field:
+    example = words.EXAMPLE_OF_FEATURES
+    return replace(node, default=None, required=True, rare=False, help=about, example=example)
 
 
 def _of_extension(model: Extension) -> Option:

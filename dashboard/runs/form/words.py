@@ -145,6 +145,26 @@ OPTIONS: dict[str, dict[str, str]] = {
 }
 """Words for values; others appear as they are in the file."""
 
+FEATURES = (
+    "Rank items by features of your own, learned from a file of lists: a row for each item, with columns for the "
+    "choice that it was shown in, for whether it was chosen, and for each field that a feature reads."
+)
+"""What the model of features is for."""
+
+EXAMPLE_OF_FEATURES = '[{ kind = "number", name = "shop_score", start = 1 }, { kind = "flag", name = "in_stock" }]'
+
+OF_FEATURES = {
+    "features": "A table for each feature: its kind, its name, and the settings of its kind.",
+    "loss": "The loss of a list from which an item was chosen.",
+    "places": "Number of places with a learned offset, against position bias; 0 for none.",
+    "explore": "Share of lists with two neighbours swapped.",
+    "hidden": "Units of a hidden layer; 0 for none.",
+    "margin": "Of the loss hinge: by how much the chosen item is to score higher.",
+    "gradient": "How updates are computed.",
+    "constraints": "What weights have to satisfy.",
+}
+"""The settings of the model of features that are in the form, with their help."""
+
 OF_A_FILE = ("file", "target", "features", "client", "choice", "kind")
 OF_USERS = ("users", "judges", "population", "groups")
 """The settings of [data] for made users; the others are for data sets and files."""
