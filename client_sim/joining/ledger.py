@@ -287,11 +287,12 @@ class Ledger:
                 return book
             return self._append(book, what="budget", epsilon=epsilon, delta=delta, units=units)
 
-    def take_table(self, rows: Sequence[bytes]) -> str:
+    def take_table(self, rows: Sequence[bytes], *, write: bool = True) -> str:
         """Write the marks of a table's rows, if they have changed; return a digest of the marks.
 
         Args:
             rows: the content of each row, in any order.
+            write: whether they are about to be told of; else nothing is written.
 
         Raises:
             InvalidSettings: fewer than :data:`FEWEST_CHANGED` rows have changed since the table was told of last.
@@ -306,7 +307,7 @@ class Ledger:
                     "and what is told before and after so few rows would be about them; wait until "
                     f"{FEWEST_CHANGED} have changed, or join with the table as it was"
                 )
-            if changed or book.marks is None:
+            if write and changed:
                 self._append(book, what="table", units=len(rows), marks=base64.b64encode(marks.tobytes()).decode())
         return hashlib.sha256(marks.tobytes()).hexdigest()
 
