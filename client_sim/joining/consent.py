@@ -35,6 +35,10 @@ EVALUATION = 0.2
 """Share of the price of a version that its evaluation on held-out rows has."""
 
 
+LEAST_LEFT = 1e-3
+"""Minimum share of a budget that is worth planning with; of less, noise would leave nothing."""
+
+
 class Undecided(FedpingError):
     """A person has to decide before anything is sent. Exit code 6."""
 
@@ -62,7 +66,7 @@ def planned(member: Membership, book: Book, versions: int, person: str | None, *
     Raises:
         BudgetEnded: nothing is left.
     """
-    if book.left <= 0:
+    if book.left <= LEAST_LEFT * book.allowed:
         raise BudgetEnded(ended(book))
     line, (epsilon, delta) = member.line, book.budget
     left = book.left * (1 - 1e-9)

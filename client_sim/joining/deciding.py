@@ -182,7 +182,9 @@ def _protected(
             None, msgspec.structs.replace(consents.unprotected(member, None)), has_trained=folder.has_trained
         )
     planned = consents.planned(member, book, versions, person, holds_out=chosen.holds_out)
-    now = msgspec.structs.replace(planned, begun=folder.progress.contributed)
+    progress = folder.progress
+    since = max(progress.version, progress.moved) if kept is None else kept.since
+    now = msgspec.structs.replace(planned, begun=progress.contributed, since=since)
     return Deciding(now, member, about, ledger, table, persons)
 
 

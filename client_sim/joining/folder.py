@@ -36,6 +36,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.formats import with_format, without_format
 from fedping.protocol.links import Upload
 from fedping.protocol.local_files import make_folder, others_may_use, sync_folder, write_secret
+from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.row_privacy import composed
 from fedping.protocol.spec import ModelSpec
@@ -80,6 +81,7 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
         sums: number of sums of a training.
         person: column that says whose a row is; None if rows are protected.
         begun: number of pings before, which do not count among the versions.
+        since: newest version that was answered before the rows were protected; -1 for none.
     """
 
     protected: bool
@@ -93,6 +95,7 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sums: int = 0
     person: str | None = None
     begun: int = 0
+    since: int = NO_VERSION
 
     @property
     def cost(self) -> float:

@@ -291,7 +291,8 @@ class Institution:
         release, progress = protection.release(self.member, self.version, weights), self.folder.progress
         if charge:
             known = max(progress.version, progress.moved)
-            book = protection.ledger.charge(release, known, protection.consent.versions or 0)
+            consent = protection.consent
+            book = protection.ledger.charge(release, known, consent.since, consent.versions or 0)
         else:
             book = protection.ledger.read()
         model.begin(book.bits(release), protection.sums)
@@ -316,14 +317,25 @@ class Institution:
         """Write a ping of :meth:`train`, and the state that it leaves, so that it can be posted."""
         # The moved state or the contribution comes first: a client that is killed here goes on with the next version,
         # as in a fleet. Two pings of one version, with two draws of noise, would reveal more than a private line may.
-        if self.trains_once or self._consented is not None:
-            times = self._consented and self.folder.progress.contributed + 1
-            times = self._contributions.times if self._private is not None else times
-            self.folder.advance(self.folder.progress.after_training(ping.version, times))
-            self._states.save_last()
         if (privacy := self.member.line.privacy) is not None:
             ping = replace(ping, not_before=time.time() + drawn_delay(privacy))
+        if self.protection is not None and not self.keeps_state:
+            # Its noise follows from the ledger, so that a client that is killed here makes the same ping.
+            self.folder.keep(ping)
+            self._count(ping)
+            return
+        self._count(ping)
         self.folder.keep(ping)
+
+    def _count(self, ping: Waiting) -> None:
+        """Write that a ping was decided, where that counts, and the state that its training has left."""
+        if not self.trains_once and self._consented is None:
+            return
+        times = None if self._consented is None else self.folder.progress.contributed + 1
+        times = times if self._private is None else self._contributions.times
+        self.folder.advance(self.folder.progress.after_training(ping.version, times))
+        if self.trains_once:
+            self._states.save_last()
 
     def seconds_until(self, ping: Waiting) -> float:
         """Return the seconds until a ping may be sent; at most the line's delay, whatever the clock says."""

@@ -311,13 +311,14 @@ class Ledger:
                 self._append(book, what="table", units=len(rows), marks=base64.b64encode(marks.tobytes()).decode())
         return hashlib.sha256(marks.tobytes()).hexdigest()
 
-    def charge(self, release: Release, known: int = NO_VERSION, most_lost: int = 2**31) -> Book:
+    def charge(self, release: Release, known: int = NO_VERSION, since: int = NO_VERSION, most: int = 2**31) -> Book:
         """Write a release before its noise is drawn; one that is there already is not charged again.
 
         Args:
             release: what is to be told.
             known: the newest version that the institution's folder says was answered.
-            most_lost: maximum number of versions to charge for what a restored ledger lacks.
+            since: the newest version that was answered before the rows were protected.
+            most: maximum number of versions to charge for what a restored ledger lacks.
 
         Raises:
             OtherWeights: the version was answered with other weights.
@@ -336,19 +337,17 @@ class Ledger:
                         "table or by other terms, and no version is answered twice"
                     )
                 return book
-            book = self._charge_lost(book, release, known, most_lost)
+            answered = max(book.answered(release.asker), since)
+            newest = max(known, release.version - 1 if book.may_lack(release.asker) else NO_VERSION)
+            if (lost := min(newest - answered, most)) > 0:
+                book = self._charge_lost(book, msgspec.structs.replace(release, version=newest), lost)
             if book.spent + release.cost > book.allowed * (1 + _ROUNDING):
                 raise BudgetEnded(ended(book))
             return self._append(book, what="release", release=release)
 
-    def _charge_lost(self, book: Book, release: Release, known: int, most: int) -> Book:
-        answered = book.answered(release.asker)
-        newest = max(known, release.version - 1 if book.may_lack(release.asker) else NO_VERSION)
-        lost = min(newest - answered, most)
-        if lost <= 0:
-            return book
-        asked = msgspec.structs.replace(release, version=newest, weights="", terms="", cost=0.0)
-        return self._append(book, what="lost", release=asked, cost=lost * release.cost, versions=lost)
+    def _charge_lost(self, book: Book, newest: Release, versions: int) -> Book:
+        asked = msgspec.structs.replace(newest, weights="", terms="", cost=0.0)
+        return self._append(book, what="lost", release=asked, cost=versions * newest.cost, versions=versions)
 
     def _refuse(self, book: Book, release: Release) -> None:
         if not any(each.what == "refused" and each.release == release for each in book.entries[-1000:]):

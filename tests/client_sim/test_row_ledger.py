@@ -206,7 +206,12 @@ def test_a_folder_that_knows_of_more_than_the_ledger_charges_it(ledger: Ledger) 
     ledger.charge(release(2))
     assert ledger.charge(release(7), known=5).spent == pytest.approx(0.01 * (1 + 3 + 1))
     assert ledger.charge(release(8), known=7).spent == pytest.approx(0.01 * (1 + 3 + 1 + 1))
-    assert ledger.charge(release(10**9), known=10**8, most_lost=10).spent == pytest.approx(0.01 * (6 + 10 + 1))
+    assert ledger.charge(release(10**9), known=10**8, most=10).spent == pytest.approx(0.01 * (6 + 10 + 1))
+
+
+def test_what_was_sent_before_there_was_protection_is_not_charged(ledger: Ledger) -> None:
+    assert ledger.charge(release(7), known=6, since=6).spent == pytest.approx(0.01)
+    assert ledger.charge(release(9), known=8, since=6).spent == pytest.approx(0.03)
 
 
 def test_a_lost_ledger_begins_with_what_a_person_says_was_spent(ledger: Ledger) -> None:
