@@ -32,7 +32,7 @@ VERSIONS = 50
 """Number of versions that a protected table is planned for unless its institution says otherwise."""
 
 EVALUATION = 0.2
-"""Share of the price of a version that its evaluation on held-out rows has."""
+"""Share of the price of a version that its evaluation has, where a person may have rows of both kinds."""
 
 
 LEAST_LEFT = 1e-3
@@ -70,7 +70,8 @@ def planned(member: Membership, book: Book, versions: int, person: str | None, *
         raise BudgetEnded(ended(book))
     line, (epsilon, delta) = member.line, book.budget
     left = book.left * (1 - 1e-9)
-    of_training = left * (1 - EVALUATION if holds_out else 1.0)
+    both = holds_out and person is not None  # a row is either learned from or held out, and pays for that alone
+    of_training, of_evaluation = (left * (1 - EVALUATION), left * EVALUATION) if both else (left, left)
     sums = sums_of(member)
     return replace(
         unprotected(member, versions),
@@ -78,7 +79,7 @@ def planned(member: Membership, book: Book, versions: int, person: str | None, *
         epsilon=epsilon,
         delta=delta,
         noise=noise_multiplier(of_training**0.5, versions * sums),
-        noise_evaluation=noise_multiplier((left * EVALUATION) ** 0.5, versions) if holds_out else 0.0,
+        noise_evaluation=noise_multiplier(of_evaluation**0.5, versions) if holds_out else 0.0,
         sums=sums,
         person=person,
         training=training_digest(line.training),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,7 @@ class Chosen:
         epsilon, delta, versions, person, ledger: None if they were not given.
         accepts: whether rows may be worked out.
         shows: whether nothing is sent.
-        holds_out: whether rows are held out.
+        held_out: share of the rows that are held out; None if none are.
         columns: the agreed columns, if any.
     """
 
@@ -43,8 +44,13 @@ class Chosen:
     ledger: Path | None
     accepts: bool
     shows: bool
-    holds_out: bool
+    held_out: float | None
     columns: AgreedColumns | None
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether rows are held out."""
+        return self.held_out is not None
 
     @property
     def says_so(self) -> bool:
@@ -63,6 +69,8 @@ class Deciding:
         about: the table.
         ledger: of the table; None without protection.
         table: digest of its rows, if they are protected.
+        division: digest of what divides the rows into those of the roles, which no person's are divided by; empty if
+            none are held out.
         persons: person of each row; None if rows are protected, or nothing is.
     """
 
@@ -71,6 +79,7 @@ class Deciding:
     about: consents.Table
     ledger: Ledger | None = None
     table: str = ""
+    division: str = ""
     persons: NDArray[np.intp] | None = None
 
     @property
@@ -108,7 +117,7 @@ class Deciding:
             return Decided(consent)
         own = rows.key if rows.key is not None else self.persons
         persons = None if self.persons is None or own is None else np.unique(own, return_inverse=True)[1]
-        return Decided(consent, Protection(self.ledger, consent, self.table, role, persons))
+        return Decided(consent, Protection(self.ledger, consent, self.table, role, self.division, persons))
 
 
 def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen) -> Deciding:
@@ -163,6 +172,8 @@ def _protected(
     delta = delta if chosen.delta is None else chosen.delta
     book = ledger.open(epsilon, delta, units)
     table = ledger.take_table(row_contents(chosen.data), write=not chosen.shows)
+    divided = chosen.holds_out and persons is None
+    division = _division(folder, rows, table, chosen) if divided else ""
     about = consents.Table(len(rows), rows.x.shape[1], None if persons is None else units)
     kept = before if before is not None and before.protected else None
     versions = chosen.versions or (kept.versions if kept is not None else None) or consents.VERSIONS
@@ -174,7 +185,7 @@ def _protected(
     ):
         now = msgspec.structs.replace(kept, **_asked(member))
         if consents.still_consents(kept, now) and bool(kept.noise_evaluation) >= chosen.holds_out:
-            return Deciding(kept, member, about, ledger, table, persons)
+            return Deciding(kept, member, about, ledger, table, division, persons)
         if not chosen.says_so and not chosen.shows:
             consents.check_decided(kept, now, has_trained=folder.has_trained)
     elif not chosen.says_so and not chosen.shows and kept is None:
@@ -185,7 +196,15 @@ def _protected(
     progress = folder.progress
     since = max(progress.version, progress.moved) if kept is None else kept.since
     now = msgspec.structs.replace(planned, begun=progress.contributed, since=since)
-    return Deciding(now, member, about, ledger, table, persons)
+    return Deciding(now, member, about, ledger, table, division, persons)
+
+
+def _division(folder: StateFolder, rows: Table, table: str, chosen: Chosen) -> str:
+    """Return a digest of the rows, their order, and the draw and the share by which some are held out."""
+    order = hashlib.sha256(b"\n".join(row_contents(chosen.data))).hexdigest()
+    classes = hashlib.sha256(rows.y.tobytes()).hexdigest()  # of each of which the share is held out
+    divides = f"{folder.seed} {chosen.held_out} {table} {order} {classes}"
+    return hashlib.sha256(divides.encode()).hexdigest()
 
 
 def _asked(member: Membership) -> dict[str, Any]:

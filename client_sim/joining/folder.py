@@ -109,8 +109,9 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def mu(self) -> float:
-        """μ of all versions together."""
-        each = self.cost + (self.cost_of_evaluation if self.noise_evaluation else 0.0)
+        """μ of all versions together, of a row or a person."""
+        evaluation = self.cost_of_evaluation if self.noise_evaluation else 0.0
+        each = max(self.cost, evaluation) if self.person is None else self.cost + evaluation
         return composed([each**0.5] * (self.versions or 0))
 
 

@@ -19,7 +19,7 @@ import hmac
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,6 +79,7 @@ class Release(Struct, frozen=True, kw_only=True):
         weights: SHA-256 of its weights.
         terms: digest of all else that decides what is told, such as the training, the noise and the table.
         cost: μ² of all sums that it needs.
+        division: digest of what divides the table's rows into those of the roles; empty if a row may be in both.
     """
 
     study: str
@@ -88,6 +89,7 @@ class Release(Struct, frozen=True, kw_only=True):
     weights: str
     terms: str
     cost: float
+    division: str = ""
 
     @property
     def asker(self) -> tuple[str, str, str]:
@@ -163,8 +165,8 @@ class Book:
 
     @cached_property
     def spent(self) -> float:
-        """μ² of all that was told, or may have been."""
-        return sum(_cost(entry) for entry in self.entries)
+        """μ² of all that was told of any row, or may have been."""
+        return _spent(self.entries)
 
     @property
     def left(self) -> float:
@@ -182,14 +184,14 @@ class Book:
 
     def by_study(self) -> tuple[Spent, ...]:
         """Return what was spent by study, in the order of their first release; "" is for what a person stated."""
-        costs: dict[str, float] = {}
-        versions: Counter[str] = Counter()
+        entries: dict[str, list[Entry]] = {}
         for entry in self.entries:
             if entry.what in ("release", "lost", "stated"):
-                study = entry.release.study if entry.release is not None else ""
-                costs[study] = costs.get(study, 0.0) + _cost(entry)
-                versions[study] += 1 if entry.what == "release" else entry.versions
-        return tuple(Spent(study, versions[study], cost) for study, cost in costs.items())
+                entries.setdefault(entry.release.study if entry.release is not None else "", []).append(entry)
+        return tuple(
+            Spent(study, sum(1 if each.what == "release" else each.versions for each in own), _spent(own))
+            for study, own in entries.items()
+        )
 
     def released(self, release: Release) -> Release | None:
         """Return what a version was answered with, if it was."""
@@ -243,8 +245,20 @@ _ROUNDING = 1e-9
 """Share by which sums of costs may be off by rounding."""
 
 
-def _cost(entry: Entry) -> float:
-    return entry.cost if entry.release is None or entry.what != "release" else entry.release.cost
+def _spent(entries: Iterable[Entry]) -> float:
+    """Return μ² of what entries tell of any one row: a division has it in one of the roles, and no entry in both."""
+    costs: dict[tuple[str, str], float] = {}
+    for entry in entries:
+        if entry.what not in ("release", "lost", "stated"):
+            continue
+        division = entry.release.division if entry.release is not None else ""
+        role = entry.release.role if entry.release is not None and division else ""
+        cost = entry.release.cost if entry.what == "release" and entry.release is not None else entry.cost
+        costs[division, role] = costs.get((division, role), 0.0) + cost
+    largest: dict[str, float] = {}
+    for (division, _), cost in costs.items():
+        largest[division] = max(largest.get(division, 0.0), cost)
+    return sum(largest.values())
 
 
 @dataclass(frozen=True)
@@ -341,7 +355,8 @@ class Ledger:
             newest = max(known, release.version - 1 if book.may_lack(release.asker) else NO_VERSION)
             if (lost := min(newest - answered, most)) > 0:
                 book = self._charge_lost(book, msgspec.structs.replace(release, version=newest), lost)
-            if book.spent + release.cost > book.allowed * (1 + _ROUNDING):
+            entry = Entry(number=0, before="", time="", what="release", release=release)
+            if _spent([*book.entries, entry]) > book.allowed * (1 + _ROUNDING):
                 raise BudgetEnded(ended(book))
             return self._append(book, what="release", release=release)
 

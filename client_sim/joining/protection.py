@@ -35,6 +35,7 @@ class Protection:
         consent: the price.
         table: digest of the whole table's rows.
         role: whether the client trains, or evaluates on held-out rows.
+        division: what divides the rows into those of the roles; empty if none are held out.
         persons: person of each of the client's rows; None if rows are protected.
     """
 
@@ -42,6 +43,7 @@ class Protection:
     consent: Consent
     table: str
     role: Role = "training"
+    division: str = ""
     persons: NDArray[np.intp] | None = None
 
     @property
@@ -86,6 +88,7 @@ class Protection:
             weights=hashlib.sha256(np.ascontiguousarray(weights, "<f8").tobytes()).hexdigest(),
             terms=hashlib.sha256(msgspec.json.encode(terms, order="deterministic")).hexdigest(),
             cost=self.cost,
+            division=self.division,
         )
 
 

@@ -410,7 +410,7 @@ def _institutions(
         ledger=options.ledger,
         accepts=options.accept_reconstruction,
         shows=options.show,
-        holds_out=share is not None,
+        held_out=share,
         columns=agreed,
     )
 

@@ -78,6 +78,16 @@ def test_charges_add_up_over_studies_roles_and_versions_until_the_budget_ends(le
     assert ledger.read().spent_epsilon <= EPSILON
 
 
+def test_rows_that_are_either_learned_from_or_held_out_pay_for_one_of_the_two(ledger: Ledger) -> None:
+    for version in range(3):
+        ledger.charge(release(version, cost=0.04, division="half"))
+        ledger.charge(release(version, cost=0.05, division="half", role="evaluation"))
+    assert ledger.read().spent == pytest.approx(0.15)
+    ledger.charge(release(0, cost=0.02, division="third", study="other"))  # another division may have a row elsewhere
+    ledger.charge(release(0, cost=0.01, study="plain"))
+    assert ledger.read().spent == pytest.approx(0.15 + 0.02 + 0.01)
+
+
 def test_a_budget_of_exactly_so_many_versions_has_so_many(ledger: Ledger) -> None:
     cost = ledger.read().allowed / 50
     for version in range(50):
