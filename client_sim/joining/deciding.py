@@ -84,7 +84,8 @@ class Deciding:
 
     @property
     def _book(self) -> Book | None:
-        return None if self.ledger is None else self.ledger.read()
+        consent = self.consent
+        return None if self.ledger is None else self.ledger.read().with_budget(consent.epsilon, consent.delta)
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
@@ -170,7 +171,11 @@ def _protected(
     epsilon, delta = ledger.read().budget if ledger.exists else (EPSILON, usual_delta(units))
     epsilon = epsilon if chosen.epsilon is None else chosen.epsilon
     delta = delta if chosen.delta is None else chosen.delta
-    book = ledger.open(epsilon, delta, units)
+    if chosen.shows:  # what is only looked at is no decision
+        book = ledger.read() if ledger.exists else ledger.open(EPSILON, usual_delta(units), units)
+        book = book.with_budget(epsilon, delta)
+    else:
+        book = ledger.open(epsilon, delta, units)
     table = ledger.take_table(row_contents(chosen.data), write=not chosen.shows)
     divided = chosen.holds_out and persons is None
     division = _division(folder, rows, table, chosen) if divided else ""

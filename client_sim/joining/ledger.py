@@ -178,6 +178,13 @@ class Book:
         """ε of all that was told, at the δ of the budget."""
         return epsilon_of(self.spent**0.5, self.budget[1])
 
+    def with_budget(self, epsilon: float, delta: float) -> Book:
+        """Return the same entries as they would be with another budget."""
+        if self.budget == (epsilon, delta):
+            return self
+        entry = Entry(number=len(self.entries), before="", time="", what="budget", epsilon=epsilon, delta=delta)
+        return Book((*self.entries, entry), self.last)
+
     def versions_left(self, cost: float) -> int:
         """Return for how many versions of this cost the budget still suffices."""
         return int(self.left * (1 + _ROUNDING) / cost) if cost > 0 else 0
