@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedping.client_sim.data.table import Target, table
+from fedping.client_sim.joining.answering import Noise, answer
+from fedping.client_sim.joining.consent import full_batch
 from fedping.client_sim.joining.protected import LARGEST_ERROR, LOSS, ProtectedRows, Uncharged, _counts
 from fedping.client_sim.learning.batch import Examples
 from fedping.client_sim.learning.models.k_means import KMeans
@@ -15,6 +18,7 @@ from fedping.client_sim.learning.models.logistic_regression import LogisticRegre
 from fedping.client_sim.learning.models.network import Network
 from fedping.protocol import row_privacy
 from fedping.protocol.row_privacy import UNIT
+from fedping.protocol.training import LocalSteps, OneGradient
 
 N, F = 60, 4
 
@@ -240,3 +244,18 @@ def test_the_audits_lower_bound_is_below_the_claim() -> None:
     assert gap - error <= 1 / z
     assert gap + error >= 0.9 / z / math.hypot(1, LOSS)
     assert row_privacy.epsilon_of(max(0.0, gap - error), 1e-3) <= row_privacy.epsilon_of(1 / z, 1e-3)
+
+
+@pytest.mark.parametrize("training", [OneGradient(), LocalSteps(epochs=3, batch=16, rate=0.1)], ids=str)
+def test_an_answer_is_that_of_the_training_and_needs_as_many_sums_as_it_has_steps(training: Any) -> None:
+    model = LogisticRegression(F)
+    x, w = np.random.default_rng(6).normal(size=(4000, F)) / 5, weights(model) / 10
+    rows = table(x, x[:, 0] > 0, target=Target("y", ("0", "1")))
+    key = np.array([7], np.uint64)
+    plain = answer(model, full_batch(training), rows, w, key)
+    protected = answer(model, training, rows, w, key, Noise(2.0, np.random.default_rng(5).bytes))
+    moved = 1.0 if isinstance(training, OneGradient) else 0.1 * math.sqrt(3)
+    sd = 2.0 * math.hypot(1, LOSS) / 4000 * moved
+    assert np.abs(protected.update - plain.update).max() < 5 * sd  # no row's gradient is as long as 1 here
+    assert np.linalg.norm(plain.update) > 20 * sd
+    assert protected.loss == pytest.approx(plain.loss, abs=5 * 2.0 * math.log(2) / LOSS / 4000)
