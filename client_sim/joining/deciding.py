@@ -33,6 +33,7 @@ class Chosen:
         accepts: whether rows may be worked out.
         shows: whether nothing is sent.
         held_out: share of the rows that are held out; None if none are.
+        a_day: maximum number of pings in 24 hours; None without a limit.
         columns: the agreed columns, if any.
     """
 
@@ -45,6 +46,7 @@ class Chosen:
     accepts: bool
     shows: bool
     held_out: float | None
+    a_day: int | None
     columns: AgreedColumns | None
 
     @property
@@ -72,6 +74,7 @@ class Deciding:
         division: digest of what divides the rows into those of the roles, which no person's are divided by; empty if
             none are held out.
         persons: person of each row; None if rows are protected, or nothing is.
+        a_day: maximum number of pings in 24 hours; None without a limit.
     """
 
     consent: Consent
@@ -81,6 +84,7 @@ class Deciding:
     table: str = ""
     division: str = ""
     persons: NDArray[np.intp] | None = None
+    a_day: int | None = None
 
     @property
     def _book(self) -> Book | None:
@@ -115,10 +119,10 @@ class Deciding:
         # pings of the past were of the client that trains
         consent = self.consent if role == "training" else msgspec.structs.replace(self.consent, begun=0)
         if self.ledger is None:
-            return Decided(consent)
+            return Decided(consent, a_day=self.a_day)
         own = rows.key if rows.key is not None else self.persons
         persons = None if self.persons is None or own is None else np.unique(own, return_inverse=True)[1]
-        return Decided(consent, Protection(self.ledger, consent, self.table, role, self.division, persons))
+        return Decided(consent, Protection(self.ledger, consent, self.table, role, self.division, persons), self.a_day)
 
 
 def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen) -> Deciding:
@@ -142,7 +146,7 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
             now = msgspec.structs.replace(now, begun=folder.progress.contributed)
         if not chosen.accepts:
             consents.check_decided(before, now, has_trained=folder.has_trained)
-        return Deciding(now, member, consents.Table(len(rows), rows.x.shape[1]))
+        return Deciding(now, member, consents.Table(len(rows), rows.x.shape[1]), a_day=chosen.a_day)
     weights = None if chosen.columns is None else chosen.columns.class_weights
     moments = chosen.columns is not None and chosen.columns.moments
     reason = consents.why_unprotectable(member, moments=moments, weights=weights)
@@ -190,7 +194,7 @@ def _protected(
     ):
         now = msgspec.structs.replace(kept, **_asked(member))
         if consents.still_consents(kept, now) and bool(kept.noise_evaluation) >= chosen.holds_out:
-            return Deciding(kept, member, about, ledger, table, division, persons)
+            return Deciding(kept, member, about, ledger, table, division, persons, chosen.a_day)
         if not chosen.says_so and not chosen.shows:
             consents.check_decided(kept, now, has_trained=folder.has_trained)
     elif not chosen.says_so and not chosen.shows and kept is None:
@@ -201,7 +205,7 @@ def _protected(
     progress = folder.progress
     since = max(progress.version, progress.moved) if kept is None else kept.since
     now = msgspec.structs.replace(planned, begun=progress.contributed, since=since)
-    return Deciding(now, member, about, ledger, table, division, persons)
+    return Deciding(now, member, about, ledger, table, division, persons, chosen.a_day)
 
 
 def _division(folder: StateFolder, rows: Table, table: str, chosen: Chosen) -> str:

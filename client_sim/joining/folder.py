@@ -223,6 +223,21 @@ class StateFolder:
         progress = self.progress
         return bool(progress.sent) or progress.moved >= 0 or self.waiting is not None
 
+    def posted_since(self, time: str) -> int:
+        """Return how many pings were posted since a time, ISO 8601 in UTC, whatever the answers."""
+        path = self.path / "sent.ndjson"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        recent: set[UUID] = set()
+        for line in reversed(lines):
+            try:
+                sent = msgspec.json.decode(line, type=Sent)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                continue  # of a process that was killed while it wrote
+            if sent.time < time:
+                break
+            recent.add(sent.document_id)
+        return len(recent)
+
     def begin(self, sent: Sent) -> None:
         """Log that the pending ping is about to be posted, unless the last line is about it."""
         self._log(sent)

@@ -70,7 +70,7 @@ from fedping.client_sim.privacy import SYSTEM, Chance, Contributed, system_seeds
 from fedping.client_sim.transport import Fetched, NotModified, Outcome, Transport, TransportError, Unavailable
 from fedping.protocol.draws import Keys
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.notation import utc_now
+from fedping.protocol.notation import time_at, utc_now
 from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, Ping
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.study import PublicLine, PublicStudy
@@ -81,6 +81,8 @@ NOT_ALLOWED = "403"
 
 LONGEST_PAUSE = 3600.0
 """Maximum pause that a server may ask for, in seconds."""
+
+SECONDS_A_DAY = 86_400.0
 
 NOTHING_DECIDED = Decided()
 
@@ -119,7 +121,7 @@ class Institution:
         decided: Decided = NOTHING_DECIDED,
     ) -> None:
         study, line = member.study, member.line
-        self.consent, self.protection = decided.consent, decided.protection
+        self.consent, self.protection, self._a_day = decided.consent, decided.protection, decided.a_day
         protection = self.protection
         training = line.training if protection is None else full_batch(line.training)
         check_work(training, len(table.rows), member.model, line.spec.m)
@@ -208,9 +210,21 @@ class Institution:
         return client.contributions is not None and client.progress.contributed >= client.contributions
 
     @property
+    def rests(self) -> bool:
+        """Whether it has posted as many pings in the last 24 hours as it may."""
+        if self._a_day is None:
+            return False
+        return self.folder.posted_since(time_at(1000 * (time.time() - SECONDS_A_DAY))) >= self._a_day
+
+    @property
     def _is_selected(self) -> bool:
-        """Whether it sends a ping of the version that it holds: by the line's participation, and by a private draw."""
+        """Whether it sends a ping of the version that it holds.
+
+        That is by its own limit a day, by the line's participation, and by a private draw.
+        """
         member, private = self.member, self._private
+        if self.rests:
+            return False
         if not sends_update(self.study.name, member.arm, self._participation, self.version, member.client_id):
             return False
         if private is None:

@@ -99,10 +99,12 @@ class Decided:
     Attributes:
         consent: what a person consented to; None if nobody was asked.
         protection: what protects the rows; None to send updates as they are.
+        a_day: maximum number of pings in 24 hours; None without a limit.
     """
 
     consent: Consent | None = None
     protection: Protection | None = None
+    a_day: int | None = None
 
 
 def unguarded(model: Model[Any]) -> Model[Any]:

@@ -109,6 +109,7 @@ class Options:
     epsilon: float | None
     delta: float | None
     versions: int | None
+    a_day: int | None
     person: str | None
     ledger: Path | None
     accept_reconstruction: bool
@@ -239,6 +240,7 @@ class _Join(click.Command):
     type=click.IntRange(1),
     help="Answer so many versions at most; the budget is spread over them.  [default: 50 if protected]",
 )
+@click.option("--a-day", type=click.IntRange(1), help="Post so many pings in 24 hours at most.  [default: any number]")
 @click.option("--person", metavar="COLUMN", help="Protect persons instead of rows; the column says whose a row is.")
 @click.option(
     "--ledger",
@@ -411,6 +413,7 @@ def _institutions(
         accepts=options.accept_reconstruction,
         shows=options.show,
         held_out=share,
+        a_day=options.a_day,
         columns=agreed,
     )
 
@@ -513,12 +516,18 @@ def _nothing_to_send(institution: Institution) -> str:
     """Return why no ping is sent of the version that an institution holds."""
     if institution.contributed_all:
         return _contributed_all(institution)
+    if institution.rests:
+        return _rest()
     progress = institution.folder.progress
     if institution.version <= progress.version:
         return f"the ping of version {institution.version} was accepted"
     if institution.trains_once and institution.version <= progress.moved:
         return f"version {institution.version} was trained, its ping was rejected, and there is no second one"
     return f"this institution was not drawn for version {institution.version}"
+
+
+def _rest() -> str:
+    return "as many pings were posted in the last 24 hours as --a-day allows"
 
 
 def _contributed_all(institution: Institution) -> str:
@@ -687,7 +696,7 @@ class Session:
                     click.echo(f"fedping: {_contributed_all(institution)}", err=True)
                     raise _Finished(0)
                 case Action.WAIT:
-                    return None, problem
+                    return None, _rest() if institution.rests else problem
 
     def _is_agreed(self, ping: Waiting) -> bool:
         if self._ask is None:

@@ -160,6 +160,26 @@ def test_no_more_versions_are_answered_than_were_consented_to(server: FaultyServ
         assert "as many as you consented to" in said
 
 
+@pytest.mark.parametrize("options", [["--versions", "9"], [OPEN]])
+def test_no_more_pings_are_posted_a_day_than_it_allows_also_refused_ones(
+    server: FaultyServer, join: Typed, options: list[str]
+) -> None:
+    join.once(server.url, *options, "--a-day", "2")
+    server.publish(1)
+    server.plan = lambda name, attempt: refusal(400, "loss: too large")
+    join.once(server.url, *options, "--a-day", "2", code=1)
+    server.publish(2)
+    said = join(server.url, "--yes", *options, "--a-day", "2", "--for", "1s", code=75)[1]
+    assert "as many pings were posted in the last 24 hours" in said
+    assert len(server.attempts) == 2
+    lines = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    old = [json.dumps({**line, "time": "2018" + line["time"][4:]}) for line in lines]
+    (join.state / "sent.ndjson").write_text("\n".join(old) + "\n")
+    server.plan = lambda name, attempt: LANDED
+    join.once(server.url, *options, "--a-day", "2")
+    assert len(server.attempts) == 3
+
+
 def test_an_ended_budget_ends_in_order_and_says_what_that_means(server: FaultyServer, join: Typed) -> None:
     join.once(server.url, "--versions", "1")
     server.publish(1)
