@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -180,9 +181,10 @@ def _protected(
         book = book.with_budget(epsilon, delta)
     else:
         book = ledger.open(epsilon, delta, units)
-    table = ledger.take_table(row_contents(chosen.data), write=not chosen.shows)
+    contents = row_contents(chosen.data)
+    table = ledger.take_table(contents, write=not chosen.shows)
     divided = chosen.holds_out and persons is None
-    division = _division(folder, rows, table, chosen) if divided else ""
+    division = _division(folder, rows, contents, chosen) if divided else ""
     about = consents.Table(len(rows), rows.x.shape[1], None if persons is None else units)
     kept = before if before is not None and before.protected else None
     versions = chosen.versions or (kept.versions if kept is not None else None) or consents.VERSIONS
@@ -208,11 +210,11 @@ def _protected(
     return Deciding(now, member, about, ledger, table, division, persons, chosen.a_day)
 
 
-def _division(folder: StateFolder, rows: Table, table: str, chosen: Chosen) -> str:
+def _division(folder: StateFolder, rows: Table, contents: Sequence[bytes], chosen: Chosen) -> str:
     """Return a digest of the rows, their order, and the draw and the share by which some are held out."""
-    order = hashlib.sha256(b"\n".join(row_contents(chosen.data))).hexdigest()
+    order = hashlib.sha256(b"".join(contents)).hexdigest()
     classes = hashlib.sha256(rows.y.tobytes()).hexdigest()  # of each of which the share is held out
-    divides = f"{folder.seed} {chosen.held_out} {table} {order} {classes}"
+    divides = f"{folder.seed} {chosen.held_out} {order} {classes}"
     return hashlib.sha256(divides.encode()).hexdigest()
 
 

@@ -25,6 +25,9 @@ from fedping.protocol import __version__
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.training import LocalSteps
 
+ROWS_AT_A_TIME = 2**14
+"""Maximum number of rows that are objects of Python at a time."""
+
 
 @dataclass(frozen=True)
 class Protection:
@@ -113,10 +116,12 @@ def unguarded(model: Model[Any]) -> Model[Any]:
 
 
 def row_contents(path: Path) -> Sequence[bytes]:
-    """Return the content of each row of a table's file, by which changes of it are noticed."""
-    read = read_arrow(path)
-    columns = [column.to_pylist() for column in read.columns]
-    return [repr(row).encode() for row in zip(*columns, strict=True)]
+    """Return a digest of each row of a table's file, by which changes of it are noticed; some rows at a time."""
+    digests: list[bytes] = []
+    for batch in read_arrow(path).to_batches(max_chunksize=ROWS_AT_A_TIME):
+        columns = [column.to_pylist() for column in batch.columns]
+        digests += (hashlib.sha256(repr(row).encode()).digest() for row in zip(*columns, strict=True))
+    return digests
 
 
 def persons_of(path: Path, column: str) -> NDArray[np.intp]:
