@@ -27,22 +27,22 @@ def least_noise(epsilon: float, delta: float) -> float:
         delta: δ, between 0 and 1.
     """
     high = 1.0
-    while _log_delta(epsilon, high) > math.log(delta):
+    while log_delta(epsilon, high) > math.log(delta):
         high *= 2
     low = high
-    while low > 2.0**-60 and _log_delta(epsilon, low) <= math.log(delta):
+    while low > 2.0**-60 and log_delta(epsilon, low) <= math.log(delta):
         low /= 2
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if _log_delta(epsilon, middle) > math.log(delta):
+        if log_delta(epsilon, middle) > math.log(delta):
             low = middle
         else:
             high = middle
     return high * (1 + 1e-12)  # by more than ln δ is off by rounding
 
 
-def _log_delta(epsilon: float, z: float) -> float:
-    """Return ln δ, or a little more."""
+def log_delta(epsilon: float, z: float) -> float:
+    """Return ln δ of noise of z times the sensitivity, for an ε of at least 0; or a little more."""
     larger, far = _log_phi(1 / (2 * z) - epsilon * z), _log_phi(-1 / (2 * z) - epsilon * z)
     if math.isinf(far):
         return larger

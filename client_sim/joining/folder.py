@@ -29,13 +29,16 @@ from uuid import UUID
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from fedping.client_sim.client import Progress
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.formats import with_format, without_format
 from fedping.protocol.links import Upload
 from fedping.protocol.local_files import make_folder, others_may_use, sync_folder, write_secret
+from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.privacy import Privacy
+from fedping.protocol.row_privacy import composed
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Arm
 from fedping.protocol.training import Training
@@ -63,16 +66,66 @@ class Asked(Struct, frozen=True, kw_only=True):
     privacy: Privacy | None
 
 
+class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an institution consented to.
+
+    Attributes:
+        protected: whether each row, or person, is protected; else whoever chooses the model may work rows out.
+        numbers: m of an update.
+        training: digest of the training.
+        versions: T, how many versions are answered at most; None without a limit.
+        epsilon: ε of the table.
+        delta: δ of the table.
+        noise: z of each sum of a training.
+        noise_evaluation: z of each sum on held-out rows; 0 if none are held out.
+        sums: number of sums of a training.
+        person: column that says whose a row is; None if rows are protected.
+        begun: number of pings before, which do not count among the versions.
+        since: newest version that was answered before the rows were protected; -1 for none.
+    """
+
+    protected: bool
+    numbers: int
+    training: str
+    versions: int | None = None
+    epsilon: float = 0.0
+    delta: float = 0.0
+    noise: float = 0.0
+    noise_evaluation: float = 0.0
+    sums: int = 0
+    person: str | None = None
+    begun: int = 0
+    since: int = NO_VERSION
+
+    @property
+    def cost(self) -> float:
+        """μ² of a training."""
+        return self.sums / self.noise**2
+
+    @property
+    def cost_of_evaluation(self) -> float:
+        """μ² of an evaluation on held-out rows."""
+        return 1 / self.noise_evaluation**2
+
+    @property
+    def mu(self) -> float:
+        """μ of all versions together, of a row or a person."""
+        evaluation = self.cost_of_evaluation if self.noise_evaluation else 0.0
+        each = max(self.cost, evaluation) if self.person is None else self.cost + evaluation
+        return composed([each**0.5] * (self.versions or 0))
+
+
 class Joined(Struct, frozen=True, kw_only=True):
     """The study, line and model of a folder, and the terms that were agreed to.
 
-    ``asked`` is None in folders of older programs.
+    ``asked`` is None in folders of older programs, and so is ``consent``, or of who only looked.
     """
 
     study: str
     line: str
     spec_digest: str
     asked: Asked | None = None
+    consent: Consent | None = None
 
     @property
     def place(self) -> tuple[str, str]:
@@ -145,6 +198,12 @@ class StateFolder:
         return self._read("progress.json", Progress) or Progress()
 
     @property
+    def consent(self) -> Consent | None:
+        """What was consented to; None if nothing was."""
+        joined = self._read("joined.json", Joined)
+        return None if joined is None else joined.consent
+
+    @property
     def waiting(self) -> Waiting | None:
         """The pending ping, if any. After a crash the file may still have an accepted one, which is ignored."""
         ping = self._read("waiting.json", Waiting)
@@ -163,6 +222,21 @@ class StateFolder:
         """Whether a ping of its rows was accepted or waits, or a state of the training is kept."""
         progress = self.progress
         return bool(progress.sent) or progress.moved >= 0 or self.waiting is not None
+
+    def posted_since(self, time: str) -> int:
+        """Return how many pings were posted since a time, ISO 8601 in UTC, whatever the answers."""
+        path = self.path / "sent.ndjson"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        recent: set[UUID] = set()
+        for line in reversed(lines):
+            try:
+                sent = msgspec.json.decode(line, type=Sent)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                continue  # of a process that was killed while it wrote
+            if sent.time < time:
+                break
+            recent.add(sent.document_id)
+        return len(recent)
 
     def begin(self, sent: Sent) -> None:
         """Log that the pending ping is about to be posted, unless the last line is about it."""
@@ -204,6 +278,12 @@ class StateFolder:
     def agree(self, joined: Joined) -> None:
         """Write the terms that are agreed to."""
         self._write("joined.json", joined)
+
+    def keep_consent(self, consent: Consent) -> None:
+        """Write what was consented to, in a folder that belongs to a study."""
+        before = self._read("joined.json", Joined)
+        assert before is not None, "the folder belongs to a study"
+        self._write("joined.json", replace(before, consent=consent))
 
     def _log(self, sent: Sent) -> None:
         path = self.path / "sent.ndjson"

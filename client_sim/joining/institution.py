@@ -46,9 +46,12 @@ from fedping.client_sim.fleet.learning_round import LearningRound
 from fedping.client_sim.fleet.members import FleetSettings, Members
 from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.fleet.roster import Roster
+from fedping.client_sim.joining.consent import full_batch
 from fedping.client_sim.joining.examples import OwnTable
 from fedping.client_sim.joining.folder import UNANSWERED, Joined, Sent, StateFolder, Waiting
 from fedping.client_sim.joining.holding_out import confusion
+from fedping.client_sim.joining.protected import ProtectedRows
+from fedping.client_sim.joining.protection import Decided
 from fedping.client_sim.joining.terms import (
     Membership,
     StudyChanged,
@@ -61,12 +64,13 @@ from fedping.client_sim.joining.terms import (
     requested_terms,
 )
 from fedping.client_sim.learning.algorithm import State
+from fedping.client_sim.learning.blas import one_thread
 from fedping.client_sim.learning.states import ClientStates, StatesOf
 from fedping.client_sim.privacy import SYSTEM, Chance, Contributed, system_seeds
 from fedping.client_sim.transport import Fetched, NotModified, Outcome, Transport, TransportError, Unavailable
 from fedping.protocol.draws import Keys
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.notation import utc_now
+from fedping.protocol.notation import time_at, utc_now
 from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, Ping
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.study import PublicLine, PublicStudy
@@ -77,6 +81,10 @@ NOT_ALLOWED = "403"
 
 LONGEST_PAUSE = 3600.0
 """Maximum pause that a server may ask for, in seconds."""
+
+SECONDS_A_DAY = 86_400.0
+
+NOTHING_DECIDED = Decided()
 
 _ME = np.zeros(1, np.int64)
 """The only client of its roster."""
@@ -92,6 +100,7 @@ class Institution:
         table: its rows.
         states_of: where a training keeps state with its client.
         ticket: the product's ticket for the client, in a study that asks for one.
+        decided: whether the rows are protected.
 
     Raises:
         InvalidSettings: the line has an upload link that clients don't have, or asks for too much work; or the folder
@@ -109,12 +118,20 @@ class Institution:
         table: OwnTable,
         states_of: StatesOf,
         ticket: str | None = None,
+        decided: Decided = NOTHING_DECIDED,
     ) -> None:
         study, line = member.study, member.line
-        check_work(line.training, len(table.rows), member.model, line.spec.m)
-        check_rows(member, table.weight)
+        self.consent, self.protection, self._a_day = decided.consent, decided.protection, decided.a_day
+        protection = self.protection
+        training = line.training if protection is None else full_batch(line.training)
+        check_work(training, len(table.rows), member.model, line.spec.m)
+        if protection is None:
+            check_rows(member, table.weight)
         self._joined = Joined(
-            study=study.name, line=line.name, spec_digest=line.spec.digest, asked=requested_terms(member)
+            study=study.name,
+            line=line.name,
+            spec_digest=line.spec.digest,
+            asked=requested_terms(member),
         )
         self.changes = changed_terms(folder.belongs_to(self._joined), self._joined)
         self.study, self.member, self.folder, self.table = study, member, folder, table
@@ -125,11 +142,12 @@ class Institution:
         self._roster = Roster(study, 1, folder.seed)
         # The others' lines don't concern it, and may have parts that it doesn't. Whether it takes part in a version is
         # decided by `client`.
-        alone = replace(study, lines=(replace(line, participation=1.0),))
+        alone = replace(study, lines=(replace(line, participation=1.0, training=training),))
         self._cache = VersionCache(alone)
         connection = Connection(transport=self._transport, study=study.name, random=Random(folder.seed))
         self._fetcher = Fetcher(connection, self._roster, self._cache, together=True)
         self._outbox = Outbox(connection, Backoff())
+        self._model = member.model if protection is None else protection.model(member)
         states, self.keeps_state = states_in(study.name, line, member.arm, member.model, folder.seed, states_of)
         self._states, self._contributions = _UnsavedStates(states), _Contributions(folder)
         self._private: PrivatePings | None = None
@@ -145,7 +163,7 @@ class Institution:
             states={member.arm.name: self._states},
             private=self._private,
         )
-        self._round = LearningRound(members, {line.name: member.model}, lambda spec, model: table)
+        self._round = LearningRound(members, {line.name: self._model}, lambda spec, model: table)
 
     @property
     def version(self) -> int:
@@ -154,8 +172,11 @@ class Institution:
 
     @property
     def trains_once(self) -> bool:
-        """Whether a version gets one ping, whatever the server answers: a state moves, or a contribution counts."""
-        return self.keeps_state or self._private is not None
+        """Whether a version gets one ping, whatever the server answers.
+
+        It does where a state moves, a contribution counts, or noise was drawn.
+        """
+        return self.keeps_state or self._private is not None or self.protection is not None
 
     @property
     def client(self) -> Client:
@@ -168,8 +189,14 @@ class Institution:
             has_fetched=self._has_fetched,
             trains_once=self.trains_once,
             is_selected=self._is_selected,
-            contributions=None if privacy is None else privacy.contributions,
+            contributions=self._consented if privacy is None else privacy.contributions,
         )
+
+    @property
+    def _consented(self) -> int | None:
+        """Maximum number of pings that was consented to; None without a limit."""
+        consent = self.consent
+        return None if consent is None or consent.versions is None else consent.begun + consent.versions
 
     @property
     def has_new(self) -> bool:
@@ -183,9 +210,21 @@ class Institution:
         return client.contributions is not None and client.progress.contributed >= client.contributions
 
     @property
+    def rests(self) -> bool:
+        """Whether it has posted as many pings in the last 24 hours as it may."""
+        if self._a_day is None:
+            return False
+        return self.folder.posted_since(time_at(1000 * (time.time() - SECONDS_A_DAY))) >= self._a_day
+
+    @property
     def _is_selected(self) -> bool:
-        """Whether it sends a ping of the version that it holds: by the line's participation, and by a private draw."""
+        """Whether it sends a ping of the version that it holds.
+
+        That is by its own limit a day, by the line's participation, and by a private draw.
+        """
         member, private = self.member, self._private
+        if self.rests:
+            return False
         if not sends_update(self.study.name, member.arm, self._participation, self.version, member.client_id):
             return False
         if private is None:
@@ -203,7 +242,7 @@ class Institution:
 
     def agree(self) -> None:
         """Agree to the study's terms of now."""
-        self.folder.agree(self._joined)
+        self.folder.agree(replace(self._joined, consent=self.consent))
         self.changes = ()
 
     async def fetch(self) -> str | None:
@@ -240,17 +279,50 @@ class Institution:
         self._participation = next(line.participation for line in study.lines if line.name == self.member.line.name)
         return study
 
-    def train(self) -> Waiting:
-        """Train on the version that is held, and return the ping; nothing is written yet."""
-        ((ping,),) = [pings for pings, _ in self._round.pings(_ME, self.version) if pings]
+    def train(self, *, charge: bool = True) -> Waiting:
+        """Train on the version that is held, and return the ping, which is not written yet.
+
+        Args:
+            charge: whether the ledger is charged before noise is drawn; not for a ping that is only looked at.
+
+        Raises:
+            AlreadyAnswered: the version was answered from another table, or by other terms.
+            BudgetEnded: the table's budget is spent.
+            OtherWeights: the version has other weights than when it was answered.
+        """
+        self._begin_release(charge)
+        with one_thread():  # or the last digits of a sum would not be the same each time
+            ((ping,),) = [pings for pings, _ in self._round.pings(_ME, self.version) if pings]
         body = self._with_confusion(ping.body) if self.table.held_out else ping.body
         waiting = Waiting(version=self.version, document_id=ping.document_id, body=Raw(body))
         describe(waiting)
         return waiting
 
+    def _begin_release(self, charge: bool) -> None:
+        """Charge the ledger for a ping of the version that is held, and have its noise ready."""
+        protection, model = self.protection, self._model
+        if protection is None or not isinstance(model, ProtectedRows):
+            return
+        weights = self._cache.weights(self.member.line.name, self.version)
+        release, progress = protection.release(self.member, self.version, weights), self.folder.progress
+        if charge:
+            known = max(progress.version, progress.moved)
+            consent = protection.consent
+            book = protection.ledger.charge(release, known, consent.since, consent.versions or 0)
+        else:
+            book = protection.ledger.read()
+        model.begin(book.bits(release), protection.sums)
+
+    def skip(self) -> None:
+        """Leave out the version that is held, which was answered from another table."""
+        self.folder.advance(self.folder.progress.after_training(self.version))
+
     def _with_confusion(self, body: bytes) -> bytes:
         weights = self._cache.weights(self.member.line.name, self.version)
-        counts = confusion(self.member.model, weights, of_one(self.table.rows).batch(_ME))
+        protected = self._model if isinstance(self._model, ProtectedRows) else None
+        counts = (
+            protected.cells if protected else confusion(self.member.model, weights, of_one(self.table.rows).batch(_ME))
+        )
         if counts is None:
             return body
         ping: Ping = msgspec.json.decode(body, type=MODEL_UPDATE.ping)
@@ -261,13 +333,25 @@ class Institution:
         """Write a ping of :meth:`train`, and the state that it leaves, so that it can be posted."""
         # The moved state or the contribution comes first: a client that is killed here goes on with the next version,
         # as in a fleet. Two pings of one version, with two draws of noise, would reveal more than a private line may.
-        if self.trains_once:
-            times = None if self._private is None else self._contributions.times
-            self.folder.advance(self.folder.progress.after_training(ping.version, times))
-            self._states.save_last()
         if (privacy := self.member.line.privacy) is not None:
             ping = replace(ping, not_before=time.time() + drawn_delay(privacy))
+        if self.protection is not None and not self.keeps_state:
+            # Its noise follows from the ledger, so that a client that is killed here makes the same ping.
+            self.folder.keep(ping)
+            self._count(ping)
+            return
+        self._count(ping)
         self.folder.keep(ping)
+
+    def _count(self, ping: Waiting) -> None:
+        """Write that a ping was decided, where that counts, and the state that its training has left."""
+        if not self.trains_once and self._consented is None:
+            return
+        times = None if self._consented is None else self.folder.progress.contributed + 1
+        times = times if self._private is None else self._contributions.times
+        self.folder.advance(self.folder.progress.after_training(ping.version, times))
+        if self.trains_once:
+            self._states.save_last()
 
     def seconds_until(self, ping: Waiting) -> float:
         """Return the seconds until a ping may be sent; at most the line's delay, whatever the clock says."""

@@ -28,8 +28,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedping.experiments.privacy.composition import Guarantee
+from fedping.protocol.discrete_gaussian import Integers, discrete_gaussian
 from fedping.server_jobs.privacy.gaussian import NoGuarantee, mu_of, textbook_noise
-from fedping.server_jobs.privacy.noise import Integers, checked_sigma, discrete_gaussian
+from fedping.server_jobs.privacy.noise import checked_sigma
 
 T = TypeVar("T")
 

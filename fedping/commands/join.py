@@ -24,6 +24,7 @@ from fedping.terminal import status
 
 if TYPE_CHECKING:
     from fedping.client_sim.data.table import Table
+    from fedping.client_sim.joining.deciding import Deciding
     from fedping.client_sim.joining.folder import StateFolder, Waiting
     from fedping.client_sim.joining.institution import Institution
     from fedping.client_sim.learning.states import StatesOf
@@ -105,8 +106,21 @@ class Options:
     ticket: Path | None
     held_out_ticket: Path | None
     as_json: bool
+    epsilon: float | None
+    delta: float | None
+    versions: int | None
+    a_day: int | None
+    person: str | None
+    ledger: Path | None
+    accept_reconstruction: bool
 
     def __post_init__(self) -> None:
+        protects = (self.epsilon, self.delta, self.person, self.ledger)
+        if self.accept_reconstruction and any(option is not None for option in protects):
+            raise click.UsageError(
+                "--accept-reconstruction goes without protection, which --epsilon, --delta, --person and --ledger are "
+                "about; give one or the other"
+            )
         for name in ("yes", "agree"):
             if self.show and getattr(self, name):
                 raise click.UsageError(f"use either --show or --{name}, not both")
@@ -154,7 +168,21 @@ class TimedRunner:
             request.close()  # where a signal came before it began
 
 
-@click.command()
+class _Join(click.Command):
+    """`fedping join`, and `fedping join ledger`, which is about a table and no study."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Return the context of the one or the other."""
+        if args[:1] != ["ledger"]:
+            return super().make_context(info_name, args, parent, **extra)
+        from fedping.commands.join_ledger import ledger
+
+        return ledger.make_context(f"{info_name} ledger", args[1:], parent, **extra)
+
+
+@click.command(cls=_Join)
 @click.argument("url")
 @click.argument("study")
 @click.option(
@@ -197,6 +225,33 @@ class TimedRunner:
     type=LocalPath(dir_okay=False),
     help="The same for the client id that reports on the rows of --hold-out.",
 )
+@click.option(
+    "--epsilon",
+    type=click.FloatRange(0.01, 100),
+    help="Protect each row of the table by so much, over all studies together.  [default: 3, or that of the ledger]",
+)
+@click.option(
+    "--delta",
+    type=click.FloatRange(1e-12, 0.5, max_open=True),
+    help="Chance that the protection does not hold.  [default: n^-1.1 of n rows]",
+)
+@click.option(
+    "--versions",
+    type=click.IntRange(1),
+    help="Answer so many versions at most; the budget is spread over them.  [default: 50 if protected]",
+)
+@click.option("--a-day", type=click.IntRange(1), help="Post so many pings in 24 hours at most.  [default: any number]")
+@click.option("--person", metavar="COLUMN", help="Protect persons instead of rows; the column says whose a row is.")
+@click.option(
+    "--ledger",
+    type=LocalPath(dir_okay=False),
+    help="The table's ledger, if the table has another name than before.  [default: DATA.ledger]",
+)
+@click.option(
+    "--accept-reconstruction",
+    is_flag=True,
+    help="Send updates without protection, from which rows of your table can be worked out.",
+)
 @json_option
 def join(url: str, study: str, **options: Any) -> int:
     """Take part in STUDY, served by the ingest at URL, with your own table.
@@ -204,11 +259,14 @@ def join(url: str, study: str, **options: Any) -> int:
     Fetches the model, trains it on your rows, shows what it would send, asks, and posts it: an update, its loss and its
     number of rows. Then it waits for the next version. The rows never leave this machine.
 
+    Each row is protected by noise, which the ledger of the table accounts for: 'fedping join ledger' shows it.
+
     Safe to stop, to kill and to run again: with the same --state it continues, and nothing is counted twice. Exits with
     0 if all was done, or the study has ended; with 75 if the time of --for was over before a ping was accepted, or
     before --rounds; with 130 or 143 if SIGINT or SIGTERM ended it.
     """
     from fedping.client_sim.joining.holding_out import keep_share
+    from fedping.client_sim.joining.ledger import BudgetEnded
     from fedping.client_sim.joining.terms import REVEALS
     from fedping.client_sim.transport import StudyEnded
     from fedping.server_jobs.shutdown import EndedBySignal, TimedOut, ended_by_signals
@@ -221,10 +279,15 @@ def join(url: str, study: str, **options: Any) -> int:
             _warn_of_listeners(url)
             files.callback(lambda: runner.run(transport.close()))
             timed = TimedRunner(runner, pace)
-            institutions = _institutions(transport, timed, files, study, chosen)
+            institutions, decided = _institutions(transport, timed, files, study, chosen)
             if not chosen.show:
                 keep_share(institutions[-1].folder, chosen.hold_out or 0.0)
-            log.tell(f"warning: {REVEALS}", "warning")
+            if decided.consent.protected:
+                log.tell(f"protected: {decided.sentences[-1]}", "info")
+            else:
+                log.tell(f"warning: {REVEALS}", "warning")
+                for sentence in decided.sentences:
+                    log.tell(f"warning: {sentence}", "warning")
             for institution in institutions:
                 log.tell(_introduction(institution, chosen.data), "info", before="")
                 _tell_promises(institution)
@@ -235,8 +298,8 @@ def join(url: str, study: str, **options: Any) -> int:
                     _show(timed, institution)
                 return 0
             ask = _make_prompt(chosen.as_json) if not chosen.yes else None
-            return Session(timed, institutions, ask, chosen.as_json).resume()
-    except StudyEnded as over:
+            return Session(timed, institutions, ask, decided if chosen.as_json else None).resume()
+    except (StudyEnded, BudgetEnded) as over:
         click.echo(f"fedping: {over}", err=True)
         return 0
     except _TimeOver as error:
@@ -309,9 +372,13 @@ def _check_terms(institution: Institution, options: Options) -> None:
 
 def _institutions(
     transport: Transport, timed: TimedRunner, files: ExitStack, name: str, options: Options
-) -> tuple[Institution, ...]:
-    """Return the client that trains, after the one that evaluates on held-out rows, if any are held out."""
+) -> tuple[tuple[Institution, ...], Deciding]:
+    """Return the client that trains, after the one that evaluates on held-out rows, if any; and what is consented to.
+
+    With --show, nothing is consented to yet.
+    """
     from fedping.client_sim.joining.columns import read_columns
+    from fedping.client_sim.joining.deciding import Chosen, decide
     from fedping.client_sim.joining.examples import OwnTable, read_examples, wanted_by
     from fedping.client_sim.joining.folder import any_seed, open_folder
     from fedping.client_sim.joining.holding_out import (
@@ -336,18 +403,39 @@ def _institutions(
     needed = wanted_by(member.model, f"the model '{member.line.spec.model}' of line '{member.line.name}'")
     rows = read_examples(options.data, options.label, agreed, needed)
     weights = None if agreed is None else agreed.class_weights
+    chosen = Chosen(
+        data=options.data,
+        epsilon=options.epsilon,
+        delta=options.delta,
+        versions=options.versions,
+        person=options.person,
+        ledger=options.ledger,
+        accepts=options.accept_reconstruction,
+        shows=options.show,
+        held_out=share,
+        a_day=options.a_day,
+        columns=agreed,
+    )
+
+    def begun(decided: Deciding, *institutions: Institution) -> tuple[tuple[Institution, ...], Deciding]:
+        if not options.show:
+            decided.keep(folder)
+        return institutions, decided
+
     if share is None:
-        states = _states_in(folder, files)
-        alone = Institution(transport, member, folder, OwnTable(rows, weights), states, tickets[0])
         check_same_share(folder, 0.0)
-        return (alone,)
+        states, decided = _states_in(folder, files), decide(member, folder, rows, chosen)
+        table = OwnTable(decided.without_persons(rows), weights)
+        own = decided.of_client(rows)
+        return begun(decided, Institution(transport, member, folder, table, states, tickets[0], own))
     if not member.arm.submits:
         raise InvalidSettings(
             f"the client in {state} is in arm '{member.arm.name}', which does not train, so it can't hold rows out; "
             "give another folder with --state, which makes another client"
         )
     check_same_share(folder, share)
-    learned, held_out = divided(rows, share, folder.seed)
+    decided = decide(member, folder, rows, chosen)
+    learned, held_out = divided(decided.with_persons(rows), share, folder.seed)
     evaluating = in_arm(study, lambda arm: evaluates(arm) and arm.line == member.line.name)
     inner = files.enter_context(open_folder(state / HELD_OUT, evaluating))
     evaluator = membership(study, inner.seed)
@@ -356,9 +444,12 @@ def _institutions(
             f"the client in {inner.path} is now in another arm; delete the folder, and it is created again"
         )
     states, inner_states = _states_in(folder, files), _states_in(inner, files)
-    return (
-        Institution(transport, evaluator, inner, OwnTable(held_out, held_out=True), inner_states, tickets[1]),
-        Institution(transport, member, folder, OwnTable(learned, weights), states, tickets[0]),
+    tested, trained = decided.of_client(held_out, "evaluation"), decided.of_client(learned)
+    held_out, learned = decided.without_persons(held_out), decided.without_persons(learned)
+    return begun(
+        decided,
+        Institution(transport, evaluator, inner, OwnTable(held_out, held_out=True), inner_states, tickets[1], tested),
+        Institution(transport, member, folder, OwnTable(learned, weights), states, tickets[0], trained),
     )
 
 
@@ -416,7 +507,7 @@ def _show(timed: TimedRunner, institution: Institution) -> None:
         if not institution.has_new:
             click.echo(f"nothing would be sent: {problem or _nothing_to_send(institution)}", err=True)
             return
-        ping = _train(institution, timed.pace)
+        ping = _train(institution, timed.pace, charge=False)
     click.echo(_summary(ping), err=True)
     click.echo(bytes(ping.body).decode())
 
@@ -425,6 +516,8 @@ def _nothing_to_send(institution: Institution) -> str:
     """Return why no ping is sent of the version that an institution holds."""
     if institution.contributed_all:
         return _contributed_all(institution)
+    if institution.rests:
+        return _rest()
     progress = institution.folder.progress
     if institution.version <= progress.version:
         return f"the ping of version {institution.version} was accepted"
@@ -433,14 +526,23 @@ def _nothing_to_send(institution: Institution) -> str:
     return f"this institution was not drawn for version {institution.version}"
 
 
+def _rest() -> str:
+    return "as many pings were posted in the last 24 hours as --a-day allows"
+
+
 def _contributed_all(institution: Institution) -> str:
     times = institution.folder.progress.contributed
+    if institution.member.line.privacy is None:
+        return (
+            f"this institution has answered {times:,} versions, as many as you consented to; give another --versions "
+            "to go on"
+        )
     return f"this institution has contributed {times:,} times, the maximum that the study promises"
 
 
-def _train(institution: Institution, pace: Pace) -> Waiting:
+def _train(institution: Institution, pace: Pace, *, charge: bool = True) -> Waiting:
     with status(f"training on version {institution.version}"), pace.limited():
-        return institution.train()
+        return institution.train(charge=charge)
 
 
 def _summary(ping: Waiting) -> str:
@@ -500,7 +602,7 @@ class Session:
         timed: runs their requests.
         institutions: the clients.
         ask: asks a person whether to send a ping; None sends without asking.
-        as_json: whether reports are JSON.
+        told: what was consented to, for reports in JSON; None for lines.
     """
 
     def __init__(
@@ -508,12 +610,12 @@ class Session:
         timed: TimedRunner,
         institutions: tuple[Institution, ...],
         ask: Callable[[Waiting], str] | None,
-        as_json: bool,
+        told: Deciding | None,
     ) -> None:
         from fedping.client_sim.client import Backoff
 
         self._timed, self._pace, self._institutions = timed, timed.pace, institutions
-        self._ask, self._as_json = ask, as_json
+        self._ask, self._told = ask, told
         self._rounds, self._accepted, self._failures, self._waits = 0, 0, 0, 0
         self._last_explanation = ""
         every = self._pace.every
@@ -568,6 +670,7 @@ class Session:
         If there is none, return None, and why no version was available, if so.
         """
         from fedping.client_sim.client import Action
+        from fedping.client_sim.joining.ledger import AlreadyAnswered
 
         problem: str | None = None
         institution.begin_turn()
@@ -579,7 +682,12 @@ class Session:
                     problem = self._timed.run(institution.fetch())
                 case Action.TRAIN:
                     self._explain(problem)
-                    ping = _train(institution, self._pace)
+                    try:
+                        ping = _train(institution, self._pace)
+                    except AlreadyAnswered as error:
+                        log.tell(f"warning: {error}", "warning")
+                        institution.skip()
+                        continue
                     if not self._is_agreed(ping):
                         click.echo("nothing was sent", err=True)
                         raise _Finished(0)
@@ -588,7 +696,7 @@ class Session:
                     click.echo(f"fedping: {_contributed_all(institution)}", err=True)
                     raise _Finished(0)
                 case Action.WAIT:
-                    return None, problem
+                    return None, _rest() if institution.rests else problem
 
     def _is_agreed(self, ping: Waiting) -> bool:
         if self._ask is None:
@@ -628,7 +736,7 @@ class Session:
         return True
 
     def _report(self, ping: Waiting, outcome: Outcome) -> None:
-        if not self._as_json:
+        if self._told is None:
             click.echo(f"{_summary(ping)}: {outcome.delivery.value}")
             return
         import msgspec
@@ -636,8 +744,9 @@ class Session:
         from fedping.client_sim.joining.institution import describe
         from fedping.client_sim.joining.terms import REVEALS
 
-        answer = {"outcome": outcome.delivery.value, "reason": outcome.reason, "warning": REVEALS}
-        row = {**msgspec.to_builtins(describe(ping)), **answer}
+        answer = {"outcome": outcome.delivery.value, "reason": outcome.reason}
+        warning = {} if self._told.consent.protected else {"warning": REVEALS}
+        row = {**msgspec.to_builtins(describe(ping)), **answer, **warning, "consent": self._told.facts}
         click.echo(msgspec.json.encode(row).decode())
 
     def _explain(self, problem: str | None, awaited: str = "") -> None:

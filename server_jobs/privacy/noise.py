@@ -12,31 +12,19 @@ Source: Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Pri
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
-from fractions import Fraction
-from typing import Protocol, TypeAlias, final
+from typing import Protocol, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedping.protocol.discrete_gaussian import Integers, discrete_gaussian
 from fedping.server_jobs.privacy.gaussian import NoGuarantee
-
-Bits: TypeAlias = Callable[[int], bytes]
-"""Returns a number of random bytes."""
-Integers: TypeAlias = NDArray[np.int64]
 
 BY_OPENDP = 10_000
 """Maximum coordinates that OpenDP draws, in 0.8 s; a million would take it a minute."""
 
 _LARGEST_SIGMA = 2.0**40
-_AT_A_TIME = 1 << 17
-"""Coordinates drawn at a time, which keeps memory below 20 MB."""
-_UNSURE = 2.0**-46
-"""Ten times the maximum error of a probability that is computed in doubles here."""
 
 
 class Noise(Protocol):
@@ -89,70 +77,6 @@ def _by_opendp(sigma: float, d: int) -> Integers:
     enable_features("contrib")  # for mechanisms that OpenDP's committee has not yet proven line by line
     add = make_gaussian(vector_domain(atom_domain(T="i64")), l2_distance(T="i64"), scale=float(sigma))
     return np.array(add([0] * d), np.int64)
-
-
-def discrete_gaussian(bits: Bits, sigma: float, d: int) -> Integers:
-    """Return d discrete Gaussians from a source of random bytes, shape (d,), vectorised and exact.
-
-    Two-sided geometric numbers are proposed and accepted by algorithm 3 of Canonne, Kamath and Steinke. Each coin
-    compares 64 random bits with a probability in doubles. If they are too close, once in 2^45 coins, 192 more bits and
-    80 decimals decide.
-
-    Args:
-        bits: the source.
-        sigma: σ, from 1 to 2^40.
-        d: the number of coordinates.
-    """
-    parts, count = [np.zeros(0, np.int64)], 0
-    while count < d:
-        proposed = min(3 * (d - count) + 32, _AT_A_TIME)
-        parts.append(_accepted(bits, sigma, proposed)[: d - count])
-        count += len(parts[-1])
-    return np.concatenate(parts)
-
-
-def _accepted(bits: Bits, sigma: float, n: int) -> Integers:
-    """Return those of n proposals that are accepted, which is about 45 % of them."""
-    t = math.floor(sigma) + 1
-    size = _two_sided(bits, t, n)
-    variance = Fraction(sigma) ** 2
-    centre = variance / t
-    below = (np.abs(size) - float(centre)) / sigma
-    return size[_coins(bits, below * below / 2, lambda i: (abs(int(size[i])) - centre) ** 2 / (2 * variance))]
-
-
-def _two_sided(bits: Bits, t: int, n: int) -> Integers:
-    """Return at most n numbers y of probability ∝ exp(-|y|/t)."""
-    words = _words(bits, n)
-    rest = (words[words < (1 << 64) // t * t] % np.uint64(t)).astype(np.int64)
-    rest = rest[_coins(bits, rest / t, lambda i: Fraction(int(rest[i]), t))]
-    times, going = np.zeros(len(rest), np.int64), np.arange(len(rest))
-    while len(going):
-        going = going[_coins(bits, np.ones(len(going)), lambda _: Fraction(1))]
-        times[going] += 1
-    size: Integers = rest + t * times
-    negative = _words(bits, len(size)) >> np.uint64(63) == 1
-    size[negative] *= -1
-    accepted: Integers = size[~negative | (size != 0)]
-    return accepted
-
-
-def _coins(bits: Bits, x: NDArray[np.float64], exactly: Callable[[int], Fraction]) -> NDArray[np.bool_]:
-    """Return coins that are true with probability exp(-x), shape (n,); ``exactly`` returns one of x as a fraction."""
-    words = _words(bits, len(x))
-    above = words * 2.0**-64 - np.exp(-x)
-    coins: NDArray[np.bool_] = above < 0
-    for i in np.flatnonzero(np.abs(above) < _UNSURE):
-        more = int.from_bytes(bits(24), "little")
-        with localcontext(prec=100):
-            exponent = exactly(int(i))
-            probability = (-Decimal(exponent.numerator) / Decimal(exponent.denominator)).exp()
-            coins[i] = Decimal((int(words[i]) << 192) + more) / (1 << 256) < probability
-    return coins
-
-
-def _words(bits: Bits, n: int) -> NDArray[np.uint64]:
-    return np.frombuffer(bits(8 * n), "<u8")
 
 
 def has_its_size(noise: Integers, sigma: float) -> bool:

@@ -35,7 +35,7 @@ from fedping.protocol.training import LocalSteps, OneGradient, Training
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.fleets import document, fleet_study
 from tests.support.ingest_server import running_ingest
-from tests.support.institutions import LABEL, STUDY, agreed, joining, tables, tumours, typed_join
+from tests.support.institutions import LABEL, OPEN, STUDY, agreed, joining, tables, tumours, typed_join
 from tests.support.processes import wait_until
 from tests.support.rounds import store_with
 
@@ -63,7 +63,7 @@ class Typed:
 
     def __call__(self, url: str, *options: str | Path, study: str = STUDY, code: int = 0) -> tuple[str, str]:
         self.capsys.readouterr()
-        ended = main(["join", url, study, "--state", str(self.state), *self.rows, *map(str, options)])
+        ended = main(["join", url, study, "--state", str(self.state), *self.rows, OPEN, *map(str, options)])
         said = self.capsys.readouterr()
         assert ended == code, said
         assert "Traceback" not in said.err

@@ -18,7 +18,7 @@ from fedping.main import main
 from fedping.model_store.store import open_store
 from tests.support.effort import few_or_all
 from tests.support.ingest_server import running_ingest
-from tests.support.institutions import ARMS, STUDY, agreed, joining, tables, tumours
+from tests.support.institutions import ARMS, OPEN, STUDY, agreed, joining, tables, tumours
 from tests.support.rounds import store_with
 
 
@@ -99,7 +99,7 @@ def test_killed_before_and_after_its_ping_landed_it_counts_once(tmp_path: Path) 
             process.communicate(timeout=60)
             assert process.returncode == -signal.SIGKILL
             assert (tmp_path / "state" / "waiting.json").exists()
-            assert main(["join", server.url, STUDY, *map(str, options)]) == 0
+            assert main(["join", server.url, STUDY, OPEN, *map(str, options)]) == 0
             server.flush()
             assert main(["round", STUDY, "--engine", "numpy", "--store", str(store), "--landing", str(landing)]) == 0
             lineage = open_store(store).version(STUDY, "main", version + 1).lineage
@@ -126,7 +126,7 @@ def test_killed_at_either_of_its_two_pings_each_counts_once(tmp_path: Path) -> N
             between.victims.put(process.pid)
             process.communicate(timeout=60)
             assert process.returncode == -signal.SIGKILL
-            assert main(["join", server.url, STUDY, *map(str, options)]) == 0
+            assert main(["join", server.url, STUDY, OPEN, *map(str, options)]) == 0
             server.flush()
             assert main(["round", STUDY, "--engine", "numpy", "--store", str(store), "--landing", str(landing)]) == 0
             lineage = open_store(store).version(STUDY, "main", version + 1).lineage

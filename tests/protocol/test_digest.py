@@ -31,6 +31,7 @@ DIGESTED: dict[str, tuple[type[Struct], ...]] = {
     "protocol/spec.py": (Line,),  # a spec is a part of its line
     "protocol/study.py": (Study,),
     "client_sim/fleet/fleet.py": (Line,),  # a training is, too
+    "client_sim/joining/consent.py": (Line,),  # of the training
     "model_store/version.py": (Version,),
     "model_store/studies.py": (Study,),
     "server_jobs/round/next_version.py": (Line,),

@@ -20,7 +20,7 @@ from fedping.protocol.study import PublicStudy, Study, public_json, public_study
 from fedping.protocol.study_changes import check_change
 from tests.support.faulty_server import faulty_server
 from tests.support.fleets import PlannedTransport
-from tests.support.institutions import ARMS, STUDY, agreed, joining, tables, tumours
+from tests.support.institutions import ARMS, OPEN, STUDY, agreed, joining, tables, tumours
 from tests.support.model_pings import Said, client_in, land
 from tests.support.private import private_study
 from tests.support.processes import wait_until
@@ -105,7 +105,7 @@ def test_an_institution_waits_for_its_turn_and_follows_a_share_that_has_changed(
     state = ["--state", str(tmp_path / "state"), "--every", "0.1s"]
     never = tumours(participation=1e-9)
     with faulty_server(never) as server:
-        assert main(["join", server.url, STUDY, "--show", *rows, *state]) == 0
+        assert main(["join", server.url, STUDY, "--show", OPEN, *rows, *state]) == 0
         assert "was not drawn for version 0" in capsys.readouterr().err
 
         running = joining(server.url, "--yes", "--rounds", "1", *rows, *state)

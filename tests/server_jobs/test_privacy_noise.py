@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from fedping.protocol import discrete_gaussian as discrete
+from fedping.protocol.discrete_gaussian import discrete_gaussian
 from fedping.server_jobs.privacy import noise
 from fedping.server_jobs.privacy.gaussian import NoGuarantee
-from fedping.server_jobs.privacy.noise import SystemNoise, discrete_gaussian, has_its_size
+from fedping.server_jobs.privacy.noise import SystemNoise, has_its_size
 
 
 def probabilities(sigma: float) -> dict[int, float]:
@@ -105,7 +107,7 @@ def coins_of(words: list[int], more: int, x: Fraction) -> list[bool]:
     def bits(n: int) -> bytes:
         return bytes([more] * n) if n == 24 else np.array(words, "<u8").tobytes()
 
-    return noise._coins(bits, np.full(len(words), float(x)), lambda _: x).tolist()
+    return discrete._coins(bits, np.full(len(words), float(x)), lambda _: x).tolist()
 
 
 @pytest.mark.parametrize("x", [Fraction(1), Fraction(1, 3), Fraction(17, 7), Fraction(0)])

@@ -30,10 +30,10 @@ def fleet_options(study: str, run: int) -> list[object]:
 
 
 def join_options(folder: Path, name: str) -> list[object]:
-    """Return the options of an institution in a folder."""
+    """Return the options of an institution in a folder, which goes on without protection, as a person has to say."""
     study = "held" if name == "holding" else "kept" if name == "keeping" else "tumours"
     table = ["--data", folder / "rows.csv", "--columns", folder / "columns.toml"]
-    return [study, *table, "--state", folder / name, "--every", "0.1s", "--yes", "--json"]
+    return [study, *table, "--state", folder / name, "--every", "0.1s", "--yes", "--json", "--accept-reconstruction"]
 
 
 def read(folder: Path) -> dict[str, Any]:

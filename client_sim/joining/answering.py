@@ -1,0 +1,57 @@
+"""What an institution answers to weights, with or without protection, without a server: for attacks on it and tests."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedping.client_sim.data.example_data import of_one
+from fedping.client_sim.data.table import Table
+from fedping.client_sim.joining.consent import full_batch
+from fedping.client_sim.joining.protected import ProtectedRows
+from fedping.client_sim.joining.protection import unguarded
+from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.learning.model import Model
+from fedping.client_sim.learning.updates import cohort_updates
+from fedping.protocol.discrete_gaussian import Bits
+from fedping.protocol.draws import Keys
+from fedping.protocol.training import LocalSteps, Training
+
+
+class Answer(NamedTuple):
+    """The update, shape (m,), and the loss that a ping would have."""
+
+    update: FloatArray
+    loss: float
+
+
+class Noise(NamedTuple):
+    """The noise multiplier of each sum, and the random bytes of the noise."""
+
+    multiplier: float
+    bits: Bits
+
+
+def answer(
+    model: Model[Any], training: Training, rows: Table, weights: FloatArray, key: Keys, noise: Noise | None = None
+) -> Answer:
+    """Return what an institution with these rows answers to weights, as `fedping join` computes it.
+
+    Args:
+        model: the line's model.
+        training: the line's training.
+        rows: the table.
+        weights: as a server may choose them, shape (m,).
+        key: random key of the draws of a training without protection, shape (1,).
+        noise: None without protection.
+    """
+    batch = of_one(rows).batch(np.zeros(1, np.intp))
+    if noise is None:
+        done = cohort_updates(model, training, weights, batch, key)
+    else:
+        steps = training.steps or training.epochs or 1 if isinstance(training, LocalSteps) else 1
+        protected = ProtectedRows(unguarded(model), noise.multiplier, steps=isinstance(training, LocalSteps))
+        protected.begin(noise.bits, steps)
+        done = cohort_updates(protected, full_batch(training), weights, batch, key)
+    return Answer(np.asarray(done.updates[0], np.float64), float(done.losses[0]))

@@ -1,0 +1,243 @@
+"""What an institution consents to: a protected table, at a price, or a table whose rows can be worked out.
+
+Consent is three sentences at most: that a row can be worked out from one update, how many rows can be worked out from
+several, or what protects each row and what that has used up. The first two are refused unless they are accepted. What
+was consented to is kept, and asked again once it is no longer what happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from fedping.client_sim.joining.folder import Consent
+from fedping.client_sim.joining.ledger import Book, BudgetEnded, ended
+from fedping.client_sim.joining.terms import Membership
+from fedping.client_sim.learning.models.k_means import KMeans
+from fedping.client_sim.learning.models.network import Network
+from fedping.client_sim.learning.submodel import Part
+from fedping.protocol.digest import digest_of
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.row_privacy import (
+    epsilon_of,
+    mu_of_replacing,
+    noise_multiplier,
+    reach,
+)
+from fedping.protocol.training import LocalSteps, OneGradient, Training
+
+VERSIONS = 50
+"""Number of versions that a protected table is planned for unless its institution says otherwise."""
+
+EVALUATION = 0.2
+"""Share of the price of a version that its evaluation has, where a person may have rows of both kinds."""
+
+
+LEAST_LEFT = 1e-3
+"""Minimum share of a budget that is worth planning with; of less, noise would leave nothing."""
+
+
+class Undecided(FedpingError):
+    """A person has to decide before anything is sent. Exit code 6."""
+
+    exit_code = 6
+
+
+@dataclass(frozen=True)
+class Table:
+    """What consent is about: the rows of a table, how many features each has, and of how many persons they are."""
+
+    rows: int
+    features: int
+    persons: int | None = None
+
+
+def unprotected(member: Membership, versions: int | None) -> Consent:
+    """Return the consent to a table whose rows can be worked out."""
+    line = member.line
+    return Consent(protected=False, numbers=line.spec.m, training=training_digest(line.training), versions=versions)
+
+
+def planned(member: Membership, book: Book, versions: int, person: str | None, *, holds_out: bool) -> Consent:
+    """Return the consent that spreads what is left of a table's budget over so many versions.
+
+    Raises:
+        BudgetEnded: nothing is left.
+    """
+    if book.left <= LEAST_LEFT * book.allowed:
+        raise BudgetEnded(ended(book))
+    line, (epsilon, delta) = member.line, book.budget
+    left = book.left * (1 - 1e-9)
+    both = holds_out and person is not None  # a row is either learned from or held out, and pays for that alone
+    of_training, of_evaluation = (left * (1 - EVALUATION), left * EVALUATION) if both else (left, left)
+    sums = sums_of(member)
+    return replace(
+        unprotected(member, versions),
+        protected=True,
+        epsilon=epsilon,
+        delta=delta,
+        noise=noise_multiplier(of_training**0.5, versions * sums),
+        noise_evaluation=noise_multiplier(of_evaluation**0.5, versions) if holds_out else 0.0,
+        sums=sums,
+        person=person,
+        training=training_digest(line.training),
+    )
+
+
+def training_digest(training: Training) -> str:
+    """Return the digest of a training, by which a change of it is noticed."""
+    return digest_of(training)
+
+
+def sums_of(member: Membership) -> int:
+    """Return how many sums over the rows a ping of a training needs: one a step, and one of a loss that is apart."""
+    training, arm = member.line.training, member.arm
+    if not arm.submits:
+        return 1
+    steps = (training.steps or training.epochs or 1) if isinstance(training, LocalSteps) else 1
+    return steps + (0 if arm.applies else 1)
+
+
+def full_batch(training: Training) -> Training:
+    """Return a training that takes each step on all rows: an epoch is one step."""
+    if isinstance(training, OneGradient | LocalSteps):
+        return replace(training, batch=None)
+    return training
+
+
+def why_unprotectable(member: Membership, *, moments: bool, weights: tuple[float, ...] | None) -> str | None:
+    """Return why a table cannot be protected in a study; None if it can be.
+
+    Args:
+        member: the institution's place in the study.
+        moments: whether the study asks for means and mean squares of columns without scales.
+        weights: weights of classes.
+    """
+    training, line = member.line.training, member.line
+    if moments:
+        return (
+            "means and squares of columns whose range nobody has agreed on have no bound; take means and deviations "
+            "from the literature or the range of the instrument"
+        )
+    if not isinstance(training, OneGradient | LocalSteps):
+        return f"the training '{training.name}' is an extension, whose sums over rows nobody has counted"
+    if training.personal is not None or member.arm.personal or isinstance(member.model, Part):
+        return "a model of your own beside the shared one would be trained on your rows without noise"
+    if line.privacy is not None:
+        return "the line is private by itself, which protects a client as a whole, and not each row"
+    if weights is not None and not all(weights):
+        return "a class has the weight 0, so that the number of rows would tell how many rows others have"
+    return None
+
+
+# Sentences
+
+
+def sentences(consent: Consent, member: Membership, table: Table, book: Book | None) -> tuple[str, ...]:
+    """Return what a person has to know before anything is sent."""
+    if consent.protected:
+        assert book is not None, "a protected table has a ledger"
+        return (_protected(consent, member, table, book),)
+    return (*_exactly(member, table), _several(consent, table))
+
+
+def _exactly(member: Membership, table: Table) -> tuple[str, ...]:
+    """Return the first sentence, where one update has room for a row, or is of a row."""
+    line = member.line
+    batch = getattr(line.training, "batch", None)
+    whole = member.model.whole if isinstance(member.model, Part) else member.model
+    many = isinstance(whole, Network) or (isinstance(whole, KMeans) and whole.clusters > 1)
+    if not (many or batch == 1 or table.rows <= 2) or not member.arm.submits:
+        return ()
+    rows = reach(table.rows, 1, line.spec.m, table.features)
+    return (
+        f"a row of your table can be worked out exactly from one update: its {line.spec.m:,} numbers have room for "
+        f"{rows:,} of your {table.rows:,} rows, and the server chooses the weights that decide which",
+    )
+
+
+def _several(consent: Consent, table: Table) -> str:
+    if consent.versions is None:
+        return (
+            f"whoever chooses the model can work out all of your {table.rows:,} rows in enough versions, however many "
+            "rows it has and whatever the batch: updates are not protected"
+        )
+    worked_out = reach(table.rows, consent.versions, consent.numbers, table.features)
+    return (
+        f"whoever chooses the model can work out up to {worked_out:,} of your {table.rows:,} rows in "
+        f"{consent.versions:,} versions, by the attacks that are known: updates are not protected"
+    )
+
+
+def _protected(consent: Consent, member: Membership, table: Table, book: Book) -> str:
+    unit = "row" if consent.person is None else "person"
+    units = table.rows if table.persons is None else table.persons
+    return (
+        f"each {unit} of your {units:,} is protected: whatever is sent in {consent.versions:,} versions is up to "
+        f"e^epsilon times as likely with the {unit} as without it, but for a chance of delta, with epsilon "
+        f"{epsilon_of(consent.mu, consent.delta):.3g} and delta {consent.delta:.2g}; spent so far, over all studies of "
+        f"this table: epsilon {book.spent_epsilon:.3g} of {consent.epsilon:g}"
+    )
+
+
+def facts(consent: Consent, member: Membership, table: Table, book: Book | None) -> dict[str, Any]:
+    """Return the same as JSON."""
+    found: dict[str, Any] = {
+        "protected": consent.protected,
+        "sentences": sentences(consent, member, table, book),
+        "rows": table.rows,
+        "numbers": consent.numbers,
+        "versions": consent.versions,
+    }
+    if not consent.protected:
+        versions = consent.versions
+        worked_out = table.rows if versions is None else reach(table.rows, versions, consent.numbers, table.features)
+        return found | {"rows_at_risk": worked_out}
+    assert book is not None, "a protected table has a ledger"
+    return found | {
+        "unit": "row" if consent.person is None else "person",
+        "epsilon": consent.epsilon,
+        "delta": consent.delta,
+        "noise_multiplier": consent.noise,
+        "spent_epsilon": book.spent_epsilon,
+        "epsilon_of_replacing": epsilon_of(mu_of_replacing(consent.mu), consent.delta),
+    }
+
+
+# Decisions
+
+
+def still_consents(before: Consent, now: Consent) -> bool:
+    """Return whether what was consented to is what happens: the same numbers, versions and training."""
+    return (before.protected, before.numbers, before.training, before.sums) == (
+        now.protected,
+        now.numbers,
+        now.training,
+        before.sums if not now.protected else now.sums,
+    )
+
+
+def check_decided(before: Consent | None, now: Consent, *, has_trained: bool) -> None:
+    """Raise :class:`Undecided` where a person has to decide, and has not said anything in this run.
+
+    Args:
+        before: what was consented to; None if nothing was, such as in folders of older programs.
+        now: what would happen.
+        has_trained: whether pings of this folder may have been sent already.
+    """
+    if before is None:
+        if has_trained:
+            raise Undecided(
+                "this folder was joined by a program that sent updates without protection, and nothing more is sent "
+                "before you decide: give --epsilon 3 to protect each row from now on, which what was sent already "
+                "is not, or --accept-reconstruction to go on without protection"
+            )
+        return
+    if not still_consents(before, now):
+        raise Undecided(
+            f"what the study asks for has changed since you consented: an update has {now.numbers:,} numbers, of "
+            f"{before.numbers:,} before, or the training is another one; look at it with --show, and give "
+            f"{'--epsilon' if before.protected else '--accept-reconstruction'} again if it is well"
+        )

@@ -1,0 +1,226 @@
+"""The decision whether an institution's rows are protected: by its options, its folder and its ledger."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.client_sim.data.table import Table
+from fedping.client_sim.joining import consent as consents
+from fedping.client_sim.joining.columns import AgreedColumns
+from fedping.client_sim.joining.folder import Consent, StateFolder
+from fedping.client_sim.joining.ledger import Book, Ledger, LedgerTrouble, Role, ledger_of
+from fedping.client_sim.joining.protection import Decided, Protection, persons_of, row_contents
+from fedping.client_sim.joining.terms import Membership
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.row_privacy import EPSILON, usual_delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What a person has chosen in a run, and the table that it is about.
+
+    Attributes:
+        data: the table's file.
+        epsilon, delta, versions, person, ledger: None if they were not given.
+        accepts: whether rows may be worked out.
+        shows: whether nothing is sent.
+        held_out: share of the rows that are held out; None if none are.
+        a_day: maximum number of pings in 24 hours; None without a limit.
+        columns: the agreed columns, if any.
+    """
+
+    data: Path
+    epsilon: float | None
+    delta: float | None
+    versions: int | None
+    person: str | None
+    ledger: Path | None
+    accepts: bool
+    shows: bool
+    held_out: float | None
+    a_day: int | None
+    columns: AgreedColumns | None
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether rows are held out."""
+        return self.held_out is not None
+
+    @property
+    def says_so(self) -> bool:
+        """Whether a person has decided in this run."""
+        given = (self.epsilon, self.delta, self.versions, self.person)
+        return self.accepts or any(each is not None for each in given)
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """What was decided.
+
+    Attributes:
+        consent: what happens.
+        member: the institution's place in the study.
+        about: the table.
+        ledger: of the table; None without protection.
+        table: digest of its rows, if they are protected.
+        division: digest of what divides the rows into those of the roles, which no person's are divided by; empty if
+            none are held out.
+        persons: person of each row; None if rows are protected, or nothing is.
+        a_day: maximum number of pings in 24 hours; None without a limit.
+    """
+
+    consent: Consent
+    member: Membership
+    about: consents.Table
+    ledger: Ledger | None = None
+    table: str = ""
+    division: str = ""
+    persons: NDArray[np.intp] | None = None
+    a_day: int | None = None
+
+    @property
+    def _book(self) -> Book | None:
+        consent = self.consent
+        return None if self.ledger is None else self.ledger.read().with_budget(consent.epsilon, consent.delta)
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """What a person has to know."""
+        return consents.sentences(self.consent, self.member, self.about, self._book)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The same as JSON, with what is spent by now."""
+        return consents.facts(self.consent, self.member, self.about, self._book)
+
+    def keep(self, folder: StateFolder) -> None:
+        """Write it into the institution's folder."""
+        if folder.consent != self.consent:
+            folder.keep_consent(self.consent)
+
+    def with_persons(self, rows: Table) -> Table:
+        """Return the rows of the table with whose they are, if persons are protected."""
+        return rows if self.persons is None else replace(rows, key=self.persons)
+
+    def without_persons(self, rows: Table) -> Table:
+        """Return rows as the model learns from them."""
+        return rows if rows.key is None else replace(rows, key=None)
+
+    def of_client(self, rows: Table, role: Role = "training") -> Decided:
+        """Return what was decided for the client of these rows."""
+        # pings of the past were of the client that trains
+        consent = self.consent if role == "training" else msgspec.structs.replace(self.consent, begun=0)
+        if self.ledger is None:
+            return Decided(consent, a_day=self.a_day)
+        own = rows.key if rows.key is not None else self.persons
+        persons = None if self.persons is None or own is None else np.unique(own, return_inverse=True)[1]
+        return Decided(consent, Protection(self.ledger, consent, self.table, role, self.division, persons), self.a_day)
+
+
+def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen) -> Deciding:
+    """Return whether and how an institution's rows are protected.
+
+    What was said in this run counts, then what the folder has, then the default, which is to protect them.
+
+    Raises:
+        InvalidSettings: they cannot be protected, and it is not accepted that they can be worked out.
+        Undecided: a person has to decide first.
+        LedgerTrouble: the table's ledger is lost or damaged.
+        BudgetEnded: its budget is spent.
+    """
+    before = folder.consent
+    if chosen.accepts or (before is not None and not before.protected and not chosen.says_so):
+        versions = chosen.versions if chosen.accepts or before is None else before.versions
+        now = consents.unprotected(member, versions)
+        if before is not None and not before.protected and (not chosen.accepts or before.versions == versions):
+            now = msgspec.structs.replace(now, begun=before.begun)
+        elif versions is not None:
+            now = msgspec.structs.replace(now, begun=folder.progress.contributed)
+        if not chosen.accepts:
+            consents.check_decided(before, now, has_trained=folder.has_trained)
+        return Deciding(now, member, consents.Table(len(rows), rows.x.shape[1]), a_day=chosen.a_day)
+    weights = None if chosen.columns is None else chosen.columns.class_weights
+    moments = chosen.columns is not None and chosen.columns.moments
+    reason = consents.why_unprotectable(member, moments=moments, weights=weights)
+    if reason is not None:
+        raise InvalidSettings(
+            f"the rows of this table cannot be protected here: {reason}. Join another study, or give "
+            "--accept-reconstruction if whoever chooses the model may work out rows of your table"
+        )
+    return _protected(member, folder, rows, chosen, before)
+
+
+def _protected(
+    member: Membership, folder: StateFolder, rows: Table, chosen: Chosen, before: Consent | None
+) -> Deciding:
+    person = chosen.person if chosen.person is not None or before is None else before.person
+    persons = None if person is None else persons_of(chosen.data, person)
+    units = len(rows) if persons is None else int(persons.max(initial=-1)) + 1
+    ledger = ledger_of(chosen.data) if chosen.ledger is None else Ledger(chosen.ledger)
+    if before is not None and before.protected and not ledger.exists:
+        raise LedgerTrouble(
+            f"the ledger {ledger.path} and its copy are gone, and this institution has sent what they account for; put "
+            f"a backup back and write that down with 'fedping join ledger {chosen.data} --restored', or, if there is "
+            "none, say with '--spent EPSILON' how much was spent; if the table was renamed, give its ledger with "
+            "--ledger"
+        )
+    epsilon, delta = ledger.read().budget if ledger.exists else (EPSILON, usual_delta(units))
+    epsilon = epsilon if chosen.epsilon is None else chosen.epsilon
+    delta = delta if chosen.delta is None else chosen.delta
+    if chosen.shows:  # what is only looked at is no decision
+        book = ledger.read() if ledger.exists else ledger.open(EPSILON, usual_delta(units), units)
+        book = book.with_budget(epsilon, delta)
+    else:
+        book = ledger.open(epsilon, delta, units)
+    contents = row_contents(chosen.data)
+    table = ledger.take_table(contents, write=not chosen.shows)
+    divided = chosen.holds_out and persons is None
+    division = _division(folder, rows, contents, chosen) if divided else ""
+    about = consents.Table(len(rows), rows.x.shape[1], None if persons is None else units)
+    kept = before if before is not None and before.protected else None
+    versions = chosen.versions or (kept.versions if kept is not None else None) or consents.VERSIONS
+    if kept is not None and (kept.epsilon, kept.delta, kept.versions, kept.person) == (
+        epsilon,
+        delta,
+        versions,
+        person,
+    ):
+        now = msgspec.structs.replace(kept, **_asked(member))
+        if consents.still_consents(kept, now) and bool(kept.noise_evaluation) >= chosen.holds_out:
+            return Deciding(kept, member, about, ledger, table, division, persons, chosen.a_day)
+        if not chosen.says_so and not chosen.shows:
+            consents.check_decided(kept, now, has_trained=folder.has_trained)
+    elif not chosen.says_so and not chosen.shows and kept is None:
+        consents.check_decided(
+            None, msgspec.structs.replace(consents.unprotected(member, None)), has_trained=folder.has_trained
+        )
+    planned = consents.planned(member, book, versions, person, holds_out=chosen.holds_out)
+    progress = folder.progress
+    since = max(progress.version, progress.moved) if kept is None else kept.since
+    now = msgspec.structs.replace(planned, begun=progress.contributed, since=since)
+    return Deciding(now, member, about, ledger, table, division, persons, chosen.a_day)
+
+
+def _division(folder: StateFolder, rows: Table, contents: Sequence[bytes], chosen: Chosen) -> str:
+    """Return a digest of the rows, their order, and the draw and the share by which some are held out."""
+    order = hashlib.sha256(b"".join(contents)).hexdigest()
+    classes = hashlib.sha256(rows.y.tobytes()).hexdigest()  # of each of which the share is held out
+    divides = f"{folder.seed} {chosen.held_out} {order} {classes}"
+    return hashlib.sha256(divides.encode()).hexdigest()
+
+
+def _asked(member: Membership) -> dict[str, Any]:
+    return {
+        "numbers": member.line.spec.m,
+        "training": consents.training_digest(member.line.training),
+        "sums": consents.sums_of(member),
+    }

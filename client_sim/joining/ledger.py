@@ -1,0 +1,563 @@
+"""The ledger of a table: what has been told of its rows, over all studies, and how much may still be told.
+
+A file beside the table, of lines of JSON, and a copy of it. Each line has the SHA-256 of the line before. A release of
+the table is a line before its noise is drawn, and its line decides the noise: the same version, weights and terms give
+the same numbers, however often they are computed. Other weights under a version that was answered are refused, and
+that is a line too. Of two copies the longer one counts. A ledger that was restored from a backup charges each study for
+the versions that may have been answered meanwhile.
+
+The first line has a secret from which the noise follows. So a ledger is as confidential as its table: only its owner
+may read it.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import hmac
+import os
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from fedping.protocol.discrete_gaussian import Bits
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.local_files import others_may_use, sync_folder
+from fedping.protocol.notation import utc_now
+from fedping.protocol.ping import NO_VERSION
+from fedping.protocol.row_privacy import epsilon_of, mu_of
+
+FEWEST_CHANGED = 10
+"""Minimum number of rows by which a table may change: what is told before and after one row is about that row."""
+
+MOST_BYTES = 2**30
+"""Maximum size of a ledger."""
+
+_SECRET_BYTES = 32
+_MARK_BYTES = 8
+
+Role = Literal["training", "evaluation"]
+What = Literal["opened", "budget", "table", "release", "refused", "restored", "lost", "stated"]
+
+
+class BudgetEnded(FedpingError):
+    """Nothing more may be told of a table."""
+
+
+class OtherWeights(FedpingError):
+    """A version comes with other weights than those that it was answered with. Exit code 6."""
+
+    exit_code = 6
+
+
+class AlreadyAnswered(FedpingError):
+    """A version was answered from another table or by other terms, and is not answered twice."""
+
+
+class LedgerTrouble(FedpingError):
+    """A ledger is lost, damaged or forked; nothing is told of its table until a person says what was spent."""
+
+
+class Release(Struct, frozen=True, kw_only=True):
+    """What is to be told of a table once.
+
+    Attributes:
+        study, line: to whom.
+        role: whether for a training, or on held-out rows.
+        version: of the model.
+        weights: SHA-256 of its weights.
+        terms: digest of all else that decides what is told, such as the training, the noise and the table.
+        cost: μ² of all sums that it needs.
+        division: digest of what divides the table's rows into those of the roles; empty if a row may be in both.
+    """
+
+    study: str
+    line: str
+    role: Role
+    version: int
+    weights: str
+    terms: str
+    cost: float
+    division: str = ""
+
+    @property
+    def asker(self) -> tuple[str, str, str]:
+        """The study, line and role."""
+        return self.study, self.line, self.role
+
+
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of a ledger.
+
+    Attributes:
+        number: its number, from 0.
+        before: SHA-256 of the line before; empty for the first.
+        time: when it was written.
+        what: ``opened`` with a secret and a budget, ``budget`` for another budget, ``table`` with a mark of each row,
+            ``release`` before noise is drawn, ``refused`` for other weights, ``restored`` when a backup was put back,
+            ``lost`` for versions that may have been answered in what a backup lacks, ``stated`` for what a person says
+            was spent.
+        release: what was released or refused.
+        cost: μ² of ``lost`` and ``stated``.
+        versions: how many versions ``lost`` is for.
+        epsilon, delta: the budget.
+        units: number of rows, or persons.
+        marks: a mark of each row, in base64.
+        secret: of the noise, in hexadecimal.
+    """
+
+    number: int
+    before: str
+    time: str
+    what: What
+    release: Release | None = None
+    cost: float = 0.0
+    versions: int = 0
+    epsilon: float = 0.0
+    delta: float = 0.0
+    units: int = 0
+    marks: str = ""
+    secret: str = ""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What was spent on a study: pings of how many versions, and μ²."""
+
+    study: str
+    versions: int
+    cost: float
+
+
+@dataclass(frozen=True)
+class Book:
+    """The entries of a ledger, whose chain is whole.
+
+    Attributes:
+        entries: all of them.
+        last: SHA-256 of the last line.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    last: str = ""
+
+    @cached_property
+    def budget(self) -> tuple[float, float]:
+        """ε and δ of the table."""
+        found = [each for each in self.entries if each.what in ("opened", "budget")]
+        return found[-1].epsilon, found[-1].delta
+
+    @cached_property
+    def allowed(self) -> float:
+        """μ² of the budget."""
+        return mu_of(*self.budget) ** 2
+
+    @cached_property
+    def spent(self) -> float:
+        """μ² of all that was told of any row, or may have been."""
+        return _spent(self.entries)
+
+    @property
+    def left(self) -> float:
+        """μ² that may still be spent."""
+        return max(0.0, self.allowed - self.spent)
+
+    @property
+    def spent_epsilon(self) -> float:
+        """ε of all that was told, at the δ of the budget."""
+        return epsilon_of(self.spent**0.5, self.budget[1])
+
+    def with_budget(self, epsilon: float, delta: float) -> Book:
+        """Return the same entries as they would be with another budget."""
+        if self.budget == (epsilon, delta):
+            return self
+        entry = Entry(number=len(self.entries), before="", time="", what="budget", epsilon=epsilon, delta=delta)
+        return Book((*self.entries, entry), self.last)
+
+    def versions_left(self, cost: float) -> int:
+        """Return for how many versions of this cost the budget still suffices."""
+        return int(self.left * (1 + _ROUNDING) / cost) if cost > 0 else 0
+
+    def by_study(self) -> tuple[Spent, ...]:
+        """Return what was spent by study, in the order of their first release; "" is for what a person stated."""
+        entries: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if entry.what in ("release", "lost", "stated"):
+                entries.setdefault(entry.release.study if entry.release is not None else "", []).append(entry)
+        return tuple(
+            Spent(study, sum(1 if each.what == "release" else each.versions for each in own), _spent(own))
+            for study, own in entries.items()
+        )
+
+    def released(self, release: Release) -> Release | None:
+        """Return what a version was answered with, if it was."""
+        same = (
+            entry.release
+            for entry in self.entries
+            if entry.what == "release"
+            and entry.release is not None
+            and (entry.release.asker, entry.release.version) == (release.asker, release.version)
+        )
+        return next(same, None)
+
+    def answered(self, asker: tuple[str, str, str]) -> int:
+        """Return the newest version that a study was answered, also in what was lost; -1 for none."""
+        versions = (
+            entry.release.version
+            for entry in self.entries
+            if entry.what in ("release", "lost") and entry.release is not None and entry.release.asker == asker
+        )
+        return max(versions, default=NO_VERSION)
+
+    def may_lack(self, asker: tuple[str, str, str]) -> bool:
+        """Return whether a backup was put back since a study was answered last, and not charged to it yet."""
+        for entry in reversed(self.entries):
+            if entry.what == "restored":
+                return True
+            if entry.release is not None and entry.release.asker == asker and entry.what in ("release", "lost"):
+                return False
+        return False
+
+    @property
+    def marks(self) -> NDArray[np.uint64] | None:
+        """The marks of the rows that were told of last; None before any."""
+        found = [entry.marks for entry in self.entries if entry.what == "table"]
+        return np.frombuffer(base64.b64decode(found[-1]), "<u8") if found else None
+
+    @property
+    def secret(self) -> bytes:
+        """The secret of the noise."""
+        return bytes.fromhex(self.entries[0].secret)
+
+    def bits(self, release: Release) -> Bits:
+        """Return the random bytes of a release's noise, the same each time: SHAKE-256 of a key and a counter."""
+        content = msgspec.json.encode(release)
+        key = hmac.digest(self.secret, b"noise\0" + content, "sha256")
+        counter = iter(range(2**63))
+        return lambda size: hashlib.shake_256(key + next(counter).to_bytes(8, "big")).digest(size)
+
+
+_ROUNDING = 1e-9
+"""Share by which sums of costs may be off by rounding."""
+
+
+def _spent(entries: Iterable[Entry]) -> float:
+    """Return μ² of what entries tell of any one row: a division has it in one of the roles, and no entry in both."""
+    costs: dict[tuple[str, str], float] = {}
+    for entry in entries:
+        if entry.what not in ("release", "lost", "stated"):
+            continue
+        division = entry.release.division if entry.release is not None else ""
+        role = entry.release.role if entry.release is not None and division else ""
+        cost = entry.release.cost if entry.what == "release" and entry.release is not None else entry.cost
+        costs[division, role] = costs.get((division, role), 0.0) + cost
+    largest: dict[str, float] = {}
+    for (division, _), cost in costs.items():
+        largest[division] = max(largest.get(division, 0.0), cost)
+    return sum(largest.values())
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A ledger on disk.
+
+    Attributes:
+        path: of the file; its copy has the suffix ``.copy`` beside it.
+    """
+
+    path: Path
+
+    @property
+    def copy(self) -> Path:
+        """The copy."""
+        return self.path.with_name(f"{self.path.name}.copy")
+
+    @property
+    def exists(self) -> bool:
+        """Whether one of the two copies is there."""
+        return self.path.exists() or self.copy.exists()
+
+    def read(self) -> Book:
+        """Return its entries.
+
+        Raises:
+            LedgerTrouble: both copies are lost or damaged, or they tell different histories.
+        """
+        with self._locked():
+            return self._read()[0]
+
+    def open(self, epsilon: float, delta: float, units: int) -> Book:
+        """Return its entries; create it with a budget if it doesn't exist, or write another budget."""
+        with self._locked():
+            if not any(map(_content, (self.path, self.copy))):  # none, or one whose first line was never finished
+                secret = secrets.token_bytes(_SECRET_BYTES).hex()
+                return self._append(Book(), what="opened", epsilon=epsilon, delta=delta, units=units, secret=secret)
+            book = self._completed()
+            if book.budget == (epsilon, delta):
+                return book
+            return self._append(book, what="budget", epsilon=epsilon, delta=delta, units=units)
+
+    def take_table(self, rows: Sequence[bytes], *, write: bool = True) -> str:
+        """Write the marks of a table's rows, if they have changed; return a digest of the marks.
+
+        Args:
+            rows: the content of each row, in any order.
+            write: whether they are about to be told of; else nothing is written.
+
+        Raises:
+            InvalidSettings: fewer than :data:`FEWEST_CHANGED` rows have changed since the table was told of last.
+        """
+        with self._locked():
+            book = self._completed()
+            marks = np.sort(np.array([_mark(book.secret, row) for row in rows], "<u8"))
+            changed = _changed(book.marks, marks)
+            if 0 < changed < FEWEST_CHANGED:
+                raise InvalidSettings(
+                    f"{changed} {'row' if changed == 1 else 'rows'} of the table changed since it was last told of, "
+                    "and what is told before and after so few rows would be about them; wait until "
+                    f"{FEWEST_CHANGED} have changed, or join with the table as it was"
+                )
+            if write and changed:
+                self._append(book, what="table", units=len(rows), marks=base64.b64encode(marks.tobytes()).decode())
+        return hashlib.sha256(marks.tobytes()).hexdigest()
+
+    def charge(self, release: Release, known: int = NO_VERSION, since: int = NO_VERSION, most: int = 2**31) -> Book:
+        """Write a release before its noise is drawn; one that is there already is not charged again.
+
+        Args:
+            release: what is to be told.
+            known: the newest version that the institution's folder says was answered.
+            since: the newest version that was answered before the rows were protected.
+            most: maximum number of versions to charge for what a restored ledger lacks.
+
+        Raises:
+            OtherWeights: the version was answered with other weights.
+            AlreadyAnswered: it was answered from another table, or by other terms.
+            BudgetEnded: the table's budget does not suffice.
+        """
+        with self._locked():
+            book = self._completed()
+            before = book.released(release)
+            if before is not None:
+                if before.weights != release.weights:
+                    self._refuse(book, release)
+                if before != release:
+                    raise AlreadyAnswered(
+                        f"version {release.version} of study '{release.study}' was answered already, from another "
+                        "table or by other terms, and no version is answered twice"
+                    )
+                return book
+            answered = max(book.answered(release.asker), since)
+            newest = max(known, release.version - 1 if book.may_lack(release.asker) else NO_VERSION)
+            if (lost := min(newest - answered, most)) > 0:
+                book = self._charge_lost(book, msgspec.structs.replace(release, version=newest), lost)
+            entry = Entry(number=0, before="", time="", what="release", release=release)
+            if _spent([*book.entries, entry]) > book.allowed * (1 + _ROUNDING):
+                raise BudgetEnded(ended(book))
+            return self._append(book, what="release", release=release)
+
+    def _charge_lost(self, book: Book, newest: Release, versions: int) -> Book:
+        asked = msgspec.structs.replace(newest, weights="", terms="", cost=0.0)
+        return self._append(book, what="lost", release=asked, cost=versions * newest.cost, versions=versions)
+
+    def _refuse(self, book: Book, release: Release) -> None:
+        if not any(each.what == "refused" and each.release == release for each in book.entries[-1000:]):
+            self._append(book, what="refused", release=release)
+        raise OtherWeights(
+            f"version {release.version} of study '{release.study}' has other weights than when it was answered, which "
+            "is how a server asks twice; it is refused, and written in the ledger. Ask the study's operator why"
+        )
+
+    def restored(self) -> Book:
+        """Write that a backup was put back: each study is charged for what it may have been answered meanwhile."""
+        with self._locked():
+            return self._append(self._completed(), what="restored")
+
+    def state(self, epsilon: float, delta: float, spent: float) -> Book:
+        """Begin a ledger in the place of one that is lost, with what a person says was spent; keep what is left of it.
+
+        Args:
+            epsilon: ε of the budget.
+            delta: δ of the budget.
+            spent: ε that was spent.
+        """
+        with self._locked():
+            for path in (self.path, self.copy):
+                if path.exists():
+                    os.replace(path, _free(path))
+            secret = secrets.token_bytes(_SECRET_BYTES).hex()
+            book = self._append(Book(), what="opened", epsilon=epsilon, delta=delta, secret=secret)
+            cost = mu_of(spent, delta) ** 2 if spent > 0 else 0.0
+            return self._append(self._append(book, what="stated", cost=cost), what="restored")
+
+    def _append(self, book: Book, **values: Any) -> Book:
+        entry = Entry(number=len(book.entries), before=book.last, time=utc_now(), **values)
+        line = msgspec.json.encode(entry) + b"\n"
+        for path in (self.path, self.copy):
+            _write(path, line, append=True)
+        return Book((*book.entries, entry), hashlib.sha256(line).hexdigest())
+
+    def _completed(self) -> Book:
+        """Return the entries, after the shorter copy was made as long as the other one."""
+        book, content, stale = self._read()
+        for path in stale:
+            _write(path, content, append=False)
+        return book
+
+    def _read(self) -> tuple[Book, bytes, list[Path]]:
+        """Return the entries of the longer copy, its bytes, and the copies that lack some of them."""
+        if not self.exists:
+            raise LedgerTrouble(f"there is no ledger {self.path}")
+        found = {path: _content(path) for path in (self.path, self.copy)}
+        books = {path: _parsed(content) for path, content in found.items()}
+        whole = [path for path in found if books[path][1] is None]
+        if not whole:
+            problem = books[self.path][1] or ""
+            raise LedgerTrouble(f"both copies of the ledger {self.path} are damaged ({problem}); {_REMEDY}")
+        best = max(whole, key=lambda path: len(found[path]))
+        book, content = books[best][0], found[best]
+        if not book.entries:
+            raise LedgerTrouble(f"the ledger {self.path} is empty; {_REMEDY}")
+        for path, other in found.items():
+            if path == best or content.startswith(other):
+                continue
+            # a damaged copy may have had more; a whole one that differs is another history
+            if books[path][1] is None or other.count(b"\n") > content.count(b"\n"):
+                raise LedgerTrouble(
+                    f"the ledger {self.path} and its copy {self.copy} tell different histories; {_REMEDY}"
+                )
+        return book, content, [path for path, other in found.items() if other != content]
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lock the ledger against other processes, which may take part in other studies with the same table."""
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise FedpingError(
+                f"cannot write the ledger {self.path}: {error.strerror}; give another place with --ledger"
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+_REMEDY = (
+    "put a backup back and write that down with 'fedping join ledger TABLE --restored', or, if there is none, say "
+    "with '--spent EPSILON' how much was spent"
+)
+
+
+def ended(book: Book) -> str:
+    """Return what an ended budget means."""
+    epsilon, delta = book.budget
+    return (
+        f"the table's budget is spent: (epsilon {book.spent_epsilon:.3g} of {epsilon:g}, delta {delta:.2g}) over all "
+        "studies, so that nothing more is told of it. What was sent stays protected. Wait for a table of other rows, "
+        "or decide on a larger --epsilon, which weakens the promise to every row"
+    )
+
+
+def ledger_of(data: Path) -> Ledger:
+    """Return the ledger of a table: a file beside it."""
+    return Ledger(data.parent / f"{data.name}.ledger")
+
+
+def _mark(secret: bytes, row: bytes) -> int:
+    return int.from_bytes(hmac.digest(secret, b"row\0" + row, "sha256")[:_MARK_BYTES], "big")
+
+
+def _changed(before: NDArray[np.uint64] | None, now: NDArray[np.uint64]) -> int:
+    """Return how many rows were added, or removed if that is more; all of them before any were told of."""
+    if before is None:
+        return len(now) + FEWEST_CHANGED
+    old, new = Counter(before.tolist()), Counter(now.tolist())
+    return max((old - new).total(), (new - old).total())
+
+
+def _content(path: Path) -> bytes:
+    """Return the whole lines of a copy; a last one without an end is of a process that was killed while it wrote."""
+    try:
+        if others_may_use(path.stat().st_mode):
+            raise InvalidSettings(
+                f"others than its owner may use the ledger {path}, from which noise follows; correct that with 'chmod "
+                f"600 {path}'"
+            )
+        if path.stat().st_size > MOST_BYTES:
+            raise LedgerTrouble(f"the ledger {path} is longer than any that this program writes; {_REMEDY}")
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise FedpingError(f"cannot read the ledger {path}: {error.strerror}") from error
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _parsed(content: bytes) -> tuple[Book, str | None]:
+    """Return the entries of a copy, and what is wrong with it, if anything is."""
+    entries: list[Entry] = []
+    last = ""
+    for number, line in enumerate(content.splitlines(keepends=True)):
+        try:
+            entry = msgspec.json.decode(line, type=Entry)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return Book(), f"line {number + 1} is no entry"
+        if (entry.number, entry.before) != (number, last) or (number == 0) != (entry.what == "opened"):
+            return Book(), f"line {number + 1} does not follow the line before"
+        entries.append(entry)
+        last = hashlib.sha256(line).hexdigest()
+    return Book(tuple(entries), last), None
+
+
+def _write(path: Path, content: bytes, *, append: bool) -> None:
+    """Write to a copy, so that after a kill or a power cut it has its old or its new content."""
+    try:
+        if append:
+            _cut_unfinished(path)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(handle)
+        else:
+            hidden = path.with_name(f".{path.name}.unfinished")
+            handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(handle)
+            os.replace(hidden, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise FedpingError(
+            f"cannot write the ledger {path}: {error.strerror}; nothing is told of the table without it"
+        ) from error
+
+
+def _cut_unfinished(path: Path) -> None:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    if content and not content.endswith(b"\n"):
+        os.truncate(path, content.rfind(b"\n") + 1)
+
+
+def _free(path: Path) -> Path:
+    """Return a name beside a file that is not taken yet."""
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in range(1, 2**31))
+    return next(name for name in names if not name.exists())

@@ -1,0 +1,146 @@
+"""The protection of an institution's rows, as it trains: its ledger, its price, and its model with noise."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.client_sim.data.files import read_arrow
+from fedping.client_sim.joining.consent import full_batch
+from fedping.client_sim.joining.folder import Consent
+from fedping.client_sim.joining.ledger import Ledger, Release, Role
+from fedping.client_sim.joining.protected import ProtectedRows
+from fedping.client_sim.joining.terms import Membership
+from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.learning.model import Model
+from fedping.client_sim.learning.models.k_means import KMeans
+from fedping.protocol import __version__
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.training import LocalSteps
+
+ROWS_AT_A_TIME = 2**14
+"""Maximum number of rows that are objects of Python at a time."""
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What protects the rows of one client.
+
+    Attributes:
+        ledger: of the table.
+        consent: the price.
+        table: digest of the whole table's rows.
+        role: whether the client trains, or evaluates on held-out rows.
+        division: what divides the rows into those of the roles; empty if none are held out.
+        persons: person of each of the client's rows; None if rows are protected.
+    """
+
+    ledger: Ledger
+    consent: Consent
+    table: str
+    role: Role = "training"
+    division: str = ""
+    persons: NDArray[np.intp] | None = None
+
+    @property
+    def noise(self) -> float:
+        """Z of each sum."""
+        return self.consent.noise if self.role == "training" else self.consent.noise_evaluation
+
+    @property
+    def sums(self) -> int:
+        """The number of sums that a ping needs."""
+        return self.consent.sums if self.role == "training" else 1
+
+    @property
+    def cost(self) -> float:
+        """μ² of a ping."""
+        return self.consent.cost if self.role == "training" else self.consent.cost_of_evaluation
+
+    def model(self, member: Membership) -> ProtectedRows:
+        """Return the model of a client with noise."""
+        steps = isinstance(member.line.training, LocalSteps)
+        return ProtectedRows(unguarded(member.model), self.noise, steps=steps, persons=self.persons)
+
+    def release(self, member: Membership, version: int, weights: FloatArray) -> Release:
+        """Return what a ping of a version is to the ledger."""
+        line = member.line
+        terms = {
+            "noise": self.noise,
+            "sums": self.sums,
+            "person": self.consent.person,
+            "training": msgspec.to_builtins(full_batch(line.training)),
+            "spec": line.spec.digest,
+            "arm": member.arm.name,
+            "client": str(member.client_id),
+            "table": self.table,
+            "program": __version__,
+        }
+        return Release(
+            study=member.study.name,
+            line=line.name,
+            role=self.role,
+            version=version,
+            weights=hashlib.sha256(np.ascontiguousarray(weights, "<f8").tobytes()).hexdigest(),
+            terms=hashlib.sha256(msgspec.json.encode(terms, order="deterministic")).hexdigest(),
+            cost=self.cost,
+            division=self.division,
+        )
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What was decided for a client.
+
+    Attributes:
+        consent: what a person consented to; None if nobody was asked.
+        protection: what protects the rows; None to send updates as they are.
+        a_day: maximum number of pings in 24 hours; None without a limit.
+    """
+
+    consent: Consent | None = None
+    protection: Protection | None = None
+    a_day: int | None = None
+
+
+def unguarded(model: Model[Any]) -> Model[Any]:
+    """Return a model that refuses nothing by the rows that it has, for a refusal tells of them."""
+    return replace(model, fewest=1) if isinstance(model, KMeans) else model
+
+
+def row_contents(path: Path) -> Sequence[bytes]:
+    """Return a digest of each row of a table's file, by which changes of it are noticed; some rows at a time."""
+    digests: list[bytes] = []
+    for batch in read_arrow(path).to_batches(max_chunksize=ROWS_AT_A_TIME):
+        columns = [column.to_pylist() for column in batch.columns]
+        digests += (hashlib.sha256(repr(row).encode()).digest() for row in zip(*columns, strict=True))
+    return digests
+
+
+def persons_of(path: Path, column: str) -> NDArray[np.intp]:
+    """Return whose each row of a table's file is, numbered from 0.
+
+    Raises:
+        InvalidSettings: there is no such column, or a row has nothing there.
+    """
+    read = read_arrow(path)
+    if read.column_names.count(column) != 1:
+        raise InvalidSettings(
+            f"the file {path} has {read.column_names.count(column)} columns '{column}'; name the one column that says "
+            "whose a row is with --person"
+        )
+    values = read[column].to_pylist()
+    if None in values:
+        raise InvalidSettings(
+            f"row {values.index(None) + 1} of the column '{column}' says nothing of whose it is; fill it, or leave the "
+            "row out"
+        )
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.intp)

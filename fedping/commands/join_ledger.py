@@ -1,0 +1,125 @@
+"""`fedping join ledger`: what has been told of a table, and how much may still be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedping.options import LocalPath, json_option
+
+if TYPE_CHECKING:
+    from fedping.client_sim.joining.ledger import Book, Ledger
+
+
+@click.command()
+@click.argument("data", type=LocalPath())
+@click.option("--ledger", "path", type=LocalPath(dir_okay=False), help="The table's ledger.  [default: DATA.ledger]")
+@click.option("--restored", is_flag=True, help="Write that a backup of the ledger was put back.")
+@click.option(
+    "--spent",
+    type=click.FloatRange(0),
+    metavar="EPSILON",
+    help="Begin a ledger in the place of a lost one, of which so much was spent.",
+)
+@click.option("--epsilon", type=click.FloatRange(0.01, 100), help="With --spent: the budget.  [default: 3]")
+@click.option(
+    "--delta", type=click.FloatRange(1e-12, 0.5, max_open=True), help="With --spent: delta.  [default: n^-1.1]"
+)
+@json_option
+def ledger(
+    data: Path,
+    path: Path | None,
+    restored: bool,
+    spent: float | None,
+    epsilon: float | None,
+    delta: float | None,
+    as_json: bool,
+) -> int:
+    """Show the ledger of the table DATA: what each study has been told of it, and how much of the budget is left.
+
+    The chain of its entries is checked, and so is its copy. Exits with 1 if the ledger is lost or damaged.
+    """
+    from fedping.client_sim.joining.ledger import Ledger, ledger_of
+
+    if spent is None and (epsilon is not None or delta is not None):
+        raise click.UsageError("--epsilon and --delta are the budget of a ledger that --spent begins; give it too")
+    if restored and spent is not None:
+        raise click.UsageError("use either --restored, after a backup was put back, or --spent, where there is none")
+    of_table = ledger_of(data) if path is None else Ledger(path)
+    if spent is not None:
+        _state(of_table, data, spent, epsilon, delta)
+    book = of_table.restored() if restored else of_table.read()
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(_facts(of_table, book)).decode())
+        return 0
+    _print(of_table, book)
+    return 0
+
+
+def _state(ledger: Ledger, data: Path, spent: float, epsilon: float | None, delta: float | None) -> None:
+    from fedping.client_sim.data.files import read_arrow
+    from fedping.client_sim.joining.ledger import LedgerTrouble
+    from fedping.protocol.errors import InvalidSettings
+    from fedping.protocol.row_privacy import EPSILON, usual_delta
+
+    if ledger.exists:
+        try:
+            ledger.read()
+        except LedgerTrouble:
+            pass
+        else:
+            raise InvalidSettings(
+                f"the ledger {ledger.path} is whole, and says itself what was spent; leave --spent out"
+            )
+    of_rows = usual_delta(read_arrow(data).num_rows) if delta is None else delta
+    ledger.state(EPSILON if epsilon is None else epsilon, of_rows, spent)
+
+
+def _facts(ledger: Ledger, book: Book) -> dict[str, Any]:
+    from fedping.protocol.row_privacy import epsilon_of
+
+    epsilon, delta = book.budget
+    return {
+        "ledger": str(ledger.path),
+        "entries": len(book.entries),
+        "head": book.last,
+        "epsilon": epsilon,
+        "delta": delta,
+        "spent_epsilon": book.spent_epsilon,
+        "left_share": book.left / book.allowed,
+        "refused": sum(entry.what == "refused" for entry in book.entries),
+        "studies": [
+            {
+                "study": each.study,
+                "versions": each.versions,
+                "epsilon": epsilon_of(each.cost**0.5, delta),
+                "share": each.cost / book.allowed,
+            }
+            for each in book.by_study()
+        ],
+    }
+
+
+def _print(ledger: Ledger, book: Book) -> None:
+    from fedping.client_sim.joining.ledger import ended
+
+    facts = _facts(ledger, book)
+    click.echo(
+        f"{ledger.path}: {facts['entries']:,} entries, the chain is whole\n"
+        f"budget of each row: epsilon {facts['epsilon']:g}, delta {facts['delta']:.2g}, over all studies\n"
+        f"spent: epsilon {facts['spent_epsilon']:.3g}; {facts['left_share']:.1%} of the budget is left"
+    )
+    for study in facts["studies"]:
+        name = f"study '{study['study']}'" if study["study"] else "stated by a person"
+        click.echo(f"  {name}: {study['versions']:,} pings, epsilon {study['epsilon']:.3g}, {study['share']:.1%}")
+    if facts["refused"]:
+        click.echo(
+            f"{facts['refused']:,} versions came a second time with other weights, and were refused: ask the "
+            "studies' operators why"
+        )
+    if facts["left_share"] < 1e-9:
+        click.echo(ended(book))

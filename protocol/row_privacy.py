@@ -1,0 +1,149 @@
+"""What protects a row of an institution's table, and what it costs: the formulas, without any table or file.
+
+Each release of a table is a sum over its rows: each row's vector is shortened to norm 1, scaled to whole numbers
+towards 0, added up, and discrete Gaussian noise of standard deviation z is added to each number. Whether one row is in
+the sum or is empty is then as hard to tell as N(0, 1) from N(μ, 1), with μ = 1/z (Gaussian differential privacy), and
+all releases together are as one with μ² = Σ 1/z². The number of rows counts as known. To replace a row by another is to
+take one away and add one, so it has 2 μ; g rows of one person that are not joined into one vector have g μ.
+
+Source: Dong, Roth and Su, "Gaussian Differential Privacy", 2019; Balle and Wang, "Improving the Gaussian Mechanism for
+Differential Privacy", 2018; Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism for Federated
+Learning with Secure Aggregation", 2021, for noise in shares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.protocol.discrete_gaussian import Bits, Integers, discrete_gaussian
+from fedping.protocol.gaussian import least_noise, log_delta
+
+UNIT = 2**14
+"""Whole numbers to a norm of 1."""
+
+EPSILON = 3.0
+"""ε of a table unless its institution says otherwise."""
+
+_HALVINGS = 200
+_UP = 1 + 1e-12
+"""Exceeds the rounding error of ln δ."""
+
+
+def usual_delta(units: int) -> float:
+    """Return δ of a table of so many rows, or persons, unless its institution says otherwise: n^-1.1."""
+    return math.pow(max(units, 2), -1.1)
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """Return the largest μ that keeps (ε, δ), rounded down.
+
+    Args:
+        epsilon: ε, above 0; nats.
+        delta: δ, between 0 and 1.
+    """
+    return 1.0 / least_noise(epsilon, delta)
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """Return the δ of an ε, rounded up: Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ); 0 where nothing was released."""
+    return min(1.0, math.exp(log_delta(epsilon, 1.0 / mu)) * _UP) if mu > 0 else 0.0
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """Return the ε of a δ, rounded up; 0 where nothing was released, infinity without noise."""
+    if mu <= 0:
+        return 0.0
+    if math.isinf(mu):
+        return math.inf
+    if log_delta(0.0, 1.0 / mu) <= math.log(delta):
+        return 0.0
+    low, high = 0.0, 1.0
+    while log_delta(high, 1.0 / mu) > math.log(delta):
+        high *= 2
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if log_delta(middle, 1.0 / mu) <= math.log(delta) else (middle, high)
+    return high * _UP
+
+
+def composed(mus: Iterable[float]) -> float:
+    """Return μ of several releases of the same rows together, each of which may depend on the ones before it."""
+    return math.sqrt(math.fsum(mu * mu for mu in mus))
+
+
+def noise_multiplier(mu: float, releases: int) -> float:
+    """Return z of each of so many releases that together have μ: √T / μ."""
+    return math.sqrt(releases) / mu
+
+
+def mu_of_replacing(mu: float) -> float:
+    """Return μ if a row is replaced by another, instead of by an empty one."""
+    return 2 * mu
+
+
+def mu_of_group(mu: float, rows: int) -> float:
+    """Return μ of a person with so many rows, each of which is protected by itself."""
+    return rows * mu
+
+
+def noise_of_share(sigma: float, institutions: int, colluding: int) -> float:
+    """Return σ of the noise that each institution adds to its share of a sum.
+
+    The noise of those that do not collude is then together at least σ.
+
+    Raises:
+        ValueError: as many collude as there are, so that no noise is left to protect anybody.
+    """
+    if not 0 <= colluding < institutions:
+        raise ValueError(f"{colluding} of {institutions} institutions collude, so that no noise is left")
+    return sigma / math.sqrt(institutions - colluding)
+
+
+def discreteness(sigma: float, institutions: int) -> float:
+    """Return τ, by how much a sum of discrete Gaussians of σ each may differ from one: 10 Σ exp(-2π²σ²k/(k+1)).
+
+    The sum is over k from 1 to the number of institutions less 1. It is nil from σ = 4 on.
+    """
+    return 10 * math.fsum(math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, institutions))
+
+
+def reach(rows: int, versions: int, numbers: int, features: int) -> int:
+    """Return how many rows whoever chooses the weights can work out, as far as we know how: min(n, T ⌊m / (f + 1)⌋).
+
+    It is no upper bound. A model with fewer numbers than a row has still gives one row a version.
+
+    Args:
+        rows: n.
+        versions: T.
+        numbers: m of an update.
+        features: f of a row.
+    """
+    return min(rows, versions * max(1, numbers // (features + 1)))
+
+
+def shortened(vectors: NDArray[np.float64], norm: float = 1.0) -> NDArray[np.float64]:
+    """Return vectors, shape (n, d), each shortened to a norm at most; those with a number that is not finite are 0."""
+    vectors = np.where(np.isfinite(vectors).all(axis=1, keepdims=True), vectors, 0.0)
+    largest = np.abs(vectors).max(axis=1, initial=0.0)
+    scale = np.where(largest > 0, largest, 1.0)
+    directions = vectors / scale[:, None]
+    lengths = np.sqrt(np.square(directions).sum(axis=1))
+    with np.errstate(over="ignore"):
+        sizes = np.minimum(scale * lengths, norm)
+    found: NDArray[np.float64] = directions * (sizes / np.where(lengths > 0, lengths, 1.0))[:, None]
+    return found
+
+
+def whole_numbers(vectors: NDArray[np.float64]) -> Integers:
+    """Return vectors of norm 1 at most in units of 2^-14, towards 0, so that their norm does not grow."""
+    found: Integers = np.trunc(vectors * (UNIT * (1 - 1e-12))).astype(np.int64)
+    return found
+
+
+def noisy(total: Integers, z: float, bits: Bits) -> Integers:
+    """Return a sum of such vectors, shape (d,), with noise of z times the norm of one."""
+    return total + discrete_gaussian(bits, z * UNIT, len(total))

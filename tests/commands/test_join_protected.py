@@ -1,0 +1,462 @@
+"""`fedping join` protects each row: nothing is sent that its ledger lacks, and attacks on the weights find no row."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from fedping.client_sim.joining.columns import read_columns
+from fedping.client_sim.joining.examples import Wanted, read_examples
+from fedping.client_sim.joining.ledger import ledger_of
+from fedping.client_sim.learning.registry import model_spec
+from fedping.main import main
+from fedping.protocol.model import ModelDocument
+from fedping.protocol.personalization import FineTune
+from fedping.protocol.training import LocalSteps, OneGradient
+from tests.support.effort import few_or_all
+from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
+from tests.support.fleets import document
+from tests.support.institutions import ARMS, LABEL, OPEN, STUDY, agreed, tables, tumours
+
+LATEST = f"/models/{STUDY}/main/latest.json"
+
+
+class Typed:
+    """The command as it is typed, with a table, a folder and a ledger of its own."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+        self.capsys, self.folder, self.state = capsys, folder, folder / "state"
+        self.data, self.columns = tables(folder)[0], agreed(folder / "columns.toml")
+        self.ledger = ledger_of(self.data)
+
+    def __call__(self, url: str, *options: str | Path, code: int = 0) -> tuple[str, str]:
+        self.capsys.readouterr()
+        own = ["--data", self.data, "--columns", self.columns, "--state", self.state, "--every", "0.1s"]
+        ended = main(["join", url, STUDY, *map(str, own), *map(str, options)])
+        said = self.capsys.readouterr()
+        assert ended == code, said
+        assert "Traceback" not in said.err
+        return said.out, said.err
+
+    def once(self, url: str, *options: str | Path, code: int = 0) -> tuple[str, str]:
+        return self(url, "--rounds", "1", "--yes", *options, code=code)
+
+    @property
+    def entries(self) -> list[str]:
+        return [entry.what for entry in self.ledger.read().entries]
+
+
+@pytest.fixture
+def join(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Typed:
+    return Typed(capsys, tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[FaultyServer]:
+    with faulty_server(tumours()) as running:
+        yield running
+
+
+def serve(server: FaultyServer, version: int, weights: np.ndarray) -> None:
+    """Publish a version of weights that a hostile server has chosen."""
+    honest: ModelDocument = document(server.study, "main", version)
+    chosen = msgspec.structs.replace(honest, model=tuple(weights.tolist()))
+    server.files[LATEST] = msgspec.json.encode(chosen)
+
+
+def updates(server: FaultyServer) -> list[np.ndarray]:
+    return [np.array(json.loads(body)["payload"]["update"]) for body in server.bodies().values()]
+
+
+# --- the default ---
+
+
+def test_rows_are_protected_unless_somebody_says_otherwise(server: FaultyServer, join: Typed) -> None:
+    out, said = join.once(server.url, "--json")
+    assert "each row of your 190 is protected" in said
+    assert "spent so far, over all studies of this table: epsilon 0 of 3" in said
+    assert "reveal rows" not in said
+    consent = json.loads(out)["consent"]
+    assert (consent["protected"], consent["epsilon"], consent["versions"], consent["unit"]) == (True, 3.0, 50, "row")
+    assert 0 < consent["spent_epsilon"] < 0.5
+    assert join.entries == ["opened", "table", "release"]
+    book = join.ledger.read()
+    assert book.spent == pytest.approx(book.allowed / 50, rel=1e-6)
+    (protected,) = updates(server)
+    join.state = join.folder / "other"
+    join.once(server.url, OPEN)
+    plain = updates(server)[1]
+    assert np.linalg.norm(protected - plain) > 0.1
+
+
+def test_show_charges_nothing_and_prints_the_bytes_that_are_posted_later(server: FaultyServer, join: Typed) -> None:
+    shown, said = join(server.url, "--show")
+    assert "each row of your 190 is protected" in said
+    assert join.entries == ["opened"]
+    join.once(server.url)
+    assert server.attempts[0].body.decode() == shown.rstrip("\n")
+
+
+def test_to_look_at_another_budget_decides_nothing(server: FaultyServer, join: Typed) -> None:
+    assert "of 8\n" in join(server.url, "--show", "--epsilon", "8")[1]
+    assert join.ledger.read().budget[0] == 3.0
+    join.once(server.url)
+    assert "of 0.5\n" in join(server.url, "--show", "--epsilon", "0.5")[1]
+    assert join.entries == ["opened", "table", "release"]
+
+
+def test_steps_on_a_client_are_charged_one_by_one(join: Typed) -> None:
+    with faulty_server(tumours(training=LocalSteps(epochs=5, batch=16, rate=0.1))) as server:
+        join.once(server.url, "--versions", "10", "--epsilon", "1")
+    book = join.ledger.read()
+    assert book.budget[0] == 1.0
+    assert book.spent == pytest.approx(book.allowed / 10, rel=1e-6)
+
+
+def test_without_protection_two_sentences_say_so(join: Typed) -> None:
+    spec = model_spec("network", {"features": 30, "classes": 2, "hidden": 500}, name=STUDY)
+    with faulty_server(tumours(training=OneGradient(), spec=spec)) as server:
+        _, said = join.once(server.url, OPEN, "--versions", "3")
+        assert "a row of your table can be worked out exactly from one update" in said
+        assert "can work out up to 190 of your 190 rows in 3 versions" in said
+        assert not join.ledger.exists
+
+
+def test_what_is_accepted_is_kept_and_asked_again_when_it_changes(join: Typed) -> None:
+    with faulty_server(tumours(training=LocalSteps(epochs=3, rate=0.1))) as server:
+        join.once(server.url, OPEN)
+        server.publish(1)
+        join.once(server.url)  # kept
+        assert len(server.attempts) == 2
+    with faulty_server(tumours(training=LocalSteps(epochs=4, rate=0.1))) as server:
+        server.publish(2)
+        assert "has changed since you consented" in join.once(server.url, code=6)[1]
+        assert "--agree" in join.once(server.url, OPEN, code=6)[1]
+        assert not server.attempts
+        join.once(server.url, OPEN, "--agree")
+        assert len(server.attempts) == 1
+
+
+def test_no_more_versions_are_answered_than_were_consented_to(server: FaultyServer, join: Typed) -> None:
+    version = iter(range(1, 100))
+
+    def publishing(name: object, attempt: int) -> Answer:
+        server.publish(next(version))
+        return LANDED
+
+    server.plan = publishing
+    for options in (["--versions", "3"], [OPEN, "--versions", "2"]):
+        server.attempts.clear()
+        said = join(server.url, "--yes", *options)[1]
+        assert len(server.attempts) == int(options[-1])
+        assert "as many as you consented to" in said
+
+
+@pytest.mark.parametrize("options", [["--versions", "9"], [OPEN]])
+def test_no_more_pings_are_posted_a_day_than_it_allows_also_refused_ones(
+    server: FaultyServer, join: Typed, options: list[str]
+) -> None:
+    join.once(server.url, *options, "--a-day", "2")
+    server.publish(1)
+    server.plan = lambda name, attempt: refusal(400, "loss: too large")
+    join.once(server.url, *options, "--a-day", "2", code=1)
+    server.publish(2)
+    said = join(server.url, "--yes", *options, "--a-day", "2", "--for", "1s", code=75)[1]
+    assert "as many pings were posted in the last 24 hours" in said
+    assert len(server.attempts) == 2
+    lines = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    old = [json.dumps({**line, "time": "2018" + line["time"][4:]}) for line in lines]
+    (join.state / "sent.ndjson").write_text("\n".join(old) + "\n")
+    server.plan = lambda name, attempt: LANDED
+    join.once(server.url, *options, "--a-day", "2")
+    assert len(server.attempts) == 3
+
+
+def test_an_ended_budget_ends_in_order_and_says_what_that_means(server: FaultyServer, join: Typed) -> None:
+    join.once(server.url, "--versions", "1")
+    server.publish(1)
+    _out, said = join.once(server.url, "--versions", "2")
+    assert len(server.attempts) == 1
+    assert "the table's budget is spent" in said
+    assert "nothing more is told of it" in said
+    join.once(server.url, "--versions", "2", "--epsilon", "4")
+    assert len(server.attempts) == 2
+
+
+def test_what_cannot_be_protected_is_refused_unless_it_is_accepted(join: Typed) -> None:
+    training = LocalSteps(epochs=1, rate=0.1, personal=FineTune(rate=0.1, steps=1))
+    arms = (replace(ARMS[0], share=1.0, personal=True),)
+    with faulty_server(tumours(training=training, arms=arms)) as server:
+        said = join.once(server.url, code=2)[1]
+        assert "cannot be protected here: a model of your own" in said
+        assert not server.attempts
+        join.once(server.url, OPEN)
+        assert len(server.attempts) == 1
+
+
+def test_scales_are_refused_and_counts_of_classes_are_protected(join: Typed) -> None:
+    agreed(join.columns, raw=True)
+    spec = model_spec("k-means", {"features": 60, "clusters": 1, "counts": False}, name=STUDY)
+    with faulty_server(tumours(training=LocalSteps(epochs=1, rate=1.0), spec=spec)) as server:
+        assert "range nobody has agreed on" in join.once(server.url, code=2)[1]
+    text = join.columns.read_text().replace("moments = true", "counts = true")
+    join.columns.write_text(text)
+    spec = model_spec("k-means", {"features": 2, "clusters": 1, "counts": False}, name=STUDY)
+    with faulty_server(tumours(training=LocalSteps(epochs=1, rate=1.0), spec=spec)) as server:
+        join.once(server.url, "--versions", "1")
+        (update,) = updates(server)
+        start = np.array(document(server.study, "main", 0).model)
+    shares = start + update
+    lines = join.data.read_text().splitlines()[1:]
+    truth = np.mean([line.endswith("malignant") for line in lines])
+    assert shares[0] == pytest.approx(truth, abs=0.15)
+
+
+def test_persons_are_protected_by_a_column(server: FaultyServer, join: Typed) -> None:
+    header, *lines = join.data.read_text().splitlines()
+    join.data.write_text(
+        "\n".join([f"patient,{header}", *(f"p{n // 5},{line}" for n, line in enumerate(lines))]) + "\n"
+    )
+    assert "each person of your 38 is protected" in join.once(server.url, "--person", "patient")[1]
+    server.publish(1)
+    assert "each person" in join.once(server.url)[1]  # kept
+    assert "0 columns 'nobody'" in join.once(server.url, "--person", "nobody", code=2)[1]
+
+
+def test_held_out_rows_have_noise_too_and_their_price_in_the_same_ledger(join: Typed) -> None:
+    with faulty_server(tumours(arms=ARMS)) as server:
+        join.once(server.url, "--hold-out", "0.25")
+        payloads = [json.loads(body)["payload"] for body in server.bodies().values()]
+    book = join.ledger.read()
+    assert join.entries == ["opened", "table", "release", "release"]
+    assert book.spent == pytest.approx(book.allowed / 50, rel=1e-6)
+    (evaluated,) = [payload for payload in payloads if payload.get("update") is None]
+    assert sum(evaluated["confusion"]) == evaluated["examples"] == 48
+
+
+# --- one draw a version ---
+
+
+def test_a_refused_ping_draws_no_second_time(server: FaultyServer, join: Typed) -> None:
+    server.plan = lambda name, attempt: refusal(400, "loss: too large")
+    join.once(server.url, code=1)
+    first = list(server.bodies())
+    server.plan = lambda name, attempt: LANDED
+    server.publish(1)
+    join.once(server.url)
+    assert len(server.bodies()) == 2
+    assert next(iter(server.bodies())) == first[0]
+    assert join.entries == ["opened", "table", "release", "release"]
+
+
+def test_other_weights_under_an_answered_version_are_refused_and_logged(server: FaultyServer, join: Typed) -> None:
+    server.plan = lambda name, attempt: refusal(400, "loss: too large")
+    serve(server, 0, np.zeros(31))
+    join.once(server.url, code=1)
+    for path in join.state.iterdir():  # a folder that was restored does not know that it has answered
+        if path.name == "progress.json":
+            path.unlink()
+    serve(server, 0, np.ones(31))
+    said = join.once(server.url, code=6)[1]
+    assert "version 0 of study 'tumours' has other weights than when it was answered" in said
+    assert len(server.attempts) == 1
+    assert join.entries == ["opened", "table", "release", "refused"]
+    serve(server, 0, np.zeros(31))
+    server.plan = lambda name, attempt: LANDED
+    join.once(server.url)
+    assert len(server.bodies()) == 1  # the same bytes
+
+
+class _Killed(BaseException):
+    """A process that ends between two writes."""
+
+
+class Dying:
+    """Ends a process at its n-th write to the disk, before or after it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+
+    def run(self, at: int, after: bool, command: Callable[[], object]) -> bool:
+        """Return whether the command came to its end before."""
+        writes = iter(range(10_000))
+
+        def write(real: Callable[..., Any], *given: Any) -> Any:
+            if (dies := next(writes) == at) and not after:
+                raise _Killed
+            done = real(*given)
+            if dies:
+                raise _Killed
+            return done
+
+        with self.monkeypatch.context() as patched:
+            for name in ("fsync", "replace"):
+                patched.setattr(os, name, partial(write, getattr(os, name)))
+            try:
+                command()
+            except _Killed:
+                return False
+        return True
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_at_every_write_it_never_draws_again_and_sends_nothing_uncharged(
+    server: FaultyServer, join: Typed, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    dying, table = Dying(monkeypatch), join.data.read_bytes()
+    for at in range(few_or_all(2, 0), 1000, few_or_all(5, 1)):
+        join.state, join.data = join.folder / f"state-{at}", join.folder / f"table-{at}.csv"
+        join.data.write_bytes(table)
+        join.ledger = ledger_of(join.data)
+        server.attempts.clear()
+        ended = dying.run(at, after, lambda: join.once(server.url))
+        assert not server.attempts or join.ledger.read().spent > 0
+        progress = join.state / "progress.json"
+        if not (progress.exists() and json.loads(progress.read_bytes())["sent"]):
+            join.once(server.url)
+        assert len({attempt.body for attempt in server.attempts}) == 1
+        assert join.entries == ["opened", "table", "release"]
+        if ended:
+            break
+    assert at > 20
+
+
+def test_a_table_with_one_row_less_is_refused(server: FaultyServer, join: Typed) -> None:
+    join.once(server.url)
+    lines = join.data.read_text().splitlines(keepends=True)
+    join.data.write_text("".join(lines[:-1]))
+    server.publish(1)
+    assert "1 row of the table changed" in join.once(server.url, code=2)[1]
+    join.data.write_text("".join(lines[:-10]))
+    join.once(server.url)
+    assert join.entries == ["opened", "table", "release", "table", "release"]
+
+
+def test_a_ledger_that_is_gone_stops_everything_until_a_person_says_what_was_spent(
+    server: FaultyServer, join: Typed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    join.once(server.url)
+    join.ledger.path.unlink()
+    server.publish(1)
+    join.once(server.url)  # by the copy
+    join.ledger.path.unlink()
+    join.ledger.copy.unlink()
+    server.publish(2)
+    assert "--spent EPSILON" in join.once(server.url, code=1)[1]
+    assert len(server.attempts) == 2
+    assert main(["join", "ledger", str(join.data), "--spent", "1", "--epsilon", "3"]) == 0
+    assert "stated by a person" in capsys.readouterr().out
+    join.once(server.url)
+    assert main(["join", "ledger", str(join.data), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["spent_epsilon"] > 1
+    assert [each["study"] for each in told["studies"]] == ["", STUDY]
+    assert told["studies"][1]["versions"] == 1 + 2  # versions 0 and 1 may have been answered beyond what was stated
+
+
+def test_the_ledger_is_shown(server: FaultyServer, join: Typed, capsys: pytest.CaptureFixture[str]) -> None:
+    join.once(server.url)
+    assert main(["join", "ledger", str(join.data)]) == 0
+    shown = capsys.readouterr().out
+    assert "3 entries, the chain is whole" in shown
+    assert "study 'tumours': 1 pings" in shown
+    assert "98.0% of the budget is left" in shown
+    content = join.ledger.path.read_bytes()
+    for path in (join.ledger.path, join.ledger.copy):
+        path.write_bytes(content.replace(b'"version":0', b'"version":7').replace(b'"units":190', b'"units":191'))
+    assert main(["join", "ledger", str(join.data)]) == 1
+    assert "damaged" in capsys.readouterr().err
+
+
+# --- the attack by steep weights, through a server ---
+
+
+def half_spaces(rows: np.ndarray, versions: int) -> list[np.ndarray]:
+    """Weights of a boundary between a row and the next, as a server finds them by bisection, a row further a version.
+
+    That it knows them already saves versions, for either of the two cases.
+    """
+    direction = np.random.default_rng(11).normal(size=30)
+    along = np.sort(rows @ direction)[:versions]
+    return [1e9 * np.append(direction, -at) for at in (along[1:] + along[:-1]) / 2]
+
+
+def worked_out(sums: list[np.ndarray], rows: np.ndarray) -> int:
+    """Return how many rows are within 1e-3 in every column of what two neighbouring updates differ by."""
+    found = [(after - before) * len(rows) for before, after in pairwise(sums)]
+    guesses = [each[:-1] / each[-1] for each in found if abs(each[-1]) > 1e-9]
+    return sum(any(np.abs(row - guess).max() < 1e-3 for guess in guesses) for row in rows)
+
+
+def test_steep_weights_read_rows_out_of_updates_and_none_out_of_protected_ones(join: Typed) -> None:
+    """Through a server, twice 24 versions, which takes some seconds.
+
+    A guess has noise of a deviation above 10 in each of 30 columns at ε = 3, so that one is within 1e-3 of a row in
+    all of them with a probability below 1e-100.
+    """
+    read = read_examples(join.data, LABEL, read_columns(join.columns), Wanted("the model", 30, True, 2)).x
+    hostile, recovered = half_spaces(read, 25), {}
+    with faulty_server(tumours(training=OneGradient())) as server:
+        for options in ([OPEN], ["--versions", "24"]):
+            server.attempts.clear()
+            join.state = join.folder / f"attacked-{options[0]}"
+            serve(server, 0, hostile[0])
+            weights = iter(enumerate(hostile[1:], start=1))
+
+            def following(name: object, attempt: int, weights: Any = weights) -> Answer:
+                if (following := next(weights, None)) is not None:
+                    serve(server, *following)
+                return LANDED
+
+            server.plan = following
+            join(server.url, "--yes", "--rounds", "24", *options)
+            recovered[options[0]] = worked_out(updates(server), read)
+    assert recovered[OPEN] >= 20
+    assert recovered["--versions"] == 0
+
+
+# --- who joined with an earlier program ---
+
+
+def joined_before(join: Typed, server: FaultyServer) -> None:
+    """Leave a folder as a program without protection left it, in the middle of a line."""
+    join.once(server.url, OPEN)
+    path = join.state / "joined.json"
+    document = json.loads(path.read_bytes())
+    del document["consent"]
+    path.write_text(json.dumps(document))
+    server.attempts.clear()
+    server.publish(1)
+
+
+def test_who_joined_with_an_earlier_program_decides_before_anything_more_is_sent(
+    server: FaultyServer, join: Typed
+) -> None:
+    joined_before(join, server)
+    said = join.once(server.url, code=6)[1]
+    assert "joined by a program that sent updates without protection" in said
+    assert "--accept-reconstruction" in said
+    assert "is protected" in join(server.url, "--show")[1]
+    assert join.once(server.url, code=6)
+    assert not server.attempts
+    join.once(server.url, "--epsilon", "3")
+    assert join.entries == ["opened", "table", "release"]
+    server.publish(2)
+    join.once(server.url)
+    assert len(server.attempts) == 2
+
+
+def test_or_goes_on_as_before(server: FaultyServer, join: Typed) -> None:
+    joined_before(join, server)
+    join.once(server.url, OPEN)
+    assert len(server.attempts) == 1
+    assert not join.ledger.exists
