@@ -108,7 +108,8 @@ def _with_missing(feature: Any, slots: Slots, there: NDArray[np.bool_]) -> Slots
 def _crossed(one: Slots, other: Slots, columns: int) -> Slots:
     at = one.at[:, None] * columns + other.at[None]
     value = numbers.single(one.value[:, None] * other.value[None])
-    return Slots(at.reshape(-1, at.shape[-1]), value.reshape(-1, at.shape[-1]))
+    shape = (len(one.at) * len(other.at), at.shape[-1])
+    return Slots(at.reshape(shape), value.reshape(shape))
 
 
 def _of_field(feature: Any, column: Column) -> Slots:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -56,8 +56,6 @@ class Rehearsal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Raises:
         InvalidSettings: settings of a table that is not there.
     """
-
-    digest_name: ClassVar[str] = "Rehearsal"
 
     items: str | None = None
     queries: str | None = None

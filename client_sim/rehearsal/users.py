@@ -146,7 +146,7 @@ class Users:
         Args:
             keys: of the lists, shape (N,).
             owners: the key of each list's user, shape (N,).
-            applied: the weights that rank the lists, shape (m,).
+            applied: the weights that rank the lists, shape (m,), or those of each list, shape (m, N).
             iteration: the iteration to which the truth has drifted.
         """
         at, value, shown, may_pin = self.catalogue.offered(child_keys(keys, _OFFERED))
@@ -209,7 +209,7 @@ class VisitData:
         owners: the key of each user, the same in every iteration, shape (clients,).
         keys: the key of each user in the iteration, shape (clients,).
         sizes: the number of lists of each, shape (clients,).
-        applied: the weights that rank the lists, shape (m,).
+        applied: the weights that rank the lists, shape (m,), or those of each user, shape (clients, m).
         iteration: the iteration.
     """
 
@@ -228,7 +228,8 @@ class VisitData:
         sizes = self.sizes[clients]
         number = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         keys = child_keys(np.repeat(self.keys[clients], sizes), number)
-        return self.users.visits(keys, np.repeat(self.owners[clients], sizes), self.applied, self.iteration)
+        applied = self.applied if self.applied.ndim == 1 else np.repeat(self.applied[clients].T, sizes, axis=1)
+        return self.users.visits(keys, np.repeat(self.owners[clients], sizes), applied, self.iteration)
 
     def batch(self, clients: Clients) -> ListBatch:
         """See :meth:`fedping.client_sim.learning.batch.ClientData.batch`."""

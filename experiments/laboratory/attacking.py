@@ -19,7 +19,7 @@ from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.resuming import Arrays
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.tallies import Classification, Clustering
-from fedping.experiments.laboratory.users import UserSearches
+from fedping.experiments.laboratory.users import NewEachRound
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.weights import LARGEST
 
@@ -72,7 +72,7 @@ class Attacker:
         self._attack, self._problem = attack, problem
         everybody = np.arange(len(problem.train))
         # Made users have new searches in every round, and who has some in the first one says little.
-        able = everybody if isinstance(problem.train, UserSearches) else everybody[problem.train.sizes > 0]
+        able = everybody if isinstance(problem.train, NewEachRound) else everybody[problem.train.sizes > 0]
         able = np.setdiff1d(able, problem.newcomers)
         self._hostile = np.isin(everybody, hostile_among(attack, able, problem.seed))
         self._first = in_drawn_order(able, problem.seed)[:1]

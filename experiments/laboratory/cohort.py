@@ -137,7 +137,7 @@ class Cohorts:
     ) -> Iterator[Block]:
         repeats, pings = repetitions(clients)
         problem = self._problem
-        train = problem.train_in(round_)
+        train = problem.train_in(round_, weights)
         if train is problem.train:
             train = self._train
         if raid:

@@ -21,11 +21,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedping.client_sim.learning import ClientData, ClientStates, Model, SearchData, algorithm_for, bare
+from fedping.client_sim.learning import ClientData, ClientStates, Model, algorithm_for, bare
 from fedping.client_sim.learning.algorithm import Personalizes
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, naming
 from fedping.client_sim.learning.model import predictions_and_scores
-from fedping.client_sim.models import Searches
 from fedping.experiments.laboratory.preparing import Problem, in_precision
 from fedping.experiments.laboratory.results import SPLITS, MetricLog
 from fedping.experiments.laboratory.settings import Setup
@@ -36,7 +35,7 @@ from fedping.experiments.laboratory.tallies import (
     higher_is_better,
     scores_in,
 )
-from fedping.experiments.laboratory.users import UserSearches
+from fedping.experiments.laboratory.users import NewEachRound
 
 EXAMPLES_AT_A_TIME = 2**15
 """Examples in a block of clients, including padding, which bounds the memory of an evaluation."""
@@ -212,6 +211,11 @@ def measure(problem: Problem, weights: FloatArray | WeightsOf, local: bool) -> M
         local: whether to include the means over the clients.
     """
     measured: Measured = {}
+    wishes = problem.wishes
+    recovered: Measured = {}
+    if wishes is not None and not callable(weights):
+        recovered = {split: wishes.measured(split, weights) for split in wishes.judges}
+        weights = wishes.ranking(weights)
     validation = evaluate(problem.model, problem.tally, weights, problem.validation, each=False)
     if validation.total:
         measured["validation"] = validation.total
@@ -223,6 +227,8 @@ def measure(problem: Problem, weights: FloatArray | WeightsOf, local: bool) -> M
             measured |= {"local": test.mean(), "local_worst": test.worst()}
         if len(newcomers):
             measured["newcomers"] = test.mean(newcomers)
+    for split in recovered.keys() & measured.keys():
+        measured[split] |= recovered[split]
     return measured
 
 
@@ -319,10 +325,8 @@ class OwnModels:
         return evaluate(self._model, self._problem.tally, self._weights(weights, rounds), data)
 
     def _data(self, rounds: int) -> ClientData[Any]:
-        train = self._problem.train
-        if not isinstance(train, UserSearches):
-            return self._problem.test
-        return train.first(len(self._problem.test)).of_iteration(rounds).to_judge_by()
+        train, test = self._problem.train, self._problem.test
+        return train.to_judge(len(test), rounds, rounds) if isinstance(train, NewEachRound) else test
 
     def _weights(self, weights: FloatArray, rounds: int) -> WeightsOf:
         """Return a function to the clients' own weights of a version."""
@@ -333,7 +337,7 @@ class OwnModels:
 
         if not isinstance(algorithm, Personalizes):
             return everybodys
-        learned = self._learned(rounds)
+        learned = self._learned(weights, rounds)
 
         def own(clients: Clients) -> FloatArray:
             own_weights = np.empty((len(clients), len(self._model.weight_names)))
@@ -346,17 +350,12 @@ class OwnModels:
 
         return own
 
-    def _learned(self, rounds: int) -> ClientData[Any]:
+    def _learned(self, weights: FloatArray, rounds: int) -> ClientData[Any]:
         """Return what clients have learned from last."""
         train = self._problem.train
-        if not isinstance(train, UserSearches):
+        if not isinstance(train, NewEachRound):
             return in_precision(train, self._problem.model)
-        if rounds:
-            return train.first(len(self._problem.test)).of_iteration(rounds - 1)
-        test = self._problem.test
-        assert isinstance(test, SearchData)
-        none = Searches(test.searches.candidates[:0], test.searches.chosen[:0])
-        return SearchData(test.pages, none, test.client[:0], len(test))
+        return train.learned(len(self._problem.test), rounds, weights)
 
 
 class BeforeMerging:

@@ -10,7 +10,7 @@ from fedping.client_sim.data import ExampleData
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.tallies import Regression, better
-from fedping.experiments.laboratory.users import UserSearches
+from fedping.experiments.laboratory.users import NewEachRound
 from fedping.protocol.limits import MOST_EXAMPLES
 from fedping.protocol.personalization import FineTune, Vector
 from fedping.protocol.rules import sentences
@@ -22,7 +22,7 @@ def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
     """Yield notes on the data of a run: clients without data, what cannot be tested, odd targets, models not shared."""
     yield from sentences("advice on training", setup.parts)
     yield from _of_population(setup, problem)
-    if not isinstance(problem.train, UserSearches):  # users have new data in every round
+    if not isinstance(problem.train, NewEachRound):  # users have new data in every round
         yield from _of_clients(setup, problem)
         yield from _of_examples(setup, problem)
     if not problem.test.sizes.sum():
@@ -87,7 +87,7 @@ def _of_population(setup: Setup, problem: Problem) -> Iterator[str]:
     if central is None:
         return
     sizes = problem.train.sizes[problem.learners]
-    there = len(sizes) if isinstance(problem.train, UserSearches) else int((sizes > 0).sum())
+    there = len(sizes) if isinstance(problem.train, NewEachRound) else int((sizes > 0).sum())
     if there and not 1 / _FAR <= central.population / there <= _FAR:
         yield (
             f"population = {central.population:,} in [privacy.central], but there are {there:,} clients: the server "

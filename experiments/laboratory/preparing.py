@@ -36,17 +36,28 @@ from fedping.client_sim.data import (
 from fedping.client_sim.data.choice_sets import Candidates, RawCandidates, candidates_of, raw_candidates
 from fedping.client_sim.data.seeds import generator, key
 from fedping.client_sim.learning import ClientData, Model, bare, model_spec
-from fedping.client_sim.learning.batch import Clients
+from fedping.client_sim.learning.batch import Clients, FloatArray
 from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.learning.lists import ListData
 from fedping.client_sim.learning.model import precision
 from fedping.client_sim.learning.registry import is_ranking_model, learner_for
 from fedping.client_sim.learning.submodel import Part
+from fedping.client_sim.models import RankingModel
 from fedping.experiments.laboratory.models import FROM_DATA, known_from, model_for_data
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.data import Data
-from fedping.experiments.laboratory.tallies import Classification, Clustering, Ranking, Regression, Tally, WithOwn
-from fedping.experiments.laboratory.users import TEST, VALIDATION, UserSearches, made_users, ranker_of
+from fedping.experiments.laboratory.tallies import (
+    RECOVERED,
+    Classification,
+    Clustering,
+    Ranking,
+    Regression,
+    Rehearsed,
+    Tally,
+    WithOwn,
+)
+from fedping.experiments.laboratory.users import TEST, VALIDATION, FleetData, NewEachRound, made_users, ranker_of
+from fedping.experiments.laboratory.visitors import Wishes, visitors_of
 from fedping.experiments.simulate.people import uuid_bytes
 from fedping.protocol.draws import Keys, bits, child_keys, root_key, uniforms
 from fedping.protocol.errors import InvalidSettings
@@ -55,14 +66,6 @@ from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line
 
 _IDS, _TRAINING, _STARTS, _SECRETS = range(4)
-
-
-class FleetData(ClientData[Any], Protocol):
-    """The data of all clients of a problem, separately for each."""
-
-    def pooled(self, clients: Clients | None = None) -> ClientData[Any]:
-        """Return all examples, or those of some clients, as those of a single one, as a centralised learner would."""
-        ...
 
 
 def _nobody() -> Clients:
@@ -82,6 +85,7 @@ class Problem:
         tally: how to judge.
         seed: the seed of all further draws.
         newcomers: the clients that never take part in training, ascending.
+        wishes: what users of a rehearsal want; None without one.
     """
 
     line: Line
@@ -92,6 +96,7 @@ class Problem:
     tally: Tally
     seed: int
     newcomers: Clients = field(default_factory=_nobody)
+    wishes: Wishes | None = None
 
     @property
     def spec(self) -> ModelSpec:
@@ -103,17 +108,22 @@ class Problem:
         """The clients that may take part in training, ascending."""
         return np.delete(np.arange(len(self.train)), self.newcomers)
 
-    def train_in(self, round_: int) -> ClientData[Any]:
-        """Return the examples that clients learn from in a round."""
-        return self.train.of_iteration(round_) if isinstance(self.train, UserSearches) else self.train
+    def train_in(self, round_: int, weights: FloatArray) -> ClientData[Any]:
+        """Return the examples that clients learn from in a round.
+
+        Args:
+            round_: its number, from 0.
+            weights: those that the clients hold, shape (m,), or each client's own, shape (clients, m).
+        """
+        return self.train.of_iteration(round_, weights) if isinstance(self.train, NewEachRound) else self.train
 
     def after(self, rounds: int) -> Problem:
         """Return the problem as it stands after some rounds: where users drift, it is judged by how they are then."""
-        if not isinstance(self.train, UserSearches) or not self.train.drifted(rounds):
+        if not isinstance(self.train, NewEachRound) or not self.train.drifted(rounds):
             return self
-        judges = self.train.first(len(self.test))
-        validation, test = (judges.for_judging(purpose, rounds).to_judge_by() for purpose in (VALIDATION, TEST))
-        return replace(self, validation=validation, test=test)
+        validation, test = (self.train.to_judge(len(self.test), purpose, rounds) for purpose in (VALIDATION, TEST))
+        wishes = self.wishes and replace(self.wishes, time=rounds)
+        return replace(self, validation=validation, test=test, wishes=wishes)
 
     @property
     def ids(self) -> NDArray[np.uint8]:
@@ -175,7 +185,7 @@ def check_model(setup: Setup, seed: int) -> None:
         FedpingError: the settings do not fit the model, or a package is missing.
     """
     known: dict[str, int] = {}
-    if setup.model["name"] == FEATURES:
+    if setup.model["name"] == FEATURES and setup.data.users is None:
         _raw_candidates(setup.data)
     elif setup.data.users is None:
         table = _table(setup.data)
@@ -264,19 +274,35 @@ def _raw_candidates(data: Data) -> RawCandidates:
 
 
 def _of_users(setup: Setup, users: int, seed: int) -> Problem:
-    data = setup.data
-    train = made_users(ranker_of(setup.model), data.user_groups, seed, users)
-    judges = train.first(data.judges)
-    line, model = _line_and_model(setup, {}, seed)
+    data, wishes = setup.data, None
+    train: FleetData
+    if setup.model["name"] == FEATURES:
+        line, model = _line_and_model(setup, {}, seed)
+        train, wishes = visitors_of(data, line.spec, model, seed)
+    else:
+        train = made_users(_ranker_of(setup), data.user_groups, seed, users)
+        line, model = _line_and_model(setup, {}, seed)
+    assert isinstance(train, NewEachRound)
+    judges = min(data.judges, users)
     return Problem(
         line=line,
         model=model,
         train=train,
-        validation=judges.for_judging(VALIDATION, 0).to_judge_by(),
-        test=judges.for_judging(TEST, 0).to_judge_by(),
+        validation=train.to_judge(judges, VALIDATION, 0),
+        test=train.to_judge(judges, TEST, 0),
         tally=tally_for(setup, None),
         seed=seed,
+        wishes=wishes,
     )
+
+
+def _ranker_of(setup: Setup) -> RankingModel:
+    if setup.data.lists is not None:
+        raise InvalidSettings(
+            f"[data] lists: the model '{setup.model['name']}' doesn't rank items by their features. Set name = "
+            f'"{FEATURES}" in [model], or remove [data.lists]'
+        )
+    return ranker_of(setup.model)
 
 
 def _line_and_model(setup: Setup, known: Mapping[str, int], seed: int) -> tuple[Line, Model[Any]]:
@@ -391,7 +417,10 @@ def tally_for(setup: Setup, train: ExampleData | None) -> Tally:
         InvalidSettings: a metric in the settings does not belong to the task.
     """
     if train is None:
-        return _checked(setup, Ranking())
+        rehearses = setup.data.users is not None and setup.model["name"] == FEATURES
+        # The clients' own models have no common truth to recover.
+        common = rehearses and setup.evaluation.decided_by == "central"
+        return _checked(setup, Rehearsed() if common else Ranking())
     task = setup.evaluation.task or TASKS.get(setup.model["name"]) or _task_of(train)
     return _checked(setup, _tally(task, setup, train))
 
@@ -475,4 +504,5 @@ def metrics_of(tally: Tally) -> list[str]:
     each = 1 if isinstance(tally, Ranking) else tally.classes if isinstance(tally, Classification) else 0
     of_none = np.zeros((1, 0, each)) if each else np.zeros((1, 0))
     width = tally.counts(of_none, np.zeros((1, 0)), np.zeros((1, 0), np.bool_)).shape[-1]
-    return [*tally.metrics(np.zeros(width)), "loss"]
+    recovered = RECOVERED if isinstance(tally, Rehearsed) else ()
+    return [*tally.metrics(np.zeros(width)), *recovered, "loss"]

@@ -271,7 +271,9 @@ def _own_in(value: Any) -> Iterator[Own]:
 
 
 def _files_of(setup: Setup) -> list[str]:
-    files = (setup.data.file, setup.gossip.file if setup.gossip else None)
+    lists = setup.data.lists
+    tables = (lists.items, lists.queries) if lists else ()
+    files = (setup.data.file, setup.gossip.file if setup.gossip else None, *tables)
     return [file for file in files if file is not None]
 
 

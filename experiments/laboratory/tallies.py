@@ -22,7 +22,16 @@ from fedping.protocol.extensions import OWN, Extension, ExtensionFailed, Own, ex
 FloatArray: TypeAlias = NDArray[np.float64]
 Metrics: TypeAlias = dict[str, FloatArray]
 
-HIGHER_IS_BETTER = frozenset({"accuracy", "precision", "recall", "f1", "auc", "r2", "top_choice"})
+RECOVERED = {
+    "recovered_gain": "gain",
+    "recovered_cosine": "cosine",
+    "recovered_mrr": "mrr",
+    "recovered_ndcg": "ndcg",
+    "recovered_clicks": "clicks",
+}
+"""The metrics of a rehearsal: the attribute of :class:`fedping.client_sim.rehearsal.recovered.Recovered` for each."""
+
+HIGHER_IS_BETTER = frozenset({"accuracy", "precision", "recall", "f1", "auc", "r2", "top_choice", *RECOVERED})
 """For a metric of one class, such as ``recall_of_3``, the part before ``_of_`` counts."""
 
 LOWER_IS_BETTER = frozenset({"loss", "mse", "rmse", "mae", "mean_rank", "empty_clusters", "largest_cluster"})
@@ -74,8 +83,10 @@ def higher_is_better(metric: str) -> bool:
 def bounds(metric: str) -> tuple[float, float]:
     """Return the least and the greatest value that a metric can have; infinite where there is no bound."""
     of_all = metric.partition("_of_")[0]
-    if of_all == "r2":
+    if of_all in ("r2", "recovered_gain"):
         return -np.inf, 1.0
+    if of_all == "recovered_cosine":
+        return -1.0, 1.0
     if of_all in HIGHER_IS_BETTER:
         return 0.0, 1.0
     return (0.0 if of_all in LOWER_IS_BETTER - {"loss"} else -np.inf), np.inf  # a loss of one's own may be negative
@@ -288,6 +299,16 @@ class Ranking:
         """See :meth:`Tally.metrics`."""
         searches, on_top, ranks = np.moveaxis(counts, -1, 0)
         return {"top_choice": ratio(on_top, searches), "mean_rank": ratio(ranks, searches)}
+
+
+@dataclass(frozen=True)
+class Rehearsed(Ranking):
+    """Tally for a rehearsal, where versions are judged by what users really want as well (:data:`RECOVERED`)."""
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """See :attr:`Tally.headline`."""
+        return ("recovered_gain", "recovered_ndcg", *super().headline)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.data.seeds import key
-from fedping.client_sim.learning.batch import Clients, FloatArray
+from fedping.client_sim.learning.batch import ClientData, Clients, FloatArray
 from fedping.client_sim.learning.registry import is_ranking_model
 from fedping.client_sim.learning.searches import ClientSearches, SearchData
 from fedping.client_sim.models import NO_CANDIDATE, PageTable, RankingModel, Searches, model_for, ranking_models
@@ -25,6 +25,46 @@ from fedping.protocol.errors import InvalidSettings
 
 TRAINING, VALIDATION, TEST = 0, 1 << 40, 1 << 41
 """The first iteration of users' activity for each purpose, far enough apart that no search serves two."""
+
+
+class FleetData(ClientData[Any], Protocol):
+    """The data of all clients of a problem, separately for each."""
+
+    def pooled(self, clients: Clients | None = None) -> ClientData[Any]:
+        """Return all examples, or those of some clients, as those of a single one, as a centralised learner would."""
+        ...
+
+
+@runtime_checkable
+class NewEachRound(Protocol):
+    """Examples of clients who have new ones in every round, from which they learn once."""
+
+    def of_iteration(self, iteration: int, weights: FloatArray) -> ClientData[Any]:
+        """Return the same clients' examples in an iteration.
+
+        Args:
+            iteration: its number, from 0.
+            weights: those that the clients hold, shape (m,), or each client's own, shape (clients, m).
+        """
+        ...
+
+    def drifted(self, iteration: int) -> bool:
+        """Return whether clients behave differently in an iteration from how they did in the first one."""
+        ...
+
+    def to_judge(self, clients: int, iteration: int, time: int) -> FleetData:
+        """Return examples of the first clients to evaluate version after version by.
+
+        Args:
+            clients: the number of these clients.
+            iteration: the iteration that the examples are drawn for: :data:`VALIDATION`, :data:`TEST` or a round's.
+            time: the iteration to which the clients have drifted.
+        """
+        ...
+
+    def learned(self, clients: int, rounds: int, weights: FloatArray) -> ClientData[Any]:
+        """Return the examples of the last of so many rounds, of the first clients; no examples before the first."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -82,13 +122,21 @@ class UserSearches:
         """Return whether habits are others in an iteration than in the first one."""
         return any(habits.settings.at(iteration) != habits.settings.at(0) for habits in self.habits)
 
-    def of_iteration(self, iteration: int) -> UserSearches:
-        """Return the same users' searches in another iteration."""
+    def of_iteration(self, iteration: int, weights: FloatArray | None = None) -> UserSearches:
+        """Return the same users' searches in another iteration, which don't depend on the model."""
         return replace(self, iteration=iteration, time=iteration)
 
-    def for_judging(self, purpose: int, time: int) -> UserSearches:
-        """Return the same users' searches for a purpose, always the same but for their drift until an iteration."""
-        return replace(self, iteration=purpose, time=time)
+    def to_judge(self, clients: int, iteration: int, time: int) -> SearchData:
+        """See :meth:`NewEachRound.to_judge`."""
+        return replace(self.first(clients), iteration=iteration, time=time).to_judge_by()
+
+    def learned(self, clients: int, rounds: int, weights: FloatArray) -> ClientData[Any]:
+        """See :meth:`NewEachRound.learned`."""
+        if rounds:
+            return self.first(clients).of_iteration(rounds - 1)
+        first = self.first(min(clients, 1)).pooled()
+        none = Searches(first.searches.candidates[:0], first.searches.chosen[:0])
+        return SearchData(first.pages, none, first.client[:0], clients)
 
     def first(self, users: int) -> UserSearches:
         """Return the searches of only the first so many users."""

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -484,8 +485,9 @@ def rendered(folder: Path) -> str:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed")
-    environment = {"PATH": "/usr/bin:/bin", "KUBECONFIG": "/dev/null", "HOME": str(folder)}
-    ran = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, env=environment)
+    with tempfile.TemporaryDirectory() as home:  # where kubectl keeps a cache
+        environment = {"PATH": "/usr/bin:/bin", "KUBECONFIG": "/dev/null", "HOME": home}
+        ran = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, env=environment)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

@@ -396,11 +396,13 @@ def test_made_users_teach_a_ranking_model_what_they_want(tmp_path: Path) -> None
 def test_every_round_brings_made_users_new_searches() -> None:
     problem = prepare(only_setup(small(**USERS)), 1, None)
     clients = np.arange(20)
-    rounds = [problem.train_in(number).batch(clients) for number in (0, 1, 1)]
+    rounds = [problem.train_in(number, problem.spec.start_array).batch(clients) for number in (0, 1, 1)]
     assert not np.array_equal(rounds[0].searches.candidates, rounds[1].searches.candidates)
     np.testing.assert_array_equal(rounds[1].searches.candidates, rounds[2].searches.candidates)
-    np.testing.assert_array_equal(problem.train_in(1).sizes[clients], (rounds[1].weight > 0).sum(axis=1))
-    alone = problem.train_in(1).batch(np.array([7]))
+    np.testing.assert_array_equal(
+        problem.train_in(1, problem.spec.start_array).sizes[clients], (rounds[1].weight > 0).sum(axis=1)
+    )
+    alone = problem.train_in(1, problem.spec.start_array).batch(np.array([7]))
     np.testing.assert_array_equal(alone.y[0], rounds[1].y[7][: alone.y.shape[1]])
     assert len(problem.validation) == len(problem.test) == 200
     assert problem.train.pooled().sizes.tolist() == [problem.train.sizes.sum()]

@@ -86,7 +86,7 @@ def test_where_users_drift_versions_are_judged_by_how_they_are_at_the_time() -> 
     assert shares[3] == shares[4] == 1.0
     np.testing.assert_array_equal(made.after(0).test.sizes, made.after(7).test.sizes)
     for round_, share in ((0, 0.2), (3, 0.6), (7, 1.0)):
-        pages = made.train_in(round_).batch(np.arange(300)).pages
+        pages = made.train_in(round_, made.spec.start_array).batch(np.arange(300)).pages
         there = np.arange(10) < pages.sampled[:, None]
         assert (pages.visit_type[there] == 2).mean() == pytest.approx(share, abs=0.03)
     still = problem()

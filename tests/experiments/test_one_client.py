@@ -66,7 +66,7 @@ class Asked:
 class AsAsked(Problem):
     """A laboratory problem with the data and keys of somebody else."""
 
-    def train_in(self, round_: int) -> Any:
+    def train_in(self, round_: int, weights: Any) -> Any:
         return self.train
 
     def keys(self, round_: int) -> Keys:

@@ -166,7 +166,7 @@ OF_FEATURES = {
 """The settings of the model of features that are in the form, with their help."""
 
 OF_A_FILE = ("file", "target", "features", "client", "choice", "kind")
-OF_USERS = ("users", "judges", "population", "groups")
+OF_USERS = ("users", "judges", "population", "groups", "lists", "examples", "applies")
 """The settings of [data] for made users; the others are for data sets and files."""
 
 RARE = frozenset({
@@ -175,6 +175,7 @@ RARE = frozenset({
     "lateness", "co_op", "gossip", "training.optimizer", "attack", "privacy", "limits",
     "model.step", "model.start", "model.spread", "model.integer", "model.constraints", "model.margin",
     "model.epsilon", "model.features", "model.classes", "model.seed", "data.population", "data.groups", "data.folds",
+    "data.lists", "data.examples", "data.applies",
     "data.most", "data.clip", "data.clip_beyond", "data.drop_constant", "data.class_weights", "data.stratified",
     "evaluation.task", "evaluation.metric", "evaluation.baseline_iterations", "evaluation.baselines", "engine",
     "data.client", "data.choice", "data.kind",

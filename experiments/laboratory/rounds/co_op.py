@@ -95,7 +95,7 @@ class CoOpRounds:
         """
         clients = len(self._local)
         arriving = generator(self._problem.seed, "arrivals", self._number).choice(clients, clients, p=self._chances)
-        train, keys = self._problem.train_in(self._number), self._problem.keys(self._number)
+        train, keys = self._problem.train_in(self._number, self._local), self._problem.keys(self._number)
         times = np.zeros(clients, np.uint64)
         merging: list[int] = []
         loss = examples = 0.0

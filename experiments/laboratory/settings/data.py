@@ -9,6 +9,7 @@ from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import fields, replace
 
 from fedping.client_sim.population.settings import PopulationSettings
+from fedping.client_sim.rehearsal.settings import Rehearsal
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.location import local_path
 
@@ -30,6 +31,10 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``users`` is a number of synthetic users (thesis 7.3) of a model that ranks pages. Each round brings new searches,
     of which they learn once; how they search is ``population``. The first ``judges`` of them search twice more, for
     the validation and the test examples. No other setting is theirs.
+
+    Users of a model of features see ``lists`` of a product's items instead, described as the rehearsal of a fleet. Each
+    sees a number of lists in a round between the two ``examples``. The lists are in the order of the round's version,
+    or, unless ``applies``, always in that of the start weights.
 
     For a file, ``features`` are the columns to predict from, all others if None; ``client`` the one with the owner of
     each row, for a partition by key; ``kind`` whether the target is a class or a number, if that is not apparent.
@@ -63,6 +68,9 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     population: PopulationSettings = PopulationSettings()
     groups: tuple[UserGroup, ...] = ()
     judges: Annotated[int, Meta(ge=1)] = 1000
+    lists: Rehearsal | None = None
+    examples: tuple[Annotated[int, Meta(ge=0, le=1_000_000)], Annotated[int, Meta(ge=1, le=1_000_000)]] = (5, 20)
+    applies: bool = True
     target: str | None = None
     features: tuple[str, ...] | None = None
     client: str | None = None
@@ -84,9 +92,13 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if sum(source is not None for source in (self.name, self.file, self.users)) != 1:
             raise InvalidSettings("[data] needs one of 'name', 'file' and 'users', and no two of them; give one")
         if self.users is not None:
-            self._refuse_all_but("users", "population", "groups", "judges")
+            self._refuse_all_but("users", "population", "groups", "judges", "lists", "examples", "applies")
             self._check_groups()
             return
+        if self.lists is not None or self.examples != (5, 20) or not self.applies:
+            raise InvalidSettings(
+                "[data] lists, examples and applies are of synthetic users. Set their number, such as users = 1000"
+            )
         if self.file is not None and self.settings:
             raise InvalidSettings("[data] settings are of a data set by 'name'; leave them out")
         if self.file is not None and self.target is None:
@@ -120,6 +132,15 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings("[data] has 'population' and 'groups'; say how users search in the groups alone")
         if self.groups and abs(sum(group.share for group in self.groups) - 1) > 1e-9:
             raise InvalidSettings("the shares of [[data.groups]] do not sum to 1; make them")
+        if self.lists is not None and self.searches:
+            raise InvalidSettings(
+                "[data] has 'lists', and 'population' or 'groups', by which users search among pages. Remove one"
+            )
+        if self.examples[0] > self.examples[1]:
+            raise InvalidSettings(
+                f"[data] examples = {list(self.examples)}: give the minimum number of a user's lists in a round, then "
+                "the maximum"
+            )
 
     @property
     def user_groups(self) -> tuple[UserGroup, ...]:
@@ -127,9 +148,15 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return self.groups or (UserGroup(share=1.0, population=self.population),)
 
     @property
+    def searches(self) -> bool:
+        """Whether the settings say how synthetic users search among pages."""
+        return bool(self.groups) or self.population != PopulationSettings()
+
+    @property
     def drifts(self) -> bool:
         """Whether some synthetic users change over time."""
-        return any(group.population.drift for group in self.user_groups)
+        of_lists = self.lists is not None and any(self.lists.drift.values())
+        return of_lists or any(group.population.drift for group in self.user_groups)
 
     @property
     def test_share(self) -> float:
@@ -137,5 +164,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return self.test if self.folds is None else 1 / self.folds
 
     def at(self, folder: Path) -> Data:
-        """Return the same with the file's path relative to here, if it was relative to ``folder``."""
+        """Return the same with the files' paths relative to here, if they were relative to ``folder``."""
+        if self.lists is not None:
+            return replace(self, lists=self.lists.at(folder))
         return self if self.file is None else replace(self, file=str(folder / local_path(self.file)))

@@ -1,0 +1,148 @@
+"""The users of a rehearsal as clients: every round brings each new lists of a product's items, in a model's order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.client_sim.data.seeds import key
+from fedping.client_sim.fleet.examples import ExampleSettings, OwnVisits, examples_for
+from fedping.client_sim.learning import Model
+from fedping.client_sim.learning.batch import Clients, FloatArray
+from fedping.client_sim.learning.lists import ListBatch, ListData
+from fedping.client_sim.rehearsal.recovered import Judge
+from fedping.client_sim.rehearsal.settings import BY_CHANCE
+from fedping.client_sim.rehearsal.users import VisitData
+from fedping.experiments.laboratory.settings.data import Data
+from fedping.experiments.laboratory.tallies import RECOVERED
+from fedping.experiments.laboratory.users import TRAINING
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class Visitors:
+    """The lists of a rehearsal's users: a :class:`fedping.experiments.laboratory.users.NewEachRound`.
+
+    As the fleet's data, they are those of the first round.
+
+    Attributes:
+        source: the users and what they see; a fleet with this seed has the same.
+        count: the number of users.
+        start: the model's start weights, shape (m,).
+        applies: whether lists are in the order of the weights that a client holds; otherwise of the start weights.
+    """
+
+    source: OwnVisits
+    count: int
+    start: FloatArray
+    applies: bool
+
+    def __len__(self) -> int:
+        return self.count
+
+    @cached_property
+    def _first(self) -> VisitData:
+        return self.of_iteration(TRAINING, self.start)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of lists of each user in the first round, shape (users,)."""
+        return self._first.sizes
+
+    def batch(self, clients: Clients) -> ListBatch:
+        """Return the lists of these users in the first round."""
+        return self._first.batch(clients)
+
+    def pooled(self, clients: Clients | None = None) -> ListData:
+        """Return the lists of the first round, or those of some users, as those of a single client."""
+        return _together(self._first, np.arange(self.count) if clients is None else clients).pooled()
+
+    def of_iteration(self, iteration: int, weights: FloatArray) -> VisitData:
+        """See :meth:`fedping.experiments.laboratory.users.NewEachRound.of_iteration`."""
+        return self.source.of(np.arange(self.count), iteration, weights if self.applies else self.start)
+
+    def drifted(self, iteration: int) -> bool:
+        """See :meth:`fedping.experiments.laboratory.users.NewEachRound.drifted`."""
+        return iteration > 0 and bool(self.source.users.drift.any())
+
+    def to_judge(self, clients: int, iteration: int, time: int) -> ListData:
+        """Return lists of the first users, who look at all items of each and take the one that they want most.
+
+        So no place, pinned item or early leave hides what they want; the noise of a choice remains.
+        """
+        users = self.source.users
+        rehearsal = msgspec.structs.replace(users.rehearsal, look="all", leave=0.0)
+        spec = msgspec.structs.replace(users.spec, explore=0.0)
+        source = replace(self.source, users=replace(users, spec=spec, rehearsal=rehearsal))
+        data = replace(source.of(np.arange(clients), iteration, self.start), iteration=time)
+        found = _together(data, np.arange(clients))
+        return replace(found, pinned=np.zeros_like(found.pinned))
+
+    def learned(self, clients: int, rounds: int, weights: FloatArray) -> VisitData:
+        """Return the lists of the last of so many rounds, of the first users; no lists before the first.
+
+        They are in the order of ``weights``, the version that the round has led to: the one before is not kept.
+        """
+        data = self.source.of(np.arange(clients), max(rounds - 1, 0), weights if self.applies else self.start)
+        return data if rounds else replace(data, sizes=np.zeros_like(data.sizes))
+
+
+def _together(data: VisitData, clients: Clients) -> ListData:
+    return replace(data.visits(clients).each(), sizes=data.sizes[clients])
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a version has recovered of what users want, by lists of the validation and of the test.
+
+    Attributes:
+        judges: the judge of each split.
+        time: the iteration to which the users have drifted.
+    """
+
+    judges: Mapping[str, Judge]
+    time: int = 0
+
+    def measured(self, split: str, weights: FloatArray) -> dict[str, float]:
+        """Return the metrics of weights of shape (m,), by name."""
+        found = self.judges[split].recovered(0, weights, self.time)
+        by_name = {name: getattr(found, attribute) for name, attribute in RECOVERED.items()}
+        return {name: math.nan if value is None else value for name, value in by_name.items()}
+
+    def ranking(self, weights: FloatArray) -> FloatArray:
+        """Return weights, shape (..., m), without offsets of places, which don't rank."""
+        layout = next(iter(self.judges.values())).users.spec.layout
+        found = weights.copy()
+        found[..., layout.places : layout.places + layout.offsets] = 0.0
+        return found
+
+
+def visitors_of(data: Data, spec: ModelSpec, model: Model[Any], seed: int) -> tuple[Visitors, Wishes]:
+    """Return the users that [data] asks for a model of features, and what they want.
+
+    Raises:
+        InvalidSettings: settings of users who search among pages, or a rehearsal that doesn't fit the model.
+        FedpingError: a table can't be read.
+    """
+    assert data.users is not None
+    if data.searches:
+        raise InvalidSettings(
+            "[data] has 'population' or 'groups', by which users search among pages, and the model ranks items by "
+            "their features. Describe its users in [data.lists]"
+        )
+    least, most = data.examples
+    settings = ExampleSettings(least=least, most=most, rehearsal=data.lists or BY_CHANCE)
+    source = examples_for(spec, model, settings, seed)
+    assert isinstance(source, OwnVisits)
+    start = spec.start_array
+    seeds = {"validation": int(key(seed, "judged validation")), "test": seed}
+    judges = {split: Judge(source.users, start, of) for split, of in seeds.items()}
+    return Visitors(source, data.users, start, data.applies), Wishes(judges)
