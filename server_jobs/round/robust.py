@@ -4,7 +4,8 @@ Each rule keeps the updates of a round, and is a function of points and votes. A
 its pings' updates with all of its votes, so it is one point for any number of pings. "Most" always refers to votes.
 
 Distances and means are summed in float64 and in a fixed order, without matrix products, whose last bits depend on the
-processor. No number that a client can send overflows: the squares of the largest float32 are 1e77.
+processor; products only tell which distances can't matter. No number that a client can send overflows: the squares of
+the largest float32 are 1e77.
 
 Median and trimmed mean treat each weight separately (:class:`Sketch`). If the updates of a shard fit into memory, they
 are kept, and the result is exact. Otherwise the votes for each weight are counted in bins, by sign, exponent and the
@@ -161,14 +162,22 @@ def _medians(columns: Columns, found: Vector) -> Vector:
 
 
 def _trimmed_means(columns: Columns, found: Vector, *, share: float) -> Vector:
-    every = ((values, below) for block in columns for values, below in zip(block[0].T, block[1].T, strict=True))
-    for column, (values, below) in enumerate(every):
-        low, high = share * below[-1], (1 - share) * below[-1]
+    done = 0
+    for block in columns:
+        values, below = block[0].T, block[1].T
+        low, high = share * below[:, -1:], (1 - share) * below[:, -1:]
         for end in (low, high):  # a value at the cut counts as outside, because it may have any size
             below = np.where(np.abs(below - end) <= EQUAL * (high - low), end, below)
-        inside = np.diff(np.clip(below, low, high), prepend=low)
-        used = np.flatnonzero(inside > 0)
-        found[column] = (values[used] * (inside[used] / inside.sum())).sum()
+        inside = np.diff(np.clip(below, low, high), prepend=low, axis=1)
+        parts, used = inside / inside.sum(axis=1, keepdims=True), inside > 0
+        if (used == used[0]).all():  # as with equal votes: all columns at once, each added up as if it were alone
+            at = np.flatnonzero(used[0])
+            found[done : done + len(values)] = (np.take(values, at, axis=1) * np.take(parts, at, axis=1)).sum(axis=1)
+        else:
+            for number, (value, part, there) in enumerate(zip(values, parts, used, strict=True), done):
+                at = np.flatnonzero(there)
+                found[number] = (value[at] * part[at]).sum()
+        done += len(values)
     return found
 
 
@@ -204,17 +213,64 @@ def krum_of(points: NDArray[np.floating], votes: Vector, settings: Krum) -> Vect
     k = len(points)
     usual = votes.sum() / k
     wanted = max((1 - settings.hostile) * votes.sum() - 2 * usual, usual)
-    scores = np.zeros(k)
-    for number in range(k):
-        others = np.delete(np.square(_distances(points, points[number].astype(np.float64))), number)
-        order = np.argsort(others, kind="stable")
-        within = np.diff(np.minimum(np.cumsum(np.delete(votes, number)[order]), wanted), prepend=0.0)
-        scores[number] = (others[order] * within).sum()
+    scores = _scores(points, votes, wanted, settings)
     order = np.argsort(scores, kind="stable")
-    honest = (1 - settings.hostile) * votes.sum() * (1 + EQUAL)
-    most = max(1, int((np.cumsum(votes[order]) <= honest).sum()))
+    most = max(1, _unlikely_hostile(votes[order], settings))
     best = np.sort(order[: min(settings.keep, most)])
     return _weighted_mean(points[best], votes[best])
+
+
+def _scores(points: NDArray[np.floating], votes: Vector, wanted: float, settings: Krum) -> Vector:
+    """Return Krum's scores, shape (k,), of which the first ``keep`` in ascending order are certain.
+
+    Matrix products are quick, but their last bits depend on the processor. So they only rule out points whose scores
+    are certainly too large, which get infinity; the others are computed without them. If all votes are equal, the
+    order does not matter, and points that are certainly among the first get minus infinity.
+    """
+    k = len(points)
+    scores, off = _rough_scores(points, votes, wanted)
+    least, most = scores - off, scores + off
+    first, equal = min(settings.keep, k), bool((votes == votes[0]).all())
+    if equal:
+        first = min(first, max(1, _unlikely_hostile(votes, settings)))
+    out = least > np.partition(most, first - 1)[first - 1]  # so many are certainly smaller
+    within = equal & (most < np.partition(least, first)[first] if first < k else ~out)
+    scores[out], scores[within] = np.inf, -np.inf
+    for number in np.flatnonzero(~out & ~within):
+        others = np.delete(np.square(_distances(points, points[number].astype(np.float64))), number)
+        order = np.argsort(others, kind="stable")
+        parts = np.diff(np.minimum(np.cumsum(np.delete(votes, number)[order]), wanted), prepend=0.0)
+        scores[number] = (others[order] * parts).sum()
+    return scores
+
+
+def _unlikely_hostile(votes: Vector, settings: Krum) -> int:
+    """Return how many of the first points have at most the votes that aren't hostile; votes are in their order."""
+    return int((np.cumsum(votes) <= (1 - settings.hostile) * votes.sum() * (1 + EQUAL)).sum())
+
+
+def _rough_scores(points: NDArray[np.floating], votes: Vector, wanted: float) -> tuple[Vector, Vector]:
+    """Return Krum's scores by matrix products, and how far each is at most from those without, shape (k,) both.
+
+    A rounding error of |a|² + |b|² - 2 a · b over m weights is at most about m times the machine's precision times
+    |a|² + |b|², and a score is the smallest sum of distances with the wanted votes, which is off by no more than these.
+    """
+    k, m = points.shape
+    center, products, squares = _weighted_mean(points, votes), np.zeros((k, k)), np.zeros(k)
+    width = max(1, _AT_ONCE // k)
+    for low in range(0, m, width):
+        part = points[:, low : low + width] - center[low : low + width]
+        products += part @ part.T
+        squares += np.square(part).sum(axis=1)
+    scores, rows = np.zeros(k), max(1, _AT_ONCE // k)
+    for low in range(0, k, rows):
+        apart = squares[low : low + rows, None] + squares - 2.0 * products[low : low + rows]
+        own = np.arange(len(apart))
+        apart[own, low + own] = np.inf  # comes last, and is left out
+        order = np.argsort(apart, axis=1)[:, :-1]
+        within = np.diff(np.minimum(np.cumsum(votes[order], axis=1), wanted), prepend=0.0, axis=1)
+        scores[low : low + rows] = (np.maximum(np.take_along_axis(apart, order, axis=1), 0.0) * within).sum(axis=1)
+    return scores, 8 * (m + k + 16) * np.finfo(np.float64).eps * wanted * (squares + squares.max(initial=0.0))
 
 
 def centered_clip_of(points: NDArray[np.floating], votes: Vector, center: Vector, settings: CenteredClip) -> Vector:

@@ -70,6 +70,47 @@ OPERATORS: dict[str, Any] = {
 }
 
 
+def krum_by_differences(points: np.ndarray, votes: np.ndarray, rule: Krum) -> np.ndarray:
+    """Krum with every distance added up from differences, a client at a time."""
+    apart = np.square(points[:, None].astype(float) - points.astype(float)).sum(axis=2)
+    wanted = max((1 - rule.hostile) * votes.sum() - 2 * votes.mean(), votes.mean())
+    scores = []
+    for own, row in enumerate(apart):
+        left, score = wanted, 0.0
+        for other in sorted(set(range(len(row))) - {own}, key=lambda other: row[other]):
+            score += row[other] * min(left, votes[other])
+            left -= min(left, votes[other])
+        scores.append(score)
+    order = np.argsort(scores, kind="stable")
+    most = max(1, int((np.cumsum(votes[order]) <= (1 - rule.hostile) * votes.sum() * (1 + 1e-9)).sum()))
+    best = np.sort(order[: min(rule.keep, most)])
+    return np.average(points[best].astype(float), axis=0, weights=votes[best])
+
+
+@pytest.mark.parametrize("equal", [True, False])
+@pytest.mark.parametrize("keep", [1, 5, 40])
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e30])
+def test_krum_by_products_chooses_as_by_differences(equal: bool, keep: int, offset: float) -> None:
+    """Far from the origin, products alone lose all digits; points whose scores are too close are computed exactly."""
+    rng = np.random.default_rng(keep)
+    for _ in range(20):
+        points = (rng.normal(size=(40, 7)) * max(1.0, offset / 1e5) + offset).astype(np.float32)
+        points[rng.integers(0, 40, 10)] = points[0]
+        points[3] *= -1e6 if offset < 1e30 else 1.0
+        votes = np.ones(40) if equal else rng.choice([0.5, 1.0, 2.0], 40)
+        rule = Krum(hostile=0.25, keep=keep)
+        np.testing.assert_allclose(krum_of(points, votes, rule), krum_by_differences(points, votes, rule), rtol=1e-12)
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_trimmed_column_has_the_same_bits_in_any_company(equal: bool) -> None:
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(150, 30)).astype(np.float32)
+    votes = np.full(150, 1 / 3) if equal else rng.uniform(0.5, 2, 150)
+    alone = [trimmed_mean_of(points[:, [column]], votes, 0.2)[0] for column in range(30)]
+    np.testing.assert_array_equal(trimmed_mean_of(points, votes, 0.2), alone)
+
+
 def repeated(points: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.repeat(points.astype(np.float64), counts, axis=0)
 
