@@ -61,7 +61,7 @@ CHOOSE: dict[str, Callable[[Page], None]] = {
     "autocomplete": in_the_form,
     "prediction": of_a_visitor,
 }
-VERDICTS = {"shop": "basket", "feed": "finished", "autocomplete": "typed", "prediction": "loss"}
+VERDICTS = {"shop": "basket", "feed": "chosen place", "autocomplete": "typed", "prediction": "loss"}
 """What the verdict has to name."""
 
 
