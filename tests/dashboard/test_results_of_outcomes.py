@@ -19,6 +19,8 @@ from msgspec.structs import replace
 from fedping.analysis.report import table_notes
 from fedping.analysis.statistics import ClientSums, ClientTotals, ValueCounts
 from fedping.analysis.study import ArmTally, MetricTally, StudyTally, Window
+from fedping.analysis.study.means import caps_of
+from fedping.analysis.study.metrics import metric_named
 from fedping.analysis.study.tally import LaterCounts
 from fedping.analysis.verdict import Asked, Verdict, as_document, effect_of, plan_of, reach_verdict
 from fedping.dashboard.results.counts import ASKED, LANDED
@@ -27,6 +29,7 @@ from fedping.dashboard.results.question import asked_by, fields_of, key_of, opti
 from fedping.dashboard.results.views import comparisons_csv, sizes_csv
 from fedping.experiments.run_process import ENDED, PROCESS, STDERR, STDOUT, Ended, Process
 from fedping.model_store.store import open_store
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed_table import id_column, landed_table
 from fedping.protocol.landing import outcome_folder, write_landed
 from fedping.protocol.study import Study
@@ -133,6 +136,23 @@ def test_an_adjustment_by_arms_that_differed_before_is_told_and_read_again_from_
     again = [effect_of(one["means"]) for one in document["comparisons"]]
     assert again[1] == verdict.comparisons[1].effect
     assert document["comparisons"][1]["means"]["adjustment"]["standard_errors_apart_before"] < -3.3
+
+
+@pytest.mark.parametrize(("above", "asked"), [(150, "0.99997"), (500_000, "0.9"), (244_000, "0.9512")])
+def test_a_cap_of_0_is_refused_with_a_share_that_may_be_given(above: int, asked: str) -> None:
+    study = shop_study()
+    paid = metric_named("paid", study)
+    tally = verdict_of(study).tally
+    values = ValueCounts(np.array([0.0, 9.0]), np.array([5_000_000 - above, above]))
+    arms = {
+        name: with_fields(arm, metrics={"paid": with_fields(arm.metrics["paid"], clients=each)})
+        for (name, arm), each in zip(tally.arms.items(), (values, NONE), strict=True)
+    }
+    with pytest.raises(InvalidSettings, match="would cap 'paid' at 0") as refused:
+        caps_of([paid], with_fields(tally, arms=arms), 0.5)
+    named = str(refused.value).rpartition(" ")[2]
+    assert named == asked
+    assert caps_of([paid], with_fields(tally, arms=arms), float(named) + 1e-6) == {"paid": 9.0}
 
 
 def test_an_outcome_that_lands_makes_a_count_out_of_date(tmp_path: Path) -> None:
