@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import json
+import math
 import re
 from dataclasses import replace as with_fields
 from datetime import UTC, datetime
@@ -153,6 +154,21 @@ def test_a_cap_of_0_is_refused_with_a_share_that_may_be_given(above: int, asked:
     named = str(refused.value).rpartition(" ")[2]
     assert named == asked
     assert caps_of([paid], with_fields(tally, arms=arms), float(named) + 1e-6) == {"paid": 9.0}
+
+
+def test_what_waits_for_ripe_clients_counts_in_the_correction() -> None:
+    study = shop_study()
+    tally = verdict_of(study).tally
+    later = MetricTally(NONE, NONE, ClientSums(0, 0, 0.0, 0.0, 0.0, 0.0))
+    arms = {name: with_fields(arm, metrics={**arm.metrics, "returned": later}) for name, arm in tally.arms.items()}
+    verdict = reach_verdict(
+        study, plan_of(study, replace(ASKED_FOR, metrics=("opened", "returned"))), with_fields(tally, arms=arms)
+    )
+    [opened] = verdict.comparisons
+    assert [one.name for one in verdict.unripe] == ["returned"]
+    assert (verdict.plan.tests, verdict.plan.confidence) == (3, 1 - 0.05 / 3)
+    assert opened.log10_bonferroni == pytest.approx(opened.clients.test.log10_p + math.log10(3))
+    assert opened.deciding.confidence == pytest.approx(1 - 0.05 / 3)
 
 
 def test_an_outcome_that_lands_makes_a_count_out_of_date(tmp_path: Path) -> None:
