@@ -133,6 +133,9 @@ def test_an_adjustment_by_arms_that_differed_before_is_told_and_read_again_from_
         arms[name] = with_fields(arm, metrics={**arm.metrics, "opened": opened})
     verdict = reach_verdict(study, plan_of(study, asked), with_fields(verdict.tally, arms=arms, caps={}))
     assert any("the arms already differed in opened (treatment - control)" in note for note in verdict.means_notes)
+    assert "before, which is known of 600 and 600 clients: the variance becomes" in verdict.lift_sentences[1]
+    assert any("opened, treatment - control: the time before, which is known" in note for note in verdict.means_notes)
+    assert any(" by the largest influence, of 1,200, it would not" in one for one in verdict_of(study).lift_sentences)
     document = json.loads(json.dumps(as_document(verdict)))
     again = [effect_of(one["means"]) for one in document["comparisons"]]
     assert again[1] == verdict.comparisons[1].effect
@@ -169,6 +172,22 @@ def test_what_waits_for_ripe_clients_counts_in_the_correction() -> None:
     assert (verdict.plan.tests, verdict.plan.confidence) == (3, 1 - 0.05 / 3)
     assert opened.log10_bonferroni == pytest.approx(opened.clients.test.log10_p + math.log10(3))
     assert opened.deciding.confidence == pytest.approx(1 - 0.05 / 3)
+
+
+def test_an_interim_look_at_a_later_outcome_says_that_it_compares_totals_of_ripe_clients() -> None:
+    study = shop_study()
+    tally, asked = verdict_of(study).tally, Asked(metrics=("opened", "paid"), interim=True)
+    paid = ValueCounts.of(np.repeat((0.0, 5.0, 9.0), (200, 100, 100)))
+    arms = {}
+    for name, arm in tally.arms.items():
+        metrics = {**arm.metrics, "paid": with_fields(arm.metrics["paid"], clients=paid)}
+        looked_at = {metric: with_fields(each, first=each.clients) for metric, each in metrics.items()}
+        arms[name] = with_fields(arm, metrics=looked_at)
+    verdict = reach_verdict(study, plan_of(study, asked), with_fields(tally, arms=arms, caps={}))
+    opened, bought = verdict.sentences
+    assert "so far, first lists differ by" in opened
+    assert "so far, totals of ripe clients differ by" in bought
+    assert "first list, and of a later outcome from the totals of ripe clients, which later" in table_notes(verdict)[-1]
 
 
 def test_an_outcome_that_lands_makes_a_count_out_of_date(tmp_path: Path) -> None:
