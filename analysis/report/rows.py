@@ -256,12 +256,15 @@ def table_notes(verdict: Verdict) -> list[str]:
     if verdict.in_study:
         notes.append(SURVIVORS)
     if plan.interim:
+        later, wide = (any(getattr(one, of) is not None for one in plan.metrics) for of in ("later", "wide"))
         notes.append(
             "This is an interim look: p-values hold for one look at the planned end and decide nothing here. The "
             "interval 'at any look' may be read as often as one likes; it is made from each client's first "
-            f"{measured.one}, which later pings do not change. For shares, and for counts that the study limits to "
-            f"{NEAR} or less, it is exact from the first client on; for other metrics it holds in the limit of many, "
-            f"from {FEWEST_CLIENTS:,} clients in each arm on, or more where one arm is smaller."
+            f"{measured.one}{', and of a later outcome from the totals of ripe clients' * later}, which later pings do "
+            f"not change. For shares, and for values whose bounds are at most {NEAR} apart, it is exact from the first "
+            "client on; for other metrics it holds in the limit of many, "
+            f"from {FEWEST_CLIENTS:,} clients in each arm on, or more where one arm is smaller"
+            f"{'; before that, outcomes with wider bounds have an exact interval too' * wide}."
         )
     return notes
 

@@ -5,6 +5,7 @@ The sums are those of `fedping.analysis.statistics.lift`: for ratios of totals, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -75,7 +76,7 @@ def with_means(
             totals = outcomes.rows().persist()
             tally = _with_later(tally, outcomes, totals, first_values)
         if means.cap is not None:
-            tally = replace(tally, caps=_caps(asked, tally, means.cap))
+            tally = replace(tally, caps=caps_of(asked, tally, means.cap))
         own = rows.clients.where("n > 0 and arm is not null")
         found = _by_arm(own, rows.before, _of_pings(of_pings, asked, means, tally))
         if totals is not None:
@@ -110,8 +111,12 @@ def _with_later(tally: StudyTally, outcomes: LaterOutcomes, totals: DataFrame, f
     return replace(tally, arms=arms, later=outcomes.counts(names))
 
 
-def _caps(metrics: Sequence[Metric], tally: StudyTally, share: float) -> dict[str, float]:
-    """Return the value of each metric that larger ones count as; shares have none, since their values are 0 or 1."""
+def caps_of(metrics: Sequence[Metric], tally: StudyTally, share: float) -> dict[str, float]:
+    """Return the value of each metric that larger ones count as; shares have none, since their values are 0 or 1.
+
+    Raises:
+        InvalidSettings: it would be 0.
+    """
     caps = {}
     for metric in metrics:
         counts = ValueCounts.of([])
@@ -124,10 +129,18 @@ def _caps(metrics: Sequence[Metric], tally: StudyTally, share: float) -> dict[st
             above = int(counts.counts[counts.values > 0].sum())
             raise InvalidSettings(
                 f"--cap {share:g} would cap '{metric.name}' at 0, as only {above:,} of {counts.n:,} clients have more; "
-                f"give a share above {1 - above / counts.n:.4g}"
+                f"give a share above {_below_1(1 - above / counts.n)}"
             )
         caps[metric.name] = cap
     return caps
+
+
+def _below_1(share: float) -> str:
+    """Return a share below 1 rounded up to four digits, or to as many as leave it below 1."""
+    for digits in range(4, 16):
+        if (up := math.ceil(share * 10**digits * (1 - 1e-15)) / 10**digits) < 1:
+            return f"{up:.{digits}g}"
+    return str(share)
 
 
 class _Totals(NamedTuple):

@@ -6,6 +6,7 @@ a selection: without one there is no rank, the loss is 0 by definition, and what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -178,6 +179,18 @@ value within them needs many times the clients (of ranks near 3, about ninety ti
 """
 
 
+DIGITS = 4
+"""Significant digits kept of an outcome at the choice."""
+
+
+def rounded(value: float, digits: int) -> float:
+    """Return a number as `fedping.analysis.study.columns.on_grid` rounds it on Spark."""
+    if value == round(value) and abs(value) < 10.0**digits:
+        return value
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(abs(value))))
+    return round(value * scale) / scale
+
+
 def metrics_of(study: Study) -> tuple[Metric, ...]:
     """Return all metrics of a study's arms: those of its type of ping, those it declares, and its outcomes."""
     metrics = (*measured_by(study.document).metrics, *map(_declared, study.metrics))
@@ -196,6 +209,8 @@ def outcome_metrics(study: Study) -> Iterator[Metric]:
         if outcome.name in declared or isinstance(outcome, CategoryOutcome):
             continue
         low, high = outcome_range(outcome)
+        # values are rounded after their client has bounded them, and so may lie beyond
+        ends = min(low, rounded(low, DIGITS)), max(high, rounded(high, DIGITS))
         title = outcome.name.replace("_", " ")
         metric = Metric(
             name=outcome.name,
@@ -203,9 +218,9 @@ def outcome_metrics(study: Study) -> Iterator[Metric]:
             less=f"had less: {title}",
             more=f"had more: {title}",
             better=outcome.better,
-            digits=4,
-            bounds=(low, high) if high - low <= NEAR else None,
-            wide=(low, high) if high - low > NEAR else None,
+            digits=DIGITS,
+            bounds=ends if high - low <= NEAR else None,
+            wide=ends if high - low > NEAR else None,
         )
         yield metric if outcome.hours is None else _later(metric, outcome, isinstance(outcome, FlagOutcome))
 

@@ -124,7 +124,7 @@ class LaterCounts:
         counted: outcomes that count, each document once.
         late: of those that do not, the ones received more than ``within`` after their client's first ping.
         before: those received before that ping.
-        unlinked: those of clients without any ping in the window.
+        unlinked: those of clients without any ping in the window, or with pings of several arms.
         other_arm: those that name another arm than their client's pings.
         unripe: those of clients whose first ping is not ``within`` ago yet.
         clients: by arm, the clients that are ripe, and all of them.

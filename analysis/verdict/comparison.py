@@ -217,8 +217,8 @@ def compare(
         caps: by metric, the value that larger ones count as in lifts.
     """
     clients = [_clients(a, b, plan.confidence) for _, _, a, b in tallies]
-    # ratios are tests too, but not of ranks
-    p = [level.test.log10_p for level in clients] + [0.0] * (len(plan.means.ratios) * len(plan.pairs))
+    # ratios are tests too, but not of ranks, and so is what cannot be compared yet
+    p = [level.test.log10_p for level in clients] + [0.0] * (plan.tests - len(clients))
     corrected = CORRECTIONS[plan.correction](p)
     level = deciding_level(p, plan.alpha, plan.correction)
     comparisons = []

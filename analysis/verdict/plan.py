@@ -39,6 +39,8 @@ class Plan:
         planned: for an interim look, the number of clients in both arms at which its interval is narrowest.
         window: the pings to analyse.
         means: the ratios compared, and how means are; each ratio is a test for every pair, too.
+        waiting: how many of the metrics and ratios asked for cannot be compared yet; their tests count all the same,
+            so that alpha holds over this look and later ones.
 
     Raises:
         InvalidSettings: there is nothing to compare, or a name occurs twice.
@@ -53,6 +55,7 @@ class Plan:
     planned: int = PLANNED_CLIENTS
     window: Window = field(default_factory=Window)
     means: Means = field(default_factory=Means)
+    waiting: int = 0
 
     def __post_init__(self) -> None:
         if not self.metrics or not self.pairs:
@@ -75,7 +78,7 @@ class Plan:
     @property
     def tests(self) -> int:
         """The number of tests."""
-        return (len(self.metrics) + len(self.means.ratios)) * len(self.pairs)
+        return (len(self.metrics) + len(self.means.ratios) + self.waiting) * len(self.pairs)
 
     @property
     def confidence(self) -> float:

@@ -150,7 +150,8 @@ def _ripe(study: Study, plan: Plan, tally: StudyTally) -> tuple[Plan, tuple[Metr
             "again later, or name other metrics with --metrics"
         )
     means = replace(plan.means, ratios=tuple(one for one in plan.means.ratios if one not in ratios))
-    return replace(plan, metrics=kept, means=means), (*metrics, *ratios)
+    waiting = len(metrics) + len(ratios)
+    return replace(plan, metrics=kept, means=means, waiting=waiting), (*metrics, *ratios)
 
 
 def _refuse_silent_arms(study: Study, plan: Plan, tally: StudyTally) -> None:

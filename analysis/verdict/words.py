@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedping.analysis.statistics import LEAST_CLIENTS, LEAST_OTHERS, Estimate, SampleRatio
+from fedping.analysis.statistics import LEAST_CLIENTS, LEAST_OTHERS, Adjustment, Estimate, SampleRatio
 from fedping.analysis.statistics.lift import Reason
 from fedping.analysis.study.metrics import Metric, Ratio
 from fedping.analysis.study.tally import StudyTally
@@ -101,13 +101,23 @@ def lift_sentence(title: str, pair: tuple[str, str], effect: Effect) -> str:
     if effect.cap is not None:
         text += f"; capped at {effect.cap.value:,.6g}, {_moved(effect.cap.moved)}"
     if effect.adjustment is not None:
-        text += (
-            f"; adjusted by the time before, which narrows the variance by {100 * effect.adjustment.reduction:.3g} %"
-        )
+        text += f"; adjusted by the time before, {_adjusted(effect.adjustment, ' per ' in title)}"
     if effect.fragility is not None:
         clients = "client" if effect.fragility == 1 else "clients"
-        text += f"; without {effect.fragility:,} {clients} by the largest, of {sum(effect.n):,}, it would not be shown"
+        text += (
+            f"; without {effect.fragility:,} {clients} by the largest influence, of {sum(effect.n):,}, it would not be "
+            "shown"
+        )
     return f"{text}."
+
+
+def _adjusted(done: Adjustment, is_ratio: bool) -> str:
+    """Return how much of the time before is known, and what that does to the variance."""
+    ours, theirs = (f"{each:,.6g}" for each in done.before)
+    known = f"in which the arms' totals below the line are {ours} and {theirs}" if is_ratio else ""
+    known = known or f"which is known of {ours} and {theirs} clients"
+    becomes = "smaller" if done.reduction >= 0 else "larger"
+    return f"{known}: the variance becomes {abs(100 * done.reduction):.3g} % {becomes}"
 
 
 def _moved(moved: tuple[int, int]) -> str:
@@ -136,7 +146,7 @@ def means_notes(
             for number, what in (
                 (counts.late, "came too late after their client's first ping"),
                 (counts.before, "came before it or are of versions outside the window"),
-                (counts.unlinked, "are of clients without a landed ping in the window"),
+                (counts.unlinked, "are of clients without landed pings in the window, or with those of several arms"),
                 (counts.other_arm, "name another arm than their client's pings"),
                 (counts.unripe, "are of clients that are not ripe"),
             )
@@ -158,6 +168,10 @@ def means_notes(
             "Lifts are adjusted by what clients did with versions before 1, when all arms ranked alike if version 0 is "
             "the product's own order; clients without such a time count as the mean of those with one."
         )
+        for title, pair, effect in lifts:
+            if effect.adjustment is not None:
+                done = _adjusted(effect.adjustment, " per " in title)
+                yield f"{title}, {pair[0]} - {pair[1]}: the time before, {done}."
         apart = [
             f"{title} ({' - '.join(pair)})"
             for title, pair, each in lifts
@@ -309,7 +323,8 @@ def _numbers(comparison: Comparison, plan: Plan, unit: str) -> str:
     if comparison.shortage is not None:
         return f"{means} so far"
     if comparison.sequence is not None:
-        return f"{means} so far, first {unit}s differ by {deciding_text(comparison)} at any look"
+        what = f"first {unit}s differ" if comparison.metric.later is None else "totals of ripe clients differ"
+        return f"{means} so far, {what} by {deciding_text(comparison)} at any look"
     log10_p = comparison.log10_holm if plan.correction == "holm" else comparison.log10_bonferroni
     value = level.difference.value
     difference = with_minus(f"{value:+.3f}") + percent_text(value, comparison.base)

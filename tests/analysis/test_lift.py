@@ -20,8 +20,10 @@ from fedping.analysis.statistics import (
     mean_difference,
 )
 from fedping.analysis.statistics.lift import fieller
-from fedping.analysis.study import Metric
+from fedping.analysis.study import Metric, metrics_of
 from fedping.analysis.verdict import Comparison, Plan, compare
+from fedping.protocol.outcomes import NumberOutcome
+from tests.support.outcomes import shop_study
 from tests.support.verdicts import metric_tally
 
 
@@ -190,6 +192,15 @@ def test_wide_bounds_decide_before_there_are_many_clients_and_the_other_interval
     half = confidence_sequence(*(ValueCounts.of(rng.exponential(20, 4000).round(1)) for _ in range(2)), 0.975)
     assert late.sequence is not None
     assert late.sequence.high - late.sequence.low == pytest.approx(half.high - half.low, rel=0.1)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 599.99), (0.0, 99.999), (-1234.56, 0.0), (12.346, 2000.0)])
+def test_a_value_at_a_bound_may_be_rounded_beyond_it(low: float, high: float) -> None:
+    study = shop_study(NumberOutcome(name="paid", low=low, high=high, round=0.001))
+    [metric] = [one for one in metrics_of(study) if one.name == "paid"]
+    ends = [float(f"{end:.4g}") for end in (low, high)]
+    look = looked_at(np.repeat(ends, (10, 30)), np.repeat(ends, (30, 10)), metric)
+    assert look.finding == "more" if metric.bounds else look.sequence is not None
 
 
 def test_a_lift_has_no_interval_at_an_interim_look() -> None:

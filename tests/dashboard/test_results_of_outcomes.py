@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import json
+import math
 import re
 from dataclasses import replace as with_fields
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from msgspec.structs import replace
 from fedping.analysis.report import table_notes
 from fedping.analysis.statistics import ClientSums, ClientTotals, ValueCounts
 from fedping.analysis.study import ArmTally, MetricTally, StudyTally, Window
+from fedping.analysis.study.means import caps_of
+from fedping.analysis.study.metrics import metric_named
 from fedping.analysis.study.tally import LaterCounts
 from fedping.analysis.verdict import Asked, Verdict, as_document, effect_of, plan_of, reach_verdict
 from fedping.dashboard.results.counts import ASKED, LANDED
@@ -27,6 +30,7 @@ from fedping.dashboard.results.question import asked_by, fields_of, key_of, opti
 from fedping.dashboard.results.views import comparisons_csv, sizes_csv
 from fedping.experiments.run_process import ENDED, PROCESS, STDERR, STDOUT, Ended, Process
 from fedping.model_store.store import open_store
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed_table import id_column, landed_table
 from fedping.protocol.landing import outcome_folder, write_landed
 from fedping.protocol.study import Study
@@ -129,10 +133,61 @@ def test_an_adjustment_by_arms_that_differed_before_is_told_and_read_again_from_
         arms[name] = with_fields(arm, metrics={**arm.metrics, "opened": opened})
     verdict = reach_verdict(study, plan_of(study, asked), with_fields(verdict.tally, arms=arms, caps={}))
     assert any("the arms already differed in opened (treatment - control)" in note for note in verdict.means_notes)
+    assert "before, which is known of 600 and 600 clients: the variance becomes" in verdict.lift_sentences[1]
+    assert any("opened, treatment - control: the time before, which is known" in note for note in verdict.means_notes)
+    assert any(" by the largest influence, of 1,200, it would not" in one for one in verdict_of(study).lift_sentences)
     document = json.loads(json.dumps(as_document(verdict)))
     again = [effect_of(one["means"]) for one in document["comparisons"]]
     assert again[1] == verdict.comparisons[1].effect
     assert document["comparisons"][1]["means"]["adjustment"]["standard_errors_apart_before"] < -3.3
+
+
+@pytest.mark.parametrize(("above", "asked"), [(150, "0.99997"), (500_000, "0.9"), (244_000, "0.9512")])
+def test_a_cap_of_0_is_refused_with_a_share_that_may_be_given(above: int, asked: str) -> None:
+    study = shop_study()
+    paid = metric_named("paid", study)
+    tally = verdict_of(study).tally
+    values = ValueCounts(np.array([0.0, 9.0]), np.array([5_000_000 - above, above]))
+    arms = {
+        name: with_fields(arm, metrics={"paid": with_fields(arm.metrics["paid"], clients=each)})
+        for (name, arm), each in zip(tally.arms.items(), (values, NONE), strict=True)
+    }
+    with pytest.raises(InvalidSettings, match="would cap 'paid' at 0") as refused:
+        caps_of([paid], with_fields(tally, arms=arms), 0.5)
+    named = str(refused.value).rpartition(" ")[2]
+    assert named == asked
+    assert caps_of([paid], with_fields(tally, arms=arms), float(named) + 1e-6) == {"paid": 9.0}
+
+
+def test_what_waits_for_ripe_clients_counts_in_the_correction() -> None:
+    study = shop_study()
+    tally = verdict_of(study).tally
+    later = MetricTally(NONE, NONE, ClientSums(0, 0, 0.0, 0.0, 0.0, 0.0))
+    arms = {name: with_fields(arm, metrics={**arm.metrics, "returned": later}) for name, arm in tally.arms.items()}
+    verdict = reach_verdict(
+        study, plan_of(study, replace(ASKED_FOR, metrics=("opened", "returned"))), with_fields(tally, arms=arms)
+    )
+    [opened] = verdict.comparisons
+    assert [one.name for one in verdict.unripe] == ["returned"]
+    assert (verdict.plan.tests, verdict.plan.confidence) == (3, 1 - 0.05 / 3)
+    assert opened.log10_bonferroni == pytest.approx(opened.clients.test.log10_p + math.log10(3))
+    assert opened.deciding.confidence == pytest.approx(1 - 0.05 / 3)
+
+
+def test_an_interim_look_at_a_later_outcome_says_that_it_compares_totals_of_ripe_clients() -> None:
+    study = shop_study()
+    tally, asked = verdict_of(study).tally, Asked(metrics=("opened", "paid"), interim=True)
+    paid = ValueCounts.of(np.repeat((0.0, 5.0, 9.0), (200, 100, 100)))
+    arms = {}
+    for name, arm in tally.arms.items():
+        metrics = {**arm.metrics, "paid": with_fields(arm.metrics["paid"], clients=paid)}
+        looked_at = {metric: with_fields(each, first=each.clients) for metric, each in metrics.items()}
+        arms[name] = with_fields(arm, metrics=looked_at)
+    verdict = reach_verdict(study, plan_of(study, asked), with_fields(tally, arms=arms, caps={}))
+    opened, bought = verdict.sentences
+    assert "so far, first lists differ by" in opened
+    assert "so far, totals of ripe clients differ by" in bought
+    assert "first list, and of a later outcome from the totals of ripe clients, which later" in table_notes(verdict)[-1]
 
 
 def test_an_outcome_that_lands_makes_a_count_out_of_date(tmp_path: Path) -> None:
