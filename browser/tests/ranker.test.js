@@ -186,6 +186,18 @@ test("a list goes on in another page, chosen or not, and only with the same clie
   assert.equal(other.codes().at(-1), "list_unfit");
 });
 
+test("what is resumed and was changed on the way is no list, and throws nothing", async () => {
+  const { shop, posts, codes } = await open();
+  const kept = JSON.parse(JSON.stringify(shop.rank(PRODUCTS, QUERY, 5)));
+  for (const odd of [{ items: [null, {}] }, { query: null }, { id: "../other/1" }, { id: [kept.id, 1] }, { pinned: 5 }]) {
+    assert.equal(shop.resume(JSON.stringify({ ...kept, ...odd })), null, JSON.stringify(odd));
+  }
+  for (const weights of [[1, 2], Array(WEIGHTS + 1).fill(1)]) {
+    assert.equal(shop.resume({ ...kept, weights })?.choose({ ...byShop[0] }), false);
+  }
+  assert.deepEqual([codes(), posts()], [Array(7).fill("list_unfit"), []]);
+});
+
 test("several lists on a page are their own, and pinned items keep their place", async () => {
   const { shop, posts } = await open();
   const isAd = (/** @type {any} */ item) => item.id === PRODUCTS[0].id;
