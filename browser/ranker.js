@@ -283,6 +283,10 @@ export class Ranker extends Product {
     const arm = study.arms.find(({ name }) => name === list.arm);
     const as = list.role?.arm ? list.role : arm ? roleOf(study, arm, parts.product) : role;
     if (list.held.weights.length > 0) {
+      if (list.held.weights.length !== as.spec.weights.length) {
+        this.tell("list_unfit", `a list of an earlier page has other weights than the study '${this.study}' by now; nothing is sent of it`);
+        return null;
+      }
       return { role: as, held: list.held };
     }
     if (list.held.version === NO_VERSION) {

@@ -298,10 +298,10 @@ class OutcomePayload(Payload, OutcomeColumns, frozen=True, forbid_unknown_fields
         if self.GRIDS:
             OutcomeColumns.__post_init__(self)
 
-    @property
-    def column(self) -> str:
-        """The name of its column."""
-        return next(name for name in self.COLUMNS if getattr(self, name) is not UNSET)
+
+def column_of(payload: OutcomePayload) -> str:
+    """Return the name of the column of a later outcome; as a property of it, it would be hidden by one of its name."""
+    return next(name for name in payload.COLUMNS if getattr(payload, name) is not UNSET)
 
 
 class Ping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):

@@ -38,6 +38,8 @@
 /** Up to how many weights a list takes along to another page. */
 const MOST_WEIGHTS = 1000;
 
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+
 /**
  * @template {Record<string, any>} Item
  * @template {Record<string, any>} Outcomes
@@ -148,11 +150,12 @@ export function stateOf(given, study) {
   try {
     const { fedping, study: of, version, weights = [], pinned = [], ...more } = typeof given === "string" ? JSON.parse(given) : given;
     const { id, secret, mark, arm, items = [], query = {}, swapped, seen, choice } = more;
-    const texts = [id, secret].every((each) => typeof each === "string") && [mark, arm].every((each) => each === null || typeof each === "string");
+    const texts = UUID.test(id) && typeof secret === "string" && [mark, arm].every((each) => each === null || typeof each === "string");
     const chosen = choice === null || (Number.isSafeInteger(choice?.place) && Number.isFinite(choice.at));
     const counts = Number.isSafeInteger(version) && (seen === null || Number.isSafeInteger(seen)) && typeof swapped === "boolean";
-    const lists = [items, weights, pinned].every(Array.isArray) && weights.every(Number.isFinite) && typeof query === "object";
-    if (fedping !== 1 || of !== study || !texts || !chosen || !counts || !lists) {
+    const lists = [items, weights, pinned].every(Array.isArray) && weights.every(Number.isFinite);
+    const rows = lists && [...items, query].every((each) => each !== null) && typeof query === "object";
+    if (fedping !== 1 || of !== study || !texts || !chosen || !counts || !rows) {
       return null;
     }
     return { id, secret, mark, arm, held: { version, weights }, role: null, items, query, pinned: new Set(pinned), swapped, seen, choice };

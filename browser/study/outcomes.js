@@ -14,6 +14,30 @@ import { toHex } from "./bytes.js";
 import { sha256Bytes } from "./sha256.js";
 
 const HOUR = 3_600_000;
+const DURATION = /^[1-9][0-9]{0,4}[hd]$/;
+
+/**
+ * Whether what a study publishes is a list of outcomes.
+ *
+ * @param {any} given
+ */
+export function areOutcomes(given) {
+  return Array.isArray(given) && given.every(isOutcome);
+}
+
+/** @param {any} given */
+function isOutcome(given) {
+  const { kind, name, within = null, most, low, high, round, values } = given ?? {};
+  const bounds = {
+    flag: () => true,
+    count: () => Number.isSafeInteger(most) && most >= 1,
+    number: () => [low, high, round].every(Number.isFinite) && low < high && round > 0,
+    category: () => Array.isArray(values) && values.every((each) => typeof each === "string"),
+  };
+  const isKnown = typeof kind === "string" && Object.hasOwn(bounds, kind);
+  const isNamed = typeof name === "string" && (within === null || DURATION.test(within));
+  return isKnown && isNamed && bounds[/** @type {keyof typeof bounds} */ (kind)]();
+}
 
 /**
  * The value that is sent: within the bounds and rounded; undefined for a category that is not listed, which is not sent.
@@ -83,7 +107,7 @@ export function columnsOf(outcomes, observed) {
   /** @type {Record<string, boolean | number | string>} */
   const columns = {};
   for (const outcome of outcomes) {
-    if (!outcome.within && outcome.name in observed) {
+    if (!outcome.within && Object.hasOwn(observed, outcome.name)) {
       const value = clipped(outcome, observed[outcome.name]);
       if (value !== undefined) {
         columns[outcome.name] = value;

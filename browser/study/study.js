@@ -66,6 +66,7 @@
  */
 
 import { linksTrouble } from "./links.js";
+import { areOutcomes } from "./outcomes.js";
 
 /** The type of pings of private lines. */
 export const PRIVATE_TYPE = "private-update";
@@ -124,6 +125,7 @@ export function studyOf(given, name, parts) {
   require(Array.isArray(given.arms) && given.arms.every(isArm), `the study '${name}' has no arms`);
   const { pieces = [] } = given;
   require(Array.isArray(pieces) && pieces.every(isPiece), `the pieces of the arms of the study '${name}' are none`);
+  require(areOutcomes(given.outcomes ?? []), `the outcomes of the study '${name}' are none that this client knows`);
   require(Array.isArray(given.lines), `the study '${name}' has no lines`);
   for (const line of given.lines) {
     checkLine(line, parts);

@@ -135,6 +135,15 @@ test("later outcomes name the choice if they are linked, follow from it, and are
   assert.equal(codes().at(-1), "outcome_late");
 });
 
+test("an outcome may have the name of what every object has", async () => {
+  const outcomes = [{ kind: "count", name: "constructor", most: 5 }];
+  const { shop, posts } = await open({ ingest: shopIngest({ outcomes }) });
+  shop.rank(PRODUCTS, QUERY, 5).choose(byShop[0]);
+  shop.rank(PRODUCTS, QUERY, 5).choose(byShop[0], { constructor: 3 });
+  await shop.deliver();
+  assert.deepEqual(posts().map(({ ping }) => Object.hasOwn(ping.payload, "constructor") && ping.payload.constructor), [false, 3]);
+});
+
 test("a clock that is set back makes an outcome of age 0", async () => {
   const { shop, posts, browser } = await open();
   const list = shop.rank(PRODUCTS, QUERY, 20);
@@ -175,6 +184,18 @@ test("a list goes on in another page, chosen or not, and only with the same clie
     assert.equal(other.shop.resume(odd), null);
   }
   assert.equal(other.codes().at(-1), "list_unfit");
+});
+
+test("what is resumed and was changed on the way is no list, and throws nothing", async () => {
+  const { shop, posts, codes } = await open();
+  const kept = JSON.parse(JSON.stringify(shop.rank(PRODUCTS, QUERY, 5)));
+  for (const odd of [{ items: [null, {}] }, { query: null }, { id: "../other/1" }, { id: [kept.id, 1] }, { pinned: 5 }]) {
+    assert.equal(shop.resume(JSON.stringify({ ...kept, ...odd })), null, JSON.stringify(odd));
+  }
+  for (const weights of [[1, 2], Array(WEIGHTS + 1).fill(1)]) {
+    assert.equal(shop.resume({ ...kept, weights })?.choose({ ...byShop[0] }), false);
+  }
+  assert.deepEqual([codes(), posts()], [Array(7).fill("list_unfit"), []]);
 });
 
 test("several lists on a page are their own, and pinned items keep their place", async () => {
@@ -239,6 +260,12 @@ test("every cause of not taking part has its code, and goes when it is over", as
     ["study_unfit", (ingest) => (ingest.study.lines[0].spec = { ...SPEC, model: "frecency-2018" })],
     ["study_unfit", (ingest) => (ingest.study.lines[0].spec = { ...SPEC, features: [{ kind: "smell", name: "x" }] })],
     ["study_unfit", (ingest) => (ingest.study.lines[0].spec = { ...SPEC, blocks: [] })],
+    ["study_unfit", (ingest) => (ingest.study.outcomes = {})],
+    ["study_unfit", (ingest) => (ingest.study.outcomes = [null])],
+    ["study_unfit", (ingest) => (ingest.study.outcomes = [{ kind: "toString", name: "basket" }])],
+    ["study_unfit", (ingest) => (ingest.study.outcomes = [{ kind: "category", name: "way" }])],
+    ["study_unfit", (ingest) => (ingest.study.outcomes = [{ kind: "flag", name: "returned", within: 5 }])],
+    ["study_unfit", (ingest) => (ingest.study.outcomes = [{ kind: "number", name: "paid", low: 0, high: 1, round: 0 }])],
     ["study_ended", (ingest) => (ingest.study.ended = "2026-01-01T00:00:00Z")],
     ["model_unfit", (ingest) => (ingest.model = { ...modelOf(0), model: [1] })],
     ["model_unfit", (ingest) => (ingest.model = { ...modelOf(0), iteration: -1 })],

@@ -29,7 +29,16 @@ from fedping.protocol.links import OwnLink, PrivateVector, SharedVector, Upload
 from fedping.protocol.local_files import file_stamp
 from fedping.protocol.model import Staged
 from fedping.protocol.outcomes import Outcome, linked_id
-from fedping.protocol.ping import NO_VERSION, OUTCOME, DocumentType, OutcomePayload, Payload, Ping, UpdatePayload
+from fedping.protocol.ping import (
+    NO_VERSION,
+    OUTCOME,
+    DocumentType,
+    OutcomePayload,
+    Payload,
+    Ping,
+    UpdatePayload,
+    column_of,
+)
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.study import Declared, Study
 from fedping.protocol.tickets import read_keys, validate_ticket
@@ -269,7 +278,7 @@ class OutcomeRule(PingRule):
         """
         if self.head is None or not self.head.knows(payload.model_version):
             self._check_version(payload.model_version, received_ms)
-        outcome = self.outcomes[payload.column]
+        outcome = self.outcomes[column_of(payload)]
         if payload.age >= (outcome.hours or 0):
             raise Rejection(
                 "outcome_late",
@@ -288,11 +297,11 @@ class OutcomeRule(PingRule):
 
     def check_id(self, document_id: UUID, payload: OutcomePayload) -> None:
         """Raise :class:`Rejection` if a linked outcome has another document id than every repetition of it."""
-        if not isinstance(payload.choice, UnsetType) and document_id != linked_id(payload.choice, payload.column):
+        if not isinstance(payload.choice, UnsetType) and document_id != linked_id(payload.choice, column_of(payload)):
             raise Rejection(
                 "document_id",
-                f"the document id of the outcome '{payload.column}' does not follow from its choice and its name, so a "
-                "repetition could count twice; derive it as docs/conformance says",
+                f"the document id of the outcome '{column_of(payload)}' does not follow from its choice and its name, "
+                "so a repetition could count twice; derive it as docs/conformance says",
             )
 
 

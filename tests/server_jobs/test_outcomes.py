@@ -87,6 +87,18 @@ def test_a_later_outcome_lands_apart_in_typed_columns(ingest: IngestApp) -> None
     assert len(landed_ids(ingest.settings.landing)) == 2
 
 
+@pytest.mark.parametrize("name", ["column", "columns", "grids", "class", "constructor", "keys"])
+def test_an_outcome_may_have_any_name_that_no_column_has(tmp_path: Path, name: str) -> None:
+    at_choice, later = (replace(AT_CHOICE[0], name=name), replace(AFTER[1], name=name))
+    lists, after = (ingest_app(tmp_path / str(n), others=[shop_study(o)]) for n, o in enumerate((at_choice, later)))
+    assert post(lists, list_json(**{name: True})) == (200, "")
+    assert post(after, outcome_json(**{name: False})) == (200, "")
+    for ingest in (lists, after):
+        ingest.land()
+    assert [row[name] for row in rows(list_paths(lists.settings.landing))] == [True]
+    assert [row[name] for row in rows(outcome_paths(after.settings.landing))] == [False]
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("outcome_bounds", list_json(opened=21), "opened"),
     ("outcome_bounds", list_json(opened=-1), "opened"),
