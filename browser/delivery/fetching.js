@@ -7,8 +7,8 @@
  *
  * @import { Environment } from "./environment.js"
  *
- * @typedef {{ value: any, retryAfter: null } | { value: undefined, retryAfter: number | null }} Fetched The document; or
- *   none, and the seconds after which ingest wants to be asked again.
+ * @typedef {{ value: any, retryAfter: null, status?: number } | { value: undefined, retryAfter: number | null, status?: number }} Fetched
+ *   The document; or none, with the status of an answer that refuses it, and the seconds after which ingest wants to be asked again.
  */
 
 import { request, retryAfter } from "./requests.js";
@@ -25,7 +25,7 @@ export async function fetchJson(environment, url) {
     return await request(environment, url, { cache: "no-cache", redirect: "error" }, async (response) =>
       response.ok
         ? { value: await response.json(), retryAfter: null }
-        : { value: undefined, retryAfter: retryAfter(response, environment.now()) },
+        : { value: undefined, retryAfter: retryAfter(response, environment.now()), status: response.status },
     );
   } catch {
     return { value: undefined, retryAfter: null };

@@ -112,7 +112,7 @@ export class Membership {
     }
     const unread = await this.#reads(() => this.#join(studyOf(study.value, this.name, this.parts)));
     if (unread !== null) {
-      this.#blame(study.value === undefined ? null : "study_unfit", unread);
+      this.#blame(study.value === undefined ? null : "study_unfit", unread, study.status);
       if (study.value !== undefined) {
         this.#say(unread);
       }
@@ -128,7 +128,7 @@ export class Membership {
       this.#blame("study_ended", `the study '${this.name}' has ended; this client ranks as the product does`);
     }
     if (unfit !== null) {
-      this.#blame(model?.value === undefined ? null : "model_unfit", unfit);
+      this.#blame(model?.value === undefined ? null : "model_unfit", unfit, model?.status);
     } else {
       const first = await this.#staged(model?.value);
       await this.#prepare();
@@ -277,9 +277,12 @@ export class Membership {
   /**
    * @param {string | null} code Null if nothing came.
    * @param {string} sentence
+   * @param {number} [status] Of an answer that nothing came with; 0 without an answer.
    */
-  #blame(code, sentence) {
-    const nothing = `${this.models} gave nothing that can be read; it is asked again, and until then the client ranks as before`;
+  #blame(code, sentence, status = 0) {
+    const gave = status ? `answered ${status}` : "gave nothing that can be read; check the address, connect-src and the network";
+    const hint = status === 404 ? "; check the study's name" : "";
+    const nothing = `${this.models} ${gave}${hint}; it is asked again, and until then the client ranks as before`;
     this.cause = code === null ? { code: "unreachable", sentence: nothing } : { code, sentence };
   }
 }

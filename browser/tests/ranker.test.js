@@ -284,6 +284,14 @@ test("every cause of not taking part has its code, and goes when it is over", as
   }
 });
 
+test("a study that is not there, and no answer at all, are told apart, with what to check", async () => {
+  const said = async (/** @type {() => Response} */ answer) =>
+    (await open({ ingest: Object.assign(shopIngest(), { answer }) })).shop.trouble?.sentence ?? "";
+  assert.match(await said(status(404)), /answered 404; check the study's name/);
+  assert.match(await said(offline), /nothing that can be read; check the address, connect-src and the network/);
+  assert.doesNotMatch(await said(status(503)), /check/, "ingest itself is in trouble");
+});
+
 test("a refused ping, and one that is given up, are told", async () => {
   const refused = await open({ ingest: Object.assign(shopIngest(), { submit: status(400) }) });
   refused.shop.rank(PRODUCTS, QUERY, 5).choose(byShop[0]);
