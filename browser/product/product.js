@@ -44,6 +44,27 @@ import { browserEnvironment } from "../delivery/environment.js";
 import { Participant } from "../delivery/participant.js";
 import { indexedStorage, memoryStorage, webStorage } from "../delivery/storage.js";
 
+const SETTINGS = [
+  ..."ingest study consent onTrouble parts storage isPrivate ticket patient everyMinutes longestDays mostContributions".split(" "),
+  ..."environment mode beacon mostPings backoff".split(" "),
+];
+
+/**
+ * Throw for a setting that is not there or not of its type: a misspelt `consent` would have everybody take part.
+ *
+ * @param {any} settings
+ * @param {readonly string[]} own
+ */
+function checkSettings(settings, own) {
+  const wrong =
+    Object.keys(settings).find((name) => ![...SETTINGS, ...own].includes(name)) ??
+    ["ingest", "study"].find((name) => typeof settings[name] !== "string") ??
+    ["consent", "onTrouble", "isPrivate", "ticket"].find((name) => !["function", "undefined"].includes(typeof settings[name]));
+  if (wrong !== undefined) {
+    throw new TypeError(`the setting '${wrong}' is ${wrong in settings ? "unknown or of another type" : "missing"}; see the page on it`);
+  }
+}
+
 export class Product {
   /** @type {Promise<void> | null} */
   #starting = null;
@@ -61,8 +82,10 @@ export class Product {
   /**
    * @param {ProductSettings} settings
    * @param {Parts} parts
+   * @param {readonly string[]} own The names of the settings that the entry point has besides.
    */
-  constructor(settings, parts) {
+  constructor(settings, parts, own) {
+    checkSettings(settings, own);
     const { study, consent = () => true, onTrouble = () => {}, ticket = () => null, environment = browserEnvironment() } = settings;
     /** @type {Trouble | null} The last thing that went wrong and has not come right since; null if nothing has. */
     this.trouble = null;

@@ -9,6 +9,7 @@ import { links } from "../links.js";
 import { personal } from "../personal.js";
 import { privacy } from "../private.js";
 import { memoryStorage } from "../delivery/storage.js";
+import { Ranker } from "../ranker.js";
 import { outcomeId } from "../study/outcomes.js";
 import { PRODUCTS, QUERY, SPEC, WEIGHTS, modelOf, openShop, shopIngest, shopOf } from "./shop.js";
 import { DAY, PRIVACY, fakeBrowser, offline, settled, status, watchedStorage } from "./support.js";
@@ -281,6 +282,19 @@ test("every cause of not taking part has its code, and goes when it is over", as
     await shop.fetchModel();
     assert.equal(shop.trouble, null);
     assert.deepEqual(shop.rank(PRODUCTS, QUERY, 5).items, byShop.slice(0, 5));
+  }
+});
+
+test("a setting that is unknown, missing or of another type is refused at once", () => {
+  const settings = { ingest: "https://i.example", study: "shop", storage: memoryStorage() };
+  for (const [wrong, name] of /** @type {[any, string][]} */ ([
+    [{ Consent: () => false }, "Consent"],
+    [{ consent: true }, "consent"],
+    [{ ingest: undefined }, "ingest"],
+    [{ study: 7 }, "study"],
+    [{ labels: ["a"] }, "labels"],
+  ])) {
+    assert.throws(() => new Ranker({ ...settings, ...wrong }), new RegExp(`the setting '${name}' is`));
   }
 });
 

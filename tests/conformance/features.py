@@ -58,6 +58,22 @@ _PLAIN: tuple[Feature, ...] = (
 )
 
 
+_FIELDS_APART: tuple[Feature, ...] = (
+    Hashed(name="maker", field="brand", buckets=11),
+    Hashed(name="asked", field="device", on="query", buckets=3),
+    Number(name="purse", field="budget", on="query", spread=7.0),
+    Number(name="cost", field="price", center=0.1, spread=7.0),
+    Cross(name="asked.maker", of=("asked", "maker")),
+    Cross(name="purse.cost", of=("purse", "cost")),
+    Equal(name="fits", query="device", item="colour", missing=True),
+    Category(name="paint", field="colour", values=("red", "\ufffd"), other=True, missing=True),
+)
+"""Features whose names are not those of their fields, and whose products are not whole."""
+
+_LONE = "\ud800"
+"""A text that UTF-8 cannot write, which counts as missing."""
+
+
 def _specs() -> tuple[ModelSpec, ...]:
     def spec(name: str, features: tuple[Feature, ...], **more: Any) -> ModelSpec:
         return ModelSpec(name=name, model="features", features=features, **more)
@@ -70,13 +86,15 @@ def _specs() -> tuple[ModelSpec, ...]:
         spec("hidden-pairwise", _CROSSED, loss="pairwise", hidden=2),
         spec("differences", _PLAIN, places=3, gradient="finite_differences", epsilon=0.125),
         spec("differences-hinge", _PLAIN, loss="hinge", margin=2.0, gradient="finite_differences", epsilon=1.0),
+        spec("fields", _FIELDS_APART, loss="hinge", margin=1.0, places=1),
     )
 
 
 def features(draw: Draw) -> dict[str, Any]:
     """Return the topic: functions, hashes, specs, values, lists and swaps."""
     specs = _specs()
-    return {
+    older = specs[:-1]
+    topic: dict[str, Any] = {
         "functions": list(_functions(draw)),
         "hashes": [[name, text, reference.hash_fraction(name, text)] for name in ("brand", "b") for text in _TEXTS],
         "specs": [
@@ -84,9 +102,33 @@ def features(draw: Draw) -> dict[str, Any]:
             for spec in specs
         ],
         "values": [_values(draw, place, specs[place]) for place in (0, 2) for _ in range(60)],
-        "lists": [_list(draw, place, spec) for place, spec in enumerate(specs) for _ in range(12)],
+        "lists": [_list(draw, place, spec) for place, spec in enumerate(older) for _ in range(12)],
         "swaps": list(_swaps(draw)),
     }
+    last = len(older)
+    topic["values"] += [_values(draw, last, specs[last]) for _ in range(30)]
+    topic["values"] += [_valued(last, specs[last], query, item) for query, item in _ODD]
+    topic["lists"] += [_list(draw, last, specs[last]) for _ in range(12)] + [_tie(last, specs[last])]
+    topic["swaps"].append(_swap([2, 0, 1], [], (0.5, 0.75)))
+    return topic
+
+
+_ODD: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({"device": "7"}, {"colour": 7}),
+    ({"device": 7}, {"colour": 7.0}),
+    ({"device": _LONE}, {"colour": _LONE, "brand": _LONE}),
+    ({"device": "red"}, {"colour": "\ufffd", "brand": "\ufffd"}),
+    ({"budget": 0.1}, {"price": 0.3}),
+)
+"""Queries and items: of other types, with a text that UTF-8 cannot write, and with a product that has to be rounded."""
+
+
+def _tie(place: int, spec: ModelSpec) -> dict[str, Any]:
+    """Return a list whose chosen item is ahead by exactly the margin, so that nothing pulls."""
+    weights = [0.0] * spec.m
+    weights[spec.positions(("fits",))[0]] = 1.0
+    query, items = {"device": "red"}, [{"colour": "blue"}, {"colour": "red"}]
+    return _listed(place, spec, weights, Shown(items, query, 1, None, frozenset()))
 
 
 def _functions(draw: Draw) -> Iterator[list[Any]]:
@@ -134,6 +176,10 @@ def _number(draw: Draw) -> float:
 
 def _values(draw: Draw, place: int, spec: ModelSpec) -> dict[str, Any]:
     query, item = _row(draw), _row(draw)
+    return _valued(place, spec, query, item)
+
+
+def _valued(place: int, spec: ModelSpec, query: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
     return {"spec": place, "query": query, "item": item, "values": reference.values(spec, query, item)}
 
 
@@ -143,18 +189,21 @@ def _list(draw: Draw, place: int, spec: ModelSpec) -> dict[str, Any]:
     pinned = [at for at in range(len(items)) if draw.chance(0.2)]
     chosen = draw.whole(-1 if draw.chance(0.1) else 0, len(items) - 1)
     seen = draw.whole(0, len(items) + 1) if draw.chance(0.4) else None
-    shown = Shown(items, query, chosen, seen, frozenset(pinned))
-    scores = [reference.score(spec, weights, reference.values(spec, query, item)) for item in items]
+    return _listed(place, spec, weights, Shown(items, query, chosen, seen, frozenset(pinned)))
+
+
+def _listed(place: int, spec: ModelSpec, weights: list[float], shown: Shown) -> dict[str, Any]:
+    scores = [reference.score(spec, weights, reference.values(spec, shown.query, item)) for item in shown.items]
     return {
         "spec": place,
         "weights": weights,
-        "query": query,
-        "items": items,
-        "chosen": chosen,
-        "seen": seen,
-        "pinned": pinned,
+        "query": shown.query,
+        "items": shown.items,
+        "chosen": shown.chosen,
+        "seen": shown.seen,
+        "pinned": sorted(shown.pinned),
         "scores": scores,
-        "order": reference.order(scores, frozenset(pinned)),
+        "order": reference.order(scores, shown.pinned),
         "loss": reference.loss(spec, weights, shown),
         "update": [number + 0.0 for number in reference.update(spec, weights, shown)],
     }
@@ -165,11 +214,14 @@ def _swaps(draw: Draw) -> Iterator[dict[str, Any]]:
         count = draw.whole(1, 6)
         ranked = draw.some(range(count), count)
         pinned = [at for at in range(count) if draw.chance(0.3)]
-        draws = (draw.fraction(), draw.fraction())
-        yield {
-            "ranked": ranked,
-            "pinned": pinned,
-            "explore": 0.5,
-            "draws": draws,
-            "shown": reference.swapped(ranked, frozenset(pinned), 0.5, draws),
-        }
+        yield _swap(ranked, pinned, (draw.fraction(), draw.fraction()))
+
+
+def _swap(ranked: list[int], pinned: list[int], draws: tuple[float, float]) -> dict[str, Any]:
+    return {
+        "ranked": ranked,
+        "pinned": pinned,
+        "explore": 0.5,
+        "draws": draws,
+        "shown": reference.swapped(ranked, frozenset(pinned), 0.5, draws),
+    }

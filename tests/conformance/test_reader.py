@@ -980,7 +980,8 @@ def as_number(x: Any) -> float | None:
 
 
 def as_text(x: Any) -> str | None:
-    return x if isinstance(x, str) else None  # JSON has no lone surrogates here
+    is_text = isinstance(x, str) and not any("\ud800" <= letter <= "\udfff" for letter in x)
+    return x if is_text else None
 
 
 def as_flag(x: Any) -> bool | None:

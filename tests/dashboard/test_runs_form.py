@@ -132,6 +132,7 @@ def test_only_the_settings_of_what_is_chosen_count():
     }
     assert tables_of(form, [])["training"] == {"algorithm": "gradient", "batch": 8}
     form = {"data@": "users", "data@users.users": "50", "data@set.test": "0.5", "partition@iid.clients": "3"}
+    form["data@users.applies"] = "on"
     assert tables_of(form, [])["data"] == {"users": 50}
     assert "partition" not in tables_of(form, [])
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedping.experiments.laboratory.summary import band, t_quantile
-from fedping.experiments.laboratory.tallies import HIGHER_IS_BETTER
+from fedping.experiments.laboratory.tallies import HIGHER_IS_BETTER, bounds
 from tests.browser.tools import node
 
 SCRIPT = Path("dashboard/watching/static/series.js")
@@ -67,6 +67,7 @@ def test_folds_of_a_seed_count_as_one_and_runs_may_be_measured_at_different_roun
 
 
 def test_a_metric_that_is_a_share_is_drawn_between_0_and_1(tmp_path: Path) -> None:
-    shares = sorted(HIGHER_IS_BETTER - {"r2"})
+    shares = sorted(metric for metric in HIGHER_IS_BETTER if bounds(metric) == (0, 1))
     found = called(tmp_path, *(["boundsOf", metric] for metric in [*shares, "recall_of_3", "loss"]))
     assert found == [[0, 1]] * (len(shares) + 1) + [None]
+    assert HIGHER_IS_BETTER - {*shares} == {"r2", "recovered_gain", "recovered_cosine"}

@@ -80,8 +80,15 @@ export function limitsLate(lines, positive = false) {
 }
 
 /** Metrics that are shares, and those that have only one limit. */
-const SHARES = new Set(["accuracy", "precision", "recall", "f1", "auc", "top_choice"]);
-const ENDS = { r2: [-Infinity, 1], mse: [0, Infinity], rmse: [0, Infinity], mae: [0, Infinity] };
+const SHARES = new Set(["accuracy", "precision", "recall", "f1", "auc", "top_choice", "recovered_mrr", "recovered_ndcg", "recovered_clicks"]);
+const ENDS = {
+  r2: [-Infinity, 1],
+  recovered_gain: [-Infinity, 1],
+  recovered_cosine: [-1, 1],
+  mse: [0, Infinity],
+  rmse: [0, Infinity],
+  mae: [0, Infinity],
+};
 
 /** The limits of a metric; null if unknown. An interval may extend beyond them, and is drawn as far as they go. */
 export function boundsOf(metric) {
