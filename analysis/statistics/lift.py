@@ -33,7 +33,7 @@ LEAST_CLIENTS = 30
 LEAST_OTHERS = 10
 """Clients in each arm that differ from its most common value, below which a lift has no interval."""
 
-Reason: TypeAlias = Literal["few_clients", "few_others", "negative_control", "control_near_0", "interim"]
+Reason: TypeAlias = Literal["few_clients", "few_others", "negative_control", "control_near_0", "no_total", "interim"]
 """Why a lift has no interval."""
 
 
@@ -241,8 +241,8 @@ def lift(a: Level, b: Level, confidence: float = 0.95, covariance: float = 0.0) 
     relative = a.value / b.value - 1 if b.value > 0 else math.nan
     variance = a.part + b.part
     if (reason := _too_few(a, b)) is not None or not 0 < variance < math.inf:
-        nothing = math.nan if math.isnan(relative) else relative
-        return Lift(_unbounded(value, confidence), _unbounded(nothing, confidence), reason or "few_others")
+        none: Reason = "no_total" if math.isnan(value) else reason or "few_others"
+        return Lift(_unbounded(value, confidence), _unbounded(relative, confidence), none)
     freedom = variance**2 / sum(each.part**2 / (each.clients - 1) for each in (a, b))
     q = float(stdtrit(freedom, (1 + confidence) / 2))
     half = q * math.sqrt(variance)

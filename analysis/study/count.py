@@ -83,10 +83,11 @@ def count_study(
     pings = _pings(reading, study, folders, metrics, segments, window)
     if window.settle or (parts and window != Window()):
         pings = _settled(pings.join(_beginnings(reading, study, landing), "client", "left"), window.settle)
-    ordered = first_values or bool(segments or later)
+    times = bool(later) or means.adjust
+    ordered = first_values or bool(segments) or times
     every = _documents(pings, session.sparkContext.defaultParallelism, metrics, segments, ordered).persist()
     documents = every.where("left_out is null")
-    clients = _clients(documents, metrics, segments, first_values, times=bool(later)).persist()
+    clients = _clients(documents, metrics, segments, first_values, times=times).persist()
     try:
         with reading.checked():
             values = _values(documents, clients, metrics, first_values).toArrow()
@@ -95,7 +96,7 @@ def count_study(
             sums = _sums(clients, centres).toArrow()
             left_out = _left_out(every, study)
         tally = gathered(names, metrics, values, sums, centres, first_values=first_values)
-        before = _before(reading, study, landing, metrics) if means.adjust else None
+        before = _before(reading, study, landing, metrics, clients) if means.adjust else None
         rows = ClientRows(session, landing, study, window, clients, before)
         with reading.checked():
             tally = with_means(replace(tally, left_out=left_out), rows, asked, means, first_values=first_values)
@@ -274,10 +275,13 @@ def _documents(
     return rows if ordered else rows.drop("document")
 
 
-def _before(reading: Reading, study: Study, landing: Place, metrics: Sequence[Metric]) -> DataFrame | None:
+def _before(
+    reading: Reading, study: Study, landing: Place, metrics: Sequence[Metric], clients: DataFrame
+) -> DataFrame | None:
     """Return a row per client with a counted ping of the time before version 1: client, bn, b0, ...: number and sums.
 
-    None if none has landed.
+    Of the given clients, only pings that came before their first one in the window count: a client that was without a
+    version again later has been treated by then. None if none has landed.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -286,6 +290,7 @@ def _before(reading: Reading, study: Study, landing: Place, metrics: Sequence[Me
     except NothingLanded:
         return None
     pings = _pings(reading, study, folders, metrics, (), BEFORE).where("left_out is null and selected")
+    pings = pings.join(clients.select("client", "first"), "client").where("received < first")
     values = [f"v{i}" for i in range(len(metrics))]
     once = pings.groupBy("client", "document").agg(*(F.min(name).alias(name) for name in values), F.lit(1).alias("one"))
     sums = [F.sum(F.col(f"v{i}").cast("double")).alias(f"b{i}") for i in range(len(metrics))]

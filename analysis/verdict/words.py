@@ -73,6 +73,7 @@ NO_INTERVAL: Mapping[Reason, str] = {
     "few_others": f"too few clients with another value than most: an interval needs {LEAST_OTHERS} in each arm",
     "negative_control": "no lift, because the second arm's mean is below 0; read the difference",
     "control_near_0": "no interval, because the second arm's mean is too near 0; read the difference",
+    "no_total": "no ratio, because an arm's total below the line is 0",
     "interim": "no interval at an interim look; the difference has one",
 }
 """Why a lift has no interval, in words."""
@@ -92,9 +93,14 @@ def _percent(share: float) -> str:
     return f"{percent:+,.0f}" if abs(percent) >= 100 else f"{percent:+.3g}"
 
 
+def mean_text(mean: float) -> str:
+    """Return a mean or ratio; "-" if there is none."""
+    return "-" if math.isnan(mean) else with_minus(f"{mean:.4g}")
+
+
 def lift_sentence(title: str, pair: tuple[str, str], effect: Effect) -> str:
     """Return the lift of a mean or ratio as a sentence, with what was capped and adjusted."""
-    means = with_minus(f"{effect.means[0]:.4g} against {effect.means[1]:.4g}")
+    means = " against ".join(map(mean_text, effect.means))
     text = f"{title.capitalize()}, {pair[0]} against {pair[1]}: {lift_text(effect)}, {means} per client"
     if " per " in title:
         text = text.removesuffix(" per client")

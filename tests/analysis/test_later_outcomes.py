@@ -202,6 +202,20 @@ def test_the_time_before_narrows_the_interval_and_a_cap_is_one_for_both_arms(
     assert sum(ratio.adjustment.before) == before.client.map(known.__contains__).sum()
 
 
+def test_what_a_client_does_without_a_version_after_its_treatment_is_no_time_before(
+    spark: "SparkSession", landing: Path, data: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
+) -> None:
+    lists, paid = data
+    again = lists[(lists.version == 2) & (lists.arm == "treatment")].assign(version=0, opened=20)
+    land(tmp_path, study_of(), pd.concat([lists, again.assign(at=again["at"] + 1)]), paid)
+    plan = question(metrics=("opened",), adjust=True)
+    for arm, counted in count(spark, tmp_path, plan).arms.items():
+        expected = count(spark, landing, plan).arms[arm].metrics["opened"].totals
+        assert expected is not None
+        assert counted.metrics["opened"].totals is not None
+        assert counted.metrics["opened"].totals.sums == pytest.approx(expected.sums)
+
+
 def test_an_outcome_that_nobody_is_ripe_for_is_said_not_to_be_compared(spark: "SparkSession", landing: Path) -> None:
     plan = question(metrics=("paid", "returned"), since=START)
     verdict = reach_verdict(study_of(), plan, count(spark, landing, plan))

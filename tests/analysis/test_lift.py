@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedping.analysis.report.rows import lift_cells
 from fedping.analysis.statistics import (
     ClientTotals,
     ValueCounts,
@@ -22,6 +23,8 @@ from fedping.analysis.statistics import (
 from fedping.analysis.statistics.lift import fieller
 from fedping.analysis.study import Metric, metrics_of
 from fedping.analysis.verdict import Comparison, Plan, compare
+from fedping.analysis.verdict.comparison import Effect
+from fedping.analysis.verdict.words import lift_sentence
 from fedping.protocol.outcomes import NumberOutcome
 from tests.support.outcomes import shop_study
 from tests.support.verdicts import metric_tally
@@ -87,6 +90,17 @@ def test_a_ratio_of_totals_has_the_variance_of_resampled_clients() -> None:
     picked = rng.integers(0, 4000, (1500, 4000))
     resampled = y[picked].sum(axis=1) / d[picked].sum(axis=1)
     assert math.sqrt(level.variance) == pytest.approx(resampled.std(), rel=0.06)  # 3 standard errors of a deviation
+
+
+def test_a_ratio_without_a_total_below_the_line_is_said_to_be_none() -> None:
+    known, none = (level_of_ratio(ClientTotals.of(np.arange(100.0), times * np.ones(100))) for times in (1, 0))
+    result = lift(known, none)
+    assert result.reason == "no_total"
+    effect = Effect((known.value, none.value), (100, 100), result)
+    assert lift_sentence("paid per returned", ("new", "old"), effect) == (
+        "Paid per returned, new against old: (no ratio, because an arm's total below the line is 0), 49.5 against -."
+    )
+    assert lift_cells("paid per returned", ("new", "old"), effect)[3:6] == ("*", "49.5", "-")
 
 
 def ancova(a: np.ndarray, b: np.ndarray, x: np.ndarray, z: np.ndarray) -> float:
