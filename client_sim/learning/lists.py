@@ -100,9 +100,10 @@ class ListData:
         return len(self.sizes)
 
     def batch(self, clients: Clients) -> ListBatch:
-        """Return all the lists of these clients."""
-        sizes = self.sizes[clients]
-        first = (np.cumsum(self.sizes) - self.sizes)[clients]
+        """Return all the lists of these clients; one beyond the last client has none."""
+        known = np.pad(self.sizes, (0, max(0, int(np.max(clients, initial=-1)) + 1 - len(self))))
+        sizes = known[clients]
+        first = (np.cumsum(known) - known)[clients]
         width = int(sizes.max(initial=0))
         there = np.arange(width) < sizes[:, None]
         rows = np.where(there, first[:, None] + np.arange(width), 0)

@@ -107,6 +107,16 @@ def test_offsets_recover_the_truth_from_lists_that_production_orders_and_a_naive
     assert metric(start, "recovered_gain") == metric(start, "recovered_gain", "validation") == 0
 
 
+@pytest.mark.parametrize("stops", [False, True])
+def test_clients_without_lists_to_judge_by_learn_alone_as_well(tables: Path, stops: bool) -> None:
+    evaluation = {"baselines": ["local"], "baseline_iterations": 2}
+    stopping = {"early_stopping": {"patience": 2}} if stops else {}
+    data = {"users": 9, "judges": 3}
+    outcome, weights = run(tables, "local", baseline="local", data=data, evaluation=evaluation, **stopping)
+    assert weights.shape[0] == 9
+    assert metric(outcome, "top_choice") > 0
+
+
 def test_rounds_are_the_same_in_memory_and_through_files(tables: Path) -> None:
     assert (run(tables, "memory")[1] == run(tables, "files", where="files")[1]).all()
 
