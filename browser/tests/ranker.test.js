@@ -284,6 +284,16 @@ test("every cause of not taking part has its code, and goes when it is over", as
   }
 });
 
+test("many lines of many weights are refused before they fill the page's memory", async () => {
+  const features = [{ kind: "hashed", name: "brand", buckets: 190_000 }];
+  const blocks = [{ name: "brand", shape: [190_000], start: { values: "zeros" } }];
+  const spec = { ...SPEC, places: 0, features, blocks, weights: [] };
+  const lines = Array.from({ length: 5000 }, (_, n) => ({ name: n ? `line ${n}` : "main", spec, training: { algorithm: "gradient" }, upload: [] }));
+  const { shop, codes } = await open({ ingest: shopIngest({ lines }) });
+  assert.deepEqual(codes(), ["study_unfit"]);
+  assert.match(shop.trouble?.sentence ?? "", /more weights together/);
+});
+
 test("a refused ping, and one that is given up, are told", async () => {
   const refused = await open({ ingest: Object.assign(shopIngest(), { submit: status(400) }) });
   refused.shop.rank(PRODUCTS, QUERY, 5).choose(byShop[0]);
