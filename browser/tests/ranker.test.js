@@ -266,6 +266,7 @@ test("every cause of not taking part has its code, and goes when it is over", as
     ["study_unfit", (ingest) => (ingest.study.outcomes = [{ kind: "category", name: "way" }])],
     ["study_unfit", (ingest) => (ingest.study.outcomes = [{ kind: "flag", name: "returned", within: 5 }])],
     ["study_unfit", (ingest) => (ingest.study.outcomes = [{ kind: "number", name: "paid", low: 0, high: 1, round: 0 }])],
+    ["study_unfit", (ingest) => (ingest.study.lines[0].spec = { ...SPEC, blocks: SPEC.blocks.map((block) => ({ ...block, shape: [...block.shape, ...Array(7).fill(1), 1] })) })],
     ["study_ended", (ingest) => (ingest.study.ended = "2026-01-01T00:00:00Z")],
     ["model_unfit", (ingest) => (ingest.model = { ...modelOf(0), model: [1] })],
     ["model_unfit", (ingest) => (ingest.model = { ...modelOf(0), iteration: -1 })],
