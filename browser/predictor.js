@@ -84,7 +84,7 @@ export class Predictor extends Product {
 
   /** @param {PredictorSettings<L, F>} settings */
   constructor(settings) {
-    super(settings, PARTS, ["labels", "fields", "batch"]);
+    super(settings, PARTS, "labels fields batch");
     this.#labels = settings.labels;
     this.#fields = settings.fields;
     this.#batch = settings.batch ?? BATCH;

@@ -74,7 +74,7 @@ export class Ranker extends Product {
 
   /** @param {RankerSettings} settings */
   constructor(settings) {
-    super(settings, PARTS, ["key"]);
+    super(settings, PARTS, "key");
     this.#key = settings.key ?? ((item) => JSON.stringify(item));
     this.#lists = {
       study: this.study,

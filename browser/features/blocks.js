@@ -11,6 +11,9 @@ import { isNumber } from "../study/study.js";
 /** How many weights a client takes at most; each has a name here. */
 const MOST = 200_000;
 
+/** How many axes a block has at most, as in `protocol/weights.py`; each is a part of the names of its weights. */
+const MOST_AXES = 8;
+
 /**
  * Why the weights of a spec cannot be told, in words that follow the line's name; null if they can.
  *
@@ -71,5 +74,6 @@ function isBlock(block) {
   const isSize = (/** @type {any} */ each) => Number.isSafeInteger(each) && each >= 1 && each <= 2_000_000;
   const numbers = start?.numbers ?? [0];
   const fits = numbers.length === 1 || (Array.isArray(shape) && numbers.length === product(shape));
-  return typeof name === "string" && Array.isArray(shape) && shape.length > 0 && shape.every(isSize) && fits && numbers.every(isNumber);
+  const isShape = Array.isArray(shape) && shape.length > 0 && shape.length <= MOST_AXES && shape.every(isSize);
+  return typeof name === "string" && isShape && fits && numbers.every(isNumber);
 }

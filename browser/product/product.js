@@ -44,24 +44,21 @@ import { browserEnvironment } from "../delivery/environment.js";
 import { Participant } from "../delivery/participant.js";
 import { indexedStorage, memoryStorage, webStorage } from "../delivery/storage.js";
 
-const SETTINGS = [
-  ..."ingest study consent onTrouble parts storage isPrivate ticket patient everyMinutes longestDays mostContributions".split(" "),
-  ..."environment mode beacon mostPings backoff".split(" "),
-];
+const SETTINGS = "ingest study consent onTrouble parts storage isPrivate ticket patient everyMinutes longestDays mostContributions environment";
 
 /**
- * Throw for a setting that is not there or not of its type: a misspelt `consent` would have everybody take part.
+ * Throw for a setting that is unknown or not of its type: a misspelt `consent` would have everybody take part.
  *
  * @param {any} settings
- * @param {readonly string[]} own
+ * @param {string} own The names of the settings that the entry point has besides.
  */
 function checkSettings(settings, own) {
-  const wrong =
-    Object.keys(settings).find((name) => ![...SETTINGS, ...own].includes(name)) ??
-    ["ingest", "study"].find((name) => typeof settings[name] !== "string") ??
-    ["consent", "onTrouble", "isPrivate", "ticket"].find((name) => !["function", "undefined"].includes(typeof settings[name]));
-  if (wrong !== undefined) {
-    throw new TypeError(`the setting '${wrong}' is ${wrong in settings ? "unknown or of another type" : "missing"}; see the page on it`);
+  const known = `${SETTINGS} ${own}`.split(" ");
+  const wrong = Object.keys({ ingest: 0, study: 0, ...settings }).find(
+    (name, at) => !known.includes(name) || (at < 2 && typeof settings[name] !== "string") || (name === "consent" && !settings[name]?.call),
+  );
+  if (wrong) {
+    throw new TypeError(`the setting '${wrong}' is missing, unknown or of another type`);
   }
 }
 
@@ -82,7 +79,7 @@ export class Product {
   /**
    * @param {ProductSettings} settings
    * @param {Parts} parts
-   * @param {readonly string[]} own The names of the settings that the entry point has besides.
+   * @param {string} own The names of the settings that the entry point has besides.
    */
   constructor(settings, parts, own) {
     checkSettings(settings, own);

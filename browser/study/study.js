@@ -76,6 +76,9 @@ export const NO_VERSION = -1;
 
 const LARGEST = 1e30;
 
+/** How many weights all lines of a study have at most: blocks of a few bytes become as many objects. */
+const MOST_WEIGHTS = 1_000_000;
+
 /**
  * The role of a client in an arm of a study; of no study, if there is none yet.
  *
@@ -127,8 +130,15 @@ export function studyOf(given, name, parts) {
   require(Array.isArray(pieces) && pieces.every(isPiece), `the pieces of the arms of the study '${name}' are none`);
   require(areOutcomes(given.outcomes ?? []), `the outcomes of the study '${name}' are none that this client knows`);
   require(Array.isArray(given.lines), `the study '${name}' has no lines`);
+  const complete = (/** @type {Line} */ line) => parts.models.get(line.spec.model)?.completed?.(line.spec) ?? line.spec;
+  /** @type {Line[]} */
+  const whole = [];
+  let count = 0;
   for (const line of given.lines) {
     checkLine(line, parts);
+    whole.push(withSpec(line, complete(line)));
+    count += whole[whole.length - 1].spec.weights.length;
+    require(count <= MOST_WEIGHTS, `the lines of the study '${name}' have more weights together than this client takes`);
     require(isPrivate === (line.privacy !== undefined), `the study '${name}' is private in parts only`);
   }
   const covered = (/** @type {Arm} */ arm) => !isPrivate || arm.line !== null;
@@ -136,9 +146,6 @@ export function studyOf(given, name, parts) {
   const lines = new Set(given.lines.map((/** @type {Line} */ line) => line.name));
   const follows = (/** @type {Arm} */ arm) => arm.line === null || lines.has(arm.line);
   require(given.arms.every(follows), `an arm of the study '${name}' follows a line that is not there`);
-  const complete = (/** @type {Line} */ line) => parts.models.get(line.spec.model)?.completed?.(line.spec) ?? line.spec;
-  /** @type {Line[]} */
-  const whole = given.lines.map((/** @type {Line} */ line) => withSpec(line, complete(line)));
   whole.forEach((line) => checkTraining(line, parts));
   // A study without anything to complete stays the same value, by which what is computed from it is found again.
   return whole.every((line, i) => line === given.lines[i]) ? given : { ...given, lines: whole };

@@ -267,6 +267,7 @@ test("every cause of not taking part has its code, and goes when it is over", as
     ["study_unfit", (ingest) => (ingest.study.outcomes = [{ kind: "category", name: "way" }])],
     ["study_unfit", (ingest) => (ingest.study.outcomes = [{ kind: "flag", name: "returned", within: 5 }])],
     ["study_unfit", (ingest) => (ingest.study.outcomes = [{ kind: "number", name: "paid", low: 0, high: 1, round: 0 }])],
+    ["study_unfit", (ingest) => (ingest.study.lines[0].spec = { ...SPEC, blocks: SPEC.blocks.map((block) => ({ ...block, shape: [...block.shape, ...Array(7).fill(1), 1] })) })],
     ["study_ended", (ingest) => (ingest.study.ended = "2026-01-01T00:00:00Z")],
     ["model_unfit", (ingest) => (ingest.model = { ...modelOf(0), model: [1] })],
     ["model_unfit", (ingest) => (ingest.model = { ...modelOf(0), iteration: -1 })],
@@ -304,6 +305,16 @@ test("a study that is not there, and no answer at all, are told apart, with what
   assert.match(await said(status(404)), /answered 404; check the study's name/);
   assert.match(await said(offline), /nothing that can be read; check the address, connect-src and the network/);
   assert.doesNotMatch(await said(status(503)), /check/, "ingest itself is in trouble");
+});
+
+test("many lines of many weights are refused before they fill the page's memory", async () => {
+  const features = [{ kind: "hashed", name: "brand", buckets: 190_000 }];
+  const blocks = [{ name: "brand", shape: [190_000], start: { values: "zeros" } }];
+  const spec = { ...SPEC, places: 0, features, blocks, weights: [] };
+  const lines = Array.from({ length: 5000 }, (_, n) => ({ name: n ? `line ${n}` : "main", spec, training: { algorithm: "gradient" }, upload: [] }));
+  const { shop, codes } = await open({ ingest: shopIngest({ lines }) });
+  assert.deepEqual(codes(), ["study_unfit"]);
+  assert.match(shop.trouble?.sentence ?? "", /more weights together/);
 });
 
 test("a refused ping, and one that is given up, are told", async () => {

@@ -205,6 +205,8 @@ def _read(path: Path, fields: Fields, others: Sequence[str]) -> dict[str, list[A
         raise InvalidSettings(f"{path} has more than {MOST_BYTES:,} bytes. Give a sample of its rows")
     table = read_arrow(path)
     names, columns = table.column_names, {}
+    if twice := next((name for name in (*others, *fields) if names.count(name) > 1), None):
+        raise InvalidSettings(f"{path} has the column '{twice}' twice. Rename one of them")
     for name in others:
         if name not in names:
             raise InvalidSettings(f"{path} has no column '{name}'; it has {', '.join(names)}")
@@ -225,10 +227,16 @@ def _read(path: Path, fields: Fields, others: Sequence[str]) -> dict[str, list[A
             )
         else:
             continue
-        columns[name] = [dict(value) if isinstance(value, list) else value for value in columns[name]]
+        columns[name] = [_as_map(value) for value in columns[name]]
         for feature in of:
             _check(path, name, feature, columns[name])
     return columns
+
+
+def _as_map(value: Any) -> Any:
+    """Return the pairs of a map as a mapping, and any other value as it is."""
+    is_map = isinstance(value, list) and all(isinstance(each, tuple) and len(each) == 2 for each in value)
+    return dict(value) if is_map else value
 
 
 def _check(path: Path, name: str, feature: Feature, column: Sequence[Any]) -> None:
@@ -269,10 +277,10 @@ def _found(rehearsal: Rehearsal, ids: Sequence[Any], listed: Sequence[Any]) -> N
                 f"{rehearsal.queries} row {row}: '{rehearsal.candidates}' has {count} items. A query finds 2 to "
                 f"{MOST_CANDIDATES:,}, as a list or with spaces between"
             )
-        if unknown := next((name for name in names if str(name) not in places), None):
+        if missing := [name for name in names if str(name) not in places]:
             raise InvalidSettings(
-                f"{rehearsal.queries} row {row}: '{rehearsal.candidates}' names the item {str(unknown)[:40]!r}, which "
-                f"the column '{rehearsal.key}' of {rehearsal.items} doesn't have. Correct one of them"
+                f"{rehearsal.queries} row {row}: '{rehearsal.candidates}' names the item {str(missing[0])[:40]!r}, "
+                f"which the column '{rehearsal.key}' of {rehearsal.items} doesn't have. Correct one of them"
             )
         found.append([places[str(name)] for name in names])
     width = max(map(len, found))

@@ -113,6 +113,7 @@ def test_any_items_are_candidates_as_likely_as_all_others(tmp_path: Path) -> Non
         (ITEMS, QUERIES, {"pinned": "sponsored"}, "has no column 'sponsored'; it has id, price"),
         (ITEMS, QUERIES, {"queries": None}, "feature 'device' reads the field 'device' of the query"),
         (ITEMS, QUERIES, {"truth": {"colour": 1.0}}, "'truth' names 'colour', which is no weight or feature"),
+        (ITEMS.replace("fresh", "price"), QUERIES, {}, "has the column 'price' twice"),
         (ITEMS[: ITEMS.index("b,")], QUERIES, {}, "has 1 items, and a list needs 2"),
     ],
 )
@@ -125,6 +126,20 @@ def test_a_table_that_does_not_fit_has_a_sentence(
     with pytest.raises(FedpingError) as error:
         users_of(SPEC, replace(rehearsal, **settings), keys(1))
     assert sentence in str(error.value)
+
+
+def test_lists_in_a_table_of_parquet_that_do_not_fit_have_a_sentence(tmp_path: Path) -> None:
+    rehearsal = replace(tables(tmp_path), candidates="finds", queries=str(tmp_path / "queries.parquet"))
+    pq.write_table(
+        pa.table({"device": ["phone"], "wish": ["38"], "finds": [["a", None]]}), tmp_path / "queries.parquet"
+    )
+    with pytest.raises(InvalidSettings, match="'finds' names the item 'None'"):
+        catalogue_for(SPEC, rehearsal)
+    pq.write_table(
+        pa.table({"device": [[1], [2]], "wish": ["38"] * 2, "finds": [["a", "b"]] * 2}), tmp_path / "queries.parquet"
+    )
+    with pytest.raises(InvalidSettings, match="'device' is '\\[1\\]'"):
+        catalogue_for(SPEC, rehearsal)
 
 
 def test_a_file_names_its_tables_from_where_it_lies(tmp_path: Path) -> None:
