@@ -38,7 +38,7 @@ import { RankedList, stateOf } from "./product/list.js";
 import { Product } from "./product/product.js";
 import { mayTravel, sentBy } from "./study/links.js";
 import { FEATURES, descentOfList, featuresModel, itemScores, learnedOfList } from "./features/lists.js";
-import { columnsOf, outcomeId, outcomePing } from "./study/outcomes.js";
+import { areOutcomes, columnsOf, outcomeId, outcomePing } from "./study/outcomes.js";
 import { sha256 } from "./study/sha256.js";
 import { NO_VERSION, roleOf, startWeights } from "./study/study.js";
 
@@ -62,6 +62,7 @@ const PARTS = Object.freeze({
   product: { model: FEATURES, weights: [], margin: 0, epsilon: 1 },
   models: new Map([[FEATURES, featuresModel]]),
   links: new Map([["dense", {}]]),
+  outcomes: areOutcomes,
   personal: null,
   privacy: null,
 });
@@ -284,7 +285,7 @@ export class Ranker extends Product {
     const as = list.role?.arm ? list.role : arm ? roleOf(study, arm, parts.product) : role;
     if (list.held.weights.length > 0) {
       if (list.held.weights.length !== as.spec.weights.length) {
-        this.tell("list_unfit", `a list of an earlier page has other weights than the study '${this.study}' by now; nothing is sent of it`);
+        this.tell("list_unfit", `a list of an earlier page has other weights than the study '${this.study}'`);
         return null;
       }
       return { role: as, held: list.held };

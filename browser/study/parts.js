@@ -17,6 +17,7 @@
  * @property {ModelSpec} product What ranks without a study.
  * @property {ReadonlyMap<string, ModelKind>} models
  * @property {ReadonlyMap<string, ClientEnd>} links
+ * @property {(given: any) => boolean} [outcomes] Whether what a study publishes are outcomes, of an entry point that reports some.
  * @property {PersonalPart | null} personal
  * @property {PrivatePart | null} privacy
  *

@@ -66,7 +66,6 @@
  */
 
 import { linksTrouble } from "./links.js";
-import { areOutcomes } from "./outcomes.js";
 
 /** The type of pings of private lines. */
 export const PRIVATE_TYPE = "private-update";
@@ -128,7 +127,7 @@ export function studyOf(given, name, parts) {
   require(Array.isArray(given.arms) && given.arms.every(isArm), `the study '${name}' has no arms`);
   const { pieces = [] } = given;
   require(Array.isArray(pieces) && pieces.every(isPiece), `the pieces of the arms of the study '${name}' are none`);
-  require(areOutcomes(given.outcomes ?? []), `the outcomes of the study '${name}' are none that this client knows`);
+  require(parts.outcomes?.(given.outcomes ?? []) ?? true, `the study '${name}' has outcomes that are none`);
   require(Array.isArray(given.lines), `the study '${name}' has no lines`);
   const complete = (/** @type {Line} */ line) => parts.models.get(line.spec.model)?.completed?.(line.spec) ?? line.spec;
   /** @type {Line[]} */
@@ -138,7 +137,7 @@ export function studyOf(given, name, parts) {
     checkLine(line, parts);
     whole.push(withSpec(line, complete(line)));
     count += whole[whole.length - 1].spec.weights.length;
-    require(count <= MOST_WEIGHTS, `the lines of the study '${name}' have more weights together than this client takes`);
+    require(count <= MOST_WEIGHTS, `the study '${name}' has too many weights`);
     require(isPrivate === (line.privacy !== undefined), `the study '${name}' is private in parts only`);
   }
   const covered = (/** @type {Arm} */ arm) => !isPrivate || arm.line !== null;

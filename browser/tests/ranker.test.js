@@ -314,7 +314,7 @@ test("many lines of many weights are refused before they fill the page's memory"
   const lines = Array.from({ length: 5000 }, (_, n) => ({ name: n ? `line ${n}` : "main", spec, training: { algorithm: "gradient" }, upload: [] }));
   const { shop, codes } = await open({ ingest: shopIngest({ lines }) });
   assert.deepEqual(codes(), ["study_unfit"]);
-  assert.match(shop.trouble?.sentence ?? "", /more weights together/);
+  assert.match(shop.trouble?.sentence ?? "", /too many weights/);
 });
 
 test("a refused ping, and one that is given up, are told", async () => {

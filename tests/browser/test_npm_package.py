@@ -189,7 +189,7 @@ def test_it_has_the_module_its_types_and_nothing_else(package: Path) -> None:
     assert not list(BROWSER.rglob("*.d.ts")), "the module itself stays as it is"
 
 
-SIZES = {"predictor": 13_700, "ranker": 19_200}
+SIZES = {"predictor": 13_312, "ranker": 18_900}
 """The largest that an entry point in one file may be, minified and by gzip, in bytes."""
 
 
