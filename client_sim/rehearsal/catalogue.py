@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import zlib
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedping.client_sim.data.files import read_arrow, spellings
@@ -60,6 +66,28 @@ class Offered(NamedTuple):
     pinned: NDArray[np.bool_]
 
 
+@dataclass(frozen=True)
+class Found:
+    """The items that queries find, one query's after the other's.
+
+    Attributes:
+        items: positions of the items, shape (total,).
+        first: the first of each query's, shape (queries,).
+        count: the number of each query's, shape (queries,).
+    """
+
+    items: NDArray[np.int32]
+    first: NDArray[np.intp]
+    count: NDArray[np.intp]
+
+    def of(self, query: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the items of some queries, shape (N, c); -1 for the padding."""
+        count = self.count[query][:, None]
+        place = np.arange(int(count.max(initial=0)))
+        at = np.minimum(self.first[query][:, None] + place, len(self.items) - 1)
+        return np.where(place < count, self.items[at], -1).astype(np.intp)
+
+
 class Catalogue(Protocol):
     """What lists are made of."""
 
@@ -87,7 +115,7 @@ class TableItems:
         items, queries: their fields.
         count: the number of items.
         asked: the number of queries, 1 if there is no table of them.
-        found: the items that each query finds, -1 for the padding, shape (queries, c); all may be candidates if None.
+        found: the items that each query finds; all may be candidates if None.
         shown: the number of items in a list, where any are candidates.
         flagged: which items the product may pin, shape (count,).
     """
@@ -97,7 +125,7 @@ class TableItems:
     queries: Columns
     count: int
     asked: int
-    found: NDArray[np.intp] | None
+    found: Found | None
     shown: int
     flagged: NDArray[np.bool_]
 
@@ -107,7 +135,7 @@ class TableItems:
         if self.found is None:
             item = _subsets(child_keys(keys, _ITEMS), self.count, min(self.shown, self.count))
         else:
-            item = self.found[query]
+            item = self.found.of(query)
         there = item >= 0
         pairs, list_of = item[there], np.repeat(np.arange(len(item)), there.sum(axis=1))
         mine, item_of = np.unique(pairs, return_inverse=True)
@@ -201,8 +229,8 @@ def _read(path: Path, fields: Fields, others: Sequence[str]) -> dict[str, list[A
         InvalidSettings: a column is missing, or a value is of another type than its feature reads.
         FedpingError: the file can't be read.
     """
-    if path.is_file() and path.stat().st_size > MOST_BYTES:
-        raise InvalidSettings(f"{path} has more than {MOST_BYTES:,} bytes. Give a sample of its rows")
+    if _unpacked(path) > MOST_BYTES:
+        raise InvalidSettings(f"{path} has more than {MOST_BYTES:,} bytes unpacked. Give a sample of its rows")
     table = read_arrow(path)
     names, columns = table.column_names, {}
     if twice := next((name for name in (*others, *fields) if names.count(name) > 1), None):
@@ -239,6 +267,25 @@ def _as_map(value: Any) -> Any:
     return dict(value) if is_map else value
 
 
+def _unpacked(path: Path) -> int:
+    """Return the size of a table's file or folder without compression, counted no further than :data:`MOST_BYTES`."""
+    if path.is_dir():
+        return sum(map(_unpacked, path.glob("*.parquet")))
+    if not path.is_file():
+        return 0
+    size = 0
+    with contextlib.suppress(pa.ArrowException, OSError, EOFError, zlib.error):  # reading it says what is wrong
+        if path.suffix == ".parquet":
+            metadata = pq.read_metadata(path)
+            return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+        if path.suffix == ".gz":
+            with gzip.open(path) as file:
+                while size <= MOST_BYTES and (read := len(file.read(2**20))):
+                    size += read
+            return size
+    return path.stat().st_size
+
+
 def _check(path: Path, name: str, feature: Feature, column: Sequence[Any]) -> None:
     """Raise :class:`InvalidSettings` for the first value that is there and that the feature takes as missing."""
     takes, what = _taken_by(feature)
@@ -265,10 +312,10 @@ def _taken_by(feature: Feature) -> tuple[Any, str]:
             return reference.number, "a number"
 
 
-def _found(rehearsal: Rehearsal, ids: Sequence[Any], listed: Sequence[Any]) -> NDArray[np.intp]:
-    """Return the items that each query finds, by their positions; -1 for the padding."""
+def _found(rehearsal: Rehearsal, ids: Sequence[Any], listed: Sequence[Any]) -> Found:
+    """Return the items that each query finds, by their positions."""
     places = {str(one): position for position, one in enumerate(ids)}
-    found: list[list[int]] = []
+    found, counts = array("i"), []
     for row, value in enumerate(listed, 1):
         names = value.split() if isinstance(value, str) else [] if value is None else value
         if not isinstance(names, list) or not 2 <= len(names) <= MOST_CANDIDATES:
@@ -282,9 +329,10 @@ def _found(rehearsal: Rehearsal, ids: Sequence[Any], listed: Sequence[Any]) -> N
                 f"{rehearsal.queries} row {row}: '{rehearsal.candidates}' names the item {str(missing[0])[:40]!r}, "
                 f"which the column '{rehearsal.key}' of {rehearsal.items} doesn't have. Correct one of them"
             )
-        found.append([places[str(name)] for name in names])
-    width = max(map(len, found))
-    return np.array([row + [-1] * (width - len(row)) for row in found], np.intp)
+        found.extend(places[str(name)] for name in names)
+        counts.append(len(names))
+    sizes = np.array(counts, np.intp)
+    return Found(np.frombuffer(found, np.int32), np.cumsum(sizes) - sizes, sizes)
 
 
 @dataclass(frozen=True)

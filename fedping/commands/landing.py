@@ -53,7 +53,7 @@ def flush_(url: str, timeout: int) -> None:
     from fedping.server_jobs.ingest.backlog import flush
 
     flush(url, timeout)
-    click.echo("Every ping that ingest had accepted is in Parquet.")
+    click.echo(f"Every ping that ingest at {url} had accepted is in Parquet.")
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,19 @@ def test_lists_in_a_table_of_parquet_that_do_not_fit_have_a_sentence(tmp_path: P
     )
     with pytest.raises(InvalidSettings, match="'device' is '\\[1\\]'"):
         catalogue_for(SPEC, rehearsal)
+
+
+def test_a_table_that_would_unpack_beyond_the_bound_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedping.client_sim.rehearsal.catalogue.MOST_BYTES", 50_000)
+    repeated = pa.table({"price": [1.0] * 100_000, "note": [f"{n}" * 9 for n in range(100_000)]})
+    pq.write_table(repeated, tmp_path / "items.parquet", compression="zstd")
+    (tmp_path / "items.csv.gz").write_bytes(gzip.compress(b"price\n" + b"1\n" * 100_000))
+    spec = ModelSpec(name="one", model="features", features=(Number(name="price"),))
+    for name in ("items.parquet", "items.csv.gz"):
+        with pytest.raises(InvalidSettings, match="more than 50,000 bytes unpacked"):
+            catalogue_for(spec, Rehearsal(items=str(tmp_path / name)))
 
 
 def test_a_file_names_its_tables_from_where_it_lies(tmp_path: Path) -> None:
