@@ -15,10 +15,10 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -111,21 +111,25 @@ class Import:
     names: Mapping[str, str] = field(default_factory=dict)
     key: Sequence[str] = ()
 
+    @cached_property
+    def kinds(self) -> Mapping[Path, Mapping[str, str]]:
+        """The columns of each file, each with the kind of its values; for lines of JSON, the file is read for it."""
+        return {path: _kinds(path) for path in self.files}
+
     def check(self) -> DocumentType:
         """Return the type of the pings in the files, by their columns.
 
         Raises:
             InvalidSettings: files have different types or kinds of a column, or nothing identifies their rows.
         """
-        schemas = {path: _kinds(path) for path in self.files}
         later = self.study.later_outcomes
-        first = next(iter(schemas.values()))
+        first = next(iter(self.kinds.values()))
         has = set(self._ours(first))
         columns = () if later is None else tuple(outcome.name for outcome in later.outcomes)
         is_later = later is not None and has.intersection(columns) and UPDATE not in has
         document = later if later is not None and is_later else self.study.document
         fields = landed_schema(document).names
-        for path, kinds in schemas.items():
+        for path, kinds in self.kinds.items():
             for name in self.key:
                 if name not in kinds:
                     raise InvalidSettings(f"--key names '{name}', which {path} doesn't have; it has {', '.join(kinds)}")
@@ -226,7 +230,8 @@ def _records(
     convert = _Conversion(request, document, rules)
     for path in request.files:
         at = 0
-        for rows in _rows_of(path, convert.wanted(_kinds(path))):
+        kinds = request.kinds[path]
+        for rows in _rows_of(path, convert.wanted(kinds)):
             records: list[JournalRecord] = []
             for number, row in enumerate(rows, at + 1):
                 found.rows += 1
@@ -244,7 +249,7 @@ def _records(
             found.known += len(records) - sum(fresh)
             if taken := [record for record, is_new in zip(records, fresh, strict=True) if is_new]:
                 yield taken
-        found.ignored = sorted({*found.ignored, *convert.ignored(_kinds(path))})
+        found.ignored = sorted({*found.ignored, *convert.ignored(kinds)})
 
 
 class _Unfit(Exception):
@@ -270,11 +275,10 @@ class _Conversion:
         ours = self._request._ours(kinds)
         return {column for name, column in ours.items() if name not in self._types and column not in self._request.key}
 
-    def wanted(self, kinds: Mapping[str, str]) -> set[str]:
-        """Return the columns of a file that are read."""
-        return {column for name, column in self._request._ours(kinds).items() if name in self._types} | {
-            *self._request.key
-        }
+    def wanted(self, kinds: Mapping[str, str]) -> dict[str, str]:
+        """Return the columns of a file that are read, each with its kind."""
+        fields = {column for name, column in self._request._ours(kinds).items() if name in self._types}
+        return {column: kind for column, kind in kinds.items() if column in fields or column in self._request.key}
 
     def lines(self, row: Mapping[str, Any], now_ms: int) -> Iterator[tuple[bytes, int]]:
         """Yield the lines of a row, each with when it was received: a later outcome's one a value."""
@@ -377,7 +381,7 @@ def _is_lines(path: Path) -> bool:
     return path.suffix in (".ndjson", ".jsonl", ".json")
 
 
-def _rows_of(path: Path, wanted: Collection[str]) -> Iterator[list[dict[str, Any]]]:
+def _rows_of(path: Path, wanted: Mapping[str, str]) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of a file, some at a time: about :data:`MOST_BYTES` of them, or a single one that has more.
 
     Of Parquet only the ``wanted`` columns are read, and repeated texts are kept once until they are rows.
@@ -389,10 +393,9 @@ def _rows_of(path: Path, wanted: Collection[str]) -> Iterator[list[dict[str, Any
         if _is_lines(path):
             yield from _json_rows(path)
             return
-        texts = [field.name for field in pq.read_schema(path) if _kind(field.type) == "a text"]
-        with pq.ParquetFile(path, read_dictionary=[name for name in texts if name in wanted]) as file:
-            columns = [name for name in file.schema_arrow.names if name in wanted]
-            for batch in file.iter_batches(_rows_at_once(file.metadata), columns=columns):
+        texts = [column for column, kind in wanted.items() if kind == "a text"]
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            for batch in file.iter_batches(_rows_at_once(file.metadata), columns=list(wanted)):
                 plain = _plain(batch)
                 step = max(1, MOST_BYTES // max(1, _widest_row(plain)))
                 for first in range(0, len(plain), step):
