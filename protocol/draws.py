@@ -40,6 +40,12 @@ def child_keys(keys: Keys | np.uint64, numbers: NDArray[np.integer[Any]] | int) 
     return mixed(mixed(np.atleast_1d(keys)) ^ counter)
 
 
+def numbers_within(counts: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Return the number of each member in its group, from 0, group after group, from the groups' sizes."""
+    found: NDArray[np.int64] = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return found
+
+
 def uniforms(keys: Keys, count: int) -> FloatArray:
     """Return ``count`` uniform numbers in [0, 1) for each of k keys, shape (k, count)."""
     return (bits(keys, count) >> np.uint64(11)).astype(np.float64) * _UNIT

@@ -24,6 +24,7 @@ from fedping.client_sim.data.table import Table, Target
 from fedping.client_sim.features.encode import encode
 from fedping.client_sim.learning.choices import NOTHING_CHOSEN, ChoiceData
 from fedping.client_sim.learning.lists import ListData, lists_of
+from fedping.protocol.draws import numbers_within
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.spec import ModelSpec
 
@@ -62,7 +63,7 @@ class Candidates:
         """
         number = _numbers(part)
         sizes = self.sizes[number]
-        inside = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        inside = numbers_within(sizes)
         rows = self.rows.rows(np.repeat(self.first[number], sizes) + inside)
         of_client = np.bincount(part.client_of, weights=sizes, minlength=len(part)).astype(np.int64)
         return of_clients(rows, of_client, part.natural_keys)

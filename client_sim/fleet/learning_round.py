@@ -30,7 +30,7 @@ from fedping.client_sim.rehearsal.outcomes import check_laws
 from fedping.client_sim.rehearsal.recovered import Judge, Recovered
 from fedping.client_sim.rehearsal.users import VisitData, Visits
 from fedping.client_sim.upload import projections, sent_updates
-from fedping.protocol.draws import Keys, child_keys
+from fedping.protocol.draws import Keys, child_keys, numbers_within
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed_table import ModelPings
 from fedping.protocol.outcomes import Outcome
@@ -247,9 +247,8 @@ class LearningRound:
         data = self._sources[group.line.name].of(group.members, iteration, group.applied)
         assert isinstance(data, VisitData)
         owner = np.repeat(np.arange(len(data)), data.sizes)
-        number = np.arange(len(owner)) - np.repeat(np.cumsum(data.sizes) - data.sizes, data.sizes)
         visits = data.visits(np.arange(len(data)))
-        keys = child_keys(group.keys[owner], number)
+        keys = child_keys(group.keys[owner], numbers_within(data.sizes))
         return group._replace(members=group.members[owner], keys=keys, visits=visits), visits.each()
 
     def _pings_of(self, group: _Group, data: ClientData[Any]) -> Iterator[OutgoingPing]:

@@ -30,7 +30,7 @@ from fedping.client_sim.models import (
 from fedping.client_sim.models.arrays import IntArray
 from fedping.client_sim.models.ranking_model import OwnRanking
 from fedping.client_sim.population.settings import PopulationSettings
-from fedping.protocol.draws import FloatArray, Keys, child_keys, normals, root_key, uniforms
+from fedping.protocol.draws import FloatArray, Keys, child_keys, normals, numbers_within, root_key, uniforms
 from fedping.protocol.errors import InvalidSettings
 
 
@@ -194,7 +194,7 @@ def searches_of(
     drawn = uniforms(child_keys(in_iteration, _SEARCHES), 1)[:, 0]
     counts = fewest + (drawn * (most - fewest + 1)).astype(np.intp)
     client = np.repeat(np.arange(len(clients)), counts)
-    number = np.arange(len(client)) - np.repeat(np.cumsum(counts) - counts, counts)
+    number = numbers_within(counts)
     return child_keys(child_keys(in_iteration[client], _SEARCHES), number), client, number
 
 

@@ -17,7 +17,7 @@ from fedping.client_sim.learning.batch import Clients
 from fedping.client_sim.learning.lists import ListBatch, ListData
 from fedping.client_sim.rehearsal.catalogue import Catalogue, catalogue_for
 from fedping.client_sim.rehearsal.settings import Look, Rehearsal
-from fedping.protocol.draws import Keys, child_keys, normals, uniforms
+from fedping.protocol.draws import Keys, child_keys, normals, numbers_within, uniforms
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.spec import ModelSpec
 
@@ -226,8 +226,7 @@ class VisitData:
     def visits(self, clients: Clients) -> Visits:
         """Return all the visits of these clients, client after client."""
         sizes = self.sizes[clients]
-        number = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        keys = child_keys(np.repeat(self.keys[clients], sizes), number)
+        keys = child_keys(np.repeat(self.keys[clients], sizes), numbers_within(sizes))
         applied = self.applied if self.applied.ndim == 1 else np.repeat(self.applied[clients].T, sizes, axis=1)
         return self.users.visits(keys, np.repeat(self.owners[clients], sizes), applied, self.iteration)
 

@@ -11,7 +11,7 @@ from fedping.client_sim.fleet.interactions import PLAIN, Conditions, Interaction
 from fedping.client_sim.models import NO_CANDIDATE, NOTHING_CHOSEN, PageTable, Searches
 from fedping.client_sim.population.behaviour.users import LONGEST, Users, Wish, below
 from fedping.client_sim.population.settings import UserSettings
-from fedping.protocol.draws import FloatArray, Keys, child_keys, uniforms
+from fedping.protocol.draws import FloatArray, Keys, child_keys, numbers_within, uniforms
 
 _FIRST, _TAKES, _LEAVES = range(3)
 
@@ -194,7 +194,7 @@ def _shown(matches: _Matches, typed: NDArray[np.intp], rank: NDArray[np.intp], r
     left = np.flatnonzero(matches.letters >= typed[matches.search])
     order = left[np.lexsort((-matches.scores[left], matches.search[left]))]
     counts = np.bincount(matches.search[left], minlength=len(typed))
-    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    place = numbers_within(counts)
     visible = place < rows
     candidates = np.full((len(typed), rows), NO_CANDIDATE, np.int64)
     candidates[matches.search[order[visible]], place[visible]] = order[visible]

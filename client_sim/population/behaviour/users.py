@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fedping.client_sim.models import MAX_SAMPLED, ORIGIN_NOT_KNOWN, Onward, PageTable, RankingModel, VisitType
 from fedping.client_sim.population.settings import ActivitySettings, UserSettings
 from fedping.client_sim.population.synthetic import true_weights
-from fedping.protocol.draws import FloatArray, Keys, bits, child_keys, root_key, uniforms
+from fedping.protocol.draws import FloatArray, Keys, bits, child_keys, numbers_within, root_key, uniforms
 from fedping.protocol.ping import NO_VERSION
 
 LONGEST = 12
@@ -407,7 +407,7 @@ class Activity:
         groups = [self._searching(tick, means[part], first + part.start) for part in _parts(len(means))]
         users = np.concatenate([users for users, _ in groups])
         counts = np.concatenate([counts for _, counts in groups])
-        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        number = numbers_within(counts)
         return Searching(np.repeat(users, counts), number)
 
     def held_versions(self, users: NDArray[np.int64], tick: int, newest: NDArray[np.int64]) -> NDArray[np.int64]:
