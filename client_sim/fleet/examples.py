@@ -107,9 +107,13 @@ class OwnExamples:
     def of(self, clients: NDArray[np.int64], iteration: int, applied: FloatArray) -> ClientData[Any]:
         """See :meth:`Source.of`."""
         keys = child_keys(child_keys(root_key(self.seed), _CLIENTS), clients)
-        uniform = uniforms(child_keys(keys, _SIZE), 1)[:, 0]
-        sizes = self.least + np.floor(uniform * (self.most - self.least + 1)).astype(np.int64)
-        return MadeData(child_keys(keys, _EXAMPLES), sizes, self.make)
+        return MadeData(child_keys(keys, _EXAMPLES), _sizes(keys, self.least, self.most), self.make)
+
+
+def _sizes(keys: Keys, least: int, most: int) -> NDArray[np.int64]:
+    """Return the number of examples of each client, any from ``least`` to ``most`` as likely, shape (k,)."""
+    uniform = uniforms(child_keys(keys, _SIZE), 1)[:, 0]
+    return least + np.floor(uniform * (most - least + 1)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -132,9 +136,7 @@ class OwnVisits:
         """See :meth:`Source.of`."""
         owners = child_keys(child_keys(root_key(self.seed), _CLIENTS), clients)
         keys = child_keys(child_keys(owners, _EXAMPLES), iteration)
-        uniform = uniforms(child_keys(keys, _SIZE), 1)[:, 0]
-        sizes = self.least + np.floor(uniform * (self.most - self.least + 1)).astype(np.int64)
-        return VisitData(self.users, owners, keys, sizes, applied, iteration)
+        return VisitData(self.users, owners, keys, _sizes(keys, self.least, self.most), applied, iteration)
 
 
 @dataclass(frozen=True)

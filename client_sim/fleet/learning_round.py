@@ -249,7 +249,8 @@ class LearningRound:
         owner = np.repeat(np.arange(len(data)), data.sizes)
         visits = data.visits(np.arange(len(data)))
         keys = child_keys(group.keys[owner], numbers_within(data.sizes))
-        return group._replace(members=group.members[owner], keys=keys, visits=visits), visits.each()
+        each = visits.data(np.ones(len(visits), np.int64))
+        return group._replace(members=group.members[owner], keys=keys, visits=visits), each
 
     def _pings_of(self, group: _Group, data: ClientData[Any]) -> Iterator[OutgoingPing]:
         arm, line, version, members, plot = group.arm, group.line, group.version, group.members, group.plot

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.fleet.pings import updates_as_json
+from fedping.client_sim.fleet.pings import payload_head, updates_as_json
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.rehearsal.outcomes import Followed, followed
 from fedping.client_sim.rehearsal.settings import OutcomeLaw
@@ -50,7 +50,7 @@ class ListPings:
         """Yield the JSON of each list's ping, with the outcomes at its choice."""
         at_once = [each for each in outcomes if each.ages is None]
         visits = self.visits
-        head = _head(LIST_UPDATE.name, self.version, self.arm)
+        head = payload_head(LIST_UPDATE.name, self.version, self.arm)
         columns = zip(
             self.client_ids,
             updates_as_json(self.updates, len(self.losses)),
@@ -76,7 +76,7 @@ class ListPings:
 
     def later(self, outcomes: Sequence[Followed]) -> Iterator[tuple[int, UUID, bytes]]:
         """Yield for each later outcome its list, its document id and its JSON."""
-        head = _head(OUTCOME.name, self.version, self.arm)
+        head = payload_head(OUTCOME.name, self.version, self.arm)
         for each in outcomes:
             if each.ages is None:
                 continue
@@ -96,8 +96,3 @@ class ListPings:
     def outcomes(self, declared: Sequence[Outcome], laws: dict[str, OutcomeLaw], keys: Keys) -> list[Followed]:
         """Return the outcomes that follow the choices; ``keys`` are the lists', shape (N,)."""
         return followed(declared, laws, self.visits.of_chosen(self.visits.utility), keys)
-
-
-def _head(kind: str, version: int, arm: str) -> bytes:
-    about = f'"type":"{kind}","payload":{{"model_version":{version},"study_variation":'.encode()
-    return about + _encoder.encode(arm)

@@ -137,13 +137,18 @@ def _encoded(pings: ModelPings) -> Iterator[tuple[UUID, bytes]]:
     """Yield the document id and the JSON of each ping but for its opening brace."""
     documents, clients = (map(_uuid, ids) for ids in (pings.document_ids, pings.client_ids))
     losses, examples = pings.losses.tolist(), pings.examples.tolist()
-    head = f'"type":"{MODEL_UPDATE.name}","payload":{{"model_version":{pings.version},"study_variation":'.encode()
-    head += msgspec.json.encode(pings.arm) + b',"update":'
+    head = payload_head(MODEL_UPDATE.name, pings.version, pings.arm) + b',"update":'
     updates = updates_as_json(pings.updates, len(pings))
     columns = zip(documents, clients, updates, losses, examples, strict=True)
     for document, client, update, loss, number in columns:
         tail = b',"loss":%s,"examples":%d}}' % (msgspec.json.encode(loss), number)
         yield document, b'"clientId":"%s",%s%s%s' % (str(client).encode(), head, update, tail)
+
+
+def payload_head(kind: str, version: int, arm: str) -> bytes:
+    """Return the part of a ping's JSON that all pings of a type, version and arm share, up to the arm's name."""
+    about = f'"type":"{kind}","payload":{{"model_version":{version},"study_variation":'.encode()
+    return about + msgspec.json.encode(arm)
 
 
 def updates_as_json(updates: NDArray[np.float32] | Payloads | None, count: int) -> Iterator[bytes]:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from fedping.client_sim.features import vectors
 from fedping.client_sim.features.encode import FloatArray
 from fedping.client_sim.features.vectors import Lists
+from fedping.client_sim.learning.batch import Floats
+from fedping.client_sim.learning.models.classes import softmax
 from fedping.client_sim.rehearsal.users import Users, as_lists
 from fedping.protocol.draws import Keys, child_keys, root_key
 
@@ -64,7 +66,7 @@ class Judge:
         tops = [self._top(utility, by) for by in (self.start, weights, wanted)]
         possible = tops[2] - tops[0]
         visits = self.users.visits(self._keys, self._keys, weights, iteration)
-        likely = _softmax(utility / max(self.users.rehearsal.noise, 1e-9))
+        likely = softmax(utility / max(self.users.rehearsal.noise, 1e-9))
         place = self._places(weights)
         return Recovered(
             version=version,
@@ -103,17 +105,11 @@ class Judge:
         return float(one @ other) / length if length else None
 
 
-def _ranks(score: FloatArray) -> NDArray[np.intp]:
+def _ranks(score: Floats) -> NDArray[np.intp]:
     """Return the place of each item, from 0, shape (N, c)."""
     return np.argsort(np.argsort(-score, axis=1, kind="stable"), axis=1)
 
 
-def _softmax(x: FloatArray) -> FloatArray:
-    e = np.exp(x - x.max(axis=1, keepdims=True))
-    found: FloatArray = e / e.sum(axis=1, keepdims=True)
-    return found
-
-
-def _discounted(relevance: FloatArray, place: NDArray[np.intp]) -> FloatArray:
+def _discounted(relevance: Floats, place: NDArray[np.intp]) -> FloatArray:
     found: FloatArray = (relevance / np.log2(2 + place)).sum(axis=1)
     return found

@@ -76,8 +76,8 @@ class Visits:
         """Return some of the lists."""
         return Visits(**{name: column[which] for name, column in vars(self).items()})
 
-    def each(self) -> ListData:
-        """Return every list as the only example of a client."""
+    def data(self, sizes: NDArray[np.int64]) -> ListData:
+        """Return the lists as the examples of clients that have so many each, client after client."""
         return ListData(
             self.at.astype(np.int32),
             self.value,
@@ -85,7 +85,7 @@ class Visits:
             self.shown,
             self.shown,
             self.pinned,
-            np.ones(len(self), np.int64),
+            sizes,
         )
 
 
@@ -232,24 +232,11 @@ class VisitData:
 
     def batch(self, clients: Clients) -> ListBatch:
         """See :meth:`fedping.client_sim.learning.batch.ClientData.batch`."""
-        sizes, found = self.sizes[clients], self.visits(clients)
-        there = np.arange(int(sizes.max(initial=0))) < sizes[:, None]
+        return self.lists(clients).batch(np.arange(len(clients)))
 
-        def laid(values: NDArray[np.generic]) -> NDArray[np.generic]:
-            padded = np.zeros((*there.shape, *values.shape[1:]), values.dtype)
-            padded[there] = values
-            return padded
-
-        at = laid(found.at.astype(np.int32))
-        return ListBatch(
-            at,  # type: ignore[arg-type]
-            laid(found.value),  # type: ignore[arg-type]
-            laid(found.chosen),  # type: ignore[arg-type]
-            there.astype(np.float64),
-            laid(found.shown),  # type: ignore[arg-type]
-            laid(found.shown),  # type: ignore[arg-type]
-            laid(found.pinned),  # type: ignore[arg-type]
-        )
+    def lists(self, clients: Clients) -> ListData:
+        """Return all the lists of these clients as data that is kept."""
+        return self.visits(clients).data(self.sizes[clients])
 
 
 def as_lists(at: NDArray[np.intp], value: FloatArray, shown: NDArray[np.intp]) -> Lists:

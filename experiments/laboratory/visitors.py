@@ -63,7 +63,7 @@ class Visitors:
 
     def pooled(self, clients: Clients | None = None) -> ListData:
         """Return the lists of the first round, or those of some users, as those of a single client."""
-        return _together(self._first, np.arange(self.count) if clients is None else clients).pooled()
+        return self._first.lists(np.arange(self.count) if clients is None else clients).pooled()
 
     def of_iteration(self, iteration: int, weights: FloatArray) -> VisitData:
         """See :meth:`fedping.experiments.laboratory.users.NewEachRound.of_iteration`."""
@@ -83,7 +83,7 @@ class Visitors:
         spec = msgspec.structs.replace(users.spec, explore=0.0)
         source = replace(self.source, users=replace(users, spec=spec, rehearsal=rehearsal))
         data = replace(source.of(np.arange(clients), iteration, self.start), iteration=time)
-        found = _together(data, np.arange(clients))
+        found = data.lists(np.arange(clients))
         return replace(found, pinned=np.zeros_like(found.pinned))
 
     def learned(self, clients: int, rounds: int, weights: FloatArray) -> VisitData:
@@ -93,10 +93,6 @@ class Visitors:
         """
         data = self.source.of(np.arange(clients), max(rounds - 1, 0), weights if self.applies else self.start)
         return data if rounds else replace(data, sizes=np.zeros_like(data.sizes))
-
-
-def _together(data: VisitData, clients: Clients) -> ListData:
-    return replace(data.visits(clients).each(), sizes=data.sizes[clients])
 
 
 @dataclass(frozen=True)
