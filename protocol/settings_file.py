@@ -56,6 +56,17 @@ def tables_in(text: str, what: str) -> dict[str, Any]:
     raise NotToml(f"{what} is not valid TOML: {why}")
 
 
+def read_settings(path: Path, kind: type[T], name: str) -> T:
+    """Read a file of the settings of one table, with or without its heading ``[name]``.
+
+    Raises:
+        InvalidSettings: there is no such file, or a setting is wrong.
+    """
+    raw = read_toml(path, f"{name} file")
+    table = raw[name] if isinstance(raw.get(name), dict) else raw
+    return converted(table, kind, f"the {name} file {path}: ")
+
+
 def converted(raw: Any, kind: type[T], where: str) -> T:
     """Return tables converted to ``kind``; errors begin with ``where``.
 

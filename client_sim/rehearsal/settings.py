@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.location import local_path
-from fedping.protocol.settings_file import converted, read_toml
+from fedping.protocol.settings_file import read_settings
 from fedping.protocol.weights import Finite
 
 Look: TypeAlias = Literal["all", "place", "consider", "cascade"]
@@ -98,8 +98,4 @@ def read_rehearsal(path: Path) -> Rehearsal:
     Raises:
         InvalidSettings: there is no such file, or a setting is wrong.
     """
-    raw = read_toml(path, "rehearsal file")
-    table = raw["rehearsal"] if isinstance(raw.get("rehearsal"), dict) else raw
-    kind: Any = Rehearsal
-    rehearsal: Rehearsal = converted(table, kind, f"the rehearsal file {path}: ")
-    return rehearsal.at(path.parent)
+    return read_settings(path, Rehearsal, "rehearsal").at(path.parent)

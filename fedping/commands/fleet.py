@@ -358,12 +358,10 @@ def _examples(options: dict[str, Any]) -> ExampleSettings:
 def _attack(path: Path) -> Attack:
     """Read an attack's file: the settings of [attack], with or without the table's heading."""
     from fedping.client_sim.attacks import Attack
-    from fedping.protocol.settings_file import converted, read_toml
+    from fedping.protocol.settings_file import read_settings
 
-    raw = read_toml(path, "attack file")
-    table = raw["attack"] if isinstance(raw.get("attack"), dict) else raw
     kind: Any = Attack
-    attack: Attack = converted(table, kind, f"the attack file {path}: ")
+    attack: Attack = read_settings(path, kind, "attack")
     return attack
 
 
