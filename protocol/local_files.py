@@ -59,6 +59,22 @@ def write_secret(path: Path, secret: bytes) -> None:
     sync_folder(path.parent)
 
 
+def replace_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can use; after a kill or a power cut it has its old or its new content.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    hidden = path.with_name(f".{path.name}.unfinished")
+    handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(handle)
+    os.replace(hidden, path)
+    sync_folder(path.parent)
+
+
 def others_may_use(mode: int) -> bool:
     """Return whether a file of this mode is accessible to anyone but its owner."""
     return bool(mode & (stat.S_IRWXG | stat.S_IRWXO))

@@ -35,7 +35,7 @@ from fedping.client_sim.client import Progress
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.formats import with_format, without_format
 from fedping.protocol.links import Upload
-from fedping.protocol.local_files import make_folder, others_may_use, sync_folder, write_secret
+from fedping.protocol.local_files import make_folder, others_may_use, replace_private, sync_folder, write_secret
 from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.row_privacy import composed
@@ -318,15 +318,8 @@ class StateFolder:
 
     def _write(self, name: str, document: Struct) -> None:
         """Write a document so that after a kill or a power cut it has its old or its new content."""
-        hidden = self.path / f".{name}.unfinished"
         with _usable(self.path):
-            handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(with_format(msgspec.json.encode(document)))
-                file.flush()
-                os.fsync(handle)
-            os.replace(hidden, self.path / name)
-            sync_folder(self.path)
+            replace_private(self.path / name, with_format(msgspec.json.encode(document)))
 
 
 def _is_logged(line: bytes, sent: Sent) -> bool:

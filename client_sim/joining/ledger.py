@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from fedping.protocol.discrete_gaussian import Bits
 from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.local_files import others_may_use, sync_folder
+from fedping.protocol.local_files import others_may_use, replace_private, sync_folder
 from fedping.protocol.notation import utc_now
 from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.row_privacy import epsilon_of, mu_of
@@ -533,15 +533,9 @@ def _write(path: Path, content: bytes, *, append: bool) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(handle)
+            sync_folder(path.parent)
         else:
-            hidden = path.with_name(f".{path.name}.unfinished")
-            handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(handle)
-            os.replace(hidden, path)
-        sync_folder(path.parent)
+            replace_private(path, content)
     except OSError as error:
         raise FedpingError(
             f"cannot write the ledger {path}: {error.strerror}; nothing is told of the table without it"
