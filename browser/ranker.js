@@ -76,7 +76,7 @@ export class Ranker extends Product {
   /** @param {RankerSettings} settings */
   constructor(settings) {
     super(settings, PARTS, "key");
-    this.#key = settings.key ?? ((item) => JSON.stringify(item));
+    this.#key = settings.key ?? textOf;
     this.#lists = {
       study: this.study,
       now: () => this.environment.now(),
@@ -412,6 +412,19 @@ export class Ranker extends Product {
         }
       }
     }
+  }
+}
+
+/**
+ * What tells two items apart that have no key: all that they say; a cyclic one, which has no text, is itself alone.
+ *
+ * @param {any} item
+ */
+function textOf(item) {
+  try {
+    return JSON.stringify(item);
+  } catch {
+    return item;
   }
 }
 

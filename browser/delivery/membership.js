@@ -41,6 +41,7 @@ export class Membership {
    * @param {() => boolean | Promise<boolean>} [settings.isMarked] Whether there is a newer mark of having forgotten.
    */
   constructor({ ingest, study, storage, prefix, environment, notice, parts, privateLine, isMarked = () => false }) {
+    this.ingest = ingest;
     this.models = `${ingest}/models/${study}`;
     this.name = study;
     this.storage = storage;
@@ -82,7 +83,7 @@ export class Membership {
     return this.#fetched ?? { version: NO_VERSION, weights: startWeights(this.role.spec) };
   }
 
-  /** Find what an earlier page or another tab has kept. Returns when that was fetched, -Infinity for never. */
+  /** Find what an earlier page or another tab has kept. Returns when that was fetched from this ingest, -Infinity for never. */
   async recall() {
     const kept = await this.storage.get(`${this.prefix}membership`);
     try {
@@ -91,7 +92,8 @@ export class Membership {
         this.#hold(kept.model);
       }
       await this.#prepare();
-      return Number.isFinite(kept.fetchedAt) ? Math.min(kept.fetchedAt, this.environment.now()) : -Infinity;
+      const isFromHere = (kept.ingest ?? this.ingest) === this.ingest; // else a wrong address would go unnoticed
+      return isFromHere && Number.isFinite(kept.fetchedAt) ? Math.min(kept.fetchedAt, this.environment.now()) : -Infinity;
     } catch {
       return -Infinity; // nothing is kept, or not by this version of the module
     }
@@ -256,7 +258,8 @@ export class Membership {
    */
   async #keep(study, model) {
     const line = this.#arm?.line ?? null;
-    await this.storage.set(`${this.prefix}membership`, { study, line, model, fetchedAt: this.environment.now() });
+    const { ingest } = this;
+    await this.storage.set(`${this.prefix}membership`, { study, line, model, ingest, fetchedAt: this.environment.now() });
   }
 
   /**

@@ -82,8 +82,8 @@ function ofFeature(layout, feature, query, item, known) {
  * @param {Row} row
  * @param {string} field
  */
-function fieldOf(row, field) {
-  return Object.hasOwn(row, field) ? row[field] : undefined;
+export function fieldOf(row, field) {
+  return row != null && Object.hasOwn(row, field) ? row[field] : undefined; // a page may give an item that is null
 }
 
 /**

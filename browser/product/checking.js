@@ -8,6 +8,8 @@
  * @typedef {"feature_missing" | "feature_type" | "feature_bounds" | "category_unlisted"} Oddity
  */
 
+import { fieldOf } from "../features/values.js";
+
 /** The types of fields by kinds of features; all others are numbers. */
 const TYPES = { flag: "boolean", category: "string", hashed: "string", counts: "object" };
 
@@ -35,7 +37,7 @@ export function oddityOf(feature, query, item) {
  * @returns {{ code: Oddity, field: string, is: string } | null}
  */
 function ofField({ kind, missing, low = null, high = null, values = [], other }, on, field, row) {
-  const x = /** @type {any} */ (Object.hasOwn(row, field) ? row[field] : null);
+  const x = /** @type {any} */ (fieldOf(row, field));
   const odd = (/** @type {Oddity} */ code, /** @type {string} */ is) => ({ code, field: `'${field}' of the ${on}`, is });
   if (x === null || x === undefined) {
     return missing ? null : odd("feature_missing", "is missing and adds nothing; give it, or set missing = true in the study");

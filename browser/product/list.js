@@ -107,7 +107,7 @@ export class RankedList {
     }
     const at = this.#lists.now();
     this.#state.choice = { place, at };
-    return this.#lists.choose(this.#state, { place, at, outcomes });
+    return this.#lists.choose(this.#state, { place, at, outcomes: outcomes ?? {} });
   }
 
   /**
@@ -120,7 +120,7 @@ export class RankedList {
       this.#lists.tell("not_chosen", "an outcome follows a choice, and there was none from this list; call 'choose' first");
       return false;
     }
-    return this.#lists.outcome(this.#state, outcomes);
+    return this.#lists.outcome(this.#state, outcomes ?? {});
   }
 
   /** What another page needs to go on with it: `shop.resume(JSON.stringify(list))`. The items are in it until one is chosen. */

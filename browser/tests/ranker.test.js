@@ -187,6 +187,32 @@ test("a list goes on in another page, chosen or not, and only with the same clie
   assert.equal(other.codes().at(-1), "list_unfit");
 });
 
+test("a study that was kept does not hide that the address of ingest has changed, or is wrong", async () => {
+  const { storage, ingest, shop } = await open();
+  shop.stop();
+  const same = await open({ ingest, storage });
+  assert.deepEqual([same.browser.requests.length, same.codes()], [0, []], "the same address is not asked again so soon");
+  const { answer } = ingest;
+  ingest.answer = (/** @type {string} */ url, /** @type {any} */ init) => (url.startsWith("https://i.example/") ? answer(url, init) : offline());
+  const wrong = await open({ ingest, storage, address: "https://wrong.example/" });
+  assert.deepEqual(wrong.codes(), ["unreachable"]);
+  assert.equal(wrong.shop.version, 0, "what is kept still ranks");
+});
+
+test("items that are null or cyclic, and outcomes that are null, do not break the page", async () => {
+  const { shop, posts, codes } = await open();
+  const cyclic = /** @type {any} */ ({ ...PRODUCTS[4] });
+  cyclic.self = cyclic;
+  const list = shop.rank([null, cyclic, PRODUCTS[2], undefined], /** @type {any} */ (null), 4);
+  assert.equal(list.items.length, 4);
+  assert.equal(list.choose({ ...cyclic }), false, "a copy of a cyclic item cannot be told from others");
+  assert.equal(list.choose(cyclic, /** @type {any} */ (null)), true);
+  assert.equal(list.outcome(/** @type {any} */ (null)), true);
+  await shop.deliver();
+  assert.deepEqual(posts().map(({ ping }) => ping.payload.place), [list.items.indexOf(cyclic) + 1]);
+  assert.deepEqual([...new Set(codes())].sort(), ["feature_missing", "not_in_list"]);
+});
+
 test("what is resumed and was changed on the way is no list, and throws nothing", async () => {
   const { shop, posts, codes } = await open();
   const kept = JSON.parse(JSON.stringify(shop.rank(PRODUCTS, QUERY, 5)));

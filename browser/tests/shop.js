@@ -67,12 +67,12 @@ export const PRODUCTS = Array.from({ length: 20 }, (_, i) => ({
 export const QUERY = { device: "phone" };
 
 /** A shop's page with a ranker on it. @param {any} [settings] */
-export async function shopOf({ ingest = shopIngest(), storage = memoryStorage(), seed = 1, browser, ...settings } = {}) {
+export async function shopOf({ ingest = shopIngest(), storage = memoryStorage(), seed = 1, address = "https://i.example/", browser, ...settings } = {}) {
   const around = browser ?? fakeBrowser({ seed, answer: (url, init) => ingest.answer(url, init) });
   /** @type {any[]} */
   const troubles = [];
   const shop = new Ranker({
-    ...{ ingest: "https://i.example/", study: "shop", storage, environment: around.environment },
+    ...{ ingest: address, study: "shop", storage, environment: around.environment },
     ...{ onTrouble: (/** @type {any} */ trouble) => void troubles.push(trouble), ...settings },
   });
   const posts = () => around.posts.map((/** @type {any} */ each) => ({ url: each.url, ping: JSON.parse(each.init.body) }));
