@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedping.extras import MissingPackage
     from fedping.laboratory import Results, Round, compare, open_results, run
     from fedping.model_store.store import MissingVersion, StoreError
+    from fedping.protocol.draws import child_keys, uniforms
     from fedping.protocol.landed_file import UnreadableFile
     from fedping.protocol.link_ends import ClientEnd, ServerEnd
     from fedping.server_jobs.optimize.transformation import Transformation
@@ -57,6 +58,7 @@ _HOME = {
     "UnreadableFile": "fedping.protocol.landed_file",
     "aggregation": "fedping.extending",
     "array": "fedping.client_sim.learning.models.arrays",
+    "child_keys": "fedping.protocol.draws",
     "client_algorithm": "fedping.extending",
     "compare": "fedping.laboratory",
     "create_study": "fedping.creating",
@@ -74,6 +76,7 @@ _HOME = {
     "run": "fedping.laboratory",
     "sampling": "fedping.extending",
     "table": "fedping.client_sim.data",
+    "uniforms": "fedping.protocol.draws",
     "upload_link": "fedping.extending",
 }
 """The module of each name that is loaded when it is used."""
@@ -99,6 +102,7 @@ __all__ = [
     "__version__",
     "aggregation",
     "array",
+    "child_keys",
     "client_algorithm",
     "compare",
     "create_study",
@@ -116,6 +120,7 @@ __all__ = [
     "run",
     "sampling",
     "table",
+    "uniforms",
     "upload_link",
 ]
 

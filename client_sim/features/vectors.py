@@ -207,6 +207,18 @@ def losses_and_updates(spec: ModelSpec, weights: FloatArray, lists: Lists) -> tu
         return losses(spec, weights, lists), _finite_differences(spec, weights, lists)
     counts, chosen = lists.teaching(spec)
     loss, pulls = _losses_and_pulls(spec, _placed(spec, weights, lists), counts, chosen)
+    return loss, descents(spec, weights, lists, pulls)
+
+
+def descents(spec: ModelSpec, weights: FloatArray, lists: Lists, pulls: FloatArray) -> FloatArray:
+    """Return the direction in which weights follow the pulls on their items' scores, shape (m, N).
+
+    Args:
+        spec: the spec.
+        weights: shape (m,), or (m, N) for weights of each list's own.
+        lists: N lists.
+        pulls: how much the score of each item shall grow, shape (c, N); 0 in the padding.
+    """
     descent = np.zeros((spec.m, len(lists)))
     units = _units(spec, weights, lists) if spec.hidden else None
     for j, pull in enumerate(pulls):
@@ -215,7 +227,7 @@ def losses_and_updates(spec: ModelSpec, weights: FloatArray, lists: Lists) -> tu
             _add_hidden(spec, weights, lists, j, pull, units[:, j], descent)
     for j, at in _place_weights(spec, len(pulls)):
         descent[at] += pulls[j]
-    return loss, descent
+    return descent
 
 
 def _add_values(descent: FloatArray, lists: Lists, j: int, pull: FloatArray) -> None:

@@ -72,6 +72,23 @@ class FeatureRanking:
                 gradients[some] = -np.einsum("mkn,kn->km", updates.reshape(len(updates), -1, n), share[some])
         return _means(losses, batch), gradients
 
+    def descents(self, weights: FloatArray, batch: ListBatch, pulls: FloatArray) -> FloatArray:
+        """Return how clients' weights follow pulls on the scores of their items, the mean over a client's lists.
+
+        Args:
+            weights: shape (m,), or (k, m) for weights of each client's own.
+            batch: the lists of k clients.
+            pulls: how much each score shall grow, shape (k, n, c); 0 where there is no item.
+
+        Returns:
+            Directions that a client adds to its weights, shape (k, m).
+        """
+        k, n = batch.weight.shape
+        by_list = np.ascontiguousarray(pulls.reshape(k * n, -1).T)
+        moves = vectors.descents(self.spec, _of_lists(weights, n), batch.lists, by_list)
+        found: FloatArray = np.einsum("mkn,kn->km", moves.reshape(-1, k, n), shares(batch, np.dtype(np.float64)))
+        return found
+
 
 def _of_lists(weights: FloatArray, n: int) -> FloatArray:
     """Return weights of shape (m,), or from clients' own weights those of each of their n lists, shape (m, k · n)."""
