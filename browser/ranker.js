@@ -13,7 +13,7 @@
  * @import { Choice } from "./product/list.js"
  * @import { Feature } from "./features/layout.js"
  * @import { ShownList } from "./features/learning.js"
- * @import { Parts, Role } from "./study/parts.js"
+ * @import { Role } from "./study/parts.js"
  * @import { Version } from "./study/study.js"
  *
  * @typedef {import("./product/product.js").Trouble} Trouble
@@ -37,16 +37,15 @@ import { oddityOf } from "./product/checking.js";
 import { RankedList, stateOf } from "./product/list.js";
 import { Product } from "./product/product.js";
 import { mayTravel, sentBy } from "./study/links.js";
-import { FEATURES, descentOfList, featuresModel, itemScores, learnedOfList } from "./features/lists.js";
-import { areOutcomes, columnsOf, outcomeId, outcomePing } from "./study/outcomes.js";
+import { LISTS, LIST_TYPE } from "./product/lists.js";
+import { descentOfList, itemScores, learnedOfList } from "./features/lists.js";
+import { columnsOf, outcomeId, outcomePing } from "./study/outcomes.js";
 import { sha256 } from "./study/sha256.js";
 import { NO_VERSION, roleOf, startWeights } from "./study/study.js";
 
 export { RankedList } from "./product/list.js";
 export { indexedStorage, memoryStorage, webStorage } from "./delivery/storage.js";
 
-const LIST_TYPE = "list-update";
-const MODEL_TYPE = "model-update";
 const OUTCOME_TYPE = "outcome";
 
 /** How many items a ping tells of at most. */
@@ -54,18 +53,6 @@ const MOST_CANDIDATES = 1000;
 
 /** How many items of a list are looked at for odd fields. */
 const MOST_CHECKED = 50;
-
-/** @type {Parts} */
-const PARTS = Object.freeze({
-  entry: "ranker",
-  pings: { types: [LIST_TYPE, MODEL_TYPE], of: "lists, 'list-update' or 'model-update'" },
-  product: { model: FEATURES, weights: [], margin: 0, epsilon: 1 },
-  models: new Map([[FEATURES, featuresModel]]),
-  links: new Map([["dense", {}]]),
-  outcomes: areOutcomes,
-  personal: null,
-  privacy: null,
-});
 
 /** @template {Shape} [S=Shape] */
 export class Ranker extends Product {
@@ -75,7 +62,7 @@ export class Ranker extends Product {
 
   /** @param {RankerSettings} settings */
   constructor(settings) {
-    super(settings, PARTS, "key");
+    super(settings, LISTS, "key");
     this.#key = settings.key ?? textOf;
     this.#lists = {
       study: this.study,

@@ -41,7 +41,6 @@ export class Membership {
    * @param {() => boolean | Promise<boolean>} [settings.isMarked] Whether there is a newer mark of having forgotten.
    */
   constructor({ ingest, study, storage, prefix, environment, notice, parts, privateLine, isMarked = () => false }) {
-    this.ingest = ingest;
     this.models = `${ingest}/models/${study}`;
     this.name = study;
     this.storage = storage;
@@ -92,7 +91,7 @@ export class Membership {
         this.#hold(kept.model);
       }
       await this.#prepare();
-      const isFromHere = (kept.ingest ?? this.ingest) === this.ingest; // else a wrong address would go unnoticed
+      const isFromHere = (kept.models ?? this.models) === this.models; // else a wrong address would go unnoticed
       return isFromHere && Number.isFinite(kept.fetchedAt) ? Math.min(kept.fetchedAt, this.environment.now()) : -Infinity;
     } catch {
       return -Infinity; // nothing is kept, or not by this version of the module
@@ -258,8 +257,8 @@ export class Membership {
    */
   async #keep(study, model) {
     const line = this.#arm?.line ?? null;
-    const { ingest } = this;
-    await this.storage.set(`${this.prefix}membership`, { study, line, model, ingest, fetchedAt: this.environment.now() });
+    const { models } = this;
+    await this.storage.set(`${this.prefix}membership`, { study, line, model, models, fetchedAt: this.environment.now() });
   }
 
   /**

@@ -8,6 +8,7 @@
  *
  * @typedef {{ name: string, value: number }} Change A weight by its name, and a number about it.
  * @typedef {{ name: string, before: number, after: number, value: number }} Moved
+ * @typedef {{ pages: readonly any[], scores: ArrayLike<number> }} Ordered Pages or items with a title, the highest score first.
  */
 
 import { rankingLoss } from "../models/loss.js";
@@ -77,12 +78,12 @@ export function lossUnder(shown, chosen, version) {
 /**
  * A list before and after: each page with its place in both, in the new order.
  *
- * @param {Shown} before
- * @param {Shown} after The same pages.
+ * @param {Ordered} before
+ * @param {Ordered} after The same pages.
  */
 export function reordered(before, after) {
   return after.pages.map((page, place) => ({
-    page: /** @type {Remembered} */ (page),
+    page: /** @type {{ title: string }} */ (page),
     place,
     was: before.pages.indexOf(page),
     score: after.scores[place],

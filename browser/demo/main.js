@@ -5,13 +5,17 @@
  */
 
 import { readStudy } from "../fedping.js";
+import { LISTS, LIST_TYPE } from "../product/lists.js";
+import { studyOf } from "../study/study.js";
+import { ListsPage } from "./lists_page.js";
 import { DemoPage } from "./page.js";
 import { Away, Refused, askJson, askState } from "./server.js";
 import { byId, el } from "./view/dom.js";
+import { MORE } from "./visitor.js";
 
 const TRY_AGAIN = 2000;
 const FOR_OTHERS =
-  "The page is for models that rank pages, frecency-2018 and linear-15. For features of your own, 'fedping study init' writes a page, and the dashboard's Live page shows the weights by feature.";
+  "The page is for models that rank pages, frecency-2018 and linear-15, and for features of your own. For predictions, 'fedping study init' writes a page.";
 
 const asked = new URLSearchParams(location.search);
 const ingest = new URL("..", location.href).href.replace(/\/$/, "");
@@ -24,7 +28,8 @@ async function begin() {
     const study = readable(given, state);
     if (study !== null) {
       notice("");
-      await new DemoPage({ ingest, study, state, seed: asked.get("seed") ?? "1", every: everySeconds(), notice }).start();
+      const Page = study.pings === LIST_TYPE ? ListsPage : DemoPage;
+      await new Page({ ingest, study, state, seed: asked.get("seed") ?? "1", every: everySeconds(), notice }).start();
     }
   } catch (error) {
     if (error instanceof Refused) {
@@ -49,7 +54,7 @@ async function begin() {
  */
 function readable(given, { study, studies }) {
   try {
-    return readStudy(given, study);
+    return given?.pings === LIST_TYPE ? studyOf(given, study, { ...LISTS, ...MORE }) : readStudy(given, study);
   } catch (error) {
     const why = error instanceof TypeError ? error.message : String(error);
     const others = studies.filter((name) => name !== study).map((name) => el("a", { href: `?study=${encodeURIComponent(name)}` }, name));

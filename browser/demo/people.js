@@ -25,7 +25,7 @@ export const MOST_SHOWN = 8;
 const AT_ONCE = 5;
 
 /** @type {Made} */
-const NOTHING = { accepted: 0, refused: 0, waiting: 0, learning: 0, notEnrolled: 0 };
+export const NOTHING = { accepted: 0, refused: 0, waiting: 0, learning: 0, notEnrolled: 0 };
 
 /**
  * Let people choose. The same seed makes the same people, with the same ids, searches and choices; their pings have
@@ -39,13 +39,23 @@ const NOTHING = { accepted: 0, refused: 0, waiting: 0, learning: 0, notEnrolled:
  * @param {(done: number) => void} [settings.onProgress]
  * @param {Environment} [settings.environment]
  */
-export async function letChoose({ ingest, study, seed, count, onProgress = () => {}, environment = browserEnvironment() }) {
+export function letChoose({ ingest, study, environment = browserEnvironment(), ...settings }) {
+  return crowd(settings, (seed) => choose({ ingest, study, seed, environment }));
+}
+
+/**
+ * So many people, a few at a time.
+ *
+ * @param {{ seed: string, count: number, onProgress?: (done: number) => void }} settings
+ * @param {(seed: string) => Promise<Made>} one What a person of a seed does.
+ */
+export async function crowd({ seed, count, onProgress = () => {} }, one) {
   const made = { ...NOTHING };
   const numbers = Array.from({ length: count }, (_, number) => number).values();
   let done = 0;
   const oneAfterTheOther = async () => {
     for (const number of numbers) {
-      add(made, await choose({ ingest, study, seed: `${seed}/${number}`, environment }));
+      add(made, await one(`${seed}/${number}`));
       onProgress((done += 1));
     }
   };

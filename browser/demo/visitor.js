@@ -15,31 +15,55 @@
 import { Client } from "../client.js";
 import { Backoff } from "../delivery/backoff.js";
 import { uuid } from "../delivery/environment.js";
+import { links } from "../links.js";
+import { personal } from "../personal.js";
+import { privacy } from "../private.js";
+import { Ranker } from "../ranker.js";
 import { enrol } from "../study/enrolment.js";
+
+/** What rankers of this page can do besides: small updates, personal models and private lines. */
+export const MORE = Object.freeze({ links, personal, privacy });
 
 const ID_BYTES = 16;
 const MOST_TRIES = 100_000;
 
 /**
+ * @typedef {object} Visiting
+ * @property {string} ingest
+ * @property {PublicStudy} study
+ * @property {string} arm
+ * @property {ClientStorage} storage
+ * @property {Environment} environment
+ * @property {(posted: Posted, answered: Answered) => void} onAnswer
+ */
+
+/**
  * A client in an arm. It is not started.
  *
- * @param {object} settings
- * @param {string} settings.ingest
- * @param {PublicStudy} settings.study
- * @param {string} settings.arm
- * @param {ClientStorage} settings.storage
- * @param {Environment} settings.environment
- * @param {(posted: Posted, answered: Answered) => void} settings.onAnswer
+ * @param {Visiting} visiting
  */
-export function visitorIn({ ingest, study, arm, storage, environment, onAnswer }) {
+export function visitorIn(visiting) {
+  return new Client({ ...settingsOf(visiting), backoff: new Backoff({ first: 1, longest: 2 }) });
+}
+
+/**
+ * A ranker in an arm.
+ *
+ * @param {Visiting} visiting
+ */
+export function rankerIn(visiting) {
+  return new Ranker({ ...settingsOf(visiting), parts: MORE });
+}
+
+/** @param {Visiting} visiting */
+function settingsOf({ ingest, study, arm, storage, environment, onAnswer }) {
   const id = bytesInArm(study, arm, environment);
-  return new Client({
+  return {
     ingest,
     study: study.name,
     storage: apart(storage, `arm/${arm}/`),
-    backoff: new Backoff({ first: 1, longest: 2 }),
     environment: { ...environment, ...beginningWith(id, environment), fetch: overheard(environment, onAnswer) },
-  });
+  };
 }
 
 /**

@@ -5,11 +5,15 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { changes, lossUnder, moved, rankedBy, readable, reordered, shares, untilNextRound } from "../demo/explaining.js";
 import { inWords, madeHistory, matching } from "../demo/history.js";
+import { madeItems, madeQuery, rowInWords, someOf } from "../demo/items.js";
 import { letChoose, searched } from "../demo/people.js";
 import { seedOf, seeded } from "../demo/random.js";
+import { letShop, wanted } from "../demo/shoppers.js";
 import { PLACES, WORDS } from "../demo/sites.js";
 import { visitorIn } from "../demo/visitor.js";
 import { FRECENCY_NAMES, FRECENCY_START, learned, memoryStorage, ranked, rankingLoss, roleIn, startWeights } from "../fedping.js";
+import { oddityOf } from "../product/checking.js";
+import { SPEC, shopIngest } from "./shop.js";
 import { DAY, VECTORS, fakeBrowser, fakeIngest, offline, settled } from "./support.js";
 
 const NOW = 1_800_000_000_000;
@@ -202,4 +206,48 @@ test("people who find no server say so, and nobody waits for them", async () => 
   const made = await letChoose({ ingest: "http://ingest", study: study.name, seed: "1", count: 6, environment: browser.environment });
   assert.deepEqual(made, { accepted: 0, refused: 0, waiting: 6, learning: 0, notEnrolled: 0 });
   assert.equal(browser.timers.size, 0);
+});
+
+/** A feature of every kind, some with bounds and missing values. @type {any[]} */
+const FEATURES = [
+  { kind: "number", name: "price", low: 0, high: 500, log: true, center: 3.5 },
+  { kind: "flag", name: "fresh" },
+  { kind: "category", name: "colour", values: ["red", "blue"], missing: true },
+  { kind: "hashed", name: "brand", buckets: 16 },
+  { kind: "bucket", name: "age", cutoffs: [1, 5, 9] },
+  { kind: "spline", name: "length", knots: [0, 2, 4] },
+  { kind: "counts", name: "tags", values: ["sale", "eco"] },
+  { kind: "equal", name: "same", query: "brand", item: "brand" },
+  { kind: "product", name: "fit", query: "size", item: "size" },
+  { kind: "category", name: "device", on: "query", values: ["phone", "desktop"] },
+  { kind: "cross", name: "device.price", of: ["device", "price"] },
+];
+
+test("items follow from their seed, and have a fitting value of every field that a feature reads", () => {
+  const items = madeItems(FEATURES, "7");
+  assert.deepEqual(items, madeItems(FEATURES, "7"));
+  assert.notDeepEqual(items, madeItems(FEATURES, "8"));
+  const query = madeQuery(FEATURES, seeded(3));
+  assert.deepEqual(Object.keys(query), ["brand", "size", "device"]);
+  for (const feature of FEATURES.filter(({ kind }) => kind !== "cross")) {
+    items.forEach(({ row }) => assert.equal(oddityOf(feature, query, row), null, feature.name));
+  }
+  assert.ok(items.some(({ row }) => !Object.hasOwn(row, "colour")) && items.some(({ row }) => Object.hasOwn(row, "colour")));
+  assert.match(rowInWords(items[0].row), /^price [\d.,]+, /);
+  const some = someOf(items, 8, seeded(1));
+  assert.equal(new Set(some).size, 8);
+});
+
+test("people of a study of features choose by one taste, each as a client of its own", async () => {
+  const ingest = shopIngest();
+  const browser = fakeBrowser({ answer: (url, init) => ingest.answer(url, init) });
+  const spec = /** @type {any} */ (SPEC);
+  const crowd = { ingest: "https://i.example", study: "shop", seed: "1/0", itemSeed: "1", count: 12, onProgress: () => {} };
+  const made = await letShop({ ...crowd, spec, environment: browser.environment });
+  assert.deepEqual(made, { accepted: 12, refused: 0, waiting: 0, learning: 12, notEnrolled: 0 });
+  const pings = browser.posts.map(({ init }) => JSON.parse(init.body));
+  assert.equal(new Set(pings.map(({ clientId }) => clientId)).size, 12);
+  const rows = madeItems(SPEC.features, "1").map(({ row }) => row);
+  assert.deepEqual(wanted(spec, "shop", {}, rows), wanted(spec, "shop", {}, rows));
+  assert.notDeepEqual(wanted(spec, "shop", {}, rows), wanted(spec, "other", {}, rows));
 });

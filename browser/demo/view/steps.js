@@ -9,7 +9,9 @@
  * @import { Answered, Posted } from "../visitor.js"
  * @import { Ping } from "../../study/ping.js"
  * @import { Shown } from "../../study/learning.js"
+ * @import { Role } from "../../study/parts.js"
  * @import { Version } from "../../study/study.js"
+ * @import { Ordered } from "../explaining.js"
  *
  * @typedef {{ shown: Shown, chosen: number, typed: string, ping: Ping | null }} Choice
  */
@@ -82,18 +84,29 @@ function updateOf(shown, chosen, ping) {
     const why = role.arm?.submits ? alone : `The arm “${role.arm?.name ?? "none"}” is there to compare with: its clients tell of their loss, and compute no update.`;
     return [el("p", {}, why)];
   }
+  const encoded = Array.isArray(sent) ? "" : ` It is sent in the encoding “${sent.encoding}”.`;
+  return updateBars(role, update, encoded);
+}
+
+/**
+ * An update by its weights, the largest first.
+ *
+ * @param {Role} role
+ * @param {readonly number[]} update
+ * @param {string} [more] What else is said of it.
+ */
+export function updateBars(role, update, more = "") {
   const all = changes(role.spec.weights.map(({ name }) => name), update);
   if (all.length === 0) {
     return [el("p", {}, "No weight alone, moved a little, would make the loss smaller: the update is all zeros.")];
   }
-  const encoded = Array.isArray(sent) ? "" : ` It is sent in the encoding “${sent.encoding}”.`;
   const rows = all.map(({ name, value }) => ({ cells: [name, signed(value)], value }));
   const caption = role.sign ? "The update: which way each weight should go" : "The update: which way each weight should go, and how much that helps";
   const others = update.length - all.length;
   const note = "For each weight, by how many points the loss falls for one unit more of it; below zero: for one unit less.";
   return [
     barTable({ caption, head: ["weight", role.sign ? "sign" : "points"], rows }),
-    el("p", { class: "note" }, `${role.sign ? "This study's clients send the sign alone." : note} ${others > 0 ? `The other ${counted(others, "weight")} would change nothing here.` : ""}${encoded}`),
+    el("p", { class: "note" }, `${role.sign ? "This study's clients send the sign alone." : note} ${others > 0 ? `The other ${counted(others, "weight")} would change nothing here.` : ""}${more}`),
   ];
 }
 
@@ -108,14 +121,27 @@ export function leaving({ ping, typed, shown }, sent, address) {
   if (ping === null) {
     return [el("p", {}, "No ping leaves: this client is not enrolled.")];
   }
+  return [
+    ...requestOf(ping, sent, address),
+    el("p", {}, el("strong", {}, "Not in it:"), ` the address or the title of any page, ${notTyped(typed)}, the history, a name, a cookie.` +
+      ` The ${counted(shown.pages.length, "score")} are numbers without their pages. The client id is random, and of this study alone.`),
+  ];
+}
+
+/**
+ * The request, to the letter.
+ *
+ * @param {any} ping
+ * @param {{ posted: Posted, answered: Answered } | null} sent
+ * @param {string | null} address Where it would go, if it has not been posted yet.
+ */
+export function requestOf(ping, sent, address) {
   const url = new URL(sent?.posted.url ?? address ?? "", location.href);
   return [
     el("p", {}, "This is all that leaves, to the letter:"),
     el("pre", { class: "wide", tabindex: 0, role: "group", "aria-label": "The request" },
       el("span", { class: "head" }, `POST ${url.pathname}\nContent-Type: ${sent?.posted.contentType ?? "text/plain;charset=UTF-8"}\n\n`),
       readable(sent ? JSON.parse(sent.posted.body) : ping)),
-    el("p", {}, el("strong", {}, "Not in it:"), ` the address or the title of any page, ${notTyped(typed)}, the history, a name, a cookie.` +
-      ` The ${counted(shown.pages.length, "score")} are numbers without their pages. The client id is random, and of this study alone.`),
   ];
 }
 
@@ -188,16 +214,36 @@ export function others({ accepted, refused, waiting: left, learning, notEnrolled
 export function arrived({ version, before, shown, choice }) {
   const names = shown?.role.spec.weights.map(({ name }) => name) ?? [];
   if (before === null) {
-    const start = "Version 0 is the start of the study: the weights that its owner gave. No client has taught it anything yet.";
-    return [el("p", {}, version.version === 0 ? start : `Version ${version.version} is in use.`)];
+    return versionWords(version.version);
   }
-  const all = moved(names, before.weights, version.weights);
+  const [words, ...bars] = changedWeights(names, before, version);
+  return [
+    words,
+    ...(choice === null ? [] : [el("p", {}, lossesOf(choice, before, version))]),
+    ...(shown === null || shown.pages.length < 2 ? [] : [orderOf(shown, before, version, choice)]),
+    ...bars,
+  ];
+}
+
+/** A version of which none before is known. @param {number} version */
+export function versionWords(version) {
+  const start = "Version 0 is the start of the study: the weights that its owner gave. No client has taught it anything yet.";
+  return [el("p", {}, version === 0 ? start : `Version ${version} is in use.`)];
+}
+
+/**
+ * What changed from a version to the next: a sentence, and a table if there is anything.
+ *
+ * @param {readonly string[]} names
+ * @param {Version} before
+ * @param {Version} after
+ */
+export function changedWeights(names, before, after) {
+  const all = moved(names, before.weights, after.weights);
   const rows = all.map((each) => ({ cells: [each.name, `${told(each.before)} → ${told(each.after)}`, signed(each.value)], value: each.value }));
   const changed = all.length === 0 ? "no weight has changed" : `${all.length === 1 ? "one weight has" : `${all.length} of ${names.length} weights have`} changed`;
   return [
-    el("p", {}, `Version ${version.version} follows version ${before.version}: ${changed}.`),
-    ...(choice === null ? [] : [el("p", {}, lossesOf(choice, before, version))]),
-    ...(shown === null || shown.pages.length < 2 ? [] : [orderOf(shown, before, version, choice)]),
+    el("p", {}, `Version ${after.version} follows version ${before.version}: ${changed}.`),
     ...(rows.length > 0 ? [barTable({ caption: "What changed in the model", head: ["weight", "from, to", "change"], rows })] : []),
   ];
 }
@@ -260,15 +306,15 @@ function orderOf(shown, before, after, choice) {
 }
 
 /**
- * A list in two orders, with how far each page has moved.
+ * A list in two orders, with how far each page or item has moved.
  *
- * @param {Shown} old
- * @param {Shown} now The same pages.
+ * @param {Ordered} old
+ * @param {Ordered} now The same ones.
  * @param {unknown} chosen The page to mark; null for none.
  * @param {string} caption
  * @param {string[]} head
  */
-function orderTable(old, now, chosen, caption, head) {
+export function orderTable(old, now, chosen, caption, head) {
   const rows = reordered(old, now).map(({ page, place, was, score }) =>
     el(
       "tr",

@@ -1,0 +1,147 @@
+// @ts-check
+/**
+ * Made-up items and queries of a study: a random value for each field that its features read, all from one seed.
+ *
+ * @import { Draw } from "./random.js"
+ * @import { Feature } from "../features/layout.js"
+ *
+ * @typedef {{ title: string, row: Record<string, unknown> }} Item
+ */
+
+import { seedOf, seeded } from "./random.js";
+
+const COUNT = 40;
+const MISSING = 0.15;
+const WORDS = ["amber", "birch", "cedar", "delta", "ember", "fern", "grove", "harbour", "iris", "jasper", "kelp", "linen"];
+
+/**
+ * The items that a seed stands for.
+ *
+ * @param {readonly Feature[]} features
+ * @param {string} seed
+ * @returns {Item[]}
+ */
+export function madeItems(features, seed) {
+  const draw = seeded(seedOf(`items/${seed}`));
+  return Array.from({ length: COUNT }, (_, i) => ({ title: `Item ${i + 1}`, row: rowOf(features, "item", draw) }));
+}
+
+/**
+ * A query at random.
+ *
+ * @param {readonly Feature[]} features
+ * @param {Draw} draw
+ */
+export function madeQuery(features, draw) {
+  return rowOf(features, "query", draw);
+}
+
+/**
+ * Some of the items at random, each once.
+ *
+ * @param {readonly Item[]} items
+ * @param {number} count
+ * @param {Draw} draw
+ */
+export function someOf(items, count, draw) {
+  const left = [...items];
+  return Array.from({ length: Math.min(count, items.length) }, () => left.splice(draw.whole(0, left.length - 1), 1)[0]);
+}
+
+/**
+ * The fields of an item or a query in words, such as `price 4.2, new`.
+ *
+ * @param {Record<string, unknown>} row
+ */
+export function rowInWords(row) {
+  const words = Object.entries(row).map(([name, value]) => (value === true ? name : value === false ? `not ${name}` : `${name} ${inWords(value)}`));
+  return words.join(", ");
+}
+
+/** @param {unknown} value @returns {string} */
+function inWords(value) {
+  if (typeof value === "object") {
+    return Object.keys(value ?? {}).join(" and ") || "none";
+  }
+  return typeof value === "number" ? value.toLocaleString("en", { maximumSignificantDigits: 4 }).replace("-", "−") : String(value);
+}
+
+/**
+ * @param {readonly Feature[]} features
+ * @param {"item" | "query"} on
+ * @param {Draw} draw
+ */
+function rowOf(features, on, draw) {
+  /** @type {Record<string, unknown>} */
+  const row = {};
+  for (const feature of features) {
+    const field = fieldOf(feature, on);
+    if (field !== null && !Object.hasOwn(row, field) && !(feature.missing && draw.fraction() < MISSING)) {
+      row[field] = valueFor(feature, draw);
+    }
+  }
+  return row;
+}
+
+/**
+ * The field of an item or a query that a feature reads; null if it reads none of it.
+ *
+ * @param {Feature} feature
+ * @param {"item" | "query"} on
+ */
+function fieldOf(feature, on) {
+  if (feature.kind === "equal" || feature.kind === "product") {
+    return feature[on] ?? null;
+  }
+  return feature.kind !== "cross" && (feature.on ?? "item") === on ? feature.field || feature.name : null;
+}
+
+/**
+ * @param {Feature} feature
+ * @param {Draw} draw
+ */
+function valueFor({ kind, values = [], cutoffs = [], knots = [], ...more }, draw) {
+  switch (kind) {
+    case "flag":
+      return draw.fraction() < 0.5;
+    case "category":
+      return draw.one(values);
+    case "hashed":
+      return draw.one(WORDS);
+    case "equal":
+      return draw.one(WORDS.slice(0, 3));
+    case "counts":
+      return Object.fromEntries(values.filter(() => draw.fraction() < 0.4).map((value) => [value, draw.whole(1, 3)]));
+    case "bucket":
+      return between(cutoffs[0] - 1, /** @type {number} */ (cutoffs.at(-1)) + 1, draw);
+    case "spline":
+      return between(knots[0], /** @type {number} */ (knots.at(-1)), draw);
+    default:
+      return numberFor(more, draw);
+  }
+}
+
+/**
+ * A number about the middle of a feature, within its bounds.
+ *
+ * @param {Pick<Feature, "low" | "high" | "log" | "center" | "spread">} feature
+ * @param {Draw} draw
+ */
+function numberFor({ low = null, high = null, log = false, center = 0, spread = 1 }, draw) {
+  const x = between(center - 2 * spread, center + 2 * spread, draw);
+  return rounded(Math.min(Math.max(log ? Math.expm1(x) : x, low ?? -Infinity), high ?? Infinity));
+}
+
+/**
+ * @param {number} low
+ * @param {number} high
+ * @param {Draw} draw
+ */
+function between(low, high, draw) {
+  return rounded(low + draw.fraction() * (high - low));
+}
+
+/** @param {number} x */
+function rounded(x) {
+  return Number(x.toPrecision(3));
+}

@@ -1,0 +1,114 @@
+// @ts-check
+/**
+ * The steps after a choice from a list of items, in plain words. Each function returns the nodes of one step.
+ *
+ * @import { Ordered } from "../explaining.js"
+ * @import { Held, Sent } from "../study_page.js"
+ * @import { Role } from "../../study/parts.js"
+ * @import { Item } from "../items.js"
+ *
+ * @typedef {object} ListChoice
+ * @property {readonly Item[]} items In displayed order.
+ * @property {Record<string, unknown>} query
+ * @property {readonly number[]} scores By the weights that the client ranks with.
+ * @property {number} chosen The place, from 0.
+ * @property {Role} role
+ * @property {any} ping Null if none leaves.
+ */
+
+import { rowInWords } from "../items.js";
+import { counted, el, ordinal, told } from "./dom.js";
+import { tableOf } from "./figures.js";
+import { changedWeights, orderTable, requestOf, updateBars, versionWords } from "./steps.js";
+
+const LOSSES = {
+  softmax: "The loss is −log of the chance that the model gave to the choice.",
+  hinge: "The loss is by how much the others stand too close to the choice, or above it.",
+  pairwise: "The loss is the sum, over the others, of how surely the model had put each above the choice.",
+};
+
+/**
+ * An item of the open list.
+ *
+ * @param {Item} item
+ * @param {number} place From 0.
+ * @param {number} score
+ * @param {() => void} onChoice
+ */
+export function itemRow({ title, row }, place, score, onChoice) {
+  const button = el("button", { type: "button", class: "item", "data-place": place }, el("span", { class: "title" }, title), el("span", { class: "why" }, rowInWords(row)), el("span", { class: "score" }, told(score), el("span", { class: "unit" }, " score")));
+  button.addEventListener("click", onChoice);
+  return el("li", {}, button);
+}
+
+/** What the client computed. @param {ListChoice} choice */
+export function computedOfList({ items, scores, chosen, role, ping }) {
+  const where = `You chose “${items[chosen].title}”, the ${ordinal(chosen)} of ${counted(items.length, "item")}.`;
+  if (ping === null) {
+    return [el("p", {}, `${where} This client is not enrolled, and computes nothing.`)];
+  }
+  const { loss = "softmax", places = 0 } = /** @type {any} */ (role.spec);
+  const { update } = ping.payload;
+  const offsets = places > 1 ? " It counts how much more often items are chosen for standing on top: that has weights of its own, “place 2” and so on." : "";
+  const why = `The arm “${role.arm?.name}” is there to compare with: its clients tell of their loss, and compute no update.`;
+  const sent = Array.isArray(update) ? updateBars(role, update) : [el("p", {}, `The update is sent in the encoding “${update?.encoding}”.`)];
+  return [
+    el("p", {}, `${where} ${LOSSES[/** @type {keyof typeof LOSSES} */ (loss)]} It is ${told(ping.payload.loss)}.${offsets}`),
+    el("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "Items and their scores" }, scoreTable(items, scores, chosen)),
+    ...(update === null ? [el("p", {}, why)] : sent),
+  ];
+}
+
+/**
+ * @param {readonly Item[]} items
+ * @param {readonly number[]} scores
+ * @param {number} chosen
+ */
+function scoreTable(items, scores, chosen) {
+  const rows = items.map(({ title }, place) =>
+    el(
+      "tr",
+      { class: place === chosen ? "chosen" : null },
+      el("th", { scope: "row" }, title, place === chosen ? el("span", { class: "tag" }, "chosen") : null),
+      el("td", { class: "number" }, told(scores[place])),
+    ),
+  );
+  return tableOf("The list by the model that ranked it", ["item", "score"], rows);
+}
+
+/**
+ * The ping that leaves.
+ *
+ * @param {ListChoice} choice
+ * @param {Sent | null} sent
+ * @param {string} address
+ */
+export function leavingOfList({ ping, items }, sent, address) {
+  if (ping === null) {
+    return [el("p", {}, "No ping leaves: this client is not enrolled.")];
+  }
+  return [
+    ...requestOf(ping, sent, address),
+    el("p", {}, el("strong", {}, "Not in it:"), ` which of the ${counted(items.length, "item")} was chosen (only its place), the fields of any item, the query, a name, a cookie. The client id is random, and of this study alone.`),
+  ];
+}
+
+/**
+ * The model in use, what it changed, and what that does to a list.
+ *
+ * @param {Held} held
+ * @param {Role} role
+ * @param {(weights: readonly number[]) => Ordered} ranked The same items, ranked by other weights.
+ * @param {Item | null} chosen
+ */
+export function arrivedForList({ version, before }, role, ranked, chosen) {
+  if (before === null) {
+    return versionWords(version.version);
+  }
+  const [old, now] = [before, version].map(({ weights }) => ranked(weights));
+  const caption = `The same items under versions ${before.version} and ${version.version}`;
+  return [
+    ...changedWeights(role.spec.weights.map(({ name }) => name), before, version),
+    orderTable(old, now, chosen, caption, ["before", "now", "item", "score before", "now"]),
+  ];
+}
