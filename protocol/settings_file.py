@@ -83,7 +83,9 @@ def converted(raw: Any, kind: type[T], where: str) -> T:
 
 _PLACE = re.compile(r"^(?P<said>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _QUOTED = re.compile(r"[`'](.*)[`']")
-_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+_ANY_NAME = "..."
+"""What the library says in place of a name that the user chooses."""
 _MOST_LISTED = 25
 _WORDS = {
     "`int`": "a whole number",
@@ -109,8 +111,9 @@ def validation_message(error: ValidationError, raw: Any, kind: Any, inside: Sequ
     """
     place = _PLACE.match(str(error))
     assert place is not None
-    said, own = place["said"], _steps(place["path"] or "")
-    path, part = [*inside, *own], _value_at(raw, inside)
+    part = _value_at(raw, inside)
+    said, own = place["said"], _named(_steps(place["path"] or ""), str(error), part, kind)
+    path = [*inside, *own]
     if isinstance(error.__cause__, UnfitTable):
         return f"{_table(path, raw)}: {error.__cause__}" if path else str(error.__cause__)
     quoted = _QUOTED.search(said)
@@ -140,6 +143,29 @@ def validation_message(error: ValidationError, raw: Any, kind: Any, inside: Sequ
 
 def _steps(path: str) -> list[str]:
     return [name or number for name, number in _STEP.findall(path)]
+
+
+def _named(steps: Sequence[str], message: str, raw: Any, kind: Any) -> list[str]:
+    """Return steps with the name that the library leaves out: that with which alone there is the same error."""
+    if _ANY_NAME not in steps:
+        return list(steps)
+    at = steps.index(_ANY_NAME)
+    for name, value in _value_at(raw, steps[:at]).items():
+        try:
+            msgspec.convert(_replaced(raw, steps[:at], {name: value}), kind)
+        except msgspec.ValidationError as error:
+            if str(error) == message:
+                return _named([*steps[:at], name, *steps[at + 1 :]], message, raw, kind)
+    return list(steps)
+
+
+def _replaced(raw: Any, path: Sequence[str], value: Any) -> Any:
+    if not path:
+        return value
+    first, rest = path[0], path[1:]
+    if isinstance(raw, Mapping):
+        return {key: _replaced(each, rest, value) if key == first else each for key, each in raw.items()}
+    return [_replaced(each, rest, value) if str(i) == first else each for i, each in enumerate(raw)]
 
 
 def _table(path: Sequence[str], raw: Any) -> str:

@@ -163,6 +163,9 @@ def test_a_file_names_its_tables_from_where_it_lies(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text('look = "nowhere"\n')
     with pytest.raises(InvalidSettings, match="look"):
         read_rehearsal(tmp_path / "fleet.toml")
+    (tmp_path / "fleet.toml").write_text('[truth]\nfresh = 1\n"colour=red" = "much"\n')
+    with pytest.raises(InvalidSettings, match=r"'colour=red' in \[truth\] is 'much': expected a number, got a text"):
+        read_rehearsal(tmp_path / "fleet.toml")
 
 
 def test_lists_are_in_the_order_of_the_weights_that_apply_and_pins_stand_on_top(tmp_path: Path) -> None:
