@@ -97,7 +97,8 @@ class OwnTable:
         return weights
 
 
-def _whole(model: Model[Any]) -> Model[Any]:
+def whole_model(model: Model[Any]) -> Model[Any]:
+    """Return a model without what bounds, extends or divides it."""
     inner = unbounded(bare(model))
     return inner.whole if isinstance(inner, Part) else inner
 
@@ -117,7 +118,7 @@ def guarding_rows(model: Model[Any]) -> Model[Any]:
 
 def numbers_a_row(model: Model[Any]) -> int:
     """Return the approximate number of values that a model of :data:`OF_TABLES` computes from each row."""
-    match _whole(model):
+    match whole_model(model):
         case LogisticRegression(classes=c):
             return c
         case Network(classes=c, hidden=units):
@@ -130,7 +131,7 @@ def numbers_a_row(model: Model[Any]) -> int:
 
 def wanted_by(model: Model[Any], words: str) -> Wanted:
     """Return the examples that a model of :data:`OF_TABLES` needs; ``words`` describe it in sentences."""
-    match _whole(model):
+    match whole_model(model):
         case LinearRegression(features=d):
             return Wanted(words, d, predicts=True)
         case LogisticRegression(features=d, classes=c) | Network(features=d, classes=c):

@@ -101,10 +101,15 @@ def membership(study: PublicStudy, seed: int) -> Membership:
             f"by its id this client belongs to arm '{arm.name}' of study '{study.name}', which follows no model line, "
             "so there is nothing to train; ask its operator for a study all of whose arms follow one"
         )
-    return Membership(study, roster.ids[0], arm, line, _model_of(study, line))
+    return Membership(study, roster.ids[0], arm, line, model_of(study, line))
 
 
-def _model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
+def model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
+    """Return the model of a line that an institution trains.
+
+    Raises:
+        InvalidSettings: it is none of tables, or the training can't train it.
+    """
     if line.spec.model not in OF_TABLES:  # of the others, some would run code that the server names
         raise InvalidSettings(
             f"line '{line.name}' of study '{study.name}' has the model '{line.spec.model}', and 'fedping join' trains "

@@ -14,7 +14,21 @@ if TYPE_CHECKING:
     from fedping.experiments.privacy.auditing import Audit
 
 
-@click.command()
+class _Audit(click.Command):
+    """`fedping audit`, and `fedping audit join`, which attacks a table and no client."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Return the context of the one or the other."""
+        if args[:1] != ["join"]:
+            return super().make_context(info_name, args, parent, **extra)
+        from fedping.commands.audit_join import join
+
+        return join.make_context(f"{info_name} join", args[1:], parent, **extra)
+
+
+@click.command(cls=_Audit)
 @click.argument("study_file", type=LocalPath(dir_okay=False))
 @click.option("--line", "only", help="The line to attack.  [default: all lines of the study]")
 @click.option(
@@ -35,6 +49,8 @@ def audit(study_file: Path, only: str | None, as_json: bool, **effort: Any) -> N
 
     It runs its own rounds on this machine, with invented clients; a running study is not touched. Exits with 1 if a
     guarantee is broken.
+
+    'fedping audit join STUDY_FILE --data TABLE' attacks a table of an institution instead.
     """
     from fedping.experiments.privacy.auditing import Effort
     from fedping.experiments.privacy.auditing import audit as audited

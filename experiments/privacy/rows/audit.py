@@ -1,0 +1,257 @@
+"""An audit of a table: how many of its rows each attack recovers, with and without protection."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from fedping.client_sim.data.table import Table
+from fedping.client_sim.joining.answering import Noise
+from fedping.client_sim.joining.columns import AgreedColumns
+from fedping.client_sim.joining.examples import read_examples, wanted_by
+from fedping.client_sim.joining.terms import model_of
+from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.learning.model import Model
+from fedping.experiments.privacy.rows.bins import Bins
+from fedping.experiments.privacy.rows.canary import proven
+from fedping.experiments.privacy.rows.clusters import Clusters
+from fedping.experiments.privacy.rows.differencing import Differencing
+from fedping.experiments.privacy.rows.evaluation import Evaluation
+from fedping.experiments.privacy.rows.half_spaces import HalfSpaces
+from fedping.experiments.privacy.rows.victim import Attack, Target, Victim
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.row_privacy import mu_of, noise_multiplier
+from fedping.protocol.study import Line, Study, public_study
+from fedping.protocol.training import LocalSteps, OneGradient, Training
+
+ATTACKS: tuple[Attack, ...] = (
+    HalfSpaces(),
+    HalfSpaces(one_version=True),
+    Bins(),
+    Clusters(),
+    Differencing(),
+    Evaluation(),
+)
+"""All attacks."""
+
+EXACT = 1e-3
+"""A row is recovered if each of its columns is guessed within so much of the column's deviation."""
+
+TINY = 1e-9
+"""Deviation of a column that is the same in all rows."""
+
+MOST_GUESSES = 200_000
+"""Guesses of an attack that are compared with the rows."""
+
+_AT_A_TIME = 2**24
+"""Numbers that are compared at a time."""
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What an attack found.
+
+    Attributes:
+        attack: its name.
+        why_not: why it does not apply; empty if it does.
+        rows: the number of rows recovered without protection.
+        protected: the same with protection.
+        chance: rows of a table whose columns were shuffled, that is of nobody, that the same guesses hit without
+            protection: what chance gives.
+        protected_chance: the same with protection.
+        tried: the number of rows that the attack was for; all rows for most.
+        refused: answers that the program refused, without protection and with it.
+        seconds: how long both took.
+    """
+
+    attack: str
+    why_not: str = ""
+    rows: int = 0
+    protected: int = 0
+    chance: int = 0
+    protected_chance: int = 0
+    tried: int = 0
+    refused: tuple[int, int] = (0, 0)
+    seconds: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether protection left no more than chance does: three deviations of a Poisson count above it at most."""
+        return self.protected <= self.protected_chance + 3 * math.sqrt(self.protected_chance)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is attacked.
+
+    Attributes:
+        versions: how many versions the institution answers, T.
+        epsilon: ε of its protection over all versions.
+        delta: δ of it.
+        seconds: how long an attack may take, of each of its two runs.
+        runs: answers with a canary, and as many without it, of the proof of a least ε.
+    """
+
+    versions: int
+    epsilon: float
+    delta: float
+    seconds: float = 30.0
+    runs: int = 2000
+
+    def multiplier(self, training: Training, versions: int) -> float:
+        """Return the noise multiplier of each sum over the rows, if so many versions are answered."""
+        sums = (training.steps or training.epochs or 1) if isinstance(training, LocalSteps) else 1
+        return noise_multiplier(mu_of(self.epsilon, self.delta), versions * sums)
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """The audit of a table.
+
+    Attributes:
+        study, line, model, training: what was attacked.
+        numbers: of an update, m.
+        rows: the number of rows of the table.
+        versions: how many versions the institution answers.
+        epsilon, delta: the protection that was tried.
+        proven_epsilon: what one answer with all of that protection was proven to have at least, with 95 % confidence.
+        runs: answers with a canary, and as many without it, of that proof.
+        attacks: what each attack found.
+        holds: whether protection keeps what it claims.
+    """
+
+    study: str
+    line: str
+    model: str
+    training: str
+    numbers: int
+    rows: int
+    versions: int
+    epsilon: float
+    delta: float
+    proven_epsilon: float
+    runs: int
+    attacks: tuple[Found, ...]
+    holds: bool
+
+
+def target_of(
+    study: Study, line: Line, data: Path, label: str | None, agreed: AgreedColumns | None
+) -> tuple[Model[Any], Table]:
+    """Return the model that an institution trains for a line, and its table.
+
+    Raises:
+        InvalidSettings: an institution can't train the line with protection, or the table does not fit the model.
+    """
+    public = public_study(study)
+    of_line = next(each for each in public.lines if each.name == line.name)
+    if line.privacy is not None:
+        raise InvalidSettings(
+            f"line '{line.name}' of study '{study.name}' is private by itself; attack it with 'fedping audit', and "
+            "remove 'join'"
+        )
+    if not isinstance(line.training, OneGradient | LocalSteps) or line.training.personal is not None:
+        raise InvalidSettings(
+            f"the training of line '{line.name}' of study '{study.name}' keeps something with its clients, or is an "
+            "extension, which 'fedping join' does not protect; choose a line of gradients or local steps"
+        )
+    model = model_of(public, of_line)
+    wanted = wanted_by(model, f"the model '{line.spec.model}' of line '{line.name}'")
+    return model, read_examples(data, label, agreed, wanted)
+
+
+def audit_of_line(
+    study: Study, line: Line, model: Model[Any], table: Table, plan: Plan, seed: int, watch: Callable[[str], None]
+) -> Report:
+    """Return the audit of a table as one of a line; arguments as in :func:`audited`."""
+    target = Target(model, line.training, len(table.y), table.x.shape[1], seed)
+    watch("a canary")
+    least = proven(target, table, plan.multiplier(line.training, 1), plan.delta, plan.runs).epsilon
+    attacks = tuple(audited(target, table, plan, watch))
+    return Report(
+        study=study.name,
+        line=line.name,
+        model=line.spec.model,
+        training="gradient" if isinstance(line.training, OneGradient) else "local steps",
+        numbers=line.spec.m,
+        rows=target.rows,
+        versions=plan.versions,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        proven_epsilon=least,
+        runs=plan.runs,
+        attacks=attacks,
+        holds=least <= plan.epsilon and all(each.holds for each in attacks),
+    )
+
+
+def audited(target: Target, table: Table, plan: Plan, watch: Callable[[str], None] = lambda _: None) -> list[Found]:
+    """Return what each attack finds of a table.
+
+    Args:
+        target: what the attacker knows.
+        table: the rows.
+        plan: versions and protection.
+        watch: called with the name of each attack.
+    """
+    noise = Noise(plan.multiplier(target.training, plan.versions), target.random().bytes)
+    nobody, near = _shuffled(table.x, target), EXACT * np.maximum(table.x.std(axis=0), TINY)
+    found = []
+    for attack in ATTACKS:
+        watch(attack.name)
+        if (why_not := attack.why_not(target)) is not None:
+            found.append(Found(attack=attack.name, why_not=why_not))
+            continue
+        began = time.monotonic()
+        bare, kept = (Victim(target, table, plan.versions, each) for each in (None, noise))
+        guesses = [_guessed(attack, victim, plan.seconds) for victim in (bare, kept)]
+        found.append(
+            Found(
+                attack=attack.name,
+                rows=recovered(table.x, guesses[0], near),
+                protected=recovered(table.x, guesses[1], near),
+                chance=recovered(nobody, guesses[0], near),
+                protected_chance=recovered(nobody, guesses[1], near),
+                tried=min(target.rows, attack.rows) if isinstance(attack, Differencing) else target.rows,
+                refused=(bare.refused, kept.refused),
+                seconds=time.monotonic() - began,
+            )
+        )
+    return found
+
+
+def _guessed(attack: Attack, victim: Victim, seconds: float) -> FloatArray:
+    """Return an attack's guesses, shape (g, f)."""
+    ends = time.monotonic() + seconds
+
+    def in_time() -> Iterator[FloatArray]:
+        for guess in attack.guesses(victim):
+            yield guess
+            if time.monotonic() > ends:
+                return
+
+    kept = list(islice(in_time(), MOST_GUESSES))
+    return np.array(kept).reshape(len(kept), victim.target.features)
+
+
+def recovered(rows: FloatArray, guesses: FloatArray, near: FloatArray) -> int:
+    """Return how many rows, shape (n, f), are among guesses, shape (g, f), within ``near``, shape (f,), a column."""
+    there = np.zeros(len(rows), np.bool_)
+    finite = guesses[np.isfinite(guesses).all(axis=1)]
+    size = max(1, _AT_A_TIME // max(rows.size, 1))
+    for first in range(0, len(finite), size):
+        apart = np.abs(rows[:, None] - finite[None, first : first + size])
+        there |= np.any(np.all(apart <= near, axis=2), axis=1)
+    return int(there.sum())
+
+
+def _shuffled(rows: FloatArray, target: Target) -> FloatArray:
+    """Return rows of nobody: each column in an order of its own."""
+    random = target.random()
+    return np.stack([random.permutation(column) for column in rows.T], axis=1)

@@ -1,0 +1,79 @@
+"""Bins: the units of a network's first layer differ by a threshold alone, so that each tells the rows above its own.
+
+The gradients of two neighbouring units differ by the rows between their thresholds. A row that is alone there is the
+difference of their weights over that of their offsets. One version has room for as many rows as units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+from scipy.special import ndtri
+
+from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.learning.models.network import Network
+from fedping.experiments.privacy.rows.victim import Over, Target, Victim
+
+FIRST, LAST = 1e-3, 1e-3
+"""Sizes of the first and the last weights, so that local steps leave rows above the thresholds that they were above."""
+
+WIDTHS = (1.0, 2.5)
+"""Deviations of the thresholds along a direction, in turn; rows have 1 a column, and more where columns go together."""
+
+
+@dataclass(frozen=True)
+class Bins:
+    """See the module."""
+
+    name: str = "bins"
+
+    def why_not(self, target: Target) -> str | None:
+        """See :meth:`Attack.why_not`."""
+        if not isinstance(target.kind, Network):
+            return "it needs a network, whose first layer has many units"
+        signs = getattr(target.training, "sign", False)
+        return "signs say too little of a row" if signs else None
+
+    def guesses(self, victim: Victim) -> Iterator[FloatArray]:
+        """See :meth:`Attack.guesses`."""
+        model, features = victim.target.kind, victim.target.features
+        assert isinstance(model, Network)
+        random = victim.target.random()
+        units = model.hidden[0]
+        places = ndtri((np.arange(units) + 0.5) / units)
+        for width in cycle(WIDTHS):
+            direction = random.standard_normal(features)
+            direction /= np.linalg.norm(direction)
+            try:
+                given = victim.ask(self._weights(model, direction, width * places))
+            except Over:
+                return
+            if given is None:
+                continue
+            into = given.update[: features * units].reshape(features, units)
+            offsets = given.update[features * units : (features + 1) * units]
+            rows, share = -np.diff(into, axis=1), -np.diff(offsets)
+            there = np.abs(share) > 1e-9 * np.abs(share).max(initial=0.0)
+            yield from (rows[:, there] / share[there]).T
+            if into[:, -1].any():
+                yield into[:, -1] / (offsets[-1] or 1.0)
+
+    def _weights(self, model: Network, direction: FloatArray, thresholds: FloatArray) -> FloatArray:
+        """Return weights by which every unit of the first layer is pulled alike, shape (m,)."""
+        weights = np.zeros(model.m)
+        sizes = (model.features, *model.hidden, model.classes)
+        at = 0
+        for number, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+            layer = weights[at : at + inputs * outputs].reshape(inputs, outputs)
+            if number == 0:
+                layer[:] = FIRST * direction[:, None]
+                weights[at + inputs * outputs : at + (inputs + 1) * outputs] = -FIRST * thresholds
+            elif number < len(model.hidden):
+                layer[:] = 1.0 / inputs
+            else:
+                layer[:, 0] = LAST
+            at += (inputs + 1) * outputs
+        return weights

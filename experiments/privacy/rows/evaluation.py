@@ -1,0 +1,104 @@
+"""Evaluation: of a steep model, the loss beyond a plane is linear in the row that is alone there.
+
+Where a plane is beyond all rows, the loss of one class is linear in the plane's offset. Each row that the plane crosses
+adds its distance from it. With one row beyond, the loss for directions that are turned a little tells its columns one
+by one: some 2 f + 40 versions a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
+from fedping.experiments.privacy.rows.victim import Over, Target, Victim
+
+STEEP = 1e6
+FAR = 1e3
+TURN = 1e-4
+"""How far directions are turned: so little that the same row is alone."""
+
+HALVINGS = 60
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """See the module."""
+
+    name: str = "evaluation"
+
+    def why_not(self, target: Target) -> str | None:
+        """See :meth:`Attack.why_not`."""
+        model = target.kind
+        if not isinstance(model, LogisticRegression) or model.classes > 2 or not model.intercept:
+            return "it needs the loss of a logistic regression of two classes, with an intercept"
+        return "the loss has a penalty of its own, which is larger than a row's part" if model.l2 else None
+
+    def guesses(self, victim: Victim) -> Iterator[FloatArray]:
+        """See :meth:`Attack.guesses`."""
+        random, features = victim.target.random(), victim.target.features
+        try:
+            while True:
+                direction = random.standard_normal(features)
+                guess = self._row_beyond(victim, direction / np.linalg.norm(direction))
+                if guess is not None:
+                    yield guess
+        except Over:
+            return
+
+    def _row_beyond(self, victim: Victim, direction: FloatArray) -> FloatArray | None:
+        """Return the row that is the farthest along a direction; None if none can be told apart."""
+        slope, ground = self._line(victim, direction)
+
+        def distance(way: FloatArray, threshold: float, own_ground: float) -> float:
+            """Return the sum, over the rows beyond a plane, of how far."""
+            return self._loss(victim, way, threshold) - (slope * threshold + own_ground)
+
+        low, high = -FAR, FAR  # many rows beyond, and none
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            over = distance(direction, middle, ground)
+            if over < 1e-7:
+                high = middle
+                continue
+            nearer = distance(direction, middle - TURN, ground)
+            rows = (nearer - over) / TURN
+            if rows < 1.5:
+                return self._columns(victim, direction, middle, distance, slope)
+            low = middle
+        return None
+
+    def _columns(
+        self,
+        victim: Victim,
+        direction: FloatArray,
+        threshold: float,
+        distance: Callable[[FloatArray, float, float], float],
+        slope: float,
+    ) -> FloatArray:
+        """Return the row that is alone beyond a plane: how its distance changes as the plane turns."""
+        over = distance(direction, threshold, self._line(victim, direction)[1])
+        row = np.empty(len(direction))
+        for column in range(len(direction)):
+            turned = direction.copy()
+            turned[column] += TURN
+            ground = self._loss(victim, turned, FAR) - slope * FAR
+            row[column] = (distance(turned, threshold, ground) - over) / TURN
+        return row
+
+    def _line(self, victim: Victim, direction: FloatArray) -> tuple[float, float]:
+        """Return the slope by the offset, and the height, of the sum of losses where no row is beyond the plane."""
+        at, further = self._loss(victim, direction, FAR), self._loss(victim, direction, 2 * FAR)
+        slope = (further - at) / FAR
+        return slope, at - slope * FAR
+
+    def _loss(self, victim: Victim, direction: FloatArray, threshold: float) -> float:
+        """Return the sum of the rows' losses, in units of a distance."""
+        weights = STEEP * np.append(direction, -threshold)
+        given = victim.ask(weights)
+        if given is None:
+            raise Over
+        return given.loss * victim.target.rows / STEEP

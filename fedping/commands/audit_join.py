@@ -1,0 +1,119 @@
+"""`fedping audit join`: attacks on an institution's own table, to see what a study's author could work out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedping.options import LocalPath, json_option
+
+if TYPE_CHECKING:
+    from fedping.experiments.privacy.rows.audit import Report
+
+
+@click.command()
+@click.argument("study_file", type=LocalPath(dir_okay=False))
+@click.option("--data", type=LocalPath(), required=True, help="Your table, as for fedping join.")
+@click.option("--label", metavar="COLUMN", help="The column that the model predicts.  [default: that of --columns]")
+@click.option(
+    "--columns",
+    type=LocalPath(dir_okay=False),
+    help="File of the columns that all institutions agreed on.  [default: columns as they are]",
+)
+@click.option("--line", "only", help="The line to attack.  [default: the study's only one]")
+@click.option("--epsilon", type=click.FloatRange(0.01, 100), default=3.0, show_default=True, help="Protection to try.")
+@click.option(
+    "--delta", type=click.FloatRange(1e-12, 0.5, max_open=True), help="Its delta.  [default: n^-1.1 of n rows]"
+)
+@click.option(
+    "--versions", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Versions that are answered."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 3600),
+    default=30.0,
+    show_default=True,
+    help="Time of each attack, without and with protection.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(20, 100_000),
+    default=2000,
+    show_default=True,
+    help="Answers with and without a row, by which a least epsilon is proven.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the attackers.")
+@json_option
+def join(
+    study_file: Path,
+    data: Path,
+    label: str | None,
+    columns: Path | None,
+    only: str | None,
+    epsilon: float,
+    delta: float | None,
+    versions: int,
+    seconds: float,
+    runs: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Attack your own table as the author of STUDY_FILE could, who chooses the weights, and count the rows that fall.
+
+    Each attack is tried twice: on updates as they are, and on those that 'fedping join' protects. Nothing leaves this
+    machine, no study is touched, and the table's ledger is not charged. Exits with 1 if protection lets more rows
+    through than chance does, or more than it claims.
+    """
+    from fedping.client_sim.joining.columns import read_columns
+    from fedping.experiments.privacy.rows.audit import Plan, audit_of_line, target_of
+    from fedping.protocol.errors import FedpingError, InvalidSettings
+    from fedping.protocol.row_privacy import usual_delta
+    from fedping.protocol.study import study_from_toml
+    from fedping.terminal import status
+
+    study = study_from_toml(study_file, new=True)
+    if only is None and len(study.lines) > 1:
+        raise InvalidSettings(
+            f"study '{study.name}' has the lines {', '.join(each.name for each in study.lines)}; choose one with --line"
+        )
+    line = study.lines[0] if only is None else study.line(only)
+    agreed = None if columns is None else read_columns(columns)
+    model, table = target_of(study, line, data, label, agreed)
+    plan = Plan(versions, epsilon, usual_delta(len(table.y)) if delta is None else delta, seconds, runs)
+    with status("attacking") as set_status:
+        report = audit_of_line(study, line, model, table, plan, seed, set_status)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        _print(report, data)
+    if not report.holds:
+        raise FedpingError(
+            f"line '{line.name}' of study '{study.name}': protection lets more through than it claims; do not join "
+            "with this program, and report this"
+        )
+
+
+def _print(report: Report, data: Path) -> None:
+    click.echo(
+        f"{report.study}/{report.line}: {report.model}, {report.numbers:,} numbers an update, training "
+        f"'{report.training}'; {report.rows:,} rows of {data}, {report.versions:,} versions"
+    )
+    click.echo("  rows worked out exactly    without protection    protected    by chance")
+    for each in report.attacks:
+        if not each.why_not:
+            of = f"{each.rows:,} of {each.tried:,}"
+            click.echo(f"    {each.attack:<22} {of:>18} {each.protected:>15,} {each.protected_chance:>12,}")
+    for each in report.attacks:
+        if each.refused[0]:
+            click.echo(f"    {each.attack}: without protection, {each.refused[0]:,} answers were refused")
+    for each in report.attacks:
+        if each.why_not:
+            click.echo(f"    {each.attack} does not apply: {each.why_not}")
+    click.echo(
+        f"  protected: epsilon {report.epsilon:g} is claimed (delta {report.delta:.2g}), at least "
+        f"{report.proven_epsilon:.3g} is proven ({report.runs:,} answers with a row, as many without; 95 % confidence)"
+    )
