@@ -1,5 +1,7 @@
 """Rounds compiled by JAX come to what the NumPy engine comes to, by the same draws."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.rounds.compiled import CompiledRounds
-from fedping.experiments.laboratory.settings import Setup
+from fedping.experiments.laboratory.rounds.inside import check_inside
+from fedping.experiments.laboratory.run import run_experiment
+from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.units import Unit
 from fedping.protocol.errors import InvalidSettings
 
@@ -124,5 +128,22 @@ def test_clients_of_any_size_and_seed_share_one_compilation() -> None:
 )
 def test_what_cannot_run_inside_is_refused_before_the_first_round(changes: dict[str, Any], part: str) -> None:
     with pytest.raises((InvalidSettings, msgspec.ValidationError), match=part):
-        asked = setup(engine="jax", **changes)
-        CompiledRounds(asked, prepare(asked, 3, None))
+        check_inside(setup(engine="jax", **changes))
+
+
+def test_every_variant_is_checked_before_the_first_round_of_any(tmp_path: Path) -> None:
+    variants = {"a": setup(), "b": setup(engine="jax", server={"aggregate": {"by": "median"}})}
+    with pytest.raises(InvalidSettings, match=r"variant 'b': .*'aggregate' in \[server\] cannot run inside"):
+        run_experiment(Experiment(name="x", seeds=(1,), variants=variants), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedping.experiments.laboratory.rounds.inside.find_spec", lambda name: None)
+    with pytest.raises(InvalidSettings, match=r'engine = "jax" needs JAX.*pip install "fedping\[jax\]"'):
+        check_inside(setup(engine="jax"))
+
+
+def test_nothing_but_the_engine_imports_jax(tmp_path: Path) -> None:
+    code = "import sys; import fedping.experiments.laboratory.run; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

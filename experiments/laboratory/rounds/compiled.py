@@ -31,18 +31,17 @@ from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.sampling import sampler_for
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.resuming import Arrays, Part
+from fedping.experiments.laboratory.rounds.inside import check_inside
 from fedping.experiments.laboratory.rounds.server import RoundReport, diverged
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes, repetitions
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.draws import child_keys
-from fedping.protocol.errors import FedpingError, InvalidSettings
-from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.model import out_of_range
-from fedping.protocol.pipeline import GradientDescent, Mean
+from fedping.protocol.pipeline import GradientDescent
 from fedping.protocol.training import LocalSteps, OneGradient
 from fedping.protocol.weights import LARGEST
 from fedping.server_jobs.optimize.optimizers import rate_at
-from fedping.server_jobs.round.ping_filter import votes_of
+from fedping.server_jobs.round import votes_of
 
 MOST_ROWS = 64
 """Maximum examples of a lane at a time; a larger step is several pieces."""
@@ -96,48 +95,21 @@ class Plan:
 
 
 def shape_of(setup: Setup, problem: Problem) -> Shape:
-    """Return what is to be compiled for a setup.
-
-    Raises:
-        InvalidSettings: a part of it cannot run inside a compiled round.
-    """
-    model, training, server = problem.model, setup.training, setup.pipeline
-    kinds = {LinearRegression: "numbers", LogisticRegression: "classes", Network: "classes"}
-    optimizer = getattr(training, "optimizer", None)
-    outside = {
-        f"the model '{setup.model['name']}'": type(model) not in kinds or not isinstance(problem.train, ExampleData),
-        "the [training] of an extension": not isinstance(training, OneGradient | LocalSteps),
-        "'personal' in [training]": getattr(training, "personal", None) is not None,
-        "'structured' in [training]": getattr(training, "structured", False),
-        "'optimizer' in [training]": optimizer is not None and not isinstance(optimizer, LocalDescent),
-        "'upload'": bool(setup.upload),
-        "'aggregate' in [server]": not isinstance(server.aggregate, Mean),
-        "'clip' in [server]": server.clip is not None,
-        "'bucketing' in [server]": server.bucketing is not None,
-        "'most_votes' in [server]": server.most_votes is not None,
-        "'optimizer' in [server]": not isinstance(server.optimizer, GradientDescent),
-        "a spec with constraints or whole numbers": bool(problem.spec.constraints or problem.spec.integer.any()),
-        "'trained' in [evaluation]": setup.evaluation.trained,
-        "[limits]": setup.limits is not None,
-        "[lateness]": setup.lateness is not None,
-        "[attack]": setup.attack is not None,
-        "[privacy]": setup.privacy is not None,
-    }
-    for part, there in outside.items():
-        if there:
-            raise InvalidSettings(
-                f'engine = "jax" compiles whole rounds, and {part} cannot run inside one; set engine = "numpy"'
-            )
+    """Return what is to be compiled for a setup whose parts all run inside (:func:`check_inside`)."""
+    model, training = problem.model, setup.training
+    assert isinstance(model, LinearRegression | LogisticRegression | Network)
+    kind = "numbers" if isinstance(model, LinearRegression) else "classes"
+    if isinstance(model, LogisticRegression) and model.classes == 2:
+        kind = "two classes"
     assert isinstance(training, OneGradient | LocalSteps)
-    kind = "two classes" if isinstance(model, LogisticRegression) and model.classes == 2 else kinds[type(model)]
-    local = isinstance(training, LocalSteps)
+    local = training if isinstance(training, LocalSteps) else None
     return Shape(
         kind,
         model.penalised_layers,
         model.l2,
         model.precision,
-        training.rate if local else None,
-        training.proximal if local else 0.0,
+        local.rate if local else None,
+        local.proximal if local else 0.0,
         training.sign,
     )
 
@@ -176,12 +148,12 @@ def planned(pieces: Sequence[tuple[Any, Any, Any]], first: NDArray[np.int64], vo
     lengths = there.sum(axis=0)
     free = [(0, lane) for lane in range(lanes)]
     lane_of, begins = np.zeros(len(first), np.intp), np.zeros(len(first), np.intp)
-    for client in np.argsort(-lengths, kind="stable").tolist():
-        if lengths[client]:
-            at, lane = heapq.heappop(free)
-            lane_of[client], begins[client] = lane, at
-            heapq.heappush(free, (at + int(lengths[client]), lane))
-    trips = max(at for at, _ in free)
+    for longest in np.argsort(-lengths, kind="stable").tolist():
+        if lengths[longest]:
+            begin, lane = heapq.heappop(free)
+            lane_of[longest], begins[longest] = lane, begin
+            heapq.heappush(free, (begin + int(lengths[longest]), lane))
+    trips = max(end for end, _ in free)
     piece, client = np.nonzero(there)
     nth = (np.cumsum(there, axis=0) - 1)[piece, client]
     at = (begins[client] + nth, lane_of[client])
@@ -287,8 +259,9 @@ def compiled(shape: Shape) -> Callable[..., Any]:
 
 def rounded_up(count: int) -> int:
     """Return a size that is at most a quarter larger, so that few sizes occur."""
-    unit = max(1, 2 ** (max(count, 1) - 1).bit_length() // 8)
-    return -(-max(count, 1) // unit) * unit
+    count = max(count, 1)
+    unit = max(1, (1 << (count - 1).bit_length()) // 8)
+    return -(-count // unit) * unit
 
 
 _SEEN = 1024
@@ -319,20 +292,14 @@ class CompiledRounds:
     """The rounds of a server in memory, compiled up to the next evaluation; see :class:`Rounds`.
 
     Raises:
-        InvalidSettings: a part of the setup cannot run inside a compiled round.
-        FedpingError: JAX is missing.
+        InvalidSettings: a part of the setup cannot run inside a compiled round, or JAX is missing.
     """
 
     def __init__(self, setup: Setup, problem: Problem) -> None:
-        self._shape, self._setup, self._problem = shape_of(setup, problem), setup, problem
-        try:
-            import jax
-        except ImportError as error:
-            raise FedpingError(
-                'engine = "jax" needs the package jax; install it with: pip install "fedping[jax]", or set '
-                'engine = "numpy"'
-            ) from error
-        self._jax = jax
+        check_inside(setup)
+        import jax
+
+        self._shape, self._setup, self._problem, self._jax = shape_of(setup, problem), setup, problem, jax
         data = problem.train
         assert isinstance(data, ExampleData)
         learners = problem.learners
