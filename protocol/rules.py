@@ -127,6 +127,7 @@ Trait: TypeAlias = Literal[
     "attack",
     "not in memory",
     "spark",
+    "jax",
     "newcomers",
     "trained",
     "decided personally",
@@ -621,6 +622,11 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         Rule(
             lambda p: p.has("spark") and p.lacks("not in memory"),
             'where = "memory" and engine = "spark" exclude each other. Set where = "files" or "http" for Spark',
+        ),
+        Rule(
+            lambda p: p.has("jax") and (p.has("not in memory") or p.has("co_op") or p.has("gossip")),
+            'engine = "jax" is for the rounds of a server in memory. Set engine = "numpy", or where = "memory" without '
+            "[co_op] and [gossip]",
         ),
     ),
     "votes of a file": (

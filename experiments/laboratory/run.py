@@ -25,6 +25,7 @@ from fedping.experiments.laboratory.models import named_in_modules
 from fedping.experiments.laboratory.pool import Progress, Watch, check_can_be_spread, run_units, run_units_on_spark
 from fedping.experiments.laboratory.preparing import check_model
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, write_table, write_units
+from fedping.experiments.laboratory.rounds.inside import check_inside
 from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.settings.experiment import with_noise
 from fedping.experiments.laboratory.summary import Criteria, Summary, summarised
@@ -68,7 +69,9 @@ def run_experiment(
         check_can_be_spread(experiment.variants)
     experiment = with_recorded_code(with_noise(experiment), begun_in(out))
     units = units_of(experiment)
-    _check_models([unit for unit in units if unit.folder(out).finished() is None])
+    left = [unit for unit in units if unit.folder(out).finished() is None]
+    _check_models(left)
+    _check_engines(left)
     modules = OwnModules()
     settings, parts = msgspec.json.format(canonical_json(experiment)), code_identity(experiment, noted_of(out), modules)
     try:
@@ -128,6 +131,13 @@ def _check_models(units: Iterable[Unit]) -> None:
     for unit in personal.values():
         with sentences_with(unit.where, kind=InvalidSettings):
             check_model(unit.setup, unit.seed)
+
+
+def _check_engines(units: Iterable[Unit]) -> None:
+    """Raise before the first run if a variant asks for an engine that cannot compute its rounds."""
+    for unit in {unit.name: unit for unit in units if unit.baseline is None}.values():
+        with sentences_with(unit.where, kind=InvalidSettings):
+            check_inside(unit.setup)
 
 
 def _jobs(experiment: Experiment, jobs: int | None) -> int | None:

@@ -11,6 +11,7 @@ from fedping.server_jobs.round.engine import Engine, NumpyEngine, engine_named
 from fedping.server_jobs.round.helper_client import FileHelper, Helper, HttpHelper
 from fedping.server_jobs.round.manifest import Window, list_landed
 from fedping.server_jobs.round.next_version import Provenance
+from fedping.server_jobs.round.ping_filter import votes_of
 from fedping.server_jobs.round.private import delete_pings, exact_sums, private_rules
 from fedping.server_jobs.round.private_release import PrivateArrayRound, released, sigma_of
 from fedping.server_jobs.round.private_sums import Sums
@@ -55,5 +56,6 @@ __all__ = [
     "sigma_of",
     "stop_if_over",
     "validation_losses",
+    "votes_of",
     "with_lineage",
 ]

@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 OPERATORS = (ROOT / "docs" / "operators.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-ELSEWHERE = ("airflow", "jax")
-"""What is not installed here: an operator's scheduler, and an extra too large for the lock."""
+ELSEWHERE = ("airflow",)
+"""What is not installed here: an operator's scheduler."""
 
 
 def blocks(*languages: str) -> Iterator[tuple[str, str]]:

@@ -216,8 +216,7 @@ def test_every_extra_that_a_message_names_exists_and_brings_the_package() -> Non
         "Crypto": "pycryptodome",
     }
     for package, extra in EXTRAS.items():
-        if extra != "jax":
-            assert names.get(package, package) in closure(_of_extra(extra)), package
+        assert names.get(package, package) in closure(_of_extra(extra)), package
     said = set(re.findall(r"fedping\[(\w+)\]", " ".join(_texts())))
     assert {"laboratory"} <= said <= set(known)
 
@@ -232,7 +231,7 @@ def _texts() -> Iterator[str]:
 @pytest.mark.long
 def test_the_sizes_that_the_readme_tells_are_right_within_a_fifth() -> None:
     told = dict(re.findall(r"^\| (?:`fedping\[)?(\w+)(?:\]`)? \|.*\| ([\d,]+) MB \|$", README, re.MULTILINE))
-    assert set(told) == {"nothing", *PROJECT["optional-dependencies"]} - {"jax"}
+    assert set(told) == {"nothing", *PROJECT["optional-dependencies"]}
     for extra, size in told.items():
         measured = megabytes(closure(requirements(*([] if extra == "nothing" else [extra]))).values())
         assert measured == pytest.approx(float(size.replace(",", "")), rel=0.2), extra

@@ -36,6 +36,11 @@ def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds
     if setup.gossip:
         yield GossipRounds(setup, problem)
         return
+    if setup.engine == "jax":
+        from fedping.experiments.laboratory.rounds.compiled import CompiledRounds
+
+        yield CompiledRounds(setup, problem)
+        return
     most = setup.limits.examples if setup.limits else None
     study = study_of(problem.line, most)
     receiving(problem.line)  # raises before the first round

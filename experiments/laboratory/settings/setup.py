@@ -197,7 +197,8 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         rounds: the most rounds.
         where: the updates go straight to the server's arithmetic (``memory``), through landed Parquet files
             (``files``), or over HTTP to an ingest that lands them (``http``).
-        engine: computes the rounds of ``files`` and ``http``.
+        engine: computes the rounds: ``numpy``; ``spark`` those of ``files`` and ``http``; ``jax`` those of ``memory``,
+            all up to the next evaluation as one compiled call.
         evaluation: see :class:`Evaluation`.
         early_stopping: see :class:`EarlyStopping`; none if absent.
         attack: what hostile clients do; no client is hostile if absent.
@@ -221,7 +222,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
     gossip: Gossip | None = None
     rounds: Annotated[int, Meta(ge=0, le=1_000_000)]
     where: Where = "memory"
-    engine: Literal["numpy", "spark"] = "numpy"
+    engine: Literal["numpy", "spark", "jax"] = "numpy"
     evaluation: Evaluation = Evaluation()
     early_stopping: EarlyStopping | None = None
     attack: Attack | None = None
@@ -263,6 +264,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
             "attack": self.attack is not None,
             "not in memory": self.where != "memory",
             "spark": self.engine == "spark",
+            "jax": self.engine == "jax",
             "newcomers": bool(evaluation.newcomers),
             "trained": evaluation.trained,
             "decided personally": evaluation.decided_by == "personal",

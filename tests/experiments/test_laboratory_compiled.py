@@ -1,0 +1,149 @@
+"""Rounds compiled by JAX come to what the NumPy engine comes to, by the same draws."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fedping.experiments.laboratory.one_run import run_unit
+from fedping.experiments.laboratory.preparing import prepare
+from fedping.experiments.laboratory.rounds.compiled import CompiledRounds
+from fedping.experiments.laboratory.rounds.inside import check_inside
+from fedping.experiments.laboratory.run import run_experiment
+from fedping.experiments.laboratory.settings import Experiment, Setup
+from fedping.experiments.laboratory.units import Unit
+from fedping.protocol.errors import InvalidSettings
+
+pytest.importorskip("jax")
+
+UNEVEN: dict[str, Any] = {"partition": "dirichlet", "clients": 12, "alpha": 0.3}
+
+
+def setup(**changes: Any) -> Setup:
+    settings: dict[str, Any] = {
+        "model": {"name": "logistic-regression", "l2": 0.01},
+        "data": {"name": "breast-cancer", "standardise": True},
+        "partition": UNEVEN,
+        "sampling": {"sampling": "uniform", "clients": 5},
+        "training": {"algorithm": "local", "rate": 0.05, "epochs": 2, "batch": 10, "proximal": 0.1},
+        "server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 1},
+        "evaluation": {"every": 5},
+        "rounds": 10,
+    }
+    return msgspec.convert(settings | changes, Setup)
+
+
+def run(folder: Path, engine: str, **changes: Any) -> tuple[np.ndarray, list[float], list[int]]:
+    unit = Unit(engine, None, setup(engine=engine, **changes), 3, None)
+    run_unit(unit, folder)
+    rows = pq.read_table(unit.folder(folder).path / "metrics.parquet").to_pylist()
+    train = [row for row in rows if row["split"] == "train"]
+    losses = [row["value"] for row in train if row["metric"] == "loss"]
+    counts = [row["value"] for row in train if row["metric"] in ("clients", "update_bytes")]
+    return np.load(unit.folder(folder).path / "last.npy"), losses, counts
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "mini-batches": {},
+    "a hundred rounds": {"rounds": 100, "evaluation": {"every": 40}},
+    "one gradient of some examples, weighted by them": {
+        "training": {"algorithm": "gradient", "batch": 7},
+        "server": {
+            "optimizer": {"optimizer": "gradient_descent", "rate": 0.5, "decay": "1/sqrt(t)"},
+            "min_clients": 1,
+            "weighting": "examples",
+        },
+    },
+    "whole batches in pieces, of a network": {
+        "model": {"name": "network", "hidden": "7, 5", "l2": 0.01},
+        "training": {"algorithm": "local", "rate": 0.1, "steps": 3},
+    },
+    "numbers, with weighted draws": {
+        "model": {"name": "linear-regression"},
+        "data": {"name": "diabetes", "standardise": True},
+        "partition": {"partition": "power_law", "clients": 9},
+        "sampling": {"sampling": "bernoulli", "share": 0.5},
+        "training": {"algorithm": "local", "rate": 0.01, "epochs": 1, "batch": 70},
+        "server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 4},
+    },
+    "signs": {"training": {"algorithm": "gradient", "sign": True}},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rounds_agree_with_numpy(case: str, tmp_path: Path) -> None:
+    weights, losses, counts = run(tmp_path, "numpy", **CASES[case])
+    compiled, same_losses, same_counts = run(tmp_path, "jax", **CASES[case])
+    np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(same_losses, losses, rtol=1e-12)
+    assert same_counts == counts
+
+
+def test_single_precision_agrees_to_its_digits(tmp_path: Path) -> None:
+    model = {"model": {"name": "logistic-regression", "precision": "float32"}}
+    weights, compiled = (run(tmp_path, engine, **model)[0] for engine in ("numpy", "jax"))
+    np.testing.assert_allclose(compiled, weights, atol=1e-5)
+
+
+def test_rounds_resume_within_a_call() -> None:
+    """A checkpoint may fall between two evaluations, and leads to the same bits."""
+    asked = setup(engine="jax")
+    problem = prepare(asked, 3, None)
+    whole = CompiledRounds(asked, problem)
+    for _ in range(7):
+        whole.run([])
+    resumed = CompiledRounds(asked, problem)
+    resumed.restore({name: np.array(value) for name, value in whole.snapshot().items()})
+    for _ in range(3):
+        whole.run([])
+        resumed.run([])
+    np.testing.assert_array_equal(resumed.weights, whole.weights)
+
+
+def test_clients_of_any_size_and_seed_share_one_compilation() -> None:
+    from fedping.experiments.laboratory.rounds.compiled import compiled, shape_of
+
+    asked = setup(engine="jax", training={"algorithm": "local", "rate": 0.05, "epochs": 1, "batch": 9})
+    problems = [prepare(asked, seed, None) for seed in range(3)]
+    for problem in problems:
+        rounds = CompiledRounds(asked, problem)
+        for _ in range(10):
+            rounds.run([])
+    assert compiled(shape_of(asked, problems[0]))._cache_size() <= 6  # the sizes of plans are rounded
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"upload": [{"link": "sign"}]}, "'upload'"),
+        ({"server": {"aggregate": {"by": "median"}}}, "'aggregate' in"),
+        ({"server": {"optimizer": {"optimizer": "adam"}}}, "'optimizer' in .server."),
+        ({"where": "files"}, "in memory"),
+    ],
+)
+def test_what_cannot_run_inside_is_refused_before_the_first_round(changes: dict[str, Any], part: str) -> None:
+    with pytest.raises((InvalidSettings, msgspec.ValidationError), match=part):
+        check_inside(setup(engine="jax", **changes))
+
+
+def test_every_variant_is_checked_before_the_first_round_of_any(tmp_path: Path) -> None:
+    variants = {"a": setup(), "b": setup(engine="jax", server={"aggregate": {"by": "median"}})}
+    with pytest.raises(InvalidSettings, match=r"variant 'b': .*'aggregate' in \[server\] cannot run inside"):
+        run_experiment(Experiment(name="x", seeds=(1,), variants=variants), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedping.experiments.laboratory.rounds.inside.find_spec", lambda name: None)
+    with pytest.raises(InvalidSettings, match=r'engine = "jax" needs JAX.*pip install "fedping\[jax\]"'):
+        check_inside(setup(engine="jax"))
+
+
+def test_nothing_but_the_engine_imports_jax(tmp_path: Path) -> None:
+    code = "import sys; import fedping.experiments.laboratory.run; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
