@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedping.protocol.discrete_gaussian import Bits, Integers, discrete_gaussian
 from fedping.protocol.gaussian import least_noise, log_delta
+from fedping.protocol.training import LocalSteps, OneGradient, Training
 
 UNIT = 2**14
 """Whole numbers to a norm of 1."""
@@ -28,9 +29,32 @@ UNIT = 2**14
 EPSILON = 3.0
 """ε of a table unless its institution says otherwise."""
 
+VERSIONS = 50
+"""Number of versions that a protected table is planned for unless its institution says otherwise."""
+
+LOSS = 0.25
+"""Share of a row's norm that its loss has, beside its gradient."""
+
+TABLE_MODELS = ("linear-regression", "logistic-regression", "network", "k-means")
+"""The models whose examples are rows of a table: those that an institution trains."""
+
 _HALVINGS = 200
 _UP = 1 + 1e-12
 """Exceeds the rounding error of ln δ."""
+
+
+def why_unprotected(training: Training) -> str | None:
+    """Return why rows cannot be protected in a training; None if they can be."""
+    if not isinstance(training, OneGradient | LocalSteps):
+        return f"the training '{training.name}' is an extension, whose sums over rows nobody has counted"
+    if training.personal is not None:
+        return "a model of your own beside the shared one would be trained on your rows without noise"
+    return None
+
+
+def steps_on_rows(training: OneGradient | LocalSteps) -> int:
+    """Return how many steps a protected training takes, each on all rows: an epoch is one step."""
+    return (training.steps or training.epochs or 1) if isinstance(training, LocalSteps) else 1
 
 
 def usual_delta(units: int) -> float:
@@ -78,6 +102,18 @@ def composed(mus: Iterable[float]) -> float:
 def noise_multiplier(mu: float, releases: int) -> float:
     """Return z of each of so many releases that together have μ: √T / μ."""
     return math.sqrt(releases) / mu
+
+
+def noise_of_gradient(rows: int, versions: int, steps: int = 1) -> float:
+    """Return the standard deviation of the noise on each number of a mean gradient, as an institution adds it usually.
+
+    Args:
+        rows: n of its table, whose gradients have a norm of at most 1.
+        versions: how many versions its budget of :data:`EPSILON` is spread over.
+        steps: how many gradients a version takes.
+    """
+    z = noise_multiplier(mu_of(EPSILON, usual_delta(rows)), versions * steps)
+    return z * math.hypot(1.0, LOSS) / rows
 
 
 def mu_of_replacing(mu: float) -> float:

@@ -25,11 +25,10 @@ from fedping.protocol.row_privacy import (
     mu_of_replacing,
     noise_multiplier,
     reach,
+    steps_on_rows,
+    why_unprotected,
 )
 from fedping.protocol.training import LocalSteps, OneGradient, Training
-
-VERSIONS = 50
-"""Number of versions that a protected table is planned for unless its institution says otherwise."""
 
 EVALUATION = 0.2
 """Share of the price of a version that its evaluation has, where a person may have rows of both kinds."""
@@ -96,7 +95,7 @@ def sums_of(member: Membership) -> int:
     training, arm = member.line.training, member.arm
     if not arm.submits:
         return 1
-    steps = (training.steps or training.epochs or 1) if isinstance(training, LocalSteps) else 1
+    steps = steps_on_rows(training) if isinstance(training, OneGradient | LocalSteps) else 1
     return steps + (0 if arm.applies else 1)
 
 
@@ -121,9 +120,9 @@ def why_unprotectable(member: Membership, *, moments: bool, weights: tuple[float
             "means and squares of columns whose range nobody has agreed on have no bound; take means and deviations "
             "from the literature or the range of the instrument"
         )
-    if not isinstance(training, OneGradient | LocalSteps):
-        return f"the training '{training.name}' is an extension, whose sums over rows nobody has counted"
-    if training.personal is not None or member.arm.personal or isinstance(member.model, Part):
+    if (why := why_unprotected(training)) is not None:
+        return why
+    if member.arm.personal or isinstance(member.model, Part):
         return "a model of your own beside the shared one would be trained on your rows without noise"
     if line.privacy is not None:
         return "the line is private by itself, which protects a client as a whole, and not each row"

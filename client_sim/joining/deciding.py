@@ -21,7 +21,7 @@ from fedping.client_sim.joining.ledger import Book, Ledger, LedgerTrouble, Role,
 from fedping.client_sim.joining.protection import Decided, Protection, persons_of, row_contents
 from fedping.client_sim.joining.terms import Membership
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.row_privacy import EPSILON, usual_delta
+from fedping.protocol.row_privacy import EPSILON, VERSIONS, usual_delta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,7 @@ def _protected(
     division = _division(folder, rows, contents, chosen) if divided else ""
     about = consents.Table(len(rows), rows.x.shape[1], None if persons is None else units)
     kept = before if before is not None and before.protected else None
-    versions = chosen.versions or (kept.versions if kept is not None else None) or consents.VERSIONS
+    versions = chosen.versions or (kept.versions if kept is not None else None) or VERSIONS
     if kept is not None and (kept.epsilon, kept.delta, kept.versions, kept.person) == (
         epsilon,
         delta,

@@ -29,7 +29,6 @@ from fedping.client_sim.learning.algorithm import ModelAndMore, bare
 from fedping.client_sim.learning.batch import ClientData, FloatArray
 from fedping.client_sim.learning.bounds import Bounded, unbounded
 from fedping.client_sim.learning.model import Model
-from fedping.client_sim.learning.models import k_means, linear_regression, logistic_regression, network
 from fedping.client_sim.learning.models.k_means import KMeans
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
 from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
@@ -37,9 +36,6 @@ from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.learning.submodel import Part
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
-
-OF_TABLES = (linear_regression.NAME, logistic_regression.NAME, network.NAME, k_means.NAME)
-"""The models whose examples are rows of a table: those that an institution trains."""
 
 FEWEST_ROWS = 2
 """Minimum rows of a table, a batch and a cluster: the update of one row is a multiple of the row."""
@@ -104,7 +100,7 @@ def whole_model(model: Model[Any]) -> Model[Any]:
 
 
 def guarding_rows(model: Model[Any]) -> Model[Any]:
-    """Return a model of :data:`OF_TABLES` whose training rejects a step that would reveal a single row."""
+    """Return a model of tables whose training rejects a step that would reveal a single row."""
     match model:
         case Bounded() | ModelAndMore():
             return replace(model, model=guarding_rows(model.model))
@@ -117,7 +113,7 @@ def guarding_rows(model: Model[Any]) -> Model[Any]:
 
 
 def numbers_a_row(model: Model[Any]) -> int:
-    """Return the approximate number of values that a model of :data:`OF_TABLES` computes from each row."""
+    """Return the approximate number of values that a model of tables computes from each row."""
     match whole_model(model):
         case LogisticRegression(classes=c):
             return c
@@ -130,7 +126,7 @@ def numbers_a_row(model: Model[Any]) -> int:
 
 
 def wanted_by(model: Model[Any], words: str) -> Wanted:
-    """Return the examples that a model of :data:`OF_TABLES` needs; ``words`` describe it in sentences."""
+    """Return the examples that a model of tables needs; ``words`` describe it in sentences."""
     match whole_model(model):
         case LinearRegression(features=d):
             return Wanted(words, d, predicts=True)

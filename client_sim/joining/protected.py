@@ -21,13 +21,10 @@ from fedping.client_sim.learning.models.layer import Penalised
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
 from fedping.protocol.discrete_gaussian import Bits
 from fedping.protocol.ping import MOST_CLASSES
-from fedping.protocol.row_privacy import UNIT, noisy, shortened, whole_numbers
+from fedping.protocol.row_privacy import LOSS, UNIT, noisy, shortened, whole_numbers
 
 MOST_BYTES = 2**25
 """Approximate bytes of the rows' parts that are computed at a time."""
-
-LOSS = 0.25
-"""Share of a row's norm that its loss has, beside its gradient."""
 
 COUNT = 0.5
 """Share of a row's norm that its place in a cluster has, beside its distance."""

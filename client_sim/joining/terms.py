@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedping.client_sim.client import NOT_ENROLLED
 from fedping.client_sim.fleet.learning_round import HELD_OUT
 from fedping.client_sim.fleet.roster import Roster
-from fedping.client_sim.joining.examples import FEWEST_ROWS, MOST_OF_ONE_ROW, OF_TABLES, guarding_rows, numbers_a_row
+from fedping.client_sim.joining.examples import FEWEST_ROWS, MOST_OF_ONE_ROW, guarding_rows, numbers_a_row
 from fedping.client_sim.joining.folder import Asked, Joined
 from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.learning.mini_batches import share_of, steps_of
@@ -29,6 +29,7 @@ from fedping.protocol.model import ModelDocument, out_of_range, validate_spec
 from fedping.protocol.personalization import Reconstruct
 from fedping.protocol.ping import MODEL_UPDATE, PRIVATE_UPDATE
 from fedping.protocol.privacy import ClippedFlat, LocalGaussian, Privacy, Signs, frame_of
+from fedping.protocol.row_privacy import TABLE_MODELS
 from fedping.protocol.study import Arm, PublicLine, PublicStudy
 from fedping.protocol.study_changes import Change, differences
 from fedping.protocol.training import LocalSteps, Training
@@ -110,10 +111,10 @@ def model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
     Raises:
         InvalidSettings: it is none of tables, or the training can't train it.
     """
-    if line.spec.model not in OF_TABLES:  # of the others, some would run code that the server names
+    if line.spec.model not in TABLE_MODELS:  # of the others, some would run code that the server names
         raise InvalidSettings(
             f"line '{line.name}' of study '{study.name}' has the model '{line.spec.model}', and 'fedping join' trains "
-            f"{', '.join(OF_TABLES)}; take part with a client of your own"
+            f"{', '.join(TABLE_MODELS)}; take part with a client of your own"
         )
     try:
         model = learner_for(line.spec, line.training)

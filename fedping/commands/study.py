@@ -355,7 +355,14 @@ def _described(the_study: Study) -> str:
         )
         rows += (
             f"    {sentence}"
-            for sentence in (*_own(line), *_sent(line), *_safeguards(line), *_guarantee(line), *_ending(line))
+            for sentence in (
+                *_own(line),
+                *_sent(line),
+                *_rows(the_study, line),
+                *_safeguards(line),
+                *_guarantee(line),
+                *_ending(line),
+            )
         )
     return "\n".join(rows)
 
@@ -402,6 +409,36 @@ def _sent(line: Line) -> Iterator[str]:
         yield f"{_percent(line.participation)} of the clients send an update of a version, drawn by their ids"
     if line.upload and line.privacy is None:
         yield f"an update is sent through {in_words(line.upload)}"
+
+
+def _rows(the_study: Study, line: Line) -> Iterator[str]:
+    """Yield in words what institutions with tables make of a line, if they can take part."""
+    from fedping.protocol.ping import MODEL_UPDATE
+    from fedping.protocol.row_privacy import (
+        EPSILON,
+        TABLE_MODELS,
+        VERSIONS,
+        noise_of_gradient,
+        steps_on_rows,
+        why_unprotected,
+    )
+    from fedping.protocol.training import LocalSteps, OneGradient
+
+    if the_study.pings != MODEL_UPDATE.name or line.spec.model not in TABLE_MODELS or line.privacy is not None:
+        return
+    if (why := why_unprotected(line.training)) is not None:
+        yield f"institutions with tables have to accept that rows can be worked out: {why}"
+        return
+    assert isinstance(line.training, OneGradient | LocalSteps)
+    yield f"institutions with tables protect each row by epsilon {EPSILON:g} over all versions, unless they choose another"
+    if line.spec.model != "k-means":
+        steps = steps_on_rows(line.training)
+        noise = [noise_of_gradient(rows, VERSIONS, steps) for rows in (300, 3000)]
+        of = "each of its steps" if steps > 1 else "its gradient, shortened to norm 1 a row"
+        yield (
+            f"noise on each number of {of}, where {VERSIONS} versions share the budget: {noise[0]:.2g} with 300 rows, "
+            f"{noise[1]:.2g} with 3,000"
+        )
 
 
 def _safeguards(line: Line) -> Iterator[str]:

@@ -14,7 +14,9 @@ from typing import Any
 
 from fedping.model_store.version import Ancestor, WarmStart
 from fedping.protocol.outcomes import at_choice, later
+from fedping.protocol.ping import MODEL_UPDATE
 from fedping.protocol.privacy import ClippedByBlock, ClippedByKind, ClippedFlat, OneSign, Privacy, Shared, Signs
+from fedping.protocol.row_privacy import EPSILON, TABLE_MODELS, why_unprotected
 from fedping.protocol.study import Line, Study
 
 WORDS: Mapping[str, str] = {
@@ -68,6 +70,11 @@ WORDS: Mapping[str, str] = {
     "at_most_versions": ", for {versions:,} versions at most",
     # what is guaranteed
     "no_guarantee": "none",
+    "rows_protected": (
+        "an institution that joins with a table protects each of its rows by itself, against everybody, the operator "
+        "too: epsilon = {epsilon:g} over all versions and all its studies, unless it says otherwise"
+    ),
+    "rows_unprotected": ("an institution that joins with a table has to accept that its rows can be worked out: {why}"),
     "central": (
         "(epsilon = {epsilon:g}, delta = {delta:.2g}) differential privacy for an installation, all {rounds:,} rounds "
         "together, {each}: whatever is published is up to e^epsilon = {times} times as likely with it as without it, "
@@ -273,7 +280,7 @@ def _line_card(line: Line, study: Study, origin: WarmStart | None) -> LineCard:
             trust=(state("trusts_everybody"),),
             contents=(state("sends_ping", ping=study.document.name),),
             reports=tuple(_reports(study)),
-            guarantees=(state("no_guarantee"),),
+            guarantees=(state("no_guarantee"), *_of_rows(study, line)),
             ancestors=learned,
             ancestry=(state("promises_nothing"),),
         )
@@ -291,6 +298,13 @@ def _line_card(line: Line, study: Study, origin: WarmStart | None) -> LineCard:
         ancestors=learned,
         ancestry=tuple(_ancestry(privacy, ancestors)),
     )
+
+
+def _of_rows(study: Study, line: Line) -> Iterator[Statement]:
+    """Yield what institutions with tables are promised, if they can take part."""
+    if study.pings == MODEL_UPDATE.name and line.spec.model in TABLE_MODELS:
+        why = why_unprotected(line.training)
+        yield state("rows_protected", epsilon=EPSILON) if why is None else state("rows_unprotected", why=why)
 
 
 def _reports(study: Study) -> Iterator[Statement]:

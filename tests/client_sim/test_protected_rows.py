@@ -220,6 +220,8 @@ def test_noise_is_of_the_declared_size_on_each_number() -> None:
     drawn = np.array([protected.gradients(w, batch)[0] - mean for _ in range(300)])
     sd = 7.0 * math.hypot(1, LOSS) / N
     assert drawn.std() == pytest.approx(sd, rel=5 / math.sqrt(2 * drawn.size))
+    mu = row_privacy.mu_of(row_privacy.EPSILON, row_privacy.usual_delta(N))
+    assert row_privacy.noise_of_gradient(N, 2, steps=3) == pytest.approx(sd * math.sqrt(6) / mu / 7.0)
     assert np.abs(drawn.mean(axis=0)).max() < 5 * sd / math.sqrt(300)
 
 

@@ -201,6 +201,27 @@ def test_the_spec_that_each_model_proposes_is_one(
     assert (code, said) == (0, [])
 
 
+@pytest.mark.parametrize(
+    ("training", "told", "promised"),
+    [
+        ({"algorithm": "gradient"}, "each number of its gradient", "protects each of its rows by itself"),
+        ({"algorithm": "local", "steps": 5, "rate": 0.1}, "number of each of its steps", "protects each of"),
+        ({"algorithm": "apfl", "steps": 5, "rate": 0.1},
+         "have to accept that rows can be worked out: the training 'apfl'", "has to accept that its rows"),
+    ],
+)  # fmt: skip
+def test_what_institutions_make_of_a_line_is_said_and_on_its_privacy_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], training: dict[str, Any], told: str, promised: str
+) -> None:
+    spec = msgspec.to_builtins(model_spec("logistic-regression", {"features": 3}))
+    described = study(spec)
+    described["lines"][0]["training"] = training
+    out = checked(tmp_path, capsys, described)[1]
+    assert told in out
+    assert main(["privacy", "card", str(tmp_path / "mine.toml")]) == 0
+    assert promised in capsys.readouterr().out
+
+
 def test_a_model_of_the_products_own_is_warned_of_unless_it_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,7 +28,7 @@ from fedping.experiments.privacy.rows.evaluation import Evaluation
 from fedping.experiments.privacy.rows.half_spaces import HalfSpaces
 from fedping.experiments.privacy.rows.victim import Attack, Target, Victim
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.row_privacy import mu_of, noise_multiplier
+from fedping.protocol.row_privacy import mu_of, noise_multiplier, steps_on_rows
 from fedping.protocol.study import Line, Study, public_study
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 
@@ -107,8 +107,8 @@ class Plan:
 
     def multiplier(self, training: Training, versions: int) -> float:
         """Return the noise multiplier of each sum over the rows, if so many versions are answered."""
-        sums = (training.steps or training.epochs or 1) if isinstance(training, LocalSteps) else 1
-        return noise_multiplier(mu_of(self.epsilon, self.delta), versions * sums)
+        assert isinstance(training, OneGradient | LocalSteps)
+        return noise_multiplier(mu_of(self.epsilon, self.delta), versions * steps_on_rows(training))
 
 
 class Report(Struct, frozen=True, kw_only=True):
