@@ -17,19 +17,23 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import hmac
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
 import msgspec
+import numpy as np
 from msgspec import Raw, Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from fedping.client_sim.client import Progress
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -134,12 +138,16 @@ class Joined(Struct, frozen=True, kw_only=True):
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """A ping that waits to be posted: its document id, its JSON, and its earliest time (Unix seconds)."""
+    """A ping that waits to be posted: its document id, its JSON, and its earliest time (Unix seconds).
+
+    ``weights`` is the digest of those that it was trained on (:func:`weights_digest`); empty of earlier programs.
+    """
 
     version: int
     document_id: UUID
     body: Raw
     not_before: float = 0.0
+    weights: str = ""
 
 
 class Sent(Struct, frozen=True, kw_only=True):
@@ -159,6 +167,7 @@ class Sent(Struct, frozen=True, kw_only=True):
         numbers: number of weights of the update; 0 without an update, or if it is encoded.
         norm: norm of the update; None without an update, or if it is encoded.
         encoding: encoding of the update; None without an update, or if it is numbers.
+        weights: digest of the weights that it was trained on; empty of earlier programs.
     """
 
     time: str
@@ -173,6 +182,12 @@ class Sent(Struct, frozen=True, kw_only=True):
     numbers: int = 0
     norm: float | None = None
     encoding: str | None = None
+    weights: str = ""
+
+
+def weights_digest(weights: NDArray[np.float64]) -> str:
+    """Return the SHA-256 (hexadecimal) of weights as little-endian float64, by which institutions can compare them."""
+    return hashlib.sha256(np.ascontiguousarray(weights, "<f8").tobytes()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -198,9 +213,14 @@ class StateFolder:
         return self._read("progress.json", Progress) or Progress()
 
     @property
+    def joined(self) -> Joined | None:
+        """The study that the folder belongs to; None if it belongs to none yet."""
+        return self._read("joined.json", Joined)
+
+    @property
     def consent(self) -> Consent | None:
         """What was consented to; None if nothing was."""
-        joined = self._read("joined.json", Joined)
+        joined = self.joined
         return None if joined is None else joined.consent
 
     @property
@@ -225,18 +245,15 @@ class StateFolder:
 
     def posted_since(self, time: str) -> int:
         """Return how many pings were posted since a time, ISO 8601 in UTC, whatever the answers."""
+        return len({sent.document_id for sent in takewhile(lambda sent: sent.time >= time, self.log())})
+
+    def log(self) -> Iterator[Sent]:
+        """Yield the lines of the log, the newest first."""
         path = self.path / "sent.ndjson"
         lines = path.read_bytes().splitlines() if path.exists() else []
-        recent: set[UUID] = set()
         for line in reversed(lines):
-            try:
-                sent = msgspec.json.decode(line, type=Sent)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
-                continue  # of a process that was killed while it wrote
-            if sent.time < time:
-                break
-            recent.add(sent.document_id)
-        return len(recent)
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # of a process that was killed while it wrote
+                yield msgspec.json.decode(line, type=Sent)
 
     def begin(self, sent: Sent) -> None:
         """Log that the pending ping is about to be posted, unless the last line is about it."""

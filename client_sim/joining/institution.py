@@ -48,7 +48,7 @@ from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.fleet.roster import Roster
 from fedping.client_sim.joining.consent import full_batch
 from fedping.client_sim.joining.examples import OwnTable
-from fedping.client_sim.joining.folder import UNANSWERED, Joined, Sent, StateFolder, Waiting
+from fedping.client_sim.joining.folder import UNANSWERED, Joined, Sent, StateFolder, Waiting, weights_digest
 from fedping.client_sim.joining.holding_out import confusion
 from fedping.client_sim.joining.protected import ProtectedRows
 from fedping.client_sim.joining.protection import Decided
@@ -294,7 +294,8 @@ class Institution:
         with one_thread():  # or the last digits of a sum would not be the same each time
             ((ping,),) = [pings for pings, _ in self._round.pings(_ME, self.version) if pings]
         body = self._with_confusion(ping.body) if self.table.held_out else ping.body
-        waiting = Waiting(version=self.version, document_id=ping.document_id, body=Raw(body))
+        weights = weights_digest(self._cache.weights(self.member.line.name, self.version))
+        waiting = Waiting(version=self.version, document_id=ping.document_id, body=Raw(body), weights=weights)
         describe(waiting)
         return waiting
 
@@ -455,6 +456,7 @@ def _log_line(ping: Waiting, outcome: str, reason: str = "") -> Sent:
         numbers=content.numbers,
         norm=content.norm,
         encoding=content.encoding,
+        weights=ping.weights,
     )
 
 

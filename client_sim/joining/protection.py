@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.data.files import read_arrow
 from fedping.client_sim.joining.consent import full_batch
-from fedping.client_sim.joining.folder import Consent
+from fedping.client_sim.joining.folder import Consent, weights_digest
 from fedping.client_sim.joining.ledger import Ledger, Release, Role
 from fedping.client_sim.joining.protected import ProtectedRows
 from fedping.client_sim.joining.terms import Membership
@@ -88,7 +88,7 @@ class Protection:
             line=line.name,
             role=self.role,
             version=version,
-            weights=hashlib.sha256(np.ascontiguousarray(weights, "<f8").tobytes()).hexdigest(),
+            weights=weights_digest(weights),
             terms=hashlib.sha256(msgspec.json.encode(terms, order="deterministic")).hexdigest(),
             cost=self.cost,
             division=self.division,

@@ -169,17 +169,19 @@ class TimedRunner:
 
 
 class _Join(click.Command):
-    """`fedping join`, and `fedping join ledger`, which is about a table and no study."""
+    """`fedping join`, and `fedping join ledger` and `status`, which need no server."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Return the context of the one or the other."""
-        if args[:1] != ["ledger"]:
+        """Return the context of one of them."""
+        if args[:1] == ["ledger"]:
+            from fedping.commands.join_ledger import ledger as command
+        elif args[:1] == ["status"]:
+            from fedping.commands.join_status import status as command
+        else:
             return super().make_context(info_name, args, parent, **extra)
-        from fedping.commands.join_ledger import ledger
-
-        return ledger.make_context(f"{info_name} ledger", args[1:], parent, **extra)
+        return command.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
 
 @click.command(cls=_Join)
@@ -259,7 +261,8 @@ def join(url: str, study: str, **options: Any) -> int:
     Fetches the model, trains it on your rows, shows what it would send, asks, and posts it: an update, its loss and its
     number of rows. Then it waits for the next version. The rows never leave this machine.
 
-    Each row is protected by noise, which the ledger of the table accounts for: 'fedping join ledger' shows it.
+    Each row is protected by noise, which the ledger of the table accounts for: 'fedping join ledger' shows it, and
+    'fedping join status' what was answered, with the digests of the weights, for institutions to compare.
 
     Safe to stop, to kill and to run again: with the same --state it continues, and nothing is counted twice. Exits with
     0 if all was done, or the study has ended; with 75 if the time of --for was over before a ping was accepted, or

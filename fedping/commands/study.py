@@ -430,7 +430,7 @@ def _rows(the_study: Study, line: Line) -> Iterator[str]:
         yield f"institutions with tables have to accept that rows can be worked out: {why}"
         return
     assert isinstance(line.training, OneGradient | LocalSteps)
-    yield f"institutions with tables protect each row by epsilon {EPSILON:g} over all versions, unless they choose another"
+    yield f"institutions with tables protect each row, by epsilon {EPSILON:g} over all versions if they choose no other"
     if line.spec.model != "k-means":
         steps = steps_on_rows(line.training)
         noise = [noise_of_gradient(rows, VERSIONS, steps) for rows in (300, 3000)]

@@ -1,5 +1,6 @@
 """`fedping join` protects each row: nothing is sent that its ledger lacks, and attacks on the weights find no row."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -375,6 +376,35 @@ def test_the_ledger_is_shown(server: FaultyServer, join: Typed, capsys: pytest.C
         path.write_bytes(content.replace(b'"version":0', b'"version":7').replace(b'"units":190', b'"units":191'))
     assert main(["join", "ledger", str(join.data)]) == 1
     assert "damaged" in capsys.readouterr().err
+
+
+# --- the status of a folder ---
+
+
+@pytest.mark.parametrize("options", [(OPEN,), ("--versions", "5")])
+def test_status_tells_the_digest_of_each_versions_weights(
+    server: FaultyServer, join: Typed, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    assert main(["join", "status", str(join.state)]) == 2
+    assert "is no folder of 'fedping join'" in capsys.readouterr().err
+    weights = [np.zeros(31), np.arange(31.0)]
+    serve(server, 0, weights[0])
+    join.once(server.url, *options)
+    serve(server, 1, weights[1])
+    server.plan = lambda name, attempt: refusal(400, "loss: too large")
+    join.once(server.url, code=1)
+    capsys.readouterr()
+    assert main(["join", "status", str(join.state), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["study"], found["protected"], found["version"]) == (STUDY, options != (OPEN,), 0)
+    assert [(each["version"], each["outcome"]) for each in found["answers"]] == [(1, "rejected"), (0, "accepted")]
+    digests = [hashlib.sha256(np.asarray(each, "<f8").tobytes()).hexdigest() for each in weights[::-1]]
+    assert [each["weights"] for each in found["answers"]] == digests
+    assert main(["join", "status", str(join.state), "--last", "1"]) == 0
+    said = capsys.readouterr().out
+    assert f"version 1  weights {digests[0][:16]}" in said
+    assert "version 0  weights" not in said
+    assert ("updates are not protected" in said) == (options == (OPEN,))
 
 
 # --- the attack by steep weights, through a server ---

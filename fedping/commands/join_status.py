@@ -1,0 +1,87 @@
+"""`fedping join status`: what an institution's folder has answered, and which weights it was served."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedping.options import LocalPath, json_option
+
+if TYPE_CHECKING:
+    from fedping.client_sim.joining.folder import Joined, Sent, StateFolder
+
+DIGITS = 16
+"""Digits of a digest that are printed for people."""
+
+
+@click.command()
+@click.argument("state", type=LocalPath(file_okay=False))
+@click.option(
+    "--last", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Show so many answers at most."
+)
+@json_option
+def status(state: Path, last: int, as_json: bool) -> int:
+    """Show what the folder STATE of 'fedping join' has answered, and the digest of the weights that each version had.
+
+    Compare these digests with other institutions: a server that gives an institution weights of its own can work out
+    what is its alone, also from sums. It reads the folder and changes nothing, also while 'fedping join' runs.
+    """
+    from fedping.client_sim.joining.folder import StateFolder
+    from fedping.protocol.errors import InvalidSettings
+
+    folder = StateFolder(state, 0)
+    joined = folder.joined
+    if joined is None:
+        raise InvalidSettings(f"{state} is no folder of 'fedping join', or has joined no study yet; name its --state")
+    answers = list(islice(_answers(folder), last))
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(_facts(folder, joined, answers)).decode())
+    else:
+        _print(folder, joined, answers)
+    return 0
+
+
+def _answers(folder: StateFolder) -> Any:
+    """Yield the newest line about each ping, the newest ping first."""
+    seen = set()
+    for sent in folder.log():
+        if sent.document_id not in seen:
+            seen.add(sent.document_id)
+            yield sent
+
+
+def _facts(folder: StateFolder, joined: Joined, answers: list[Sent]) -> dict[str, Any]:
+    consent, progress = joined.consent, folder.progress
+    return {
+        "study": joined.study,
+        "line": joined.line,
+        "protected": None if consent is None else consent.protected,
+        "epsilon": consent.epsilon if consent is not None and consent.protected else None,
+        "versions": None if consent is None else consent.versions,
+        "version": progress.version,
+        "accepted": progress.sent,
+        "waiting": None if (ping := folder.waiting) is None else ping.version,
+        "answers": answers,
+    }
+
+
+def _print(folder: StateFolder, joined: Joined, answers: list[Sent]) -> None:
+    facts = _facts(folder, joined, answers)
+    if facts["protected"]:
+        how = f"each row is protected by epsilon {facts['epsilon']:g}, over {facts['versions']:,} versions at most"
+    else:
+        how = "updates are not protected" if facts["protected"] is not None else "nobody has decided about protection"
+    click.echo(f"study '{joined.study}', line {joined.line}: {how}")
+    waits = "" if facts["waiting"] is None else f"; the ping of version {facts['waiting']:,} waits to be taken"
+    click.echo(f"{facts['accepted']:,} pings taken, up to version {facts['version']:,}{waits}")
+    for sent in answers:
+        digest = f"weights {sent.weights[:DIGITS]}" if sent.weights else "weights unknown (an earlier program)"
+        why = f" ({sent.reason})" if sent.reason else ""
+        click.echo(f"  version {sent.version:,}  {digest}  {sent.time}  {sent.outcome}{why}")
+    if answers:
+        click.echo("Weights of a version are the same for every institution of an honest server: compare them.")
