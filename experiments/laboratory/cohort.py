@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from fedping.client_sim.upload import projections, sent_updates
 from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
 from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_after
 from fedping.experiments.laboratory.preparing import Problem, in_precision
+from fedping.experiments.laboratory.rounds.inside import between
 from fedping.experiments.laboratory.rounds.study import with_a_turn
 from fedping.experiments.laboratory.rounds.updates import Updates, repetitions
 from fedping.experiments.laboratory.settings import Setup
@@ -32,6 +34,9 @@ from fedping.protocol.draws import Keys, child_keys, uniforms
 from fedping.protocol.update import Payloads
 from fedping.protocol.upload import sending
 from fedping.protocol.weights import LARGEST
+
+if TYPE_CHECKING:
+    from fedping.experiments.laboratory.rounds.compiled import CompiledTraining
 
 _LATENESS = 1 << 32
 """The child of a client's key in a round that decides its lateness; its children from 0 on are for its pings."""
@@ -73,6 +78,11 @@ class Cohorts:
         if setup.gossip and setup.gossip.failures:
             sampling = Bernoulli(share=1.0 - setup.gossip.failures)
         self._sampler: Sampler = sampler_for(sampling, problem.train.sizes[self._learners], problem.seed, groups)
+        self._compiled: CompiledTraining | None = None
+        if setup.engine == "jax" and between(setup):
+            from fedping.experiments.laboratory.rounds.compiled import CompiledTraining
+
+            self._compiled = CompiledTraining(setup, problem)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -81,7 +91,8 @@ class Cohorts:
         lost = self._setup.lateness and not self._setup.pipeline.staleness
         sampled, there = len(self._sampler.draw(0)), len(self._learners)
         odd = wrong_participation(self._setup.training, sampled / there, there) if there else ()
-        return (*((bias,) if bias else ()), *odd, *((_LOST,) if lost else ()))
+        compiled = self._compiled.notes if self._compiled else ()
+        return (*((bias,) if bias else ()), *odd, *((_LOST,) if lost else ()), *compiled)
 
     @property
     def most_training(self) -> int:
@@ -147,20 +158,22 @@ class Cohorts:
             keys = child_keys(problem.keys(round_)[clients], repeats)
         else:
             keys = np.zeros(len(clients), np.uint64)  # they are not used, and making them takes time
-        kept = Kept(self._states, clients)
-        within = projections(self._links, keys, _UPLOAD)
-        for trained in updates_of_fleet(
-            problem.model,
-            training,
-            weights if weights.ndim == 1 else weights[clients],
-            train,
-            clients,
-            keys,
-            threads=self._threads,
-            version=max(round_ - age, 0),
-            kept=kept,
-            projections=within,
-        ):
+        if self._compiled:
+            found = self._compiled.updates(weights, clients, keys)
+        else:
+            found = updates_of_fleet(
+                problem.model,
+                training,
+                weights if weights.ndim == 1 else weights[clients],
+                train,
+                clients,
+                keys,
+                threads=self._threads,
+                version=max(round_ - age, 0),
+                kept=Kept(self._states, clients),
+                projections=projections(self._links, keys, _UPLOAD),
+            )
+        for trained in found:
             at, updates, losses, _ = trained.sent()
             if not len(at):
                 continue

@@ -103,4 +103,4 @@ def _trained(
         run = train(setup, problem, rounds, cohorts.sent, log, observers)
         if not setup.early_stopping and run.final:
             write_clients(run.best, run.watchman.best_round)
-    return replace(run, notes=(*of_problem(setup, problem), *cohorts.notes, *run.notes))
+    return replace(run, notes=(*of_problem(setup, problem), *cohorts.notes, *getattr(rounds, "notes", ()), *run.notes))

@@ -25,7 +25,7 @@ from fedping.experiments.laboratory.models import named_in_modules
 from fedping.experiments.laboratory.pool import Progress, Watch, check_can_be_spread, run_units, run_units_on_spark
 from fedping.experiments.laboratory.preparing import check_model
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, write_table, write_units
-from fedping.experiments.laboratory.rounds.inside import check_inside
+from fedping.experiments.laboratory.rounds.inside import check_inside, resolved
 from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.settings.experiment import with_noise
 from fedping.experiments.laboratory.summary import Criteria, Summary, summarised
@@ -67,7 +67,8 @@ def run_experiment(
     """
     if spark is not None:
         check_can_be_spread(experiment.variants)
-    experiment = with_recorded_code(with_noise(experiment), begun_in(out))
+    begun = begun_in(out)
+    experiment = _with_engines(with_recorded_code(with_noise(experiment), begun), begun)
     units = units_of(experiment)
     left = [unit for unit in units if unit.folder(out).finished() is None]
     _check_models(left)
@@ -131,6 +132,13 @@ def _check_models(units: Iterable[Unit]) -> None:
     for unit in personal.values():
         with sentences_with(unit.where, kind=InvalidSettings):
             check_model(unit.setup, unit.seed)
+
+
+def _with_engines(experiment: Experiment, begun: Experiment | None) -> Experiment:
+    """Return the experiment with an engine for each variant that leaves it open, the same as when it was begun."""
+    before = begun.variants if begun else {}
+    variants = {name: resolved(setup, before.get(name)) for name, setup in experiment.variants.items()}
+    return msgspec.structs.replace(experiment, variants=variants)
 
 
 def _check_engines(units: Iterable[Unit]) -> None:

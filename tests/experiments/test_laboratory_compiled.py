@@ -1,5 +1,6 @@
 """Rounds compiled by JAX come to what the NumPy engine comes to, by the same draws."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,12 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.rounds.compiled import CompiledRounds
-from fedping.experiments.laboratory.rounds.inside import check_inside
+from fedping.experiments.laboratory.rounds.inside import check_inside, resolved
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.units import Unit
@@ -48,6 +50,9 @@ def run(folder: Path, engine: str, **changes: Any) -> tuple[np.ndarray, list[flo
     return np.load(unit.folder(folder).path / "last.npy"), losses, counts
 
 
+LOCAL = {"algorithm": "local", "rate": 0.02, "epochs": 2, "batch": 10}
+SERVER: dict[str, Any] = {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 1}
+
 CASES: dict[str, dict[str, Any]] = {
     "mini-batches": {},
     "a hundred rounds": {"rounds": 100, "evaluation": {"every": 40}},
@@ -72,7 +77,38 @@ CASES: dict[str, dict[str, Any]] = {
         "server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 4},
     },
     "signs": {"training": {"algorithm": "gradient", "sign": True}},
+    "clipped, with momentum on both sides": {
+        "training": LOCAL | {"optimizer": {"optimizer": "momentum", "nesterov": True}, "proximal": 0.3},
+        "server": SERVER | {"optimizer": {"optimizer": "momentum", "beta": 0.5}, "clip": {"by": "norm", "norm": 0.4}},
+    },
+    "Adam on both sides": {
+        "training": LOCAL | {"optimizer": {"optimizer": "adam"}},
+        "server": SERVER | {"optimizer": {"optimizer": "adam", "rate": 0.05, "decay": "1/t"}},
+    },
+    "RMSprop and Yogi": {
+        "training": LOCAL | {"optimizer": {"optimizer": "rmsprop"}, "rate": 0.01},
+        "server": SERVER | {"optimizer": {"optimizer": "yogi", "rate": 0.1}},
+    },
+    "RProp and Adagrad": {
+        "training": LOCAL | {"optimizer": {"optimizer": "rprop"}, "rate": 1.0},
+        "server": SERVER | {"optimizer": {"optimizer": "adagrad", "beta1": 0.3, "rate": 0.1}},
+    },
 }
+"""Whole rounds are compiled in all of these."""
+
+BETWEEN: dict[str, dict[str, Any]] = {
+    "the median, then RProp": {"server": SERVER | {"optimizer": {"optimizer": "rprop"}, "aggregate": {"by": "median"}}},
+    "Krum, late": {
+        "server": SERVER | {"aggregate": {"by": "krum"}, "staleness": {}},
+        "lateness": {"shares": [0.5, 0.5]},
+    },
+    "the trimmed mean, clipped": {
+        "training": {"algorithm": "gradient", "batch": 10},
+        "server": SERVER | {"aggregate": {"by": "trimmed_mean"}, "clip": {"by": "quantile"}},
+    },
+    "signs as bits": {"training": {"algorithm": "gradient"}, "upload": [{"link": "sign"}]},
+}
+"""Only training is compiled in these, one round a call."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -106,7 +142,7 @@ def test_rounds_resume_within_a_call() -> None:
 
 
 def test_clients_of_any_size_and_seed_share_one_compilation() -> None:
-    from fedping.experiments.laboratory.rounds.compiled import compiled, shape_of
+    from fedping.experiments.laboratory.rounds.compiling import compiled
 
     asked = setup(engine="jax", training={"algorithm": "local", "rate": 0.05, "epochs": 1, "batch": 9})
     problems = [prepare(asked, seed, None) for seed in range(3)]
@@ -114,28 +150,59 @@ def test_clients_of_any_size_and_seed_share_one_compilation() -> None:
         rounds = CompiledRounds(asked, problem)
         for _ in range(10):
             rounds.run([])
-    assert compiled(shape_of(asked, problems[0]))._cache_size() <= 6  # the sizes of plans are rounded
+    assert compiled(rounds._work)._cache_size() == 1
+
+
+@pytest.mark.parametrize("case", BETWEEN)
+def test_training_agrees_with_numpy_where_the_server_is_numpy(case: str, tmp_path: Path) -> None:
+    asked = BETWEEN[case] | {"rounds": 4}
+    weights, losses, counts = run(tmp_path, "numpy", **asked)
+    compiled, same_losses, same_counts = run(tmp_path, "jax", **asked)
+    np.testing.assert_allclose(compiled, weights, rtol=1e-9, atol=1e-9)  # updates are rounded to float32
+    np.testing.assert_allclose(same_losses, losses, rtol=1e-9)
+    assert same_counts == counts
+    outcome = run_unit(Unit("jax", None, setup(engine="jax", **asked), 3, None), tmp_path)
+    part = "'upload'" if "upload" in asked else "'aggregate' in [server]"
+    assert any(f"one round a call, and NumPy {part}" in note for note in outcome.notes)
 
 
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"upload": [{"link": "sign"}]}, "'upload'"),
-        ({"server": {"aggregate": {"by": "median"}}}, "'aggregate' in"),
-        ({"server": {"optimizer": {"optimizer": "adam"}}}, "'optimizer' in .server."),
+        ({"model": {"name": "svm-ranking"}}, "the model 'svm-ranking'"),
+        ({"training": LOCAL | {"personal": {"by": "fine_tune", "rate": 0.1, "steps": 1}}}, "'personal' in .training."),
+        ({"training": LOCAL | {"optimizer": {"optimizer": "adam", "keep": True}}}, "'keep' of a client optimizer"),
         ({"where": "files"}, "in memory"),
     ],
 )
-def test_what_cannot_run_inside_is_refused_before_the_first_round(changes: dict[str, Any], part: str) -> None:
+def test_what_cannot_be_compiled_is_refused_before_the_first_round(changes: dict[str, Any], part: str) -> None:
     with pytest.raises((InvalidSettings, msgspec.ValidationError), match=part):
         check_inside(setup(engine="jax", **changes))
 
 
 def test_every_variant_is_checked_before_the_first_round_of_any(tmp_path: Path) -> None:
-    variants = {"a": setup(), "b": setup(engine="jax", server={"aggregate": {"by": "median"}})}
-    with pytest.raises(InvalidSettings, match=r"variant 'b': .*'aggregate' in \[server\] cannot run inside"):
+    variants = {"a": setup(), "b": setup(engine="jax", model={"name": "svm-ranking"})}
+    with pytest.raises(InvalidSettings, match=r"variant 'b': .*the model 'svm-ranking' cannot be compiled"):
         run_experiment(Experiment(name="x", seeds=(1,), variants=variants), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_auto_is_resolved_once_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where JAX is installed it compiles whole rounds; the folder then says so, also where JAX is missing later."""
+    asked = setup(engine="auto", rounds=2, evaluation={"every": 2, "baselines": []})
+    by_median = setup(engine="auto", rounds=1, server=BETWEEN["the median, then RProp"]["server"])
+    assert resolved(asked).engine == "jax"
+    assert [resolved(each).engine for each in (by_median, setup(engine="auto", where="files"))] == ["numpy", "numpy"]
+    experiment = Experiment(name="x", seeds=(1,), variants={"a": asked})
+    run_experiment(experiment, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "experiment.json").read_bytes())["variants"]["a"]["engine"] == "jax"
+    monkeypatch.setattr("fedping.experiments.laboratory.rounds.inside.find_spec", lambda name: None)
+    assert resolved(asked).engine == "numpy"
+    assert resolved(asked, replace(asked, engine="jax")).engine == "jax"
+    run_experiment(experiment, tmp_path / "out")  # goes on with what was finished
+    longer = Experiment(name="x", seeds=(1, 2), variants={"a": asked})
+    with pytest.raises(InvalidSettings, match=r"pip install"):
+        run_experiment(longer, tmp_path / "out")
 
 
 def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

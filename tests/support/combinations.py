@@ -364,6 +364,7 @@ def _file_deviations() -> Iterator[Deviation]:
     yield Deviation("where", {"where": "http", "engine": "spark"})
     yield Deviation("where", {"engine": "spark"})
     yield Deviation("where", {"engine": "jax"})
+    yield Deviation("where", {"engine": "auto", "where": "files"})
     yield Deviation("where", {"where": "files", "engine": "jax"})
     yield Deviation("evaluation", {"evaluation.trained": True})
     yield Deviation("evaluation", {"evaluation.newcomers": 2})

@@ -1,20 +1,18 @@
-"""Rounds in memory, compiled by JAX: all the rounds up to the next evaluation are one call.
+"""Rounds compiled by JAX: all rounds between two evaluations are one call, or the training of one round is.
 
-The host draws who trains and on which examples, by the same draws as the NumPy engine, and makes a plan of whole
-numbers. The compiled part gathers the examples, trains, and steps. It has lanes, each of which trains one client after
-another: the longest first, and a lane that is free takes the next client. So clients of any size share one compilation,
-and little is computed for nothing. A step with many examples is cut into pieces, whose gradients are added up.
+Clients and examples are drawn on the host, as by the NumPy engine, and laid out in lanes (`lanes.py`). If the server's
+part can be compiled as well (`inside.py`), all rounds up to the next evaluation are one call (:class:`CompiledRounds`).
+Otherwise the clients' training alone is compiled (:class:`CompiledTraining`), and everything else is that of the NumPy
+engine, on the updates of a round.
 
-Results agree with those of the NumPy engine up to rounding. A seed gives the same bits on one machine with one version
+Weights agree with those of the NumPy engine up to rounding. A seed gives the same bits on one machine with one version
 of JAX; other processors and versions may round differently.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,258 +21,91 @@ from numpy.typing import NDArray
 from fedping.client_sim.data import ExampleData
 from fedping.client_sim.learning import Diverged
 from fedping.client_sim.learning.batch import NO_EXAMPLE, Clients, FloatArray
-from fedping.client_sim.learning.mini_batches import mini_batches, some
-from fedping.client_sim.learning.models.layer import Layer
+from fedping.client_sim.learning.mini_batches import steps_of
+from fedping.client_sim.learning.models.jax_loss import JaxLoss
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
 from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
 from fedping.client_sim.learning.models.network import Network
-from fedping.client_sim.sampling import sampler_for
+from fedping.client_sim.learning.updates import UpdateBlock, draws
+from fedping.client_sim.sampling import Bernoulli, sampler_for
+from fedping.client_sim.sampling.samplers import All
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.resuming import Arrays, Part
-from fedping.experiments.laboratory.rounds.inside import check_inside
+from fedping.experiments.laboratory.rounds.compiling import (
+    SEEN,
+    Local,
+    Objective,
+    Server,
+    Work,
+    compiled,
+)
+from fedping.experiments.laboratory.rounds.inside import between, check_inside
+from fedping.experiments.laboratory.rounds.lanes import (
+    NOBODY,
+    Members,
+    Plan,
+    pieces_of,
+    planned,
+    rounded_up,
+    width_of,
+)
 from fedping.experiments.laboratory.rounds.server import RoundReport, diverged
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes, repetitions
 from fedping.experiments.laboratory.settings import Setup
-from fedping.protocol.draws import child_keys
+from fedping.protocol.draws import Keys, child_keys
+from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.model import out_of_range
-from fedping.protocol.pipeline import GradientDescent
+from fedping.protocol.pipeline import ClipByNorm
 from fedping.protocol.training import LocalSteps, OneGradient
 from fedping.protocol.weights import LARGEST
+from fedping.server_jobs.optimize import first_state
 from fedping.server_jobs.optimize.optimizers import rate_at
+from fedping.server_jobs.optimize.transformation import link_name
 from fedping.server_jobs.round import votes_of
 
-MOST_ROWS = 64
-"""Maximum examples of a lane at a time; a larger step is several pieces."""
-
-_NUMBERS = 2**18
-"""About how many numbers all lanes work on at a time, which fit a processor's cache."""
+_CACHE = 2**18
+"""Numbers that all lanes work on at a time, which fit a processor's cache."""
 
 _VERSIONS = 2**22
 """Maximum numbers of all versions of a call, which are kept until they are asked for."""
 
+_ROWS = 2**21
+"""Places for examples in the plans of a call, unless a single round has more."""
 
-class Shape(NamedTuple):
-    """What is compiled: one compilation for each, and for each rounded size of a plan.
+_UPDATES = 2**24
+"""Maximum numbers of the updates that a call returns."""
 
-    Attributes:
-        kind: ``numbers``, ``two classes`` or ``classes``, which the model predicts.
-        layers: its layers.
-        l2: the strength of its penalty.
-        precision: its numbers.
-        rate: the size of a local step; None for one gradient.
-        proximal: μ of FedProx.
-        sign: whether only signs are sent.
-    """
-
-    kind: str
-    layers: tuple[Layer, ...]
-    l2: float
-    precision: str
-    rate: float | None
-    proximal: float
-    sign: bool
+_CAPACITIES: dict[tuple[object, ...], list[int]] = {}
+"""The sizes of plans for which there is a compilation, so that runs of other seeds use it too."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the lanes do in a round: T pieces one after another in each of L lanes, of at most B examples.
-
-    Attributes:
-        rows: the examples of a piece, shape (T, L, B), or NO_EXAMPLE.
-        share: one by the number of examples of the piece's step, shape (T, L).
-        begin: whether the piece is the first of its client, shape (T, L).
-        apply: whether it is the last of its step.
-        votes: the client's votes at its last piece, else 0.
-    """
-
-    rows: NDArray[np.int32]
-    share: FloatArray
-    begin: NDArray[np.bool_]
-    apply: NDArray[np.bool_]
-    votes: FloatArray
-
-
-def shape_of(setup: Setup, problem: Problem) -> Shape:
-    """Return what is to be compiled for a setup whose parts all run inside (:func:`check_inside`)."""
-    model, training = problem.model, setup.training
+def objective_of(problem: Problem) -> Objective:
+    """Return the objective of a problem's model, which is one of `inside.MODELS`."""
+    model = problem.model
+    if isinstance(model, JaxLoss):
+        return Objective("own", (), 0.0, str(model.dtype), model.loss)
     assert isinstance(model, LinearRegression | LogisticRegression | Network)
     kind = "numbers" if isinstance(model, LinearRegression) else "classes"
     if isinstance(model, LogisticRegression) and model.classes == 2:
         kind = "two classes"
-    assert isinstance(training, OneGradient | LocalSteps)
-    local = training if isinstance(training, LocalSteps) else None
-    return Shape(
-        kind,
-        model.penalised_layers,
-        model.l2,
-        model.precision,
-        local.rate if local else None,
-        local.proximal if local else 0.0,
-        training.sign,
-    )
+    return Objective(kind, model.penalised_layers, model.l2, model.precision)
 
 
-def pieces_of_steps(
-    training: OneGradient | LocalSteps, keys: NDArray[np.uint64], weight: FloatArray, width: int
-) -> list[tuple[NDArray[np.intp], NDArray[np.bool_], FloatArray]]:
-    """Return what k clients do, piece by piece: examples (k, width), if it ends a step (k,), and 1 / its examples (k,).
-
-    A client without examples in a piece has no such piece. Examples are drawn as by the NumPy engine.
-    """
-    everything = np.where(weight > 0, np.arange(weight.shape[1]), NO_EXAMPLE)
-    taken: Iterable[NDArray[np.intp] | None]
-    if isinstance(training, LocalSteps):
-        taken = mini_batches(training, keys, weight)
-    else:
-        all_ = training.batch is None or training.batch >= weight.shape[1]
-        taken = [None if all_ else some(keys, weight, training.batch or 0)]
-    found = []
-    for each in taken:
-        step = everything if each is None else each
-        there = step != NO_EXAMPLE
-        count = np.maximum(there.sum(axis=1), 1)
-        last = there.shape[1] - 1 - there[:, ::-1].argmax(axis=1) if there.shape[1] else np.zeros(len(step), int)
-        for low in range(0, step.shape[1], width):
-            part = np.full((len(step), width), NO_EXAMPLE)
-            part[:, : step.shape[1] - low] = step[:, low : low + width]
-            found.append((part, last < low + width, 1.0 / count))
-    return found
+def local_of(training: OneGradient | LocalSteps) -> Local:
+    """Return what clients do."""
+    whole = training.batch is None
+    if isinstance(training, OneGradient):
+        return Local(None, 0.0, training.sign, LocalDescent(), whole)
+    return Local(training.rate, training.proximal, training.sign, training.optimizer, whole)
 
 
-def planned(pieces: Sequence[tuple[Any, Any, Any]], first: NDArray[np.int64], votes: FloatArray, lanes: int) -> Plan:
-    """Return the plan of a round; client k's examples begin at row ``first[k]`` of all."""
-    rows, apply, share = (np.stack(parts) for parts in zip(*pieces, strict=True))
-    there = (rows != NO_EXAMPLE).any(axis=2)
-    lengths = there.sum(axis=0)
-    free = [(0, lane) for lane in range(lanes)]
-    lane_of, begins = np.zeros(len(first), np.intp), np.zeros(len(first), np.intp)
-    for longest in np.argsort(-lengths, kind="stable").tolist():
-        if lengths[longest]:
-            begin, lane = heapq.heappop(free)
-            lane_of[longest], begins[longest] = lane, begin
-            heapq.heappush(free, (begin + int(lengths[longest]), lane))
-    trips = max(end for end, _ in free)
-    piece, client = np.nonzero(there)
-    nth = (np.cumsum(there, axis=0) - 1)[piece, client]
-    at = (begins[client] + nth, lane_of[client])
-    made = Plan(
-        np.full((trips, lanes, rows.shape[2]), NO_EXAMPLE, np.int32),
-        np.zeros((trips, lanes)),
-        np.zeros((trips, lanes), np.bool_),
-        np.zeros((trips, lanes), np.bool_),
-        np.zeros((trips, lanes)),
-    )
-    global_rows = np.where(rows == NO_EXAMPLE, NO_EXAMPLE, rows + first[:, None])
-    made.rows[at] = global_rows[piece, client]
-    made.share[at] = share[piece, client]
-    made.begin[at] = nth == 0
-    made.apply[at] = apply[piece, client]
-    made.votes[at] = np.where(nth == lengths[client] - 1, votes[client], 0.0)
-    return made
-
-
-@cache
-def compiled(shape: Shape) -> Callable[..., Any]:
-    """Return the compiled rounds of a shape: from weights, examples and plans to the versions and what rounds tell."""
-    import jax
-    from jax import lax
-    from jax import numpy as jnp
-
-    dtype = jnp.dtype(shape.precision)
-
-    def each_loss(weights: Any, x: Any, y: Any) -> Any:
-        for number, layer in enumerate(shape.layers):
-            x = jnp.matmul(x, layer.matrix(weights), precision="highest")
-            if layer.intercept:
-                x = x + layer.offsets(weights)
-            if number < len(shape.layers) - 1:
-                x = jax.nn.relu(x)
-        if shape.kind == "numbers":
-            return jnp.square(x[..., 0] - y)
-        if shape.kind == "two classes":
-            return jax.nn.softplus(x[..., 0]) - y * x[..., 0]
-        of = jnp.take_along_axis(x, y.astype(jnp.int32)[..., None], axis=-1)[..., 0]
-        return jax.nn.logsumexp(x, axis=-1) - of
-
-    def penalty(weights: Any) -> Any:
-        return 0.5 * shape.l2 * sum(jnp.sum(jnp.square(layer.matrix(weights))) for layer in shape.layers)
-
-    def objective(weights: Any, x: Any, y: Any, share: Any, ends: Any) -> Any:
-        found = jnp.sum(jnp.where(share > 0, each_loss(weights, x, y), 0) * share)
-        return found + jnp.where(ends, penalty(weights), 0) if shape.l2 else found
-
-    gradients = jax.vmap(jax.grad(objective))
-
-    def trained(weights: Any, data: Any, plan: Any) -> Any:
-        x, y, weight = data
-        rows, inverse, begin, apply, votes, trips = plan
-        lanes, m = rows.shape[1], len(weights)
-        fetched = weights.astype(dtype)
-
-        def piece(t: Any, carry: Any) -> Any:
-            moved, uphill, total, largest, last = carry
-            at = jnp.maximum(rows[t], 0)
-            share = jnp.where(rows[t] >= 0, weight[at] * inverse[t][:, None], 0).astype(dtype)
-            moved = jnp.where(begin[t][:, None], 0, moved)
-            uphill = uphill + gradients(fetched + moved, x[at], y[at], share, apply[t])
-            if shape.rate is None:
-                stepped = -uphill
-            else:
-                stepped = (moved - shape.rate * uphill) / (1 + shape.rate * shape.proximal)
-            ends = apply[t][:, None]
-            moved, uphill = jnp.where(ends, stepped, moved), jnp.where(ends, 0, uphill)
-            sent = (jnp.sign(moved) if shape.sign else moved).astype(jnp.float32)
-            done = votes[t][:, None] > 0
-            total = total + jnp.sum(jnp.where(done, votes[t][:, None] * sent, 0), axis=0)
-            largest = jnp.maximum(largest, jnp.max(jnp.where(done, jnp.abs(sent), 0), initial=0))
-            return moved, uphill, total, largest, jnp.where(done[0], sent[0], last)
-
-        none = jnp.zeros((lanes, m), dtype)
-        first = (none, none, jnp.zeros(m), jnp.zeros((), jnp.float32), jnp.zeros(m, jnp.float32))
-        return lax.fori_loop(0, trips, piece, first)[2:]
-
-    def loss_of(weights: Any, data: Any, rows: Any, counts: Any, trips: Any) -> Any:
-        x, y, weight = data
-        fetched = weights.astype(dtype)
-
-        def some_rows(t: Any, total: Any) -> Any:
-            at = jnp.maximum(rows[t], 0)
-            share = jnp.where(rows[t] >= 0, weight[at] * counts[t], 0)
-            return total + jnp.sum(jnp.where(share > 0, each_loss(fetched, x[at], y[at]), 0) * share)
-
-        return lax.fori_loop(0, trips, some_rows, jnp.zeros(())), penalty(fetched) if shape.l2 else jnp.zeros(())
-
-    def one(weights: Any, data: Any, per: Any) -> Any:
-        plan, seen, rate = per
-        loss, penalised = loss_of(weights, data, *seen)
-        total, largest, last = trained(weights, data, plan)
-        after = weights + rate * total
-        return after, (after, loss, penalised, largest, last)
-
-    def rounds(weights: Any, data: Any, per: Any) -> Any:
-        return lax.scan(lambda state, each: one(state, data, each), weights, per)[1]
-
-    return jax.jit(rounds)
-
-
-def rounded_up(count: int) -> int:
-    """Return a size that is at most a quarter larger, so that few sizes occur."""
-    count = max(count, 1)
-    unit = max(1, (1 << (count - 1).bit_length()) // 8)
-    return -(-count // unit) * unit
-
-
-_SEEN = 1024
-"""Examples whose losses are computed at a time."""
-
-
-class _Drawn(NamedTuple):
-    """A round as it is drawn: the plan, the examples for the loss and their shares, the rate, and counts."""
+class _Round(NamedTuple):
+    """A round as it is drawn: the plan, the rows for the losses with their owners, and who takes part."""
 
     plan: Plan
     seen: NDArray[np.int32]
-    counts: FloatArray
-    rate: float
+    owners: NDArray[np.int32]
+    all_votes: float
     clients: int
     pings: int
     sent: int
@@ -282,7 +113,166 @@ class _Drawn(NamedTuple):
     examples: int
 
 
+@dataclass(frozen=True)
+class Padding:
+    """The examples that were computed, and those of them that were needed."""
+
+    computed: int = 0
+    needed: int = 0
+
+    def and_of(self, plan: Plan, passes: int = 1) -> Padding:
+        """Return the sums with a plan that was computed so many times."""
+        return Padding(self.computed + passes * plan.computed, self.needed + passes * plan.needed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A note if much is computed for nothing."""
+        more = self.computed / max(self.needed, 1) - 1
+        if more <= _MUCH:
+            return ()
+        return (
+            f"compiled rounds computed {100 * more:.0f} % more examples than were needed, because clients and batches "
+            "differ in size; 'most' in [data] limits the largest clients",
+        )
+
+
+_MUCH = 0.5
+"""The share of examples computed for nothing from which a note is worth reading."""
+
+
+class Lanes:
+    """The clients' examples on the device, and the plans of rounds with them."""
+
+    def __init__(self, setup: Setup, problem: Problem, *, with_server: bool) -> None:
+        check_inside(setup)
+        import jax
+
+        data, training = problem.train, setup.training
+        assert isinstance(data, ExampleData)
+        assert isinstance(training, OneGradient | LocalSteps)
+        self.jax, self.setup, self.problem, self.training, self.data = jax, setup, problem, training, data
+        self.objective, self.local = objective_of(problem), local_of(training)
+        self._with_server = with_server
+        learners = problem.learners
+        groups = None if data.natural_keys is None else data.natural_keys[learners]
+        self.sampler = sampler_for(setup.sampling, data.sizes[learners], problem.seed, groups)
+        self.width = width_of(training.batch, data.sizes)
+        if isinstance(setup.sampling, Bernoulli):
+            self.drawn = max(1, round(setup.sampling.share * len(learners)))
+        else:
+            self.drawn = max(1, len(self.sampler.draw(0)))
+        numbers = problem.spec.m + self.width * (data.x.shape[1] + 1)
+        self.count = 1 << max(0, min(_CACHE // numbers, self.drawn).bit_length() - 1)
+        self.padding = Padding()
+        self.arrays = self._on_device()
+
+    def _on_device(self) -> tuple[Any, ...]:
+        data, precision = self.data, self.objective.precision
+        number = np.bincount(data.client_of, data.weight > 0, minlength=len(data))
+        each = data.sizes if self._with_server else np.ones(len(data))
+        share = data.weight * (each / np.maximum(number, 1))[data.client_of]
+        everything = sum(len(getattr(part, "y", ())) for part in (data, self.problem.validation, self.problem.test))
+        more = rounded_up(max(everything, len(data.y))) - len(data.y)
+        columns = (data.x.astype(precision), data.y.astype(precision), data.weight, share)
+        with self.jax.enable_x64(True):
+            return tuple(
+                self.jax.numpy.asarray(np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]))
+                for column in columns
+            )
+
+    @property
+    def most_trips(self) -> int:
+        """The most pieces of a lane in a round with the usual number of clients, whoever they are."""
+        sizes, batch = self.data.sizes[self.problem.learners], self.training.batch
+        steps = steps_of(self.training, sizes) if isinstance(self.training, LocalSteps) else (sizes > 0).astype(int)
+        pieces = steps * -(-np.minimum(sizes, batch or sizes.max(initial=1)) // self.width)
+        largest = np.sort(pieces)[::-1][: self.drawn]
+        return int(-(-largest.sum() // self.count) + largest.max(initial=0))
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all rounds have the same plan."""
+        return isinstance(self.setup.sampling, All) and not draws(self.training)
+
+    def drawn_round(self, clients: Clients, keys: Keys) -> _Round:
+        """Return the round of some clients with these keys, as the NumPy engine draws it."""
+        data = self.data
+        repeats, pings = repetitions(clients)
+        sizes, first = data.sizes[clients], data.offsets[:-1][clients]
+        votes, used = np.zeros(len(clients)), sizes > 0
+        votes[used] = votes_of(
+            self.setup.pipeline, pings=pings[used], examples=sizes[used], ages=np.zeros(int(used.sum()), np.int64)
+        )
+        members = Members(first, sizes, keys, votes, data.weight)
+        plan = planned(pieces_of(self.training, members, self.width), members, self.count)
+        self.padding = self.padding.and_of(plan)
+        owner = np.repeat(np.arange(len(clients), dtype=np.int32), sizes)
+        row = np.arange(len(owner)) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
+        blocks = 0 if self.local.whole else -(-len(row) // SEEN)
+        seen, owners = np.full(blocks * SEEN, NO_EXAMPLE, np.int32), np.full(blocks * SEEN, NOBODY, np.int32)
+        if blocks:
+            seen[: len(row)], owners[: len(row)] = row, owner
+        return _Round(
+            plan,
+            seen.reshape(blocks, SEEN),
+            owners.reshape(blocks, SEEN),
+            float(votes.sum()),
+            int((used & (repeats == 0)).sum()),
+            int(used.sum()),
+            len(clients),
+            int((repeats == 0).sum()),
+            int(sizes.sum()),
+        )
+
+    def capacity(self, work: Work, rounds: int) -> tuple[int, int]:
+        """Return the number of pieces and of blocks of examples of a call with so many rounds.
+
+        A size is reused from run to run, so that there is one compilation.
+        """
+        known = _CAPACITIES.setdefault((work, rounds, self.count, self.width, self.arrays[0].shape), [0, 0])
+        one, rows = self.most_trips, self.count * self.width
+        if known[0] < one:
+            known[0] = rounded_up(max(one + one // 8, min(rounds * one, _ROWS // rows)))
+        largest = np.sort(self.data.sizes[self.problem.learners])[::-1][: self.drawn]
+        blocks = 0 if self.local.whole else -(-int(largest.sum()) // SEEN)
+        if known[1] < blocks:
+            known[1] = rounded_up(max(blocks + blocks // 8 + 1, min(rounds * blocks, _ROWS // SEEN)))
+        return known[0], known[1]
+
+    def packed(self, rounds: Sequence[_Round], room: tuple[int, int]) -> tuple[Any, Any, NDArray[np.int32]]:
+        """Return the plans of rounds one after another, and where each begins and ends, shape (4, rounds).
+
+        Args:
+            rounds: the rounds.
+            room: from :meth:`capacity`; a single round that is larger gets more.
+        """
+        lengths = np.array([[len(each.plan.rows), len(each.seen)] for each in rounds]).reshape(-1, 2)
+        ends = np.cumsum(lengths, axis=0)
+        total = ends[-1]
+        sizes = [have if need <= have else rounded_up(int(need)) for need, have in zip(total, room, strict=True)]
+        lanes, width = self.count, self.width
+        columns = [
+            np.zeros((sizes[0], lanes, width), np.int32),
+            np.zeros((sizes[0], lanes)),
+            np.zeros((sizes[0], lanes), np.bool_),
+            np.zeros((sizes[0], lanes), np.bool_),
+            np.zeros((sizes[0], lanes), np.int32),
+            np.zeros((sizes[0], lanes)),
+            np.zeros((sizes[0], lanes)),
+        ]
+        seen = [np.zeros((max(sizes[1], 1), SEEN), np.int32) for _ in range(2)]
+        for each, end, length in zip(rounds, ends, lengths, strict=True):
+            for column, part in zip(columns, each.plan.columns, strict=True):
+                column[end[0] - length[0] : end[0]] = part
+            for column, part in zip(seen, (each.seen, each.owners), strict=True):
+                column[end[1] - length[1] : end[1]] = part
+        bounds = np.stack([ends[:, 0] - lengths[:, 0], ends[:, 0], ends[:, 1] - lengths[:, 1], ends[:, 1]])
+        return tuple(columns), tuple(seen), bounds.astype(np.int32)
+
+
 class _Made(NamedTuple):
+    """A round that was computed: its version, the largest number of an update, its report, and the state after it."""
+
     weights: FloatArray
     largest: float
     report: RoundReport
@@ -296,33 +286,20 @@ class CompiledRounds:
     """
 
     def __init__(self, setup: Setup, problem: Problem) -> None:
-        check_inside(setup)
-        import jax
-
-        self._shape, self._setup, self._problem, self._jax = shape_of(setup, problem), setup, problem, jax
-        data = problem.train
-        assert isinstance(data, ExampleData)
-        learners = problem.learners
-        groups = None if data.natural_keys is None else data.natural_keys[learners]
-        self._sampler = sampler_for(setup.sampling, data.sizes[learners], problem.seed, groups)
-        self._data, self._weights = data, problem.spec.start_array
-        self._number, self._ready = 0, 0
+        self._lanes = Lanes(setup, problem, with_server=True)
+        self._setup, self._problem, self._weights = setup, problem, problem.spec.start_array
+        pipeline = setup.pipeline
+        clip = pipeline.clip.norm if isinstance(pipeline.clip, ClipByNorm) else None
+        self._work = Work(self._lanes.objective, self._lanes.local, Server(clip, pipeline.optimizer))
+        first = first_state(problem.line).get(link_name(pipeline.optimizer), {})
+        self._state: Arrays = {name: value for name, value in first.items() if name != "round"}
+        self._most = max(1, min(setup.evaluation.every, setup.most_rounds, _VERSIONS // problem.spec.m))
+        self._number = 0
         self._made: list[_Made] = []
-        self._steps = self._done = 0
-        self._sizes = {"trips": 1, "seen": 1}
-        batch = getattr(setup.training, "batch", None)
-        longest = int(data.sizes.max(initial=1))
-        self._width = max(1, min(batch or longest, longest, MOST_ROWS))
-        numbers = problem.spec.m + self._width * (data.x.shape[1] + 1)
-        drawn = max(1, len(self._sampler.draw(0)))
-        self._lanes = 1 << max(0, min(_NUMBERS // numbers, drawn).bit_length() - 1)
-        count = rounded_up(len(data.y)) - len(data.y)
-        padded = (
-            np.concatenate([each, np.zeros((count, *each.shape[1:]), each.dtype)])
-            for each in (data.x.astype(self._shape.precision), data.y.astype(self._shape.precision), data.weight)
-        )
-        with jax.enable_x64(True):
-            self._arrays = tuple(map(jax.numpy.asarray, padded))
+        self._begun = _Begun(0, 0, self._weights, {n: v for n, v in first.items() if n != "round"})
+        self._next = self._begun
+        self._drawn: dict[int, _Round] = {}
+        self._packed: tuple[Any, Any, NDArray[np.int32]] | None = None
 
     @property
     def weights(self) -> FloatArray:
@@ -330,18 +307,33 @@ class CompiledRounds:
         return self._weights
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know about the computation."""
+        return self._lanes.padding.notes
+
+    @property
     def checkpoint(self) -> Part | None:
         """The rounds themselves."""
         return self
 
     def snapshot(self) -> Arrays:
-        """Return the state to resume from: the number of rounds, and the weights."""
-        return {"number": np.array(self._number), "steps": np.array(self._done), "weights": self._weights}
+        """Return the state to resume from: that before the current call, and the number of the last round."""
+        begun = self._begun
+        return {
+            "number": np.array(self._number),
+            "begun": np.array([begun.number, begun.steps]),
+            "weights": begun.weights,
+            **{f"state/{name}": value for name, value in begun.state.items()},
+        }
 
     def restore(self, saved: Arrays) -> None:
-        """Resume from a snapshot."""
-        self._number, self._done, self._weights = int(saved["number"]), int(saved["steps"]), saved["weights"]
-        self._made = []
+        """Resume from a snapshot; the rounds of the call that are done already are computed again."""
+        number, steps = (int(each) for each in saved["begun"])
+        state = {key.removeprefix("state/"): value for key, value in saved.items() if key.startswith("state/")}
+        self._begun = self._next = _Begun(number, steps, saved["weights"], state)
+        self._number, self._weights, self._made = number, saved["weights"], []
+        while self._number < int(saved["number"]):
+            self.run([])
 
     def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:
         """Return the versions."""
@@ -352,15 +344,15 @@ class CompiledRounds:
         return {}
 
     def run(self, sent: Iterable[Updates]) -> RoundReport:
-        """See :meth:`Rounds.run`; clients train inside, so that ``sent`` is not used.
+        """See :meth:`Rounds.run`; clients train inside, and ``sent`` is not used.
 
         Raises:
             Diverged: an update or a weight is too large.
         """
         if not self._made:
-            self._steps = self._done
-            self._made = self._computed()
-        weights, largest, report = self._made.pop(0)
+            self._begun = self._next
+            self._made = self._computed()[::-1]
+        weights, largest, report = self._made.pop()
         self._number += 1
         if not largest <= LARGEST:
             raise Diverged(
@@ -368,115 +360,156 @@ class CompiledRounds:
                 "rate, or standardise the features"
             )
         if report.stepped:
-            self._done += 1
             if beyond := out_of_range(weights, self._problem.spec):
                 raise diverged(beyond)
             self._weights = weights
         return report
 
     def _computed(self) -> list[_Made]:
-        """Return the versions and the reports of the rounds up to the next evaluation."""
-        every = self._setup.evaluation.every
-        most = max(1, min(every, _VERSIONS // self._problem.spec.m))
-        end = min(self._setup.most_rounds, (self._number // every + 1) * every, self._number + most)
-        drawn = [self._drawn(number) for number in range(self._number, end)]
-        for name, size in (
-            ("trips", max(len(each.plan.rows) for each in drawn)),
-            ("seen", max(len(each.seen) for each in drawn)),
-        ):
-            self._sizes[name] = max(self._sizes[name], rounded_up(size))
-        per = tuple(np.stack(column) for column in zip(*map(self._padded, drawn), strict=True))
-        if len(drawn) < most:  # rounds in which nobody trains, so that the number of rounds is always the same
-            per = tuple(
-                np.concatenate([each, np.zeros((most - len(drawn), *each.shape[1:]), each.dtype)]) for each in per
-            )
-        *plan, rows, counts, blocks, rate = per
-        with self._jax.enable_x64(True):
-            made = compiled(self._shape)(self._weights, self._arrays, (tuple(plan), (rows, counts, blocks), rate))
+        """Return the rounds of the next call."""
+        begun, every = self._begun, self._setup.evaluation.every
+        room = self._lanes.capacity(self._work, self._most)
+        end = min(self._setup.most_rounds, (begun.number // every + 1) * every, begun.number + self._most)
+        drawn = self._rounds_within(begun.number, end, room)
+        plan, seen, bounds = self._plan_of(drawn, room)
+        least, optimizer = max(self._setup.pipeline.min_clients, 1), self._setup.pipeline.optimizer
+        stepped = np.array([each.clients >= least for each in drawn])
+        counts = begun.steps + np.cumsum(stepped)
+        rates = [rate_at(optimizer, max(int(count), 1)) for count in counts]  # type: ignore[arg-type]
+        votes = [each.all_votes or 1.0 for each in drawn]
+        per: list[NDArray[Any]] = [np.zeros(self._most, np.int32) for _ in range(4)]
+        per += [np.ones(self._most), np.zeros(self._most), np.zeros(self._most, np.bool_)]
+        for column, values in zip(per, (*bounds, votes, rates, stepped), strict=True):
+            column[: len(drawn)] = values
+        state = {"weights": begun.weights, **begun.state}
+        with self._lanes.jax.enable_x64(True):
+            after, made = compiled(self._work)(state, self._lanes.arrays, plan, seen, tuple(per))
         versions, losses, penalties, largest, last = map(np.asarray, made)
+        state = {name: np.asarray(value) for name, value in after.items()}
+        self._next = _Begun(begun.number + len(drawn), int(counts[-1]), state.pop("weights"), state)
+        posted, fetched = self._bytes(drawn[-1], last[len(drawn) - 1], begun.weights)
         return [
-            _Made(
-                versions[at], float(largest[at]), self._report(each, losses[at], penalties[at], last[at], versions, at)
+            _Made(versions[at], float(largest[at]), self._report(each, each_loss, bool(stepped[at]), posted, fetched))
+            for at, (each, each_loss) in enumerate(
+                zip(drawn, _means(losses, penalties, [each.examples for each in drawn]), strict=True)
             )
-            for at, each in enumerate(drawn)
         ]
 
-    def _report(
-        self, drawn: _Drawn, loss: float, penalty: float, last: NDArray[np.float32], versions: FloatArray, at: int
-    ) -> RoundReport:
-        one, m = np.zeros(1, np.int64), self._problem.spec.m
-        total = float(loss + penalty * drawn.examples)
-        told = np.array([total / max(drawn.examples, 1)])
-        posted = posted_bytes(
-            Updates(one, one, one + 1, last[None], told, np.array([drawn.examples // max(drawn.pings, 1)]))
-        )
-        fetched = self._weights if at == 0 else versions[at - 1]
+    def _rounds_within(self, number: int, end: int, room: tuple[int, int]) -> list[_Round]:
+        """Return rounds from ``number`` to ``end``, as many as there is room for, at least one."""
+        found: list[_Round] = []
+        pieces = blocks = 0
+        for at in range(number, end):
+            each = self._round(at)
+            pieces, blocks = pieces + len(each.plan.rows), blocks + len(each.seen)
+            if found and not self._lanes.is_constant and (pieces > room[0] or blocks > room[1]):
+                self._drawn[at] = each
+                break
+            found.append(each)
+        return found
+
+    def _round(self, number: int) -> _Round:
+        """Return a round as it is drawn."""
+        key = 0 if self._lanes.is_constant else number
+        if (found := self._drawn.pop(key, None)) is None:
+            problem = self._problem
+            clients: Clients = problem.learners[self._lanes.sampler.draw(number)]
+            keys = np.zeros(len(clients), np.uint64)
+            if draws(self._lanes.training):
+                keys = child_keys(problem.keys(number)[clients], repetitions(clients)[0])
+            found = self._lanes.drawn_round(clients, keys)
+        if self._lanes.is_constant:
+            self._drawn[key] = found
+        return found
+
+    def _plan_of(self, drawn: Sequence[_Round], room: tuple[int, int]) -> tuple[Any, Any, NDArray[np.int32]]:
+        """Return the plans of rounds on the device, and where each begins and ends, shape (4, rounds)."""
+        if not self._lanes.is_constant:
+            return self._lanes.packed(drawn, room)
+        if self._packed is None:
+            plan, seen, bounds = self._lanes.packed(drawn[:1], room)
+            with self._lanes.jax.enable_x64(True):
+                self._packed = (*self._lanes.jax.device_put((plan, seen)), bounds)
+        plan, seen, bounds = self._packed
+        return plan, seen, np.repeat(bounds, len(drawn), axis=1)
+
+    def _bytes(self, drawn: _Round, last: NDArray[np.float32], weights: FloatArray) -> tuple[int, int]:
+        """Return the bytes of a ping with the update ``last``, and of a version."""
+        one = np.ones(1, np.int64)
+        examples = one * (drawn.examples // max(drawn.pings, 1))
+        ping = posted_bytes(Updates(one - 1, one - 1, one, last[None], np.array([0.5]), examples))
+        return ping, fetched_bytes(self._problem.spec.document_names, weights)
+
+    def _report(self, drawn: _Round, loss: float, stepped: bool, posted: int, fetched: int) -> RoundReport:
         return RoundReport(
             clients=drawn.clients,
             pings=drawn.pings,
-            loss=total / drawn.examples if drawn.examples else float("nan"),
-            stepped=drawn.rate > 0,
-            update_bytes=4 * m * drawn.pings,
+            loss=loss,
+            stepped=stepped,
+            update_bytes=4 * self._problem.spec.m * drawn.pings,
             posted_bytes=posted * drawn.sent,
-            fetched_bytes=drawn.fetches * fetched_bytes(self._problem.spec.document_names, fetched),
+            fetched_bytes=drawn.fetches * fetched,
         )
 
-    def _drawn(self, number: int) -> _Drawn:
-        """Return who takes part in a round and what they do, by the draws of the NumPy engine."""
-        problem, data, training = self._problem, self._data, self._setup.training
-        assert isinstance(training, OneGradient | LocalSteps)
-        clients: Clients = problem.learners[self._sampler.draw(number)]
-        repeats, pings = repetitions(clients)
-        keys = child_keys(problem.keys(number)[clients], repeats)
-        sizes = data.sizes[clients]
-        votes = np.zeros(len(clients))
-        used = sizes > 0
-        votes[used] = votes_of(
-            self._setup.pipeline, pings=pings[used], examples=sizes[used], ages=np.zeros(int(used.sum()), np.int64)
-        )
-        first, place = data.offsets[:-1][clients], np.arange(int(sizes.max(initial=0)))
-        there = place < sizes[:, None]
-        rows = np.where(there, first[:, None] + place, 0)
-        weight = np.where(there, data.weight[rows], 0.0)
-        pieces = pieces_of_steps(training, keys, weight, self._width)
-        plan = planned(pieces, first, votes, self._lanes)
-        seen = rows[there]
-        counts = np.repeat(sizes / np.maximum(np.count_nonzero(weight, axis=1), 1), sizes)
-        blocks = -(-len(seen) // _SEEN)
-        held = np.full(blocks * _SEEN, NO_EXAMPLE, np.int32)
-        held[: len(seen)] = seen
-        shared = np.zeros(blocks * _SEEN)
-        shared[: len(seen)] = counts
-        took = int((used & (repeats == 0)).sum())
-        stepped = took >= max(self._setup.pipeline.min_clients, 1)
-        self._steps += stepped
-        optimizer = self._setup.pipeline.optimizer
-        assert isinstance(optimizer, GradientDescent)
-        rate = rate_at(optimizer, self._steps) / votes.sum() if stepped else 0.0
-        counted = int(sizes.sum())
-        return _Drawn(
-            plan,
-            held.reshape(blocks, _SEEN),
-            shared.reshape(blocks, _SEEN),
-            rate,
-            took,
-            int(used.sum()),
-            len(clients),
-            int((repeats == 0).sum()),
-            counted,
-        )
 
-    def _padded(self, drawn: _Drawn) -> tuple[NDArray[Any], ...]:
-        def longer(values: NDArray[Any], size: int) -> NDArray[Any]:
-            return np.concatenate([values, np.zeros((size - len(values), *values.shape[1:]), values.dtype)])
+class _Begun(NamedTuple):
+    """What a call begins with: the rounds and steps so far, the weights, and the state of the server's optimizer."""
 
-        plan, trips, seen = drawn.plan, self._sizes["trips"], self._sizes["seen"]
-        columns = (plan.rows, plan.share, plan.begin, plan.apply, plan.votes)
-        return (
-            *(longer(each, trips) for each in columns),
-            np.array(len(plan.rows)),
-            longer(drawn.seen, seen),
-            longer(drawn.counts, seen),
-            np.array(len(drawn.seen)),
-            np.array(drawn.rate),
-        )
+    number: int
+    steps: int
+    weights: FloatArray
+    state: Arrays
+
+
+def _means(losses: FloatArray, penalties: FloatArray, examples: Sequence[int]) -> list[float]:
+    """Return the mean loss of each round; NaN without examples."""
+    return [
+        float(loss / count + penalty) if count else float("nan")
+        for loss, penalty, count in zip(losses, penalties, examples, strict=False)
+    ]
+
+
+class CompiledTraining:
+    """The clients' training, compiled; what they send then goes to the server of the NumPy engine.
+
+    Raises:
+        InvalidSettings: a part of the setup cannot run inside compiled training, or JAX is missing.
+    """
+
+    def __init__(self, setup: Setup, problem: Problem) -> None:
+        self._lanes = Lanes(setup, problem, with_server=False)
+        self._work = Work(self._lanes.objective, self._lanes.local, None)
+        m = problem.spec.m
+        self._at_once = max(1, min(rounded_up(self._lanes.drawn), _UPDATES // m))
+
+        others = _listed(between(setup))
+        self._notes = (f"JAX computes the training of clients, one round a call, and NumPy {others}",)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know about the computation."""
+        return (*self._notes, *self._lanes.padding.notes)
+
+    def updates(self, weights: FloatArray, clients: Clients, keys: Keys) -> Iterator[UpdateBlock]:
+        """Yield the updates of some clients in blocks, as :func:`fedping.client_sim.learning.updates_of_fleet` does.
+
+        Args:
+            weights: the fetched weights, shape (m,).
+            clients: positions among all clients.
+            keys: a key for each of them.
+        """
+        lanes = self._lanes
+        for low in range(0, len(clients), self._at_once):
+            at = np.arange(low, min(low + self._at_once, len(clients)))
+            each = lanes.drawn_round(clients[at], keys[at])
+            plan, seen, bounds = lanes.packed([each], lanes.capacity(self._work, 1))
+            columns = (*plan[:-1], (plan[-1] > 0).astype(np.float64))
+            with lanes.jax.enable_x64(True):
+                made = compiled(self._work)(weights, lanes.arrays, columns, seen, tuple(bounds[:, 0]), self._at_once)
+            updates, losses, penalty = map(np.asarray, made)
+            sizes = lanes.data.sizes[clients[at]]
+            yield UpdateBlock(at, updates[: len(at)], np.where(sizes > 0, losses[: len(at)] + penalty, 0.0))
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else words[0]

@@ -1,19 +1,23 @@
-"""The parts of a setup that run inside compiled rounds; imports no JAX."""
+"""The parts of a setup that run inside compiled rounds, and those that run between them; imports no JAX."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 
+from msgspec.structs import replace
+
+from fedping.client_sim.learning.local_optimizers import keeps
+from fedping.client_sim.learning.models.jax_loss import NAME as OWN
 from fedping.client_sim.learning.models.linear_regression import NAME as LINEAR
 from fedping.client_sim.learning.models.logistic_regression import NAME as LOGISTIC
 from fedping.client_sim.learning.models.network import NAME as NETWORK
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.local_optimizers import LocalDescent
-from fedping.protocol.pipeline import GradientDescent, Mean
+from fedping.protocol.pipeline import Adagrad, Adam, ClipByNorm, GradientDescent, Mean, Momentum, NoClip, Yogi
 from fedping.protocol.training import LocalSteps, OneGradient
 
-MODELS = (LINEAR, LOGISTIC, NETWORK)
+MODELS = (LINEAR, LOGISTIC, NETWORK, OWN)
 """The names of the models whose training is compiled."""
 
 
@@ -21,38 +25,84 @@ def check_inside(setup: Setup) -> None:
     """Raise if a setup with ``engine = "jax"`` cannot run, before a round of any variant has.
 
     Raises:
-        InvalidSettings: a part of it cannot run inside a compiled round, or JAX is missing.
+        InvalidSettings: clients' training cannot be compiled, or JAX is missing.
     """
     if setup.engine != "jax":
         return
     if part := outside(setup):
         raise InvalidSettings(
-            f'engine = "jax" compiles whole rounds, and {part} cannot run inside one; set engine = "numpy"'
+            f'engine = "jax" compiles the training of clients, and {part} cannot be compiled. Set engine = "numpy"'
         )
     if find_spec("jax") is None:
         raise InvalidSettings('engine = "jax" needs JAX, which isn\'t installed. Run: pip install "fedping[jax]"')
 
 
+def resolved(setup: Setup, begun: Setup | None = None) -> Setup:
+    """Return a setup with an engine in the place of ``auto``.
+
+    Args:
+        setup: the setup.
+        begun: the setup with which the run was begun, whose engine is kept; None for a new run.
+    """
+    if setup.engine != "auto":
+        return setup
+    if begun is not None and setup == replace(begun, engine="auto"):
+        return begun
+    return replace(setup, engine="jax" if compiles_whole_rounds(setup) and find_spec("jax") else "numpy")
+
+
+def compiles_whole_rounds(setup: Setup) -> bool:
+    """Return whether all rounds of a setup between two evaluations can be one compiled call."""
+    in_memory = setup.where == "memory" and not setup.co_op and not setup.gossip
+    return in_memory and outside(setup) is None and not between(setup)
+
+
+def hint_of(setups: Iterable[Setup], seconds: float) -> str | None:
+    """Return a hint at compiled rounds for variants that have taken long without them; None if there is none."""
+    slow = any(
+        each.engine == "numpy" and each.evaluation.every >= _FEW and compiles_whole_rounds(each) for each in setups
+    )
+    if seconds < _LONG or not slow:
+        return None
+    install = "" if find_spec("jax") else ', after: pip install "fedping[jax]"'
+    return f"compiled rounds are often several times as fast for such variants: add --set engine=jax{install}"
+
+
+_LONG, _FEW = 30.0, 5
+"""Seconds of an experiment, and rounds between evaluations, from which a hint is worth reading."""
+
+
 def outside(setup: Setup) -> str | None:
-    """Return the first part of a setup that cannot run inside a compiled round; None if all of it can."""
-    training, server, spec = setup.training, setup.pipeline, setup.spec
+    """Return the first part of a setup because of which its clients' training cannot be compiled; None if it can."""
+    training = setup.training
     parts = {
         f"the model '{setup.model['name']}'": setup.model["name"] not in MODELS,
         "the [training] of an extension": not isinstance(training, OneGradient | LocalSteps),
         "'personal' in [training]": getattr(training, "personal", None) is not None,
         "'structured' in [training]": getattr(training, "structured", False),
-        "'optimizer' in [training]": not isinstance(getattr(training, "optimizer", LocalDescent()), LocalDescent),
+        "'keep' of a client optimizer": isinstance(training, LocalSteps) and keeps(training.optimizer),
+        "the training of an [attack]": setup.attack is not None,
+    }
+    return next((part for part, there in parts.items() if there), None)
+
+
+def between(setup: Setup) -> tuple[str, ...]:
+    """Return the parts of a setup that NumPy computes after the compiled training of each round.
+
+    Without any, all rounds between two evaluations are one compiled call.
+    """
+    server, spec = setup.pipeline, setup.spec
+    compiled = GradientDescent | Momentum | Adagrad | Adam | Yogi
+    parts = {
         "'upload'": bool(setup.upload),
         "'aggregate' in [server]": not isinstance(server.aggregate, Mean),
-        "'clip' in [server]": server.clip is not None,
+        "'clip' in [server]": not isinstance(server.clip, ClipByNorm | NoClip | None),
         "'bucketing' in [server]": server.bucketing is not None,
-        "'most_votes' in [server]": server.most_votes is not None,
-        "'optimizer' in [server]": not isinstance(server.optimizer, GradientDescent),
+        "'optimizer' in [server]": not isinstance(server.optimizer, compiled),
         "a spec with constraints or whole numbers": spec is not None and bool(spec.constraints or spec.integer.any()),
         "'trained' in [evaluation]": setup.evaluation.trained,
         "[limits]": setup.limits is not None,
         "[lateness]": setup.lateness is not None,
-        "[attack]": setup.attack is not None,
         "[privacy]": setup.privacy is not None,
     }
-    return next((part for part, there in parts.items() if there), None)
+    return tuple(part for part, there in parts.items() if there)

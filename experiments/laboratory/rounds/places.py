@@ -10,6 +10,7 @@ from fedping.experiments.laboratory.attacking import invented_and_real
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.rounds.co_op import CoOpRounds
 from fedping.experiments.laboratory.rounds.gossip import GossipRounds
+from fedping.experiments.laboratory.rounds.inside import between
 from fedping.experiments.laboratory.rounds.memory import MemoryChannel
 from fedping.experiments.laboratory.rounds.server import Channel, Rounds, ServerRounds
 from fedping.experiments.laboratory.rounds.study import study_of
@@ -36,7 +37,7 @@ def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds
     if setup.gossip:
         yield GossipRounds(setup, problem)
         return
-    if setup.engine == "jax":
+    if setup.engine == "jax" and not between(setup):
         from fedping.experiments.laboratory.rounds.compiled import CompiledRounds
 
         yield CompiledRounds(setup, problem)

@@ -198,7 +198,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         where: the updates go straight to the server's arithmetic (``memory``), through landed Parquet files
             (``files``), or over HTTP to an ingest that lands them (``http``).
         engine: computes the rounds: ``numpy``; ``spark`` those of ``files`` and ``http``; ``jax`` those of ``memory``,
-            all up to the next evaluation as one compiled call.
+            compiled; ``auto`` is ``jax`` if it is installed and can compile whole rounds, and ``numpy`` otherwise.
         evaluation: see :class:`Evaluation`.
         early_stopping: see :class:`EarlyStopping`; none if absent.
         attack: what hostile clients do; no client is hostile if absent.
@@ -222,7 +222,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
     gossip: Gossip | None = None
     rounds: Annotated[int, Meta(ge=0, le=1_000_000)]
     where: Where = "memory"
-    engine: Literal["numpy", "spark", "jax"] = "numpy"
+    engine: Literal["numpy", "spark", "jax", "auto"] = "numpy"
     evaluation: Evaluation = Evaluation()
     early_stopping: EarlyStopping | None = None
     attack: Attack | None = None

@@ -1,0 +1,334 @@
+"""The arithmetic of compiled rounds in JAX: local training in lanes, the mean, the clip and the server's optimizer.
+
+The formulas are those of the NumPy engine (`fedping.client_sim.learning`, `fedping.server_jobs.optimize.optimizers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fedping.client_sim.learning.models.layer import Layer
+from fedping.protocol.local_optimizers import (
+    LocalAdam,
+    LocalDescent,
+    LocalMomentum,
+    LocalOptimizer,
+    LocalRMSProp,
+    LocalRProp,
+)
+from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Yogi
+
+SEEN = 1024
+"""Examples whose losses are computed at a time."""
+
+Arrays: TypeAlias = dict[str, Any]
+
+
+class Objective(NamedTuple):
+    """The loss of an example as a function of the weights, shape (m,).
+
+    Attributes:
+        kind: ``numbers``, ``two classes`` or ``classes``, predicted by ``layers``; or ``own`` for ``function``.
+        layers: the model's layers.
+        l2: the strength of their penalty.
+        precision: the precision of clients' weights.
+        function: a loss of one's own, of weights, examples (1, d) and targets (1,).
+    """
+
+    kind: str
+    layers: tuple[Layer, ...]
+    l2: float
+    precision: str
+    function: Callable[..., Any] | None = None
+
+
+class Local(NamedTuple):
+    """A client's training.
+
+    Attributes:
+        rate: the size of a step; None for one gradient.
+        proximal: μ of FedProx.
+        sign: whether only signs are sent.
+        optimizer: the client optimizer.
+        whole: whether the first step uses all examples, so that it gives the loss at the fetched weights.
+    """
+
+    rate: float | None
+    proximal: float
+    sign: bool
+    optimizer: LocalOptimizer
+    whole: bool
+
+
+class Server(NamedTuple):
+    """The server's step: the longest norm of an update, None for no clip, and the optimizer."""
+
+    clip: float | None
+    optimizer: Optimizer
+
+
+class Work(NamedTuple):
+    """What is compiled: one compilation for each, and for each size of its arrays; ``server`` is None for training."""
+
+    objective: Objective
+    local: Local
+    server: Server | None
+
+
+def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
+    """Return the function of weights, examples and targets to each example's loss."""
+    import jax
+    from jax import numpy as jnp
+
+    if objective.function is not None:
+        own = objective.function
+        return lambda weights, x, y: jax.vmap(lambda one, target: own(weights, one[None], target[None]))(x, y)
+
+    def losses(weights: Any, x: Any, y: Any) -> Any:
+        for number, layer in enumerate(objective.layers):
+            x = jnp.matmul(x, layer.matrix(weights), precision="highest")
+            if layer.intercept:
+                x = x + layer.offsets(weights)
+            if number < len(objective.layers) - 1:
+                x = jax.nn.relu(x)
+        if objective.kind == "numbers":
+            return jnp.square(x[..., 0] - y)
+        if objective.kind == "two classes":
+            return jax.nn.softplus(x[..., 0]) - y * x[..., 0]
+        of = jnp.take_along_axis(x, y.astype(jnp.int32)[..., None], axis=-1)[..., 0]
+        return jax.nn.logsumexp(x, axis=-1) - of
+
+    return losses
+
+
+def client_optimizer(settings: LocalOptimizer) -> tuple[Arrays, Callable[[Any, Arrays], tuple[Any, Arrays]]]:
+    """Return a client optimizer's initial numbers by name, and its step of rate 1 against gradients (L, m)."""
+    from jax import numpy as jnp
+
+    def least(dtype: Any) -> float:
+        return max(settings.epsilon, float(np.finfo(dtype).tiny))  # type: ignore[union-attr]
+
+    def momentum(uphill: Any, memory: Arrays) -> tuple[Any, Arrays]:
+        assert isinstance(settings, LocalMomentum)
+        velocity = settings.beta * memory["velocity"] - uphill
+        return settings.beta * velocity - uphill if settings.nesterov else velocity, {"velocity": velocity}
+
+    def rmsprop(uphill: Any, memory: Arrays) -> tuple[Any, Arrays]:
+        assert isinstance(settings, LocalRMSProp)
+        square = settings.beta * memory["square"] + (1 - settings.beta) * uphill**2
+        return -uphill / (jnp.sqrt(square) + least(uphill.dtype)), {"square": square}
+
+    def adam(uphill: Any, memory: Arrays) -> tuple[Any, Arrays]:
+        assert isinstance(settings, LocalAdam)
+        beta1, beta2 = settings.beta1, settings.beta2
+        mean = beta1 * memory["mean"] + (1 - beta1) * uphill
+        square = beta2 * memory["square"] + (1 - beta2) * uphill**2
+        powers1, powers2 = beta1 * memory["powers1"], beta2 * memory["powers2"]
+        left1, left2 = (1 - powers1).astype(uphill.dtype), (1 - powers2).astype(uphill.dtype)
+        step = -mean / left1 / (jnp.sqrt(square / left2) + least(uphill.dtype))
+        return step, {"mean": mean, "square": square, "powers1": powers1, "powers2": powers2}
+
+    def rprop(uphill: Any, memory: Arrays) -> tuple[Any, Arrays]:
+        assert isinstance(settings, LocalRProp)
+        rate, sign = memory["rate"], jnp.sign(-uphill)
+        agreement = sign * memory["sign"]
+        factor = jnp.where(agreement > 0, settings.alpha, settings.beta).astype(rate.dtype)
+        adapted = jnp.clip(rate * factor, settings.step.min, settings.step.max)
+        rate = jnp.where(agreement == 0, rate, adapted)
+        return rate * sign, {"rate": rate, "sign": sign}
+
+    match settings:
+        case LocalRProp():
+            return {"rate": settings.step.start, "sign": 0.0}, rprop
+        case LocalMomentum():
+            return {"velocity": 0.0}, momentum
+        case LocalRMSProp():
+            return {"square": 0.0}, rmsprop
+        case LocalAdam():
+            return {"mean": 0.0, "square": 0.0, "powers1": 1.0, "powers2": 1.0}, adam
+        case _:
+            return {}, lambda uphill, memory: (-uphill, memory)
+
+
+def server_step(settings: Optimizer) -> Callable[[Any, Arrays, Any], tuple[Any, Arrays]]:
+    """Return the server's step: of direction, state and rate to the step and the next state."""
+    from jax import numpy as jnp
+
+    def momentum(direction: Any, state: Arrays, rate: Any) -> tuple[Any, Arrays]:
+        assert isinstance(settings, Momentum)
+        push = rate * direction
+        velocity = settings.beta * state["velocity"] + push
+        return settings.beta * velocity + push if settings.nesterov else velocity, {"velocity": velocity}
+
+    def gathered(square: Any, new: Any) -> Any:
+        match settings:
+            case Adam():
+                return settings.beta2 * square + (1 - settings.beta2) * new
+            case Yogi():
+                return square - (1 - settings.beta2) * jnp.sign(square - new) * new
+            case _:
+                return square + new
+
+    def adaptive(direction: Any, state: Arrays, rate: Any) -> tuple[Any, Arrays]:
+        assert isinstance(settings, Adagrad | Adam | Yogi)
+        mean = settings.beta1 * state["mean"] + (1 - settings.beta1) * direction
+        square = gathered(state["square"], direction * direction)
+        after = {"mean": mean, "square": square}
+        if isinstance(settings, Adam | Yogi) and settings.bias_correction:
+            powers = state["powers"] * jnp.array([settings.beta1, settings.beta2])
+            after["powers"] = powers
+            mean, square = mean / (1 - powers[0]), square / (1 - powers[1])
+        return rate * mean / (jnp.sqrt(square) + settings.epsilon), after
+
+    match settings:
+        case GradientDescent():
+            return lambda direction, state, rate: (rate * direction, state)
+        case Momentum():
+            return momentum
+        case _:
+            return adaptive
+
+
+@cache
+def compiled(work: Work) -> Callable[..., Any]:
+    """Return the compiled function of weights, data and plans.
+
+    With a server it computes rounds: ``(state, data, plan, rounds)`` to the last state and, of each round, the version,
+    the loss, the largest number of an update, and one update. Without one it trains the clients of one round: ``(state,
+    data, plan, round, clients)`` to each client's update and loss.
+    """
+    import jax
+    from jax import lax
+    from jax import numpy as jnp
+
+    objective, local, server = work
+    dtype = jnp.dtype(objective.precision)
+    each_loss = losses_by(objective)
+    initial, client_step = client_optimizer(local.optimizer)
+    plain = isinstance(local.optimizer, LocalDescent)
+
+    def penalty(weights: Any) -> Any:
+        return 0.5 * objective.l2 * sum(jnp.sum(jnp.square(layer.matrix(weights))) for layer in objective.layers)
+
+    def goal(weights: Any, x: Any, y: Any, share: Any, ends: Any) -> tuple[Any, Any]:
+        found = jnp.sum(jnp.where(share > 0, each_loss(weights, x, y), 0) * share)
+        return found + jnp.where(ends, penalty(weights), 0) if objective.l2 else found, found
+
+    slopes = jax.vmap(jax.grad(goal, has_aux=True))
+
+    def trained(weights: Any, data: Any, plan: Any, low: Any, high: Any, gathered: Any, take: Any) -> Any:
+        """Train clients from piece ``low`` to ``high``; ``take`` adds what clients send to what is gathered."""
+        x, y, weight, _ = data
+        rows, inverse, begin, apply, client, votes, loss_of = plan
+        lanes, m = rows.shape[1], len(weights)
+        fetched = weights.astype(dtype)
+
+        def piece(t: Any, carry: Any) -> Any:
+            moved, uphill, loss, memory, gathered = carry
+            own, begins, ends = rows[t], begin[t][:, None], apply[t][:, None]
+            at = jnp.where(own >= 0, own, jnp.maximum(own[:, :1], 0))
+            share = jnp.where(own >= 0, weight[at] * inverse[t][:, None], 0).astype(dtype)
+            moved = jnp.where(begins, 0, moved)
+            memory = {name: jnp.where(begins, initial[name], value) for name, value in memory.items()}
+            slope, found = slopes(fetched + moved, x[at], y[at], share, apply[t])
+            uphill = jnp.where(begins, 0, uphill) + slope
+            loss = jnp.where(begin[t], 0, loss) + found * loss_of[t]
+            if local.rate is None:
+                stepped = -uphill
+            elif plain:
+                stepped = (moved - local.rate * uphill) / (1 + local.rate * local.proximal)
+            else:
+                step, after = client_step(uphill + local.proximal * moved, memory)
+                stepped = moved + local.rate * step
+                memory = {name: jnp.where(ends, after[name], value) for name, value in memory.items()}
+            moved, uphill = jnp.where(ends, stepped, moved), jnp.where(ends, 0, uphill)
+            sent = moved
+            for value in memory.values():  # an infinite mean of squares would silently stop all steps
+                sent = jnp.where(jnp.isfinite(value).all(axis=1, keepdims=True), sent, jnp.nan)
+            sent = (jnp.sign(sent) if local.sign else sent).astype(jnp.float32)
+            return moved, uphill, loss, memory, take(gathered, sent, loss, client[t], votes[t])
+
+        none = jnp.zeros((lanes, m), dtype)
+        memory = {
+            name: jnp.full((lanes, 1) if name.startswith("powers") else (lanes, m), value, dtype)
+            for name, value in initial.items()
+        }
+        if "powers1" in memory:
+            memory |= {name: memory[name].astype(jnp.float64) for name in ("powers1", "powers2")}
+        first = (none, none, jnp.zeros(lanes), memory, gathered)
+        return lax.fori_loop(low, high, piece, first)[4]
+
+    def losses_of(weights: Any, data: Any, seen: Any, low: Any, high: Any, first: Any, take: Any) -> Any:
+        """Return the losses at the fetched weights of examples in blocks ``low`` to ``high``, as ``take`` adds them."""
+        x, y, _, share = data
+        rows, owner = seen
+        fetched = weights.astype(dtype)
+
+        def block(t: Any, total: Any) -> Any:
+            at = jnp.maximum(rows[t], 0)
+            part = jnp.where(rows[t] >= 0, share[at], 0)
+            return take(total, jnp.where(part > 0, each_loss(fetched, x[at], y[at]), 0) * part, owner[t])
+
+        return lax.fori_loop(low, high, block, first)
+
+    def of_penalty(weights: Any) -> Any:
+        return penalty(weights.astype(dtype)).astype(jnp.float64) if objective.l2 else jnp.zeros(())
+
+    def shortened(sent: Any) -> Any:
+        assert server is not None
+        if server.clip is None:
+            return sent
+        norms = jnp.sqrt(jnp.sum(jnp.square(sent.astype(jnp.float64)), axis=1))
+        factors = jnp.where(norms > server.clip, server.clip / jnp.where(norms > 0, norms, 1), 1)
+        return (sent * factors[:, None]).astype(sent.dtype)
+
+    def rounds(state: Arrays, data: Any, plan: Any, seen: Any, per: Any) -> Any:
+        assert server is not None
+        optimized = server_step(server.optimizer)
+
+        def take(gathered: Any, sent: Any, loss: Any, client: Any, votes: Any) -> Any:
+            total, told, largest, last = gathered
+            done = votes > 0
+            taken = jnp.where(done[:, None], votes[:, None] * shortened(sent), 0)
+            told = told + jnp.sum(jnp.where(done, loss, 0))
+            largest = jnp.maximum(largest, jnp.max(jnp.where(done[:, None], jnp.abs(sent), 0)))
+            return total + jnp.sum(taken, axis=0), told, largest, jnp.where(done[0], sent[0], last)
+
+        def one(state: Arrays, each: Any) -> tuple[Arrays, Any]:
+            low, high, first, end, all_votes, rate, stepped = each
+            weights = state["weights"]
+            m = len(weights)
+            nothing = (jnp.zeros(m), jnp.zeros(()), jnp.zeros((), jnp.float32), jnp.zeros(m, jnp.float32))
+            total, told, largest, last = trained(weights, data, plan, low, high, nothing, take)
+            if not local.whole:
+                none = jnp.zeros(())
+                told = losses_of(weights, data, seen, first, end, none, lambda total, each, _: total + jnp.sum(each))
+            step, after = optimized(total / all_votes, state, rate)
+            after = {**state, **after, "weights": weights + step}
+            after = {name: jnp.where(stepped, value, state[name]) for name, value in after.items()}
+            return after, (after["weights"], told, of_penalty(weights), largest, last)
+
+        return lax.scan(one, state, per)
+
+    def training(weights: Any, data: Any, plan: Any, seen: Any, per: Any, clients: int) -> Any:
+        low, high, first, end = per
+        m = len(weights)
+
+        def take(gathered: Any, sent: Any, loss: Any, client: Any, votes: Any) -> Any:
+            updates, losses = gathered
+            return updates.at[client].set(sent, mode="drop"), losses.at[client].set(loss, mode="drop")
+
+        nothing = (jnp.zeros((clients, m), jnp.float32), jnp.zeros(clients))
+        updates, losses = trained(weights, data, plan, low, high, nothing, take)
+        if not local.whole:
+            none = jnp.zeros(clients)
+            losses = losses_of(
+                weights, data, seen, first, end, none, lambda total, each, at: total.at[at].add(each, mode="drop")
+            )
+        return updates, losses, of_penalty(weights)
+
+    return jax.jit(rounds) if server is not None else jax.jit(training, static_argnums=5)

@@ -1,0 +1,233 @@
+"""Plans of compiled rounds: which examples each lane trains on, piece by piece, as whole numbers.
+
+Lanes train one client after another: the longest first, and a lane that is free takes the next client. So clients of
+any size share one compilation, and few lanes wait. A step with many examples is cut into pieces, whose gradients are
+added up. Clients and examples are drawn as by the NumPy engine.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.client_sim.learning.batch import NO_EXAMPLE, FloatArray
+from fedping.client_sim.learning.mini_batches import mini_batches, some
+from fedping.protocol.draws import Keys
+from fedping.protocol.training import LocalSteps, OneGradient
+
+MOST_ROWS = 64
+"""Maximum examples of a lane at a time; a larger step is several pieces."""
+
+NOBODY = np.int32(2**31 - 1)
+"""The client of a piece that isn't the last of its client."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of all steps of a round's clients, in the order of the steps, shape (p, ...) each.
+
+    Attributes:
+        client: the client's position in the round.
+        rows: the examples among those of all clients, or NO_EXAMPLE; shape (p, B).
+        share: one by the number of examples of the piece's step.
+        apply: whether the piece is the last of its step.
+        begins: whether it belongs to the client's first step.
+    """
+
+    client: NDArray[np.intp]
+    rows: NDArray[np.int32]
+    share: FloatArray
+    apply: NDArray[np.bool_]
+    begins: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The work of the lanes in a round: T pieces one after another in each of L lanes, of at most B examples.
+
+    Attributes:
+        rows: the examples of a piece, shape (T, L, B), or NO_EXAMPLE.
+        share: one by the number of examples of the piece's step, shape (T, L).
+        begin: whether the piece is the first of its client, shape (T, L).
+        apply: whether it is the last of its step, shape (T, L).
+        client: the client's position in the round at its last piece, else :data:`NOBODY`; shape (T, L).
+        votes: the client's votes at its last piece, else 0; shape (T, L).
+        loss: the number of the client's examples in pieces of its first step, else 0; shape (T, L).
+        needed: the number of examples of all pieces.
+    """
+
+    rows: NDArray[np.int32]
+    share: FloatArray
+    begin: NDArray[np.bool_]
+    apply: NDArray[np.bool_]
+    client: NDArray[np.int32]
+    votes: FloatArray
+    loss: FloatArray
+    needed: int
+
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """The arrays by piece."""
+        return self.rows, self.share, self.begin, self.apply, self.client, self.votes, self.loss
+
+    @property
+    def computed(self) -> int:
+        """The number of places for examples in all pieces, which are all computed."""
+        return self.rows.size
+
+
+def width_of(batch: int | None, sizes: NDArray[np.int64]) -> int:
+    """Return how many examples a piece has at most, given the sizes of all clients.
+
+    Sizes that differ by the seed alone mostly lead to the same width.
+    """
+    longest = int(sizes.max(initial=1))
+    return max(1, min(batch or MOST_ROWS, rounded_up(longest), MOST_ROWS))
+
+
+def rounded_up(count: int) -> int:
+    """Return a size that is at most a quarter larger, so that few sizes occur."""
+    count = max(count, 1)
+    unit = max(1, (1 << (count - 1).bit_length()) // 8)
+    return -(-count // unit) * unit
+
+
+@dataclass(frozen=True)
+class Members:
+    """The k clients of a round and their examples among those of all clients, which lie one client after another.
+
+    Attributes:
+        first: the row of each client's first example, shape (k,).
+        sizes: each client's number of examples, shape (k,).
+        keys: each client's key, shape (k,).
+        votes: each client's votes, shape (k,).
+        weight: the weights of all clients' examples.
+    """
+
+    first: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    keys: Keys
+    votes: FloatArray
+    weight: FloatArray
+
+    def of_similar_size(self) -> Iterator[tuple[NDArray[np.intp], FloatArray]]:
+        """Yield positions of clients whose sizes are at most a factor of two apart, and the weights of their examples.
+
+        The weights are a rectangle, shape (clients, n), 0 for none.
+        """
+        order = np.argsort(self.sizes, kind="stable")
+        order = order[self.sizes[order] > 0]
+        while len(order):
+            sizes = self.sizes[order]
+            end = int(np.searchsorted(sizes, 2 * sizes[0], side="right"))
+            at = order[:end]
+            place = np.arange(int(sizes[end - 1]))
+            there = place < sizes[:end, None]
+            yield at, np.where(there, self.weight[np.where(there, self.first[at][:, None] + place, 0)], 0.0)
+            order = order[end:]
+
+
+def pieces_of(training: OneGradient | LocalSteps, members: Members, width: int) -> Pieces:
+    """Return what the clients of a round do, in pieces of at most ``width`` examples."""
+    found = [
+        part
+        for at, weight in members.of_similar_size()
+        for part in _pieces(training, members.keys[at], weight, width, at, members.first[at])
+    ]
+    if not found:
+        nothing = np.zeros(0)
+        return Pieces(
+            np.zeros(0, np.intp), np.zeros((0, width), np.int32), nothing, nothing.astype(bool), nothing.astype(bool)
+        )
+    client, rows, share, apply, begins = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return Pieces(client, rows, share, apply, begins)
+
+
+def _pieces(
+    training: OneGradient | LocalSteps,
+    keys: Keys,
+    weight: FloatArray,
+    width: int,
+    at: NDArray[np.intp],
+    first: NDArray[np.int64],
+) -> Iterator[tuple[NDArray[Any], ...]]:
+    """Yield the columns of :class:`Pieces` for clients ``at`` of similar size, piece after piece."""
+    everything = np.where(weight > 0, np.arange(weight.shape[1]), NO_EXAMPLE)
+    taken: Iterable[NDArray[np.intp] | None]
+    if isinstance(training, LocalSteps):
+        taken = mini_batches(training, keys, weight)
+    else:
+        all_ = training.batch is None or training.batch >= weight.shape[1]
+        taken = [None if all_ else some(keys, weight, training.batch or 0)]
+    for number, each in enumerate(taken):
+        step = everything if each is None else each
+        if not step.shape[1]:
+            continue
+        there = step != NO_EXAMPLE
+        share = 1.0 / np.maximum(there.sum(axis=1), 1)
+        last = there.shape[1] - 1 - there[:, ::-1].argmax(axis=1)
+        for low in range(0, step.shape[1], width):
+            used = np.flatnonzero(there[:, low : low + width].any(axis=1))
+            part = step[used, low : low + width]
+            rows = np.full((len(used), width), NO_EXAMPLE, np.int32)
+            rows[:, : part.shape[1]] = np.where(part == NO_EXAMPLE, NO_EXAMPLE, part + first[used, None])
+            yield at[used], rows, share[used], last[used] < low + width, np.full(len(used), number == 0)
+
+
+def planned(pieces: Pieces, members: Members, lanes: int) -> Plan:
+    """Return the plan of a round."""
+    client = pieces.client
+    lengths = np.bincount(client, minlength=len(members.sizes))
+    lane_of, begins, trips = _laid(lengths, lanes)
+    nth = _numbered(client)
+    at = (begins[client] + nth, lane_of[client])
+    ends = nth == lengths[client] - 1
+    shape = (trips, lanes)
+    made = Plan(
+        np.full((*shape, pieces.rows.shape[1]), NO_EXAMPLE, np.int32),
+        np.zeros(shape),
+        np.zeros(shape, np.bool_),
+        np.zeros(shape, np.bool_),
+        np.full(shape, NOBODY),
+        np.zeros(shape),
+        np.zeros(shape),
+        int((pieces.rows != NO_EXAMPLE).sum()),
+    )
+    made.rows[at] = pieces.rows
+    made.share[at] = pieces.share
+    made.begin[at] = nth == 0
+    made.apply[at] = pieces.apply
+    made.client[at] = np.where(ends, client, NOBODY)
+    made.votes[at] = np.where(ends, members.votes[client], 0.0)
+    made.loss[at] = np.where(pieces.begins, members.sizes[client], 0)
+    return made
+
+
+def _numbered(client: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return how often each number has occurred before."""
+    order = np.argsort(client, kind="stable")
+    ordered = client[order]
+    found = np.empty(len(client), np.intp)
+    found[order] = np.arange(len(client)) - np.searchsorted(ordered, ordered, side="left")
+    return found
+
+
+def _laid(lengths: NDArray[np.intp], lanes: int) -> tuple[NDArray[np.intp], NDArray[np.intp], int]:
+    """Return each client's lane and first place in it, given its number of pieces, and the longest lane's length."""
+    longest_first = np.argsort(-lengths, kind="stable")
+    lane_of, begins = np.zeros(len(lengths), np.intp), np.zeros(len(lengths), np.intp)
+    if len(lengths) and lengths.min() == lengths.max():  # as below, without a heap
+        nth = np.arange(len(lengths))
+        lane_of[longest_first], begins[longest_first] = nth % lanes, nth // lanes * lengths[0]
+        return lane_of, begins, int(-(-len(lengths) // lanes) * lengths[0])
+    free = [(0, lane) for lane in range(lanes)]
+    for client in longest_first[: np.count_nonzero(lengths)].tolist():
+        begin, lane = heapq.heappop(free)
+        lane_of[client], begins[client] = lane, begin
+        heapq.heappush(free, (begin + int(lengths[client]), lane))
+    return lane_of, begins, max(end for end, _ in free)
