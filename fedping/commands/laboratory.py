@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -185,14 +184,12 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
     if spark is not None and options.jobs is not None:
         raise click.UsageError("--jobs does not apply: with --engine spark, the master says how many there are")
     from fedping.experiments.laboratory.report import write_report
-    from fedping.experiments.laboratory.rounds.inside import hint_of
     from fedping.experiments.laboratory.run import run_experiment
     from fedping.experiments.laboratory.settings import experiment_from_toml
     from fedping.protocol.formats import with_format
 
     _let_import_from(file.parent)  # also extensions, which are imported when the file is read
     experiment = experiment_from_toml(file, options.changes, options.over)
-    began = time.monotonic()
     with _bar(experiment) as watch:
         sessions = spark.sessions if spark else None
         summary = run_experiment(experiment, folder, options.jobs, watch, options.replace, sessions)
@@ -201,8 +198,6 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
         click.echo(with_format(msgspec.json.encode(summary)).decode())
         return
     print_summary(summary, folder)
-    if hint := hint_of(experiment.variants.values(), time.monotonic() - began):
-        wide_console().print(f"note: {hint}", highlight=False, style="dim", markup=False)
 
 
 def _let_import_from(folder: Path) -> None:

@@ -188,8 +188,10 @@ def test_every_variant_is_checked_before_the_first_round_of_any(tmp_path: Path) 
 
 
 def test_auto_is_resolved_once_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where JAX is installed it compiles whole rounds; the folder then says so, also where JAX is missing later."""
+    """Where JAX sees an accelerator it compiles whole rounds; the folder says so, also where JAX is missing later."""
     asked = setup(engine="auto", rounds=2, evaluation={"every": 2, "baselines": []})
+    assert resolved(asked).engine == "numpy", "on a processor, NumPy is as fast"
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     by_median = setup(engine="auto", rounds=1, server=BETWEEN["the median, then RProp"]["server"])
     assert resolved(asked).engine == "jax"
     assert [resolved(each).engine for each in (by_median, setup(engine="auto", where="files"))] == ["numpy", "numpy"]

@@ -140,7 +140,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "clients": "when enough clients have sent an update",
         "signs": "when the signs of the mean update are stable",
     },
-    "engine": {"numpy": "NumPy", "spark": "Spark", "jax": "JAX", "auto": "the fastest installed"},
+    "engine": {"numpy": "NumPy", "spark": "Spark", "jax": "JAX", "auto": "JAX if it sees an accelerator, else NumPy"},
     "server.weighting": {"client": "a client's", "ping": "a ping's", "examples": "an example's"},
 }
 """Words for values; others appear as they are in the file."""

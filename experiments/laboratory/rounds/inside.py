@@ -1,8 +1,7 @@
-"""The parts of a setup that run inside compiled rounds, and those that run between them; imports no JAX."""
+"""The parts of a setup that run inside compiled rounds, and those that run between them; imports no JAX by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from importlib.util import find_spec
 
 from msgspec.structs import replace
@@ -48,7 +47,7 @@ def resolved(setup: Setup, begun: Setup | None = None) -> Setup:
         return setup
     if begun is not None and setup == replace(begun, engine="auto"):
         return begun
-    return replace(setup, engine="jax" if compiles_whole_rounds(setup) and find_spec("jax") else "numpy")
+    return replace(setup, engine="jax" if compiles_whole_rounds(setup) and has_accelerator() else "numpy")
 
 
 def compiles_whole_rounds(setup: Setup) -> bool:
@@ -57,19 +56,13 @@ def compiles_whole_rounds(setup: Setup) -> bool:
     return in_memory and outside(setup) is None and not between(setup)
 
 
-def hint_of(setups: Iterable[Setup], seconds: float) -> str | None:
-    """Return a hint at compiled rounds for variants that have taken long without them; None if there is none."""
-    slow = any(
-        each.engine == "numpy" and each.evaluation.every >= _FEW and compiles_whole_rounds(each) for each in setups
-    )
-    if seconds < _LONG or not slow:
-        return None
-    install = "" if find_spec("jax") else ', after: pip install "fedping[jax]"'
-    return f"compiled rounds are often several times as fast for such variants: add --set engine=jax{install}"
+def has_accelerator() -> bool:
+    """Return whether JAX is installed and sees a device that is faster than the processor."""
+    if find_spec("jax") is None:
+        return False
+    import jax
 
-
-_LONG, _FEW = 30.0, 5
-"""Seconds of an experiment, and rounds between evaluations, from which a hint is worth reading."""
+    return bool(jax.default_backend() != "cpu")
 
 
 def outside(setup: Setup) -> str | None:

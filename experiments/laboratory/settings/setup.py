@@ -198,7 +198,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         where: the updates go straight to the server's arithmetic (``memory``), through landed Parquet files
             (``files``), or over HTTP to an ingest that lands them (``http``).
         engine: computes the rounds: ``numpy``; ``spark`` those of ``files`` and ``http``; ``jax`` those of ``memory``,
-            compiled; ``auto`` is ``jax`` if it is installed and can compile whole rounds, and ``numpy`` otherwise.
+            compiled; ``auto`` is ``jax`` where it sees an accelerator and can compile whole rounds, else ``numpy``.
         evaluation: see :class:`Evaluation`.
         early_stopping: see :class:`EarlyStopping`; none if absent.
         attack: what hostile clients do; no client is hostile if absent.
