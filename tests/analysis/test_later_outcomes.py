@@ -176,6 +176,7 @@ def test_every_ripe_client_counts_once_with_what_came_in_time(
     )
 
 
+@pytest.mark.long
 def test_the_time_before_narrows_the_interval_and_a_cap_is_one_for_both_arms(
     spark: "SparkSession", landing: Path, data: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
@@ -202,6 +203,7 @@ def test_the_time_before_narrows_the_interval_and_a_cap_is_one_for_both_arms(
     assert sum(ratio.adjustment.before) == before.client.map(known.__contains__).sum()
 
 
+@pytest.mark.long
 def test_what_a_client_does_without_a_version_after_its_treatment_is_no_time_before(
     spark: "SparkSession", landing: Path, data: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
 ) -> None:
@@ -216,6 +218,7 @@ def test_what_a_client_does_without_a_version_after_its_treatment_is_no_time_bef
         assert counted.metrics["opened"].totals.sums == pytest.approx(expected.sums)
 
 
+@pytest.mark.long
 def test_an_outcome_that_nobody_is_ripe_for_is_said_not_to_be_compared(spark: "SparkSession", landing: Path) -> None:
     plan = question(metrics=("paid", "returned"), since=START)
     verdict = reach_verdict(study_of(), plan, count(spark, landing, plan))

@@ -153,6 +153,7 @@ def test_every_list_is_a_ping_with_its_outcomes_and_later_ones_name_their_choice
     assert len({row["document_id"] for row in later}) == len(later)
 
 
+@pytest.mark.long
 def test_rounds_of_a_rehearsal_recover_what_users_want(tmp_path: Path) -> None:
     examples = ExampleSettings(least=3, most=6, rehearsal=rehearsal(tmp_path, leave=0.0))
     store, summaries = played(tmp_path, study_of(), examples, iterations=10)

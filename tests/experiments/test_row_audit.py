@@ -104,7 +104,7 @@ def test_what_is_proven_is_below_the_claim_and_above_it_with_too_little_noise() 
     for of in (target("logistic-regression", OneGradient()), target("linear-regression", OneGradient())):
         plan = Plan(1, 3.0, usual_delta(ROWS))
         z = plan.multiplier(of.training, 1)
-        assert 0.5 < proven(of, rows(), z, plan.delta, 1500).epsilon <= 3.0
+        assert 0.5 < proven(of, rows(), z, plan.delta, 300).epsilon <= 3.0
         assert proven(of, rows(), z / 4, plan.delta, 300).epsilon > 3.0
 
 
