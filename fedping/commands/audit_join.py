@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     type=click.FloatRange(1, 3600),
     default=30.0,
     show_default=True,
-    help="Time of each attack, without and with protection.",
+    help="Time of each attack without protection, and with it; and of the proof.",
 )
 @click.option(
     "--runs",
     type=click.IntRange(20, 100_000),
     default=2000,
     show_default=True,
-    help="Answers with and without a row, by which a least epsilon is proven.",
+    help="Answers with and without a row, by which a least epsilon is proven, at most.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the attackers.")
 @json_option
@@ -109,7 +109,8 @@ def _print(report: Report, data: Path) -> None:
             click.echo(f"    {each.attack:<22} {of:>18} {each.protected:>15,} {each.protected_chance:>12,}")
     for each in report.attacks:
         if each.refused[0]:
-            click.echo(f"    {each.attack}: without protection, {each.refused[0]:,} answers were refused")
+            times = "once" if each.refused[0] == 1 else f"{each.refused[0]:,} times"
+            click.echo(f"    {each.attack}: without protection, the program refused to answer {times}")
     for each in report.attacks:
         if each.why_not:
             click.echo(f"    {each.attack} does not apply: {each.why_not}")

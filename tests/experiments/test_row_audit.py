@@ -13,7 +13,7 @@ from fedping.client_sim.joining.examples import guarding_rows
 from fedping.client_sim.joining.protection import unguarded
 from fedping.client_sim.learning.registry import learner_for, model_spec
 from fedping.experiments.privacy.rows.audit import Plan, audited, recovered
-from fedping.experiments.privacy.rows.canary import proven
+from fedping.experiments.privacy.rows.canary import Claim, proven
 from fedping.experiments.privacy.rows.clusters import Clusters
 from fedping.experiments.privacy.rows.victim import Target, Victim
 from fedping.main import main
@@ -104,8 +104,9 @@ def test_what_is_proven_is_below_the_claim_and_above_it_with_too_little_noise() 
     for of in (target("logistic-regression", OneGradient()), target("linear-regression", OneGradient())):
         plan = Plan(1, 3.0, usual_delta(ROWS))
         z = plan.multiplier(of.training, 1)
-        assert 0.5 < proven(of, rows(), z, plan.delta, 300).epsilon <= 3.0
-        assert proven(of, rows(), z / 4, plan.delta, 300).epsilon > 3.0
+        assert 0.5 < proven(of, rows(), Claim(z, plan.delta, 300)).proven.epsilon <= 3.0
+        assert proven(of, rows(), Claim(z, plan.delta, 300, seconds=0.0)).runs == 20
+        assert proven(of, rows(), Claim(z / 4, plan.delta, 300)).proven.epsilon > 3.0
 
 
 def typed(folder: Path, *options: str) -> list[str]:

@@ -21,7 +21,7 @@ from fedping.client_sim.joining.terms import model_of
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.model import Model
 from fedping.experiments.privacy.rows.bins import Bins
-from fedping.experiments.privacy.rows.canary import proven
+from fedping.experiments.privacy.rows.canary import Claim, proven
 from fedping.experiments.privacy.rows.clusters import Clusters
 from fedping.experiments.privacy.rows.differencing import Differencing
 from fedping.experiments.privacy.rows.evaluation import Evaluation
@@ -172,7 +172,9 @@ def audit_of_line(
     """Return the audit of a table as one of a line; arguments as in :func:`audited`."""
     target = Target(model, line.training, len(table.y), table.x.shape[1], seed)
     watch("a canary")
-    least = proven(target, table, plan.multiplier(line.training, 1), plan.delta, plan.runs).epsilon
+    claim = Claim(plan.multiplier(line.training, 1), plan.delta, plan.runs, plan.seconds)
+    canary = proven(target, table, claim)
+    least = canary.proven.epsilon
     attacks = tuple(audited(target, table, plan, watch))
     return Report(
         study=study.name,
@@ -185,7 +187,7 @@ def audit_of_line(
         epsilon=plan.epsilon,
         delta=plan.delta,
         proven_epsilon=least,
-        runs=plan.runs,
+        runs=canary.runs,
         attacks=attacks,
         holds=least <= plan.epsilon and all(each.holds for each in attacks),
     )

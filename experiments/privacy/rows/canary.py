@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +24,35 @@ QUIET = 1e-3
 """Noise multiplier by which the attacker learns where the canary pulls the model."""
 
 
-def proven(target: Target, table: Table, multiplier: float, delta: float, runs: int) -> Proven:
+class Canary(NamedTuple):
+    """What answers with a canary and without it prove, and how many of either there were."""
+
+    proven: Proven
+    runs: int
+
+
+FEWEST = 20
+"""Runs that are made however long they take."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed, and how long it is tried.
+
+    Attributes:
+        multiplier: noise multiplier of each sum.
+        delta: δ of the claim.
+        runs: answers with the canary, and as many without it, at most.
+        seconds: after which no more are made.
+    """
+
+    multiplier: float
+    delta: float
+    runs: int
+    seconds: float = math.inf
+
+
+def proven(target: Target, table: Table, claim: Claim) -> Canary:
     """Return the ε that one answer must have at least, by Gaussian differential privacy with 95 % confidence.
 
     The attacker knows all rows but one, the canary, and which way that pulls the model, and scores an answer by how far
@@ -31,10 +61,9 @@ def proven(target: Target, table: Table, multiplier: float, delta: float, runs: 
     Args:
         target: the model and the training.
         table: the rows.
-        multiplier: noise multiplier of each sum.
-        delta: δ of the claim.
-        runs: answers with the canary, and as many without it.
+        claim: what is claimed of the answer.
     """
+    ends = time.monotonic() + claim.seconds
     random = target.random()
     direction = random.standard_normal(target.features)
     canary = LONG * direction / np.linalg.norm(direction)
@@ -48,6 +77,9 @@ def proven(target: Target, table: Table, multiplier: float, delta: float, runs: 
 
     quiet = Noise(QUIET, random.bytes)
     way = total(with_it, quiet) - total(table, quiet)
-    noise = Noise(multiplier, random.bytes)
-    scores = [[float(total(rows, noise) @ way) for _ in range(runs)] for rows in (with_it, table)]
-    return by_gaussian_dp(scores[0], scores[1], delta)
+    noise = Noise(claim.multiplier, random.bytes)
+    scores: list[tuple[float, float]] = []
+    while len(scores) < claim.runs and (len(scores) < FEWEST or time.monotonic() < ends):
+        scores.append((float(total(with_it, noise) @ way), float(total(table, noise) @ way)))
+    inside, outside = zip(*scores, strict=True)
+    return Canary(by_gaussian_dp(inside, outside, claim.delta), len(scores))

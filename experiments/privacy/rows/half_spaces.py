@@ -21,8 +21,8 @@ from fedping.protocol.training import LocalSteps
 STEEP = 1e6
 """How steep scores are: rows nearer than some 40 / STEEP to a plane are on both sides."""
 
-FAR = 1e4
-"""Beyond all rows, whose columns are scaled."""
+FAR, FAR_OF_CENTROIDS = 1e12, 1e4
+"""Beyond all rows, also of columns that nobody has scaled; with centroids there, rounding would move the planes."""
 
 OUT_OF_THE_WAY = 1e9
 """Where nothing is the nearest centroid, or the likeliest class."""
@@ -77,16 +77,19 @@ class HalfSpaces:
             return self._beyond(victim, direction, threshold)
 
         try:
-            ends = beyond(-FAR), beyond(FAR)
+            far = FAR_OF_CENTROIDS if isinstance(target.kind, KMeans) else FAR
+            ends = beyond(-far), beyond(far)
             if ends[0] is None or ends[1] is None:
                 return
-            stretches = [(-FAR, FAR, ends[0], ends[1])]
+            stretches = [(-far, far, ends[0], ends[1])]
             while stretches:
                 # the fewest rows first: they are the soonest alone
                 low, high, from_low, from_high = stretches.pop(
                     min(range(len(stretches)), key=lambda i: (stretches[i][2] - stretches[i][3])[-1])
                 )
                 inside = from_low - from_high
+                if not inside[-1]:
+                    continue
                 middle = float(inside[:-1] @ direction / inside[-1])
                 if not low < middle < high or (from_middle := beyond(middle)) is None:
                     continue
