@@ -349,6 +349,16 @@ def _warn_of_one_class(rows: Table) -> None:
         )
 
 
+def _warn_of_unprotected(institution: Institution) -> None:
+    """Warn of a ping that was made before the rows were protected."""
+    if (ping := institution.unprotected) is not None:
+        log.tell(
+            f"warning: the ping of version {ping.version} in {institution.folder.path} was made without protection, "
+            "and is not sent; if it was posted before, the server may have read it",
+            "warning",
+        )
+
+
 def _tell_promises(institution: Institution) -> None:
     """Log what is sent to a private line, and what its guarantee covers."""
     from fedping.client_sim.joining.terms import promises
@@ -421,7 +431,11 @@ def _institutions(
     )
 
     def begun(decided: Deciding, *institutions: Institution) -> tuple[tuple[Institution, ...], Deciding]:
+        for institution in institutions:
+            _warn_of_unprotected(institution)
         if not options.show:
+            for institution in institutions:  # first, or one that is killed here would send it
+                institution.discard()
             decided.keep(folder)
         return institutions, decided
 
@@ -502,7 +516,7 @@ def _introduction(institution: Institution, data: Path) -> str:
 
 def _show(timed: TimedRunner, institution: Institution) -> None:
     """Print the ping that waits to be posted, or that would be posted now."""
-    ping = institution.folder.waiting
+    ping = institution.waiting
     if ping is None:
         problem = timed.run(institution.fetch())
         if institution.version < 0:
@@ -680,7 +694,7 @@ class Session:
         while True:
             match institution.next_action():
                 case Action.POST:
-                    return institution.folder.waiting, None
+                    return institution.waiting, None
                 case Action.FETCH:
                     problem = self._timed.run(institution.fetch())
                 case Action.TRAIN:
@@ -780,7 +794,7 @@ class Session:
     def _end_in_time(self) -> NoReturn:
         from fedping.server_jobs.shutdown import TimedOut
 
-        if any(institution.folder.waiting is not None for institution in self._institutions):
+        if any(institution.waiting is not None for institution in self._institutions):
             raise TimedOut("time is over, and the ping was not accepted; run the same command to send it")
         if self._pace.rounds is not None:
             raise TimedOut(
