@@ -380,12 +380,17 @@ class Institution:
     async def post(self, ping: Waiting) -> Settled | SetAside:
         """Post a written ping until it is settled, or set aside for now.
 
-        It is logged before the first attempt: a server may have read it that never answers.
+        It is logged before the first attempt: a server may have read it that never answers. A private line's ping has a
+        connection of its own, or one could link it to the fetch before it, and to the next ping under another id.
         """
+        if self._private is not None:
+            await self._transport.close()
         if self._outgoing is None:
             self.folder.begin(_log_line(ping, UNANSWERED))
             self._outgoing = OutgoingPing(ping.document_id, bytes(ping.body))
         state = await self._outbox.post(self._outgoing)
+        if self._private is not None:
+            await self._transport.close()
         if isinstance(state, Settled):
             self._outgoing = None
         return state

@@ -50,11 +50,16 @@ _TICKET = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """The time between two fetches, and the end: a number of rounds, or seconds."""
+    """The time between two fetches, and the end: a number of rounds, or seconds.
+
+    Attributes:
+        training: maximum seconds of a training.
+    """
 
     rounds: int | None
     seconds: float | None
     every: float
+    training: float
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -64,20 +69,21 @@ class Pace:
 
     @contextmanager
     def limited(self) -> Iterator[None]:
-        """Have the block raise :class:`_TimeOver` when no time is left, also in the middle of a training.
+        """Have a training raise :class:`_TimeOver` when no time is left, or :class:`_TooSlow` if it takes too long.
 
         A timer does that in the main thread, which alone can be interrupted.
         """
-        if self.seconds is None or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
             yield
             return
+        left = self.time_left
 
         def time_over(number: int, _: object) -> None:
-            raise _TimeOver
+            raise _TimeOver if left <= self.training else _TooSlow
 
         before = signal.signal(signal.SIGALRM, time_over)
         try:
-            signal.setitimer(signal.ITIMER_REAL, max(self.time_left, LEAST_EVERY))
+            signal.setitimer(signal.ITIMER_REAL, max(min(left, self.training), LEAST_EVERY))
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -86,6 +92,10 @@ class Pace:
 
 class _TimeOver(BaseException):
     """The time of --for is over; no ``except Exception`` of a training stops it."""
+
+
+class _TooSlow(BaseException):
+    """A training takes longer than --training-time; no ``except Exception`` of a training stops it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +110,7 @@ class Options:
     rounds: int | None
     duration: str | None
     every: str
+    training_time: str
     yes: bool
     show: bool
     agree: bool
@@ -138,6 +149,7 @@ class Options:
             rounds=self.rounds,
             seconds=None if self.duration is None else seconds_in("--for", self.duration),
             every=seconds_in("--every", self.every, LEAST_EVERY),
+            training=seconds_in("--training-time", self.training_time, LEAST_EVERY),
         )
 
 
@@ -214,6 +226,9 @@ class _Join(click.Command):
 @click.option("--rounds", type=click.IntRange(1), help="End after this many versions.  [default: until stopped]")
 @click.option("--for", "duration", help="End after this time: 45s, 10m, 6h.  [default: until stopped]")
 @click.option("--every", default="60s", show_default=True, help="Time between two checks for a new version.")
+@click.option(
+    "--training-time", default="1h", show_default=True, help="Give up a training that takes longer than this."
+)
 @click.option("--yes", is_flag=True, help="Send without asking.")
 @click.option("--show", is_flag=True, help="Print what would be sent as JSON, and send nothing.")
 @click.option("--agree", is_flag=True, help="Accept the study's changed terms.")
@@ -558,8 +573,14 @@ def _contributed_all(institution: Institution) -> str:
 
 
 def _train(institution: Institution, pace: Pace, *, charge: bool = True) -> Waiting:
-    with status(f"training on version {institution.version}"), pace.limited():
-        return institution.train(charge=charge)
+    try:
+        with status(f"training on version {institution.version}"), pace.limited():
+            return institution.train(charge=charge)
+    except _TooSlow:
+        raise FedpingError(
+            f"the training on version {institution.version} took longer than {pace.training:g} s, and nothing of it "
+            "was sent; give a longer --training-time, join with fewer rows, or ask the operator for a smaller training"
+        ) from None
 
 
 def _summary(ping: Waiting) -> str:
