@@ -66,6 +66,9 @@ from fedping.server_jobs.round import votes_of
 _CACHE = 2**18
 """Numbers that all lanes work on at a time, which fit a processor's cache."""
 
+_UNEVEN = 8
+"""Maximum lanes of clients that differ in size: with more, most of them wait for the largest client."""
+
 _VERSIONS = 2**22
 """Maximum numbers of all versions of a call, which are kept until they are asked for."""
 
@@ -162,7 +165,10 @@ class Lanes:
         else:
             self.drawn = max(1, len(self.sampler.draw(0)))
         numbers = problem.spec.m + self.width * (data.x.shape[1] + 1)
-        self.count = 1 << max(0, min(_CACHE // numbers, self.drawn).bit_length() - 1)
+        most = max(1, min(_CACHE // numbers, self.drawn))
+        if np.ptp(data.sizes[learners]) > 1 and jax.default_backend() == "cpu":
+            most = min(most, _UNEVEN)
+        self.count = -(-self.drawn // -(-self.drawn // most))
         self.padding = Padding()
         self.arrays = self._on_device()
 
