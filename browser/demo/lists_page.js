@@ -9,11 +9,9 @@
  * @import { Item } from "./items.js"
  */
 
-import { browserEnvironment } from "../fedping.js";
-import { layoutFor } from "../features/lists.js";
-import { scoreOf } from "../features/ranking.js";
+import { itemScores, layoutFor } from "../features/lists.js";
+import { orderOf, scoreOf } from "../features/ranking.js";
 import { valuesOf } from "../features/values.js";
-import { startWeights } from "../study/study.js";
 import { madeItems, madeQuery, rowInWords, someOf } from "./items.js";
 import { seedOf, seeded } from "./random.js";
 import { SHOWN, featuresOf, letShop } from "./shoppers.js";
@@ -49,15 +47,7 @@ export class ListsPage extends StudyPage {
   }
 
   async join() {
-    const ranker = rankerIn({
-      ingest: this.ingest,
-      study: this.study,
-      arm: this.arm.name,
-      storage: this.storage,
-      environment: browserEnvironment(),
-      onAnswer: (posted, answered) => this.onAnswer(posted, answered),
-    });
-    return ranker.ready;
+    return rankerIn(this.visiting).ready;
   }
 
   /** @param {Crowd} crowd */
@@ -111,8 +101,7 @@ export class ListsPage extends StudyPage {
     const list = this.#ranker.rank(items.map(({ row }) => row), query, SHOWN);
     const shown = list.items.map((row) => /** @type {Item} */ (byRow.get(row)));
     const { role, held } = this.#ranker.participant.membership;
-    const weights = role.arm?.applies ? held.weights : startWeights(role.spec);
-    const scores = this.#scores(shown, query, weights);
+    const scores = itemScores(role, held, query, shown.map(({ row }) => row));
     this.#list = list;
     const words = rowInWords(query);
     byId("asked").textContent = words === "" ? "" : `The query: ${words}.`;
@@ -145,21 +134,13 @@ export class ListsPage extends StudyPage {
    * @param {readonly Item[]} items
    * @param {Record<string, unknown>} query
    * @param {readonly number[]} weights
-   */
-  #scores(items, query, weights) {
-    const layout = layoutFor(this.#role.spec);
-    return valuesOf(layout, query, items.map(({ row }) => row)).map((values) => scoreOf(layout, weights, values));
-  }
-
-  /**
-   * @param {readonly Item[]} items
-   * @param {Record<string, unknown>} query
-   * @param {readonly number[]} weights
    * @returns {Ordered}
    */
   #ranked(items, query, weights) {
-    const scores = this.#scores(items, query, weights);
-    const order = items.map((_, i) => i).sort((a, b) => scores[b] - scores[a] || a - b);
+    const layout = layoutFor(this.#role.spec);
+    const values = valuesOf(layout, query, items.map(({ row }) => row));
+    const scores = values.map((each) => scoreOf(layout, weights, each));
+    const order = orderOf(scores);
     return { pages: order.map((i) => items[i]), scores: order.map((i) => scores[i]) };
   }
 }

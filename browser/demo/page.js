@@ -9,7 +9,6 @@
  * @import { Choice } from "./view/steps.js"
  */
 
-import { browserEnvironment } from "../fedping.js";
 import { madeHistory, matching } from "./history.js";
 import { MOST_SHOWN, letChoose } from "./people.js";
 import { WORDS } from "./sites.js";
@@ -44,14 +43,7 @@ export class DemoPage extends StudyPage {
   }
 
   async join() {
-    const client = visitorIn({
-      ingest: this.ingest,
-      study: this.study,
-      arm: this.arm.name,
-      storage: this.storage,
-      environment: browserEnvironment(),
-      onAnswer: (posted, answered) => this.onAnswer(posted, answered),
-    });
+    const client = visitorIn(this.visiting);
     await client.start();
     return client;
   }

@@ -19,7 +19,7 @@ import { Ranker } from "../ranker.js";
 import { madeItems, madeQuery, someOf } from "./items.js";
 import { crowd, NOTHING } from "./people.js";
 import { seedOf, seeded } from "./random.js";
-import { MORE } from "./visitor.js";
+import { ID_BYTES, MORE, beginningWith } from "./visitor.js";
 
 export const SHOWN = 8;
 
@@ -66,7 +66,7 @@ function worth(study, position) {
  */
 async function shop({ ingest, study, seed, spec, features, items, environment }) {
   const draw = seeded(seedOf(`person/${seed}`));
-  const own = { ...environment, randomBytes: identity(draw, environment) };
+  const own = { ...environment, ...beginningWith(draw.bytes(ID_BYTES), environment) }; // documents have new ids each time
   const ranker = new Ranker({ ingest, study, storage: memoryStorage(), environment: own, parts: MORE });
   try {
     await ranker.ready;
@@ -86,20 +86,4 @@ async function shop({ ingest, study, seed, spec, features, items, environment })
   } finally {
     ranker.stop();
   }
-}
-
-/**
- * Random bytes of which the client's id, the first, follows from the seed; documents have ids of their own each time.
- *
- * @param {import("./random.js").Draw} draw
- * @param {Environment} environment
- * @returns {(count: number) => Uint8Array}
- */
-function identity(draw, environment) {
-  let first = true;
-  return (count) => {
-    const isId = first && count === 16;
-    first = first && !isId;
-    return isId ? draw.bytes(count) : environment.randomBytes(count);
-  };
 }

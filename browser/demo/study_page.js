@@ -23,7 +23,7 @@
  * @property {(text: string) => void} notice
  */
 
-import { memoryStorage, webStorage } from "../fedping.js";
+import { browserEnvironment, memoryStorage, webStorage } from "../fedping.js";
 import { untilNextRound } from "./explaining.js";
 import { Away, Refused, askState, askVersion } from "./server.js";
 import { byId, el } from "./view/dom.js";
@@ -100,6 +100,18 @@ export class StudyPage {
     byId("others").addEventListener("click", () => void this.#letOthersChoose());
     setInterval(() => this.#drawNext(), 1000);
     await this.#keepUp();
+  }
+
+  /** What a client of the visitor is made of. */
+  get visiting() {
+    return {
+      ingest: this.ingest,
+      study: this.study,
+      arm: this.arm.name,
+      storage: this.storage,
+      environment: browserEnvironment(),
+      onAnswer: (/** @type {Posted} */ posted, /** @type {Answered} */ answered) => this.onAnswer(posted, answered),
+    };
   }
 
   /** A link to this page with another seed. @param {string} text */

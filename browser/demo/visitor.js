@@ -24,7 +24,7 @@ import { enrol } from "../study/enrolment.js";
 /** What rankers of this page can do besides: small updates, personal models and private lines. */
 export const MORE = Object.freeze({ links, personal, privacy });
 
-const ID_BYTES = 16;
+export const ID_BYTES = 16;
 const MOST_TRIES = 100_000;
 
 /**
@@ -91,7 +91,7 @@ export function bytesInArm(study, arm, environment) {
  * @param {Uint8Array} id
  * @param {Environment} environment
  */
-function beginningWith(id, environment) {
+export function beginningWith(id, environment) {
   let first = true;
   return {
     /** @param {number} count */
