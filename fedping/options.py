@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,30 @@ landing_option = click.option(
     show_envvar=True,
     help="Folder where pings land in Parquet; or its place in an object store, as of --store.",
 )
+
+
+class WithSubcommands(click.Command):
+    """A command with arguments of its own, and others behind its name, which are imported where they are used.
+
+    Args:
+        subcommands: where each of them is, by its word: the module of :mod:`fedping.commands`, and its name there.
+        settings: those of :class:`click.Command`.
+    """
+
+    def __init__(self, *, subcommands: Mapping[str, tuple[str, str]], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._subcommands = subcommands
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Return the context of one of them."""
+        if not args or args[0] not in self._subcommands:
+            return super().make_context(info_name, args, parent, **extra)
+        module, name = self._subcommands[args[0]]
+        command: click.Command = getattr(import_module(f"fedping.commands.{module}"), name)
+        return command.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+
 
 journal_option = click.option(
     "--journal",

@@ -8,27 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from fedping.options import LocalPath, json_option
+from fedping.options import LocalPath, WithSubcommands, json_option
 
 if TYPE_CHECKING:
     from fedping.experiments.privacy.auditing import Audit
 
 
-class _Audit(click.Command):
-    """`fedping audit`, and `fedping audit join`, which attacks a table and no client."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """Return the context of the one or the other."""
-        if args[:1] != ["join"]:
-            return super().make_context(info_name, args, parent, **extra)
-        from fedping.commands.audit_join import join
-
-        return join.make_context(f"{info_name} join", args[1:], parent, **extra)
-
-
-@click.command(cls=_Audit)
+@click.command(cls=WithSubcommands, subcommands={"join": ("audit_join", "join")})
 @click.argument("study_file", type=LocalPath(dir_okay=False))
 @click.option("--line", "only", help="The line to attack.  [default: all lines of the study]")
 @click.option(

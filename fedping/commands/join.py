@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from fedping.options import LocalPath, json_option, seconds_in
+from fedping.options import LocalPath, WithSubcommands, json_option, seconds_in
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.terminal import status
@@ -180,23 +180,9 @@ class TimedRunner:
             request.close()  # where a signal came before it began
 
 
-class _Join(click.Command):
-    """`fedping join`, and `fedping join ledger` and `status`, which need no server."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """Return the context of one of them."""
-        if args[:1] == ["ledger"]:
-            from fedping.commands.join_ledger import ledger as command
-        elif args[:1] == ["status"]:
-            from fedping.commands.join_status import status as command
-        else:
-            return super().make_context(info_name, args, parent, **extra)
-        return command.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
-
-
-@click.command(cls=_Join)
+@click.command(
+    cls=WithSubcommands, subcommands={"ledger": ("join_ledger", "ledger"), "status": ("join_status", "status")}
+)
 @click.argument("url")
 @click.argument("study")
 @click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ def status(state: Path, last: int, as_json: bool) -> int:
     return 0
 
 
-def _answers(folder: StateFolder) -> Any:
+def _answers(folder: StateFolder) -> Iterator[Sent]:
     """Yield the newest line about each ping, the newest ping first."""
     seen = set()
     for sent in folder.log():
