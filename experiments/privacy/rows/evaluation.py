@@ -7,7 +7,7 @@ by one: some 2 f + 40 versions a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,21 +53,21 @@ class Evaluation:
         """Return the row that is the farthest along a direction; None if none can be told apart."""
         slope, ground = self._line(victim, direction)
 
-        def distance(way: FloatArray, threshold: float, own_ground: float) -> float:
+        def distance(threshold: float) -> float:
             """Return the sum, over the rows beyond a plane, of how far."""
-            return self._loss(victim, way, threshold) - (slope * threshold + own_ground)
+            return self._loss(victim, direction, threshold) - (slope * threshold + ground)
 
         low, high = -FAR, FAR  # many rows beyond, and none
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            over = distance(direction, middle, ground)
+            over = distance(middle)
             if over < 1e-7:
                 high = middle
                 continue
-            nearer = distance(direction, middle - TURN, ground)
+            nearer = distance(middle - TURN)
             rows = (nearer - over) / TURN
             if rows < 1.5:
-                return self._columns(victim, direction, middle, distance, slope)
+                return self._columns(victim, direction, middle, slope, over)
             low = middle
         return None
 
@@ -76,17 +76,17 @@ class Evaluation:
         victim: Victim,
         direction: FloatArray,
         threshold: float,
-        distance: Callable[[FloatArray, float, float], float],
         slope: float,
+        over: float,
     ) -> FloatArray:
-        """Return the row that is alone beyond a plane: how its distance changes as the plane turns."""
-        over = distance(direction, threshold, self._line(victim, direction)[1])
+        """Return the row that is alone, ``over`` beyond a plane: how that changes as the plane turns."""
         row = np.empty(len(direction))
         for column in range(len(direction)):
             turned = direction.copy()
             turned[column] += TURN
             ground = self._loss(victim, turned, FAR) - slope * FAR
-            row[column] = (distance(turned, threshold, ground) - over) / TURN
+            beyond = self._loss(victim, turned, threshold) - (slope * threshold + ground)
+            row[column] = (beyond - over) / TURN
         return row
 
     def _line(self, victim: Victim, direction: FloatArray) -> tuple[float, float]:
