@@ -38,6 +38,9 @@ LOSS = 0.25
 TABLE_MODELS = ("linear-regression", "logistic-regression", "network", "k-means")
 """The models whose examples are rows of a table: those that an institution trains."""
 
+GRADIENT_MODELS = frozenset(TABLE_MODELS) - {"k-means"}
+"""Models of tables that learn by gradients, whose noise is the same on each number."""
+
 _HALVINGS = 200
 _UP = 1 + 1e-12
 """Exceeds the rounding error of ln δ."""
@@ -52,8 +55,8 @@ def why_unprotected(training: Training) -> str | None:
     return None
 
 
-def steps_on_rows(training: OneGradient | LocalSteps) -> int:
-    """Return how many steps a protected training takes, each on all rows: an epoch is one step."""
+def steps_on_rows(training: Training) -> int:
+    """Return how many steps a training takes where rows are protected, each on all rows: an epoch is one step."""
     return (training.steps or training.epochs or 1) if isinstance(training, LocalSteps) else 1
 
 

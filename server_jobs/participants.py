@@ -24,7 +24,7 @@ from fedping.protocol.landed_file import LandedFile, check_columns
 from fedping.protocol.landing import Landing
 from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.ping import MODEL_UPDATE
-from fedping.protocol.row_privacy import TABLE_MODELS, VERSIONS, noise_of_mean, steps_on_rows, why_unprotected
+from fedping.protocol.row_privacy import GRADIENT_MODELS, VERSIONS, noise_of_mean, steps_on_rows, why_unprotected
 from fedping.protocol.study import Study
 from fedping.protocol.training import LocalSteps, OneGradient
 
@@ -38,9 +38,6 @@ ID_DIGITS = 8
 """Digits shown of a client's id, enough to distinguish a hundred clients."""
 
 CONFUSION = "confusion"
-
-GRADIENT_MODELS = frozenset(TABLE_MODELS) - {"k-means"}
-"""Models of tables that learn by gradients, whose noise is the same on each number."""
 
 WITHOUT_CLASSES = frozenset({"linear-regression", "k-means"})
 """Models that predict no class; confusion counts in their pings are ignored."""

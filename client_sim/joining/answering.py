@@ -17,7 +17,7 @@ from fedping.client_sim.learning.updates import cohort_updates
 from fedping.protocol.discrete_gaussian import Bits
 from fedping.protocol.draws import Keys
 from fedping.protocol.row_privacy import steps_on_rows
-from fedping.protocol.training import LocalSteps, OneGradient, Training
+from fedping.protocol.training import LocalSteps, Training
 
 
 class Answer(NamedTuple):
@@ -51,7 +51,7 @@ def answer(
     if noise is None:
         done = cohort_updates(model, training, weights, batch, key)
     else:
-        steps = steps_on_rows(training) if isinstance(training, OneGradient | LocalSteps) else 1
+        steps = steps_on_rows(training)
         protected = ProtectedRows(unguarded(model), noise.multiplier, steps=isinstance(training, LocalSteps))
         protected.begin(noise.bits, steps)
         done = cohort_updates(protected, full_batch(training), weights, batch, key)

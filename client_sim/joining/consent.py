@@ -95,8 +95,7 @@ def sums_of(member: Membership) -> int:
     training, arm = member.line.training, member.arm
     if not arm.submits:
         return 1
-    steps = steps_on_rows(training) if isinstance(training, OneGradient | LocalSteps) else 1
-    return steps + (0 if arm.applies else 1)
+    return steps_on_rows(training) + (0 if arm.applies else 1)
 
 
 def full_batch(training: Training) -> Training:

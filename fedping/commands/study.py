@@ -416,22 +416,21 @@ def _rows(the_study: Study, line: Line) -> Iterator[str]:
     from fedping.protocol.ping import MODEL_UPDATE
     from fedping.protocol.row_privacy import (
         EPSILON,
+        GRADIENT_MODELS,
         TABLE_MODELS,
         VERSIONS,
         noise_of_gradient,
         steps_on_rows,
         why_unprotected,
     )
-    from fedping.protocol.training import LocalSteps, OneGradient
 
     if the_study.pings != MODEL_UPDATE.name or line.spec.model not in TABLE_MODELS or line.privacy is not None:
         return
     if (why := why_unprotected(line.training)) is not None:
         yield f"institutions with tables have to accept that rows can be worked out: {why}"
         return
-    assert isinstance(line.training, OneGradient | LocalSteps)
     yield f"institutions with tables protect each row, by epsilon {EPSILON:g} over all versions if they choose no other"
-    if line.spec.model != "k-means":
+    if line.spec.model in GRADIENT_MODELS:
         steps = steps_on_rows(line.training)
         noise = [noise_of_gradient(rows, VERSIONS, steps) for rows in (300, 3000)]
         of = "each of its steps" if steps > 1 else "its gradient, shortened to norm 1 a row"

@@ -12,6 +12,7 @@ from fedping.client_sim.joining.answering import Noise, answer
 from fedping.client_sim.joining.consent import full_batch
 from fedping.client_sim.joining.protected import LARGEST_ERROR, LOSS, ProtectedRows, Uncharged, _counts
 from fedping.client_sim.learning.batch import Examples
+from fedping.client_sim.learning.models import k_means, linear_regression, logistic_regression, network
 from fedping.client_sim.learning.models.k_means import KMeans
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
 from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
@@ -195,6 +196,11 @@ def test_evaluation_gives_a_loss_and_counts_near_the_true_ones() -> None:
 )
 def test_noisy_counts_become_counts_of_that_many_rows(noisy: list[float], rows: int, counts: tuple[int, ...]) -> None:
     assert _counts(np.array(noisy), rows) == counts
+
+
+def test_the_models_of_tables_have_the_names_that_studies_give_them() -> None:
+    kinds = (linear_regression, logistic_regression, network, k_means)
+    assert tuple(kind.NAME for kind in kinds) == row_privacy.TABLE_MODELS
 
 
 def test_a_sum_that_was_not_charged_is_not_made() -> None:

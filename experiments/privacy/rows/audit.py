@@ -28,9 +28,9 @@ from fedping.experiments.privacy.rows.evaluation import Evaluation
 from fedping.experiments.privacy.rows.half_spaces import HalfSpaces
 from fedping.experiments.privacy.rows.victim import Attack, Target, Victim
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.row_privacy import mu_of, noise_multiplier, steps_on_rows
+from fedping.protocol.row_privacy import mu_of, noise_multiplier, steps_on_rows, why_unprotected
 from fedping.protocol.study import Line, Study, public_study
-from fedping.protocol.training import LocalSteps, OneGradient, Training
+from fedping.protocol.training import OneGradient, Training
 
 ATTACKS: tuple[Attack, ...] = (
     HalfSpaces(),
@@ -107,7 +107,6 @@ class Plan:
 
     def multiplier(self, training: Training, versions: int) -> float:
         """Return the noise multiplier of each sum over the rows, if so many versions are answered."""
-        assert isinstance(training, OneGradient | LocalSteps)
         return noise_multiplier(mu_of(self.epsilon, self.delta), versions * steps_on_rows(training))
 
 
@@ -156,7 +155,7 @@ def target_of(
             f"line '{line.name}' of study '{study.name}' is private by itself; attack it with 'fedping audit', and "
             "remove 'join'"
         )
-    if not isinstance(line.training, OneGradient | LocalSteps) or line.training.personal is not None:
+    if why_unprotected(line.training) is not None:
         raise InvalidSettings(
             f"the training of line '{line.name}' of study '{study.name}' keeps something with its clients, or is an "
             "extension, which 'fedping join' does not protect; choose a line of gradients or local steps"
