@@ -14,7 +14,7 @@ Learning with Secure Aggregation", 2021, for noise in shares.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +117,22 @@ def noise_of_gradient(rows: int, versions: int, steps: int = 1) -> float:
     """
     z = noise_multiplier(mu_of(EPSILON, usual_delta(rows)), versions * steps)
     return z * math.hypot(1.0, LOSS) / rows
+
+
+def noise_of_mean(rows: Sequence[int], votes: Sequence[float], versions: int, steps: int = 1) -> float:
+    """Return the standard deviation of the noise on each number of a weighted mean of institutions' mean gradients.
+
+    By votes of one a row, the mean is a sum over all rows with the noise of one sum an institution; by equal votes,
+    the smallest table has most of the noise.
+
+    Args:
+        rows: n of each institution.
+        votes: weight of each in the mean.
+        versions: how many versions each budget is spread over.
+        steps: how many gradients a version takes.
+    """
+    each = (vote * noise_of_gradient(n, versions, steps) for n, vote in zip(rows, votes, strict=True))
+    return math.hypot(*each) / math.fsum(votes)
 
 
 def mu_of_replacing(mu: float) -> float:

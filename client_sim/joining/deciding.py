@@ -78,6 +78,7 @@ class Deciding:
             none are held out.
         persons: person of each row; None if rows are protected, or nothing is.
         a_day: maximum number of pings in 24 hours; None without a limit.
+        begins: whether rows are protected that were not in the runs before, if there were any.
     """
 
     consent: Consent
@@ -88,6 +89,7 @@ class Deciding:
     division: str = ""
     persons: NDArray[np.intp] | None = None
     a_day: int | None = None
+    begins: bool = False
 
     @property
     def _book(self) -> Book | None:
@@ -125,7 +127,8 @@ class Deciding:
             return Decided(consent, a_day=self.a_day)
         own = rows.key if rows.key is not None else self.persons
         persons = None if self.persons is None or own is None else np.unique(own, return_inverse=True)[1]
-        return Decided(consent, Protection(self.ledger, consent, self.table, role, self.division, persons), self.a_day)
+        protection = Protection(self.ledger, consent, self.table, role, self.division, persons)
+        return Decided(consent, protection, self.a_day, discards=self.begins)
 
 
 def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen) -> Deciding:
@@ -215,7 +218,7 @@ def _protected(
     progress = folder.progress
     since = max(progress.version, progress.moved) if kept is None else kept.since
     now = msgspec.structs.replace(planned, begun=progress.contributed, since=since)
-    return Deciding(now, member, about, ledger, table, division, persons, chosen.a_day)
+    return Deciding(now, member, about, ledger, table, division, persons, chosen.a_day, begins=kept is None)
 
 
 def _division(folder: StateFolder, rows: Table, contents: Sequence[bytes], chosen: Chosen) -> str:

@@ -255,8 +255,11 @@ class StateFolder:
         return bool(progress.sent) or progress.moved >= 0 or self.waiting is not None
 
     def posted_since(self, time: str) -> int:
-        """Return how many pings were posted since a time, ISO 8601 in UTC, whatever the answers."""
-        return len({sent.document_id for sent in takewhile(lambda sent: sent.time >= time, self.log())})
+        """Return how many pings were posted since a time, ISO 8601 in UTC, whatever the answers.
+
+        Pings of other weights under the same version have one document id, and count each.
+        """
+        return len({sent.sha256 for sent in takewhile(lambda sent: sent.time >= time, self.log())})
 
     def log(self) -> Iterator[Sent]:
         """Yield the lines of the log, the newest first."""

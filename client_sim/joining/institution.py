@@ -123,6 +123,7 @@ class Institution:
     ) -> None:
         study, line = member.study, member.line
         self.consent, self.protection, self._a_day = decided.consent, decided.protection, decided.a_day
+        self._discards = decided.discards
         protection = self.protection
         training = line.training if protection is None else full_batch(line.training)
         check_work(training, len(table.rows), member.model, line.spec.m)
@@ -169,6 +170,22 @@ class Institution:
         self._round = LearningRound(members, {line.name: self._model}, lambda spec, model: table)
 
     @property
+    def waiting(self) -> Waiting | None:
+        """The ping that waits to be posted; not one from before the rows were protected."""
+        return None if self._discards else self.folder.waiting
+
+    @property
+    def unprotected(self) -> Waiting | None:
+        """The ping that waits from before the rows were protected, and is not sent."""
+        return self.folder.waiting if self._discards else None
+
+    def discard(self) -> None:
+        """Remove a ping from before the rows were protected."""
+        if self._discards:
+            self.folder.drop()
+            self._discards = False
+
+    @property
     def version(self) -> int:
         """The version that it holds; -1 for none."""
         return int(self._roster.version[0])
@@ -188,7 +205,7 @@ class Institution:
         return Client(
             version=self.version,
             progress=self.folder.progress,
-            has_ping=self.folder.waiting is not None,
+            has_ping=self.waiting is not None,
             has_fetched=self._has_fetched,
             trains_once=self.trains_once,
             is_selected=self._is_selected,
@@ -374,12 +391,17 @@ class Institution:
     async def post(self, ping: Waiting) -> Settled | SetAside:
         """Post a written ping until it is settled, or set aside for now.
 
-        It is logged before the first attempt: a server may have read it that never answers.
+        It is logged before the first attempt: a server may have read it that never answers. A private line's ping has a
+        connection of its own, or one could link it to the fetch before it, and to the next ping under another id.
         """
+        if self._private is not None:
+            await self._transport.close()
         if self._outgoing is None:
             self.folder.begin(_log_line(ping, UNANSWERED))
             self._outgoing = OutgoingPing(ping.document_id, bytes(ping.body))
         state = await self._outbox.post(self._outgoing)
+        if self._private is not None:
+            await self._transport.close()
         if isinstance(state, Settled):
             self._outgoing = None
         return state

@@ -110,11 +110,13 @@ class Decided:
         consent: what a person consented to; None if nobody was asked.
         protection: what protects the rows; None to send updates as they are.
         a_day: maximum number of pings in 24 hours; None without a limit.
+        discards: whether a ping that waits is from before the rows were protected, and so is not sent.
     """
 
     consent: Consent | None = None
     protection: Protection | None = None
     a_day: int | None = None
+    discards: bool = False
 
 
 def unguarded(model: Model[Any]) -> Model[Any]:

@@ -43,6 +43,9 @@ MOST_STEPS = 10_000_000
 MOST_WORK = 1e14
 """Maximum work of a round: the rows of all steps, times the number of weights."""
 
+LEAST_RATE, LARGEST_RATE = 1e-12, 1e3
+"""Minimum and maximum rate of local steps; beyond them, updates have lost their digits or are not finite."""
+
 MOST_NUMBERS = 2**29
 """Maximum number of values that a model computes from all rows at once: 4 GiB."""
 
@@ -232,7 +235,7 @@ def _ends_with_one_row(training: LocalSteps, rows: int) -> bool:
 
 
 def check_work(training: Training, rows: int, model: Model[Any], weights: int) -> None:
-    """Raise :class:`InvalidSettings` if a training of so many rows exceeds the limits of time or memory."""
+    """Raise :class:`InvalidSettings` if a training of so many rows exceeds the limits of rate, time or memory."""
     numbers = rows * numbers_a_row(model)
     if numbers > MOST_NUMBERS:
         raise InvalidSettings(
@@ -241,6 +244,11 @@ def check_work(training: Training, rows: int, model: Model[Any], weights: int) -
         )
     if not isinstance(training, LocalSteps):
         return
+    if not LEAST_RATE <= training.rate <= LARGEST_RATE:
+        raise InvalidSettings(
+            f"the study trains at the rate {training.rate:g}, and 'fedping join' takes rates from {LEAST_RATE:g} to "
+            f"{LARGEST_RATE:g}; ask its operator for another one"
+        )
     an_epoch = math.ceil(rows / training.batch) if training.batch else 1
     steps = training.steps or (training.epochs or 1) * an_epoch
     if steps > MOST_STEPS:

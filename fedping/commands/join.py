@@ -50,11 +50,16 @@ _TICKET = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """The time between two fetches, and the end: a number of rounds, or seconds."""
+    """The time between two fetches, and the end: a number of rounds, or seconds.
+
+    Attributes:
+        training: maximum seconds of a training.
+    """
 
     rounds: int | None
     seconds: float | None
     every: float
+    training: float
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -64,20 +69,21 @@ class Pace:
 
     @contextmanager
     def limited(self) -> Iterator[None]:
-        """Have the block raise :class:`_TimeOver` when no time is left, also in the middle of a training.
+        """Have a training raise :class:`_TimeOver` when no time is left, or :class:`_TooSlow` if it takes too long.
 
         A timer does that in the main thread, which alone can be interrupted.
         """
-        if self.seconds is None or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
             yield
             return
+        left = self.time_left
 
         def time_over(number: int, _: object) -> None:
-            raise _TimeOver
+            raise _TimeOver if left <= self.training else _TooSlow
 
         before = signal.signal(signal.SIGALRM, time_over)
         try:
-            signal.setitimer(signal.ITIMER_REAL, max(self.time_left, LEAST_EVERY))
+            signal.setitimer(signal.ITIMER_REAL, max(min(left, self.training), LEAST_EVERY))
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -86,6 +92,10 @@ class Pace:
 
 class _TimeOver(BaseException):
     """The time of --for is over; no ``except Exception`` of a training stops it."""
+
+
+class _TooSlow(BaseException):
+    """A training takes longer than --training-time; no ``except Exception`` of a training stops it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +110,7 @@ class Options:
     rounds: int | None
     duration: str | None
     every: str
+    training_time: str
     yes: bool
     show: bool
     agree: bool
@@ -139,6 +150,7 @@ class Options:
             rounds=self.rounds,
             seconds=None if self.duration is None else seconds_in("--for", self.duration),
             every=seconds_in("--every", self.every, LEAST_EVERY),
+            training=seconds_in("--training-time", self.training_time, LEAST_EVERY),
         )
 
 
@@ -215,6 +227,9 @@ class _Join(click.Command):
 @click.option("--rounds", type=click.IntRange(1), help="End after this many versions.  [default: until stopped]")
 @click.option("--for", "duration", help="End after this time: 45s, 10m, 6h.  [default: until stopped]")
 @click.option("--every", default="60s", show_default=True, help="Time between two checks for a new version.")
+@click.option(
+    "--training-time", default="1h", show_default=True, help="Give up a training that takes longer than this."
+)
 @click.option("--yes", is_flag=True, help="Send without asking.")
 @click.option("--show", is_flag=True, help="Print what would be sent as JSON, and send nothing.")
 @click.option("--agree", is_flag=True, help="Accept the study's changed terms.")
@@ -356,6 +371,16 @@ def _warn_of_one_class(rows: Table) -> None:
         )
 
 
+def _warn_of_unprotected(institution: Institution) -> None:
+    """Warn of a ping that was made before the rows were protected."""
+    if (ping := institution.unprotected) is not None:
+        log.tell(
+            f"warning: the ping of version {ping.version} in {institution.folder.path} was made without protection, "
+            "and is not sent; if it was posted before, the server may have read it",
+            "warning",
+        )
+
+
 def _tell_promises(institution: Institution) -> None:
     """Log what is sent to a private line, and what its guarantee covers."""
     from fedping.client_sim.joining.terms import promises
@@ -429,7 +454,11 @@ def _institutions(
     )
 
     def begun(decided: Deciding, *institutions: Institution) -> tuple[tuple[Institution, ...], Deciding]:
+        for institution in institutions:
+            _warn_of_unprotected(institution)
         if not options.show:
+            for institution in institutions:  # first, or one that is killed here would send it
+                institution.discard()
             decided.keep(folder)
         return institutions, decided
 
@@ -510,7 +539,7 @@ def _introduction(institution: Institution, data: Path) -> str:
 
 def _show(timed: TimedRunner, institution: Institution) -> None:
     """Print the ping that waits to be posted, or that would be posted now."""
-    ping = institution.folder.waiting
+    ping = institution.waiting
     if ping is None:
         problem = timed.run(institution.fetch())
         if institution.version < 0:
@@ -552,8 +581,14 @@ def _contributed_all(institution: Institution) -> str:
 
 
 def _train(institution: Institution, pace: Pace, *, charge: bool = True) -> Waiting:
-    with status(f"training on version {institution.version}"), pace.limited():
-        return institution.train(charge=charge)
+    try:
+        with status(f"training on version {institution.version}"), pace.limited():
+            return institution.train(charge=charge)
+    except _TooSlow:
+        raise FedpingError(
+            f"the training on version {institution.version} took longer than {pace.training:g} s, and nothing of it "
+            "was sent; give a longer --training-time, join with fewer rows, or ask the operator for a smaller training"
+        ) from None
 
 
 def _summary(ping: Waiting) -> str:
@@ -688,7 +723,7 @@ class Session:
         while True:
             match institution.next_action():
                 case Action.POST:
-                    return institution.folder.waiting, None
+                    return institution.waiting, None
                 case Action.FETCH:
                     problem = self._timed.run(institution.fetch())
                 case Action.TRAIN:
@@ -788,7 +823,7 @@ class Session:
     def _end_in_time(self) -> NoReturn:
         from fedping.server_jobs.shutdown import TimedOut
 
-        if any(institution.folder.waiting is not None for institution in self._institutions):
+        if any(institution.waiting is not None for institution in self._institutions):
             raise TimedOut("time is over, and the ping was not accepted; run the same command to send it")
         if self._pace.rounds is not None:
             raise TimedOut(

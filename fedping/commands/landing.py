@@ -348,21 +348,24 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
 
     The client heard last comes first. Ids are shortened, rows are those that a client reports, up to the study's limit,
     and a line of more than 100 clients is counted and not listed. Clients of private studies can't be listed.
+
+    Last is the noise of their mean update if they protect their rows as 'fedping join' does; pings don't say that.
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
     from fedping.protocol.notation import time_at
+    from fedping.protocol.row_privacy import EPSILON, VERSIONS
     from fedping.server_jobs.health.findings import format_count
-    from fedping.server_jobs.participants import list_participants
+    from fedping.server_jobs.participants import list_participants, noise_if_protected
 
     store, pings = open_store(store_path), open_landing(landing)
     for line in lines_of(store, study, lines):
         participants = list_participants(pings, store.study(study), line)
+        noise = noise_if_protected(participants.listed, store.study(study), line)
         if as_json:
-            click.echo(
-                msgspec.json.encode({"study": study, "line": line, **msgspec.to_builtins(participants)}).decode()
-            )
+            found = {**msgspec.to_builtins(participants), "noise_if_protected": noise}
+            click.echo(msgspec.json.encode({"study": study, "line": line, **found}).decode())
             continue
         count = format_count(participants.clients, "client") + (" has" if participants.clients == 1 else " have")
         at_least = "" if participants.complete else "at least "
@@ -372,6 +375,11 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
             click.echo(
                 f"  {one.client}  {one.arm:<16} heard {heard} UTC   version {one.version:>5}   "
                 f"{one.examples:>10,} rows   {one.pings:>6,} pings"
+            )
+        if noise is not None:
+            click.echo(
+                f"  noise on each number of their mean update: {noise:.2g}, if each is an institution that protects "
+                f"its rows by epsilon {EPSILON:g} over {VERSIONS} versions"
             )
 
 

@@ -635,11 +635,11 @@ def test_what_a_server_answers_does_nothing_to_the_terminal(server: FaultyServer
 
 
 def test_an_update_that_no_ping_can_say_is_not_sent(join: Typed) -> None:
-    """By one step a weight moves further than 1e30, where columns have no scale; by many it is no number any more."""
+    """Each step makes the weights a thousand times as large; by many they are no numbers any more."""
     penalised = model_spec("logistic-regression", {"features": 30, "l2": 1.0}, name=STUDY)
     join.rows = [*join.rows[:2], "--label", LABEL]
-    for steps, says in ((1, "is no number within ±1e30"), (50, "has diverged")):
-        with faulty_server(tumours(training=LocalSteps(steps=steps, rate=1e30), spec=penalised)) as server:
+    for steps, says in ((15, "is no number within ±1e30"), (200, "has diverged")):
+        with faulty_server(tumours(training=LocalSteps(steps=steps, rate=1e3), spec=penalised)) as server:
             assert says in join.once(server.url, "--agree", code=1)[1]
             assert server.attempts == []
 
@@ -803,6 +803,8 @@ def test_what_an_institution_cannot_do_is_refused(join: Typed, study: Study, say
     [
         ({"hidden": 500}, LocalSteps(epochs=100_000, rate=0.1), 10**6, "16,502 weights on 1,000,000 rows, which would"),
         ({"hidden": 500}, LocalSteps(epochs=5, batch=16, rate=0.1), 10**6, None),
+        ({"hidden": 5}, LocalSteps(epochs=1, rate=1e4), 100, "at the rate 10000, and 'fedping join' takes rates from"),
+        ({"hidden": 5}, LocalSteps(epochs=1, rate=1e-13), 100, "takes rates from 1e-12 to 1000"),
         ({"hidden": 500}, OneGradient(), 2 * 10**6, "works out 1,004,000,000 numbers of 2,000,000 rows at once"),
     ],
 )
@@ -824,6 +826,7 @@ def test_mistakes_are_sentences(server: FaultyServer, join: Typed, tmp_path: Pat
     for options, code, says in (
         (["--every", "0s"], 2, "--every 0s is not a time; give seconds, minutes or hours"),
         (["--for", "soon"], 2, "--for soon is not a time"),
+        (["--training-time", "0s"], 2, "--training-time 0s is not a time"),
         (["--show", "--yes"], 2, "--show or --yes"),
         (["--columns", "nowhere.toml"], 2, "cannot read the file of columns"),
         (["--ticket", "nowhere"], 2, "cannot read the ticket"),

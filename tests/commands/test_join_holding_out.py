@@ -144,8 +144,11 @@ def test_rounds_know_how_versions_do_on_rows_that_were_held_out(
     }
     assert {one["examples"] for one in roll["listed"]} == {40}  # the limit
     assert all(len(one["client"]) == 8 for one in roll["listed"])
+    assert 0 < roll["noise_if_protected"] < 1
     assert main(["landing", "clients", STUDY, *places]) == 0
-    assert "tumours/main: 6 clients have sent pings that count" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "tumours/main: 6 clients have sent pings that count" in listed
+    assert f"noise on each number of their mean update: {roll['noise_if_protected']:.2g}, if each" in listed
 
 
 @pytest.mark.parametrize(

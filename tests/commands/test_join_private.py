@@ -90,6 +90,15 @@ def test_a_ping_is_a_vector_and_nothing_else_under_another_id_each_version(typed
             assert told in said
 
 
+def test_no_ping_shares_a_connection_with_another_or_with_a_fetch(typed: Typed) -> None:
+    with faulty_server(private()) as server:
+        server.plan = lambda name, attempt: publishing(server, len(server.attempts))
+        typed(server.url, "--yes", "--rounds", "3")
+        ports = [attempt.port for attempt in server.attempts]
+        assert len(set(ports)) == 3
+        assert not {*ports} & {*server.fetching_ports}
+
+
 def publishing(server: FaultyServer, version: int) -> Any:
     server.publish(version)
     return LANDED

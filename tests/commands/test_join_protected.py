@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from fedping.client_sim.joining.columns import read_columns
 from fedping.client_sim.joining.examples import Wanted, read_examples
 from fedping.client_sim.joining.ledger import ledger_of
+from fedping.client_sim.joining.protected import ProtectedRows
 from fedping.client_sim.learning.registry import model_spec
 from fedping.main import main
 from fedping.protocol.model import ModelDocument
@@ -178,6 +180,32 @@ def test_no_more_pings_are_posted_a_day_than_it_allows_also_refused_ones(
     server.plan = lambda name, attempt: LANDED
     join.once(server.url, *options, "--a-day", "2")
     assert len(server.attempts) == 3
+
+
+def test_pings_of_other_weights_under_one_version_count_one_by_one_a_day(server: FaultyServer, join: Typed) -> None:
+    server.plan = lambda name, attempt: refusal(400, "loss: too large")
+    for number in range(4):  # a service begins again
+        serve(server, 0, np.full(31, 0.1 * number))
+        join(server.url, "--yes", OPEN, "--a-day", "2", "--for", "1s", code=1 if number < 2 else 75)
+    assert len(server.attempts) == 2
+    assert len({attempt.body for attempt in server.attempts}) == 2
+    lines = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
+    assert [line["outcome"] for line in lines] == ["unanswered", "rejected"] * 2
+    assert len({line["weights"] for line in lines}) == 2
+
+
+def test_a_training_that_takes_too_long_is_given_up_and_sends_nothing(
+    server: FaultyServer, join: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as slow:
+        slow.setattr(ProtectedRows, "_sum", lambda self, *given: time.sleep(30))
+        said = join.once(server.url, "--training-time", "0.2s", code=1)[1]
+    assert "the training on version 0 took longer than 0.2 s, and nothing of it was sent" in said
+    assert not server.attempts
+    assert join.entries == ["opened", "table", "release"]
+    join.once(server.url)  # which is paid for already
+    assert join.entries == ["opened", "table", "release"]
+    assert len(server.attempts) == 1
 
 
 def test_an_ended_budget_ends_in_order_and_says_what_that_means(server: FaultyServer, join: Typed) -> None:

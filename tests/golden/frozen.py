@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 COMMIT = "3d425e4fa48c55000404126043ba7b2edb0d284b"
-LATER: dict[str, str] = {"lists": "a8af754d2f3d8db87c2f5761ad940e1934655aae"}
+LATER: dict[str, str] = {
+    "lists": "a8af754d2f3d8db87c2f5761ad940e1934655aae",
+    "protected": "8f5dec9fbb002bc884765f4ad08da682b7fe2207",
+}
 """By name the commit whose program wrote a document that :data:`COMMIT` could not."""
 FROZEN = Path(__file__).parent / "frozen"
 
@@ -33,6 +36,7 @@ GOLDEN = {
     "browsers": "browsers",
     "analysed": "analysed",
     "lists": "lists",
+    "protected": "protected",
 }
 """By name of a document the module of `tests/golden/reading` whose ``read`` reads it, goes on and computes it again.
 

@@ -1,5 +1,6 @@
 """Who takes part, and how versions do on held-out rows: what clients say is believed within bounds, and once."""
 
+import math
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from fedping.client_sim.learning.registry import model_spec
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import UnreadableFile
 from fedping.protocol.landing import landed_files, open_landing, partition, rewrite
 from fedping.protocol.limits import Limits
+from fedping.protocol.local_optimizers import LocalMomentum
+from fedping.protocol.row_privacy import mu_of
 from fedping.protocol.study import Study
+from fedping.protocol.training import LocalSteps, OneGradient, Training
 from fedping.server_jobs import participants
-from fedping.server_jobs.participants import evaluations, list_participants
+from fedping.server_jobs.participants import evaluations, list_participants, noise_if_protected
 from tests.support.institutions import ARMS, tumours
 from tests.support.model_pings import Said, client_in, land
 from tests.support.private import private_study
@@ -40,6 +45,57 @@ def test_who_was_heard_last_is_first_with_what_it_said_last(tmp_path: Path) -> N
     ids = [str(client_in(study, arm, k))[:8] for arm, k in (("hospitals", 1), ("hospitals", 2), ("held-out", 2))]
     assert found == [(ids[0], 2, 9_000, 2, 1000), (ids[1], 1, 5_000, 1, 70), (ids[2], 1, 4_000, 1, 30)]
     assert (roll.clients, roll.complete) == (3, True)
+
+
+def of_training(training: Training, weighting: str, **pipeline: Any) -> Study:
+    line = tumours().lines[0]
+    more: dict[str, Any] = {"weighting": weighting, **pipeline}
+    return study_of(lines=(replace(line, training=training, pipeline=replace(line.pipeline, **more)),))
+
+
+ROWS = (100, 300, 900)
+
+
+@pytest.mark.parametrize(
+    ("study", "votes", "moved"),
+    [
+        (of_training(OneGradient(), "examples"), ROWS, 1.0),
+        (of_training(OneGradient(), "client"), (1, 1, 1), 1.0),
+        (of_training(OneGradient(), "examples", most_votes=200), (100, 200, 200), 1.0),
+        (of_training(LocalSteps(epochs=4, batch=10, rate=0.5), "examples"), ROWS, 0.5 * 2),
+    ],
+)
+def test_the_noise_of_a_mean_is_that_of_the_institutions_of_its_version(
+    tmp_path: Path, study: Study, votes: tuple[int, ...], moved: float
+) -> None:
+    """By hand: z of the budget of ε = 3 over 50 versions of so many steps, on each number of a sum of rows."""
+    said = [Said(client=k, arm="hospitals", version=2, examples=n) for k, n in enumerate(ROWS)]
+    others = [Said(client=7, arm="hospitals", version=1), Said(client=8, arm="held-out", version=2)]
+    land(tmp_path, study, *said, *others)
+    listed = list_participants(open_landing(tmp_path), study, "main").listed
+    steps = 4 if isinstance(study.lines[0].training, LocalSteps) else 1
+    variances = []
+    for n, vote in zip(ROWS, votes, strict=True):
+        z = math.sqrt(50 * steps) / mu_of(3.0, n**-1.1)
+        variances.append((vote / sum(votes) * z * math.sqrt(1 + 0.25**2) / n) ** 2)
+    assert noise_if_protected(listed, study, "main") == pytest.approx(moved * math.sqrt(sum(variances)))
+
+
+def test_there_is_no_noise_to_state_of_what_is_not_protected_by_it(tmp_path: Path) -> None:
+    plain = of_training(OneGradient(), "examples")
+    line = plain.lines[0]
+    k_means = model_spec("k-means", {"features": 30, "clusters": 2}, name="tumours")
+    land(tmp_path, plain, Said(client=1, arm="held-out", version=0))
+    listed = list_participants(open_landing(tmp_path), plain, "main").listed
+    assert noise_if_protected(listed, plain, "main") is None
+    one = [replace(each, arm="hospitals") for each in listed]
+    assert noise_if_protected(one, plain, "main") is not None
+    for other in (
+        replace(line, spec=k_means),
+        replace(line, training=OneGradient(sign=True)),
+        replace(line, training=LocalSteps(steps=2, rate=0.1, optimizer=LocalMomentum())),
+    ):
+        assert noise_if_protected(one, replace(plain, lines=(other,)), "main") is None
 
 
 def test_what_rounds_would_not_count_is_nobody(tmp_path: Path) -> None:

@@ -47,12 +47,13 @@ def refusal(status: int, reason: str | None = None, **headers: str) -> Answer:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One POST that arrived whole."""
+    """One POST that arrived whole; ``port`` is the client's, of its connection."""
 
     path: str
     document_id: UUID
     body: bytes
     headers: dict[str, str]
+    port: int = 0
 
 
 class FaultyServer:
@@ -65,6 +66,7 @@ class FaultyServer:
         self.attempts: list[Attempt] = []
         self.landings: Counter[UUID] = Counter()
         self.fetches: list[tuple[str, str | None]] = []
+        self.fetching_ports: list[int] = []
         self.most_at_once = 0
         self.meet = 1
         self.met = threading.Event()
@@ -130,6 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         asked = self.headers.get("If-None-Match")
         self.faulty.fetches.append((self.path, asked))
+        self.faulty.fetching_ports.append(self.client_address[1])
         body = self.faulty.files.get(self.path)
         if body is None:
             return self._send(refusal(404, f"nothing is at {self.path}"))
@@ -142,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         with self.faulty.under_way():
             body = self.rfile.read(int(self.headers["Content-Length"]))
             name = UUID(self.path.rpartition("/")[2])
-            answer = self.faulty.answer(Attempt(self.path, name, body, dict(self.headers)))
+            answer = self.faulty.answer(Attempt(self.path, name, body, dict(self.headers), self.client_address[1]))
         self._send(answer)
 
     def _send(self, answer: Answer) -> None:

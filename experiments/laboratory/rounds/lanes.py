@@ -23,6 +23,9 @@ from fedping.protocol.training import LocalSteps, OneGradient
 MOST_ROWS = 64
 """Maximum examples of a lane at a time; a larger step is several pieces."""
 
+IDLE = 0.2
+"""The share of a round's places that idle lanes may have."""
+
 NOBODY = np.int32(2**31 - 1)
 """The client of a piece that isn't the last of its client."""
 
@@ -95,6 +98,24 @@ def rounded_up(count: int) -> int:
     count = max(count, 1)
     unit = max(1, (1 << (count - 1).bit_length()) // 8)
     return -(-count // unit) * unit
+
+
+def lanes_for(lengths: NDArray[np.int64], most: int) -> int:
+    """Return how many lanes a usual round has: as many as leave little of them idle.
+
+    Args:
+        lengths: the number of pieces of each of its clients.
+        most: the number of lanes at most.
+    """
+    needed, clients = int(lengths.sum()), len(lengths)
+    idle = {
+        count: count * _laid(lengths, count)[2] / max(needed, 1)
+        for count in sorted({-(-clients // trips) for trips in range(1, clients + 1)}, reverse=True)
+        if count <= most
+    }
+    return next(
+        (count for count, share in idle.items() if share <= 1 + IDLE), min(idle, key=idle.__getitem__, default=1)
+    )
 
 
 @dataclass(frozen=True)
