@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
-from fedping.experiments.laboratory.rounds.compiled import CompiledRounds
+from fedping.experiments.laboratory.rounds.compiled import CompiledRounds, Lanes
 from fedping.experiments.laboratory.rounds.inside import check_inside, resolved
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, Setup
@@ -124,6 +124,46 @@ def test_single_precision_agrees_to_its_digits(tmp_path: Path) -> None:
     model = {"model": {"name": "logistic-regression", "precision": "float32"}}
     weights, compiled = (run(tmp_path, engine, **model)[0] for engine in ("numpy", "jax"))
     np.testing.assert_allclose(compiled, weights, atol=1e-5)
+
+
+def test_a_loss_of_ones_own_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "loss_of_the_tests.py").write_text(OWN_LOSS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = {"name": "jax", "function": "loss_of_the_tests:loss", "weights": 31, "predict": "loss_of_the_tests:predict"}
+    asked = {"model": own | {"predicts": "log_odds"}, "rounds": 3, "partition": {"partition": "iid", "clients": 8}}
+    weights, losses, counts = run(tmp_path, "numpy", **asked)
+    compiled, same_losses, same_counts = run(tmp_path, "jax", **asked)
+    np.testing.assert_allclose(compiled, weights, atol=1e-5)
+    np.testing.assert_allclose(same_losses, losses, rtol=1e-5)
+    assert same_counts == counts
+    assert np.abs(weights).max() > 0.05
+
+
+OWN_LOSS = """
+import jax
+
+def predict(weights, x):
+    return x @ weights[:30] + weights[30]
+
+def loss(weights, x, y):
+    odds = predict(weights, x)
+    return jax.numpy.mean(jax.nn.softplus(odds) - y * odds)
+"""
+
+
+@pytest.mark.parametrize(("alpha", "clients", "most"), [(0.3, 50, 0.35), (10.0, 40, 0.3)])
+def test_little_is_computed_for_nothing(alpha: float, clients: int, most: float) -> None:
+    """Rows computed over rows needed, less one; padded to the largest client it would be 2 to 20 times as much."""
+    data = {"name": "digits"}
+    partition = {"partition": "dirichlet", "clients": clients, "alpha": alpha}
+    local = {"algorithm": "local", "rate": 0.05, "epochs": 1, "batch": 20}
+    sampling = {"sampling": "uniform", "clients": 20}
+    asked = setup(engine="jax", data=data, partition=partition, training=local, sampling=sampling)
+    lanes = Lanes(asked, prepare(asked, 1, None), with_server=True)
+    for number in range(10):
+        clients_of = lanes.problem.learners[lanes.sampler.draw(number)]
+        lanes.drawn_round(clients_of, lanes.problem.keys(number)[clients_of])
+    assert lanes.padding.computed / lanes.padding.needed - 1 < most
 
 
 def test_rounds_resume_within_a_call() -> None:

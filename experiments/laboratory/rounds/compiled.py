@@ -44,7 +44,6 @@ from fedping.experiments.laboratory.rounds.lanes import (
     NOBODY,
     Members,
     Plan,
-    lanes_for,
     pieces_of,
     planned,
     rounded_up,
@@ -66,6 +65,9 @@ from fedping.server_jobs.round import votes_of
 
 _CACHE = 2**18
 """Numbers that all lanes work on at a time, which fit a processor's cache."""
+
+_UNEVEN = 8
+"""Maximum lanes of clients that differ in size: with more, most of them wait for the largest client."""
 
 _VERSIONS = 2**22
 """Maximum numbers of all versions of a call, which are kept until they are asked for."""
@@ -163,7 +165,10 @@ class Lanes:
         else:
             self.drawn = max(1, len(self.sampler.draw(0)))
         numbers = problem.spec.m + self.width * (data.x.shape[1] + 1)
-        self.count = lanes_for(self._usual_pieces(), max(1, _CACHE // numbers))
+        most = max(1, min(_CACHE // numbers, self.drawn))
+        if np.ptp(data.sizes[learners]) > 1 and jax.default_backend() == "cpu":
+            most = min(most, _UNEVEN)
+        self.count = -(-self.drawn // -(-self.drawn // most))
         self.padding = Padding()
         self.arrays = self._on_device()
 
@@ -182,26 +187,12 @@ class Lanes:
             )
 
     @property
-    def _pieces(self) -> NDArray[np.int64]:
-        """Each client's number of pieces, the most first."""
+    def most_trips(self) -> int:
+        """The most pieces of a lane in a round with the usual number of clients, whoever they are."""
         sizes, batch = self.data.sizes[self.problem.learners], self.training.batch
         steps = steps_of(self.training, sizes) if isinstance(self.training, LocalSteps) else (sizes > 0).astype(int)
         pieces = steps * -(-np.minimum(sizes, batch or sizes.max(initial=1)) // self.width)
-        found: NDArray[np.int64] = np.sort(pieces)[::-1]
-        return found
-
-    def _usual_pieces(self) -> NDArray[np.int64]:
-        """Return the numbers of pieces of the clients of a usual round: evenly spread over all clients."""
-        pieces = self._pieces
-        if not len(pieces):
-            return np.ones(1, np.int64)
-        spread: NDArray[np.int64] = pieces[((np.arange(self.drawn) + 0.5) * len(pieces) / self.drawn).astype(int)]
-        return spread
-
-    @property
-    def most_trips(self) -> int:
-        """The most pieces of a lane in a round with the usual number of clients, whoever they are."""
-        largest = self._pieces[: self.drawn]
+        largest = np.sort(pieces)[::-1][: self.drawn]
         return int(-(-largest.sum() // self.count) + largest.max(initial=0))
 
     @property
@@ -266,7 +257,7 @@ class Lanes:
         total = ends[-1]
         sizes = [have if need <= have else rounded_up(int(need)) for need, have in zip(total, room, strict=True)]
         lanes, width = self.count, self.width
-        columns: list[NDArray[Any]] = [
+        columns = [
             np.zeros((sizes[0], lanes, width), np.int32),
             np.zeros((sizes[0], lanes)),
             np.zeros((sizes[0], lanes), np.bool_),

@@ -23,8 +23,8 @@ from fedping.protocol.training import LocalSteps, OneGradient
 MOST_ROWS = 64
 """Maximum examples of a lane at a time; a larger step is several pieces."""
 
-IDLE = 0.2
-"""The share of a round's places that idle lanes may have."""
+LEAST_ROWS = 8
+"""Minimum examples of a lane at a time, unless a batch has fewer; below, a piece costs as much as one of eight."""
 
 NOBODY = np.int32(2**31 - 1)
 """The client of a piece that isn't the last of its client."""
@@ -87,10 +87,14 @@ class Plan:
 def width_of(batch: int | None, sizes: NDArray[np.int64]) -> int:
     """Return how many examples a piece has at most, given the sizes of all clients.
 
-    Sizes that differ by the seed alone mostly lead to the same width.
+    The last piece of a client wastes half a piece on average, so pieces are halved while that is more than a fifth of a
+    client. Sizes that differ by the seed alone mostly lead to the same width.
     """
-    longest = int(sizes.max(initial=1))
-    return max(1, min(batch or MOST_ROWS, rounded_up(longest), MOST_ROWS))
+    longest, mean = int(sizes.max(initial=1)), float(sizes.mean()) if len(sizes) else 1.0
+    width = max(1, min(batch or MOST_ROWS, rounded_up(longest), MOST_ROWS))
+    while width >= 2 * LEAST_ROWS and longest > width and width / 2 > mean / 5:
+        width = -(-width // 2)
+    return width
 
 
 def rounded_up(count: int) -> int:
@@ -98,24 +102,6 @@ def rounded_up(count: int) -> int:
     count = max(count, 1)
     unit = max(1, (1 << (count - 1).bit_length()) // 8)
     return -(-count // unit) * unit
-
-
-def lanes_for(lengths: NDArray[np.int64], most: int) -> int:
-    """Return how many lanes a usual round has: as many as leave little of them idle.
-
-    Args:
-        lengths: the number of pieces of each of its clients.
-        most: the number of lanes at most.
-    """
-    needed, clients = int(lengths.sum()), len(lengths)
-    idle = {
-        count: count * _laid(lengths, count)[2] / max(needed, 1)
-        for count in sorted({-(-clients // trips) for trips in range(1, clients + 1)}, reverse=True)
-        if count <= most
-    }
-    return next(
-        (count for count, share in idle.items() if share <= 1 + IDLE), min(idle, key=idle.__getitem__, default=1)
-    )
 
 
 @dataclass(frozen=True)
