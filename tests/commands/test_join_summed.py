@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import json
+import math
+import re
 import shutil
 import urllib.request
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from scipy import stats
+from scipy.optimize import brentq
 
 from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.joining.columns import read_columns
@@ -21,7 +24,7 @@ from fedping.client_sim.joining.folder import weights_digest
 from fedping.client_sim.joining.ledger import ledger_of
 from fedping.client_sim.learning.states import in_memory
 from fedping.helper.enrol import keys_of
-from fedping.helper.folder import HelperFolder
+from fedping.helper.folder import HelperFolder, make_helper
 from fedping.helper.folder import open_folder as open_helper
 from fedping.main import main
 from fedping.model_store.store import open_store
@@ -33,12 +36,17 @@ from fedping.protocol.sharing.shares import WORDS, info_of, layout_by, mask, wor
 from fedping.protocol.sharing.terms import agreed_terms
 from fedping.protocol.study import Line, PublicStudy, public_json, public_study
 from fedping.protocol.training import LocalSteps
+from fedping.server_jobs.privacy.card import card_of
+from fedping.server_jobs.privacy.keys import leader_identity
 from tests.support.dying import Dying
 from tests.support.effort import few_or_all
 from tests.support.faulty_server import Attempt, faulty_server
-from tests.support.institutions import OPEN, STUDY, Typed, typed_join
+from tests.support.helping import write_study
+from tests.support.institutions import OPEN, ROOT, STUDY, Typed, typed_join
+from tests.support.shared_rounds import KEY
 from tests.support.summing import LARGEST_LOSS, NOISE, Summing, offered, summed, summing
 
+GUIDE = (ROOT / "docs" / "institutions.md").read_text(encoding="utf-8")
 PROTECTED = ("--yes", "--rounds", "1", "--epsilon", "3")
 
 
@@ -289,3 +297,28 @@ def test_an_offer_for_other_noise_is_not_believed(tmp_path: Path) -> None:
         other = replace(line, privacy=replace(line.privacy, rows=rows))
         with pytest.raises(InvalidSettings, match="its noise of institutions is 24 times the norm of a row, against 1"):
             agreed_terms(public, other)
+
+
+def test_everybody_reads_on_what_the_protection_rests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The privacy card, the check of a study, and the helper, in words and as JSON."""
+    helper = make_helper(tmp_path / "helper")
+    study = summed(helper.identity, noise=7.0)
+    card = card_of(study).lines[0]
+    said = " ".join(map(str, (*card.trust, *card.contents, *card.guarantees)))
+    assert "at most 1 of 3 in a sum tell the operator what noise they have added" in said
+    assert "the sum of the gradients of a table's rows" in said
+    mu, delta, phi = math.sqrt(50) / 7, 300**-1.1, stats.norm.cdf  # of 50 versions, by the definition
+    epsilon = brentq(lambda e: phi(mu / 2 - e / mu) - math.exp(e) * phi(-mu / 2 - e / mu) - delta, 0.1, 20)
+    assert f"of 300 rows, 50 versions tell (epsilon = {epsilon:.3g}" in said
+    assert "as they are" not in said
+    (in_guide,) = re.findall(r"^```toml\n# file: sums.toml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "sums.toml").write_text(in_guide, encoding="utf-8")
+    assert main(["study", "check", str(tmp_path / "sums.toml")]) == 0
+    shown = capsys.readouterr().out
+    assert "protected in their sum by noise of 7 times its norm, as long as at most 1 of 3 collude" in shown
+    file = write_study(public_study(study), tmp_path / "study.json")
+    own = ["--folder", str(helper.path), "--json"]
+    assert main(["helper", "join", str(file), "--leader", leader_identity(KEY), *own]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == {"noise": 7.0, "colluding": 1}
+    assert main(["helper", "status", *own]) == 0
+    assert json.loads(capsys.readouterr().out)["lines"][0]["rows"] == {"noise": 7.0, "colluding": 1}
