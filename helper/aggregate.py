@@ -6,6 +6,7 @@ and noise is drawn after the last check.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -28,6 +29,7 @@ from fedping.protocol.sharing.keys import OVERHEAD, Opener, opener
 from fedping.protocol.sharing.offer import OFFER_ID_BYTES, Terms
 from fedping.protocol.sharing.shares import (
     PRIME,
+    SEED_BYTES,
     WORDS,
     Elements,
     Ring,
@@ -35,7 +37,7 @@ from fedping.protocol.sharing.shares import (
     as_bytes,
     context_of,
     info_of,
-    layout,
+    layout_by,
     masks,
     numbers_from,
     votes_in,
@@ -49,6 +51,9 @@ OLDEST = timedelta(days=7)
 
 CLOCKS_APART = timedelta(minutes=10)
 """Maximum time that a leader's clock may be ahead."""
+
+_MOST_SHOWN = 4
+"""Maximum number of digests in a refusal."""
 
 _MASKS_AT_A_TIME = 1 << 20
 """Bytes of masks in memory at a time, up to a few copies; the mask of a client has 8 bytes a number."""
@@ -85,7 +90,8 @@ def arms_answered(
         used: the documents that are in an earlier answer.
 
     Raises:
-        Refused: the request is invalid (:func:`check_form`), or too few shares of an arm could be opened.
+        Refused: the request is invalid (:func:`check_form`), too few shares of an arm could be opened, or institutions
+            were served different weights.
     """
     check_form(terms, request)
     openers = {
@@ -97,7 +103,8 @@ def arms_answered(
         _opened(_Shares(terms, request.version, arm, openers, request.verify_key, used), threads)
         for arm in request.arms
     ]
-    for arm, (_, refused) in zip(request.arms, opened, strict=True):
+    _check_weights(request.version, sum((each.digests for each in opened), Counter()))
+    for arm, (_, refused, _) in zip(request.arms, opened, strict=True):
         if arm.clients - len(refused) < terms.min_batch:
             raise Refused(
                 "too_few",
@@ -106,7 +113,7 @@ def arms_answered(
             )
     return tuple(
         AnsweredArm(arm=arm.arm, total=as_bytes(_with_noise(total, terms, noise)), refused=tuple(refused))
-        for arm, (total, refused) in zip(request.arms, opened, strict=True)
+        for arm, (total, refused, _) in zip(request.arms, opened, strict=True)
     )
 
 
@@ -175,7 +182,7 @@ def _widths(terms: Terms) -> dict[str, int]:
     return {
         "documents": DOCUMENT_BYTES,
         "offers": OFFER_ID_BYTES,
-        "sealed": layout(terms.numbers, terms.seal, terms.metric).sealed,
+        "sealed": layout_by(terms).sealed,
         "public": public,
         "prepared": prepared,
     }
@@ -218,6 +225,32 @@ def _promises_the_same(offered: Terms, terms: Terms) -> bool:
     return replace(offered, key=terms.key, made=terms.made) == terms
 
 
+def _check_weights(version: int, digests: Counter[bytes]) -> None:
+    """Raise :class:`Refused` if institutions were served different weights of a version."""
+    if len(digests) > 1:
+        found = "; ".join(f"{count:,} have {digest.hex()[:16]}…" for digest, count in digests.most_common(_MOST_SHOWN))
+        raise Refused(
+            "other_weights",
+            f"the institutions were served {len(digests):,} different weights as version {version} ({found}), and a "
+            "sum with the only share of some weights would tell of one institution alone; nothing of it was kept. "
+            "Institutions can compare what they were served by 'fedping join status'",
+        )
+
+
+class _Opened(NamedTuple):
+    """What the shares of some clients come to.
+
+    Attributes:
+        total: the sum of the numbers.
+        refused: the places of clients that don't count, ascending.
+        digests: how many clients were served the weights of a digest, where shares have them.
+    """
+
+    total: Elements
+    refused: list[int]
+    digests: Counter[bytes]
+
+
 class _Shares(NamedTuple):
     """The helper's sealed shares of an arm."""
 
@@ -239,18 +272,22 @@ class _Shares(NamedTuple):
         votes = votes_in(self.terms)
         return self.terms.numbers if votes is None else votes.bits
 
-    def numbers(self, places: range) -> tuple[Elements, list[int]]:
-        """Return the numbers of clients at ``places`` that count, shape (used, size), and the places of the others."""
+    def numbers(self, places: range) -> tuple[Elements, list[int], Counter[bytes]]:
+        """Return the numbers of clients at ``places`` that count, the places of the others, and digests of weights.
+
+        The numbers have the shape (used, size).
+        """
         opened = [self._opened(place) for place in places]
         refused = [place for place, share in zip(places, opened, strict=True) if share is None]
         used = [place for place, share in zip(places, opened, strict=True) if share is not None]
         shares = [share for share in opened if share is not None]
         votes = votes_in(self.terms)
         if votes is None:
-            return masks(shares, self.terms.numbers), refused
+            digests = (share[SEED_BYTES:] for share in shares if self.terms.seals_digest)
+            return masks(shares, self.terms.numbers), refused, Counter(digests)
         numbers, proven = self._proven(votes, np.array(used, np.intp), shares)
         refused += [place for place, fine in zip(used, proven.tolist(), strict=True) if not fine]
-        return numbers[proven], sorted(refused)
+        return numbers[proven], sorted(refused), Counter()
 
     def _proven(
         self, votes: Votes, places: NDArray[np.intp], shares: list[bytes]
@@ -283,27 +320,30 @@ class _Shares(NamedTuple):
         return share if share is not None and len(share) == width - OVERHEAD[terms.seal] else None
 
 
-def _opened(shares: _Shares, threads: int) -> tuple[Elements, list[int]]:
-    """Return the sum of an arm's shares, and the places of those that can't be opened, ascending."""
+def _opened(shares: _Shares, threads: int) -> _Opened:
+    """Return what an arm's shares come to."""
     edges = [shares.arm.clients * part // threads for part in range(threads + 1)]
     parts = [range(*each) for each in zip(edges[:-1], edges[1:], strict=True)]
     if threads == 1:
         return _opened_part(shares, parts[0])
     with ThreadPoolExecutor(threads) as pool:  # hashing lets other threads run; opening mostly does not
         sums = list(pool.map(lambda part: _opened_part(shares, part), parts))
-    return shares.ring.total(np.stack([total for total, _ in sums])), [
-        place for _, refused in sums for place in refused
-    ]
+    return _Opened(
+        shares.ring.total(np.stack([each.total for each in sums])),
+        [place for each in sums for place in each.refused],
+        sum((each.digests for each in sums), Counter()),
+    )
 
 
-def _opened_part(shares: _Shares, places: range) -> tuple[Elements, list[int]]:
+def _opened_part(shares: _Shares, places: range) -> _Opened:
     at_a_time = max(1, _MASKS_AT_A_TIME // (8 * shares.size))
-    total, refused = np.zeros(shares.size, np.uint64), list[int]()
+    total, refused, digests = np.zeros(shares.size, np.uint64), list[int](), Counter[bytes]()
     for start in range(places.start, places.stop, at_a_time):
-        numbers, others = shares.numbers(range(start, min(start + at_a_time, places.stop)))
+        numbers, others, served = shares.numbers(range(start, min(start + at_a_time, places.stop)))
         refused += others
+        digests += served
         total = shares.ring.plus(total, shares.ring.total(numbers))
-    return total, refused
+    return _Opened(total, refused, digests)
 
 
 def _with_noise(total: Elements, terms: Terms, noise: Noise) -> Elements:

@@ -70,6 +70,7 @@ STATUS: dict[Reason, int] = {
     "unknown": 404,
     "other_terms": 409,
     "answered": 409,
+    "other_weights": 409,
     "too_many": 413,
     "too_few": 422,
     "too_old": 422,

@@ -44,6 +44,9 @@ FARTHEST = 8
 LARGEST = 2**24 - 1
 """The largest number of a vector: float32 and all that it goes through hold it exactly."""
 
+MOST_INSTITUTIONS = 10_000
+"""The most institutions that a sum may need at least."""
+
 Epsilon: TypeAlias = Annotated[float, Meta(gt=0, le=100)]
 
 
@@ -141,6 +144,22 @@ class Shared(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     proofs: bool = False
 
 
+class RowSums(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Sums of institutions, in which each row of a table is protected by noise of which every institution adds a share.
+
+    K, the least number of institutions in a sum, is ``min_batch`` of ``shared``.
+
+    Attributes:
+        noise: z, the standard deviation of the noise on a sum of K institutions of which ``colluding`` take theirs off,
+            over the norm of a row.
+        colluding: t, how many of the institutions in a sum may tell the operator what noise they have added. One that
+            the operator has made up is one of them.
+    """
+
+    noise: Annotated[float, Meta(ge=0.01, le=2**16)]
+    colluding: Annotated[int, Meta(ge=0, le=MOST_INSTITUTIONS)]
+
+
 class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a line is private: ``central``, ``local``, ``shared``, or several of them.
 
@@ -150,6 +169,7 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         central: what the operator does; None if it does nothing.
         local: what a client does; None if it sends its bounded vector as it is.
         shared: by which second server no vector is seen by anybody; None if the operator sees them.
+        rows: of a line for institutions with tables, what protects each row in their sum; else None.
         contribution: what of an update is in the vector, and its bound.
         loss: the least and the greatest loss that a vector can tell; others are moved to the nearest.
         left_out: names of weights that no client can move. They are no part of the sum, and get no noise.
@@ -159,12 +179,13 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     Raises:
         InvalidSettings: none of the kinds is there, the losses are the wrong way round, single signs are to be clipped,
-            or shares are to be sampled, or proven to be what they are not.
+            shares are to be sampled, or proven to be what they are not, or no institution is left to add noise.
     """
 
     central: Central | None = None
     local: Local | None = None
     shared: Shared | None = None
+    rows: RowSums | None = None
     contribution: Contribution = Signs()
     loss: tuple[Finite, Finite] = (0.0, 1.0)
     left_out: tuple[str, ...] = ()
@@ -175,11 +196,35 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         check("privacy", Parts(self.traits))
         if not self.loss[0] < self.loss[1]:
             raise InvalidSettings(f"'privacy' has losses from {self.loss[0]:g} to {self.loss[1]:g}; give a range")
+        if self.rows is not None and self.shared is not None:
+            self._check_rows(self.rows, self.shared.min_batch)
         if self.central is not None and self.central.delta >= 1 / self.central.population:
             raise InvalidSettings(
                 f"delta = {self.central.delta:g} would let a round of {self.central.population:,} clients give one of "
                 f"them away outright; give less than {1 / self.central.population:.2g}"
             )
+
+    def _check_rows(self, rows: RowSums, institutions: int) -> None:
+        from fedping.protocol.row_privacy import NIL, UNIT, discreteness, noise_of_share
+
+        if institutions > MOST_INSTITUTIONS:
+            raise InvalidSettings(
+                f"'min_batch' of 'shared' is {institutions:,}; with 'rows' it is a number of institutions, of which a "
+                f"sum may need {MOST_INSTITUTIONS:,} at most: set a smaller one"
+            )
+        if rows.colluding >= institutions:
+            raise InvalidSettings(
+                f"'rows' of 'privacy' holds against {rows.colluding:,} of at least {institutions:,} institutions, of "
+                "which none is left to add noise; set a smaller 'colluding', or a larger 'min_batch' of 'shared'"
+            )
+        share = noise_of_share(rows.noise, institutions, rows.colluding)
+        if discreteness(share * UNIT, institutions - rows.colluding) > NIL:
+            raise InvalidSettings(
+                f"'rows' of 'privacy' has noise = {rows.noise:g}, whose shares of {share:.2g} are too small for whole "
+                "numbers; set more noise, or a smaller 'min_batch' of 'shared'"
+            )
+        if self.loss[0] != 0:
+            raise InvalidSettings(f"'loss' of 'privacy' begins at {self.loss[0]:g}; with 'rows' it has to begin at 0")
 
     @property
     def traits(self) -> Traits:
@@ -187,6 +232,7 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return traits_where(
             {
                 "private": True,
+                "row sums": self.rows is not None,
                 "central": self.central is not None,
                 "sampled": self.central is not None and self.central.sampling < 1,
                 "local noise": self.local is not None,
@@ -217,12 +263,13 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 def published_privacy(privacy: Privacy) -> dict[str, Any]:
     """Return settings as clients read them.
 
-    ``shared`` is left out where there is none: clients that are older than it refuse a protection that they do not
-    know.
+    ``shared`` and ``rows`` are left out where there are none: clients that are older than them refuse a protection that
+    they do not know.
     """
     told: dict[str, Any] = to_builtins(privacy)
-    if privacy.shared is None:
-        del told["shared"]
+    for name in ("shared", "rows"):
+        if told[name] is None:
+            del told[name]
     return told
 
 
@@ -273,10 +320,14 @@ def frame_of(privacy: Privacy, spec: ModelSpec) -> Frame:
     """
     import numpy as np
 
+    from fedping.protocol.row_privacy import LOSS, unit_of_row
+
     names = {name: place for place, name in enumerate(spec.names)} if privacy.left_out else {}
     group, units = np.zeros(spec.m, np.int64), np.ones(spec.m)
-    signs = isinstance(privacy.contribution, Signs)
+    signs = isinstance(privacy.contribution, Signs) and privacy.rows is None
     match privacy.contribution:
+        case _ if privacy.rows is not None:
+            units *= unit_of_row()
         case Signs():
             units /= SIGN
         case ClippedFlat(norm=norm):
@@ -306,6 +357,8 @@ def frame_of(privacy: Privacy, spec: ModelSpec) -> Frame:
     there = np.unique(group[group >= 0])  # groups that are left out altogether have no share of the bound
     group = np.where(group < 0, -1, np.searchsorted(there, group))
     made = Frame(group, units, signs, 0)
+    if privacy.rows is not None:
+        return made._replace(metric=2 * round(LOSS / unit_of_row()))
     return made._replace(metric=max(1, round(made.bound / 4)))
 
 

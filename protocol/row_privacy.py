@@ -41,6 +41,9 @@ TABLE_MODELS = ("linear-regression", "logistic-regression", "network", "k-means"
 GRADIENT_MODELS = frozenset(TABLE_MODELS) - {"k-means"}
 """Models of tables that learn by gradients, whose noise is the same on each number."""
 
+NIL = 1e-30
+"""Maximum τ of a sum of noise shares, which is then lost in the rounding of any δ."""
+
 _HALVINGS = 200
 _UP = 1 + 1e-12
 """Exceeds the rounding error of ln δ."""
@@ -158,6 +161,25 @@ def noise_of_share(sigma: float, institutions: int, colluding: int) -> float:
     return sigma / math.sqrt(institutions - colluding)
 
 
+def noise_of_own_share(sigma: float, institutions: int, colluding: int, feared: int) -> float:
+    """Return σ of the noise of an institution that fears more collusion than the others have agreed on.
+
+    The others that do not collude add :func:`noise_of_share` each, and it adds what is then missing of σ: all of it if
+    it fears everybody else.
+
+    Args:
+        sigma: σ of the sum.
+        institutions: K, the least number in a sum.
+        colluding: t, against how many the others' shares hold.
+        feared: how many collude by its own judgement, from t to K - 1.
+    """
+    if not colluding <= feared < institutions:
+        raise ValueError(f"{feared} of {institutions} institutions, of which {colluding} count anyway, cannot collude")
+    if feared == colluding:
+        return noise_of_share(sigma, institutions, colluding)
+    return sigma * math.sqrt(1 - (institutions - feared - 1) / (institutions - colluding))
+
+
 def discreteness(sigma: float, institutions: int) -> float:
     """Return τ, by how much a sum of discrete Gaussians of σ each may differ from one: 10 Σ exp(-2π²σ²k/(k+1)).
 
@@ -191,6 +213,11 @@ def shortened(vectors: NDArray[np.float64], norm: float = 1.0) -> NDArray[np.flo
         sizes = np.minimum(scale * lengths, norm)
     found: NDArray[np.float64] = directions * (sizes / np.where(lengths > 0, lengths, 1.0))[:, None]
     return found
+
+
+def unit_of_row() -> float:
+    """Return how much of a row's gradient, of norm 1 at most, a whole number is; its loss has the rest of the norm."""
+    return math.hypot(1.0, LOSS) / UNIT
 
 
 def whole_numbers(vectors: NDArray[np.float64]) -> Integers:

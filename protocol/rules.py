@@ -79,6 +79,7 @@ Trait: TypeAlias = Literal[
     "shared",
     "proofs",
     "sampled",  # counts on a coin of the server
+    "row sums",  # protects each row in a sum of institutions
     "votes alone",  # contributes the signs of an update
     # a line
     "line limits",
@@ -262,6 +263,15 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
             "Remove 'sampling'; the noise is then larger",
         ),
         Rule(
+            lambda p: p.has("row sums") and p.lacks("shared"),
+            "'rows' protects rows in sums that nobody can take apart. Set 'shared', or remove 'rows'",
+        ),
+        Rule(
+            lambda p: p.has("row sums") and (p.has_any("central", "local noise", "proofs") or p.lacks("votes alone")),
+            "with 'rows' institutions bound each row and add the noise. Remove 'central', 'local', 'contribution', and "
+            "'proofs' of 'shared'",
+        ),
+        Rule(
             lambda p: p.has("proofs") and (p.has("local noise") or p.lacks("votes alone")),
             "clients can prove votes alone. Remove 'local' and 'contribution' of 'privacy', or 'proofs' of 'shared'",
         ),
@@ -311,6 +321,11 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         Rule(
             lambda p: p.has("sends signs"),
             "'contribution' of 'privacy' says whether signs are sent. Remove 'sign' of 'training'",
+        ),
+        Rule(
+            lambda p: p.has("row sums") and (p.lacks("gradient") or p.has("personal")),
+            "the noise of institutions adds up in one gradient a version, and in nothing that is computed from it. "
+            "Set training = { algorithm = \"gradient\" }, without 'personal', or remove 'rows' of 'privacy'",
         ),
     ),
     "line": (

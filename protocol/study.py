@@ -184,7 +184,7 @@ def _private_link(privacy: Privacy, spec: ModelSpec) -> PrivateVector | SharedVe
     if shared is None:
         return PrivateVector()
     metric = frame_of(privacy, spec).metric if shared.proofs else 0
-    return SharedVector(seal=shared.seal, proofs=shared.proofs, metric=metric)
+    return SharedVector(seal=shared.seal, proofs=shared.proofs, metric=metric, digest=privacy.rows is not None)
 
 
 def training_of(line: Line | PublicLine, arm: Arm) -> Training:
@@ -551,6 +551,9 @@ def public_json(study: PublicStudy) -> bytes:
         as_json["spec"] = published_spec(line.spec)
         if line.privacy is not None:
             as_json["privacy"] = published_privacy(line.privacy)
+            for link in as_json["upload"]:
+                if not link.get("digest", True):  # clients that are older than it refuse what they do not know
+                    del link["digest"]
     return json.encode(told)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 from typing import Protocol
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from fedping.protocol.draws import FloatArray, Keys, bits, child_keys
 from fedping.protocol.encodings.private import vector_payloads
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.ping import PRIVATE_UPDATE, Ping, PrivatePayload
+from fedping.protocol.privacy import Frame
 from fedping.protocol.sharing.offer import Offer
 from fedping.protocol.study import Arm, PublicLine, PublicStudy
 from fedping.protocol.update import EncodedUpdate, Payloads
@@ -76,6 +78,18 @@ class Simulated:
 SIMULATED = Simulated()
 
 
+class MakesVectors(Protocol):
+    """Makes the vectors of a line's clients, as :class:`fedping.client_sim.privacy.Contributor` does."""
+
+    frame: Frame
+
+    def vectors(
+        self, updates: NDArray[np.floating], losses: FloatArray, tops: FloatArray, chances: Iterable[Chance]
+    ) -> NDArray[np.int64]:
+        """Return the vectors of k clients, shape (k, m + 3)."""
+        ...
+
+
 class PrivatePings:
     """Makes the pings of the clients of a study with private lines.
 
@@ -84,16 +98,24 @@ class PrivatePings:
         seed: part of the name under which clients count their contributions.
         states_of: where they count them.
         randomness: that of simulated clients by default.
+        makers: what makes the vectors of lines for institutions with tables, by their names.
 
     Raises:
-        InvalidSettings: the offer of a line's helper doesn't fit the line.
+        InvalidSettings: the offer of a line's helper doesn't fit the line, or the line is for institutions with tables.
 
     Attributes:
         waits: by two-server line whose clients send nothing, the reason.
         randomness: as given.
     """
 
-    def __init__(self, study: PublicStudy, seed: int, states_of: StatesOf, randomness: Randomness = SIMULATED) -> None:
+    def __init__(
+        self,
+        study: PublicStudy,
+        seed: int,
+        states_of: StatesOf,
+        randomness: Randomness = SIMULATED,
+        makers: Mapping[str, MakesVectors] = MappingProxyType({}),
+    ) -> None:
         self._study, self.randomness = study, randomness
         self._sharers: dict[str, Sharer] = {}
         self.waits: dict[str, str] = {}
@@ -101,12 +123,18 @@ class PrivatePings:
         self._unproven = {name for name, line in self._shared.items() if not _proves(line)}
         for line in self._shared.values():
             self._use_offer(line, line.offer)
-        self._makers: dict[str, Contributor] = {}
+        self._makers: dict[str, MakesVectors] = dict(makers)
         self._limits: dict[str, int | None] = {}
         self._shares: dict[str, float] = {}
         for line in study.lines:
             if line.privacy is not None:
-                self._makers[line.name] = Contributor(line.privacy, line.spec)
+                if line.privacy.rows is not None and line.name not in makers:
+                    raise InvalidSettings(
+                        f"line '{line.name}' of study '{study.name}' is for institutions that protect each row of "
+                        "their tables; take part by 'fedping join'"
+                    )
+                if line.name not in makers:
+                    self._makers[line.name] = Contributor(line.privacy, line.spec)
                 self._limits[line.name] = line.privacy.contributions
                 self._shares[line.name] = line.privacy.turns
         self._counts: Mapping[str, ClientStates] = {

@@ -19,15 +19,21 @@ from fedping.client_sim.learning.models.k_means import KMeans
 from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.learning.submodel import Part
 from fedping.protocol.digest import digest_of
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.privacy import RowSums
 from fedping.protocol.row_privacy import (
+    UNIT,
+    discreteness,
     epsilon_of,
     mu_of_replacing,
     noise_multiplier,
+    noise_of_own_share,
+    noise_of_share,
     reach,
     steps_on_rows,
     why_unprotected,
 )
+from fedping.protocol.study import PublicLine
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 
 EVALUATION = 0.2
@@ -62,8 +68,12 @@ def unprotected(member: Membership, versions: int | None) -> Consent:
 def planned(member: Membership, book: Book, versions: int, person: str | None, *, holds_out: bool) -> Consent:
     """Return the consent that spreads what is left of a table's budget over so many versions.
 
+    In sums of institutions the study says how much noise each version has, and the budget is for fewer versions if it
+    does not suffice.
+
     Raises:
         BudgetEnded: nothing is left.
+        InvalidSettings: the study has too little noise for a single version.
     """
     if book.left <= LEAST_LEFT * book.allowed:
         raise BudgetEnded(ended(book))
@@ -72,6 +82,8 @@ def planned(member: Membership, book: Book, versions: int, person: str | None, *
     both = holds_out and person is not None  # a row is either learned from or held out, and pays for that alone
     of_training, of_evaluation = (left * (1 - EVALUATION), left * EVALUATION) if both else (left, left)
     sums = sums_of(member)
+    if (row_sums := row_sums_of(member.line)) is not None:
+        return _planned_in_sums(member, book, versions, person, row_sums)
     return replace(
         unprotected(member, versions),
         protected=True,
@@ -83,6 +95,62 @@ def planned(member: Membership, book: Book, versions: int, person: str | None, *
         person=person,
         training=training_digest(line.training),
     )
+
+
+def _planned_in_sums(member: Membership, book: Book, versions: int, person: str | None, rows: RowSums) -> Consent:
+    epsilon, delta = book.budget
+    affordable = book.versions_left(1 / rows.noise**2)
+    if affordable < 1:
+        raise InvalidSettings(
+            f"a version of line '{member.line.name}' with noise {rows.noise:g} costs epsilon "
+            f"{epsilon_of(1 / rows.noise, delta):.3g} of each row, and of this table's {epsilon:g} that is more than "
+            "is left; ask the study's operator for more noise, or decide on a larger --epsilon"
+        )
+    least = least_institutions(member.line)
+    return replace(
+        unprotected(member, min(versions, affordable)),
+        protected=True,
+        epsilon=epsilon,
+        delta=delta,
+        noise=rows.noise,
+        sums=1,
+        person=person,
+        share=noise_of_share(rows.noise, least, rows.colluding),
+        institutions=least,
+        colluding=rows.colluding,
+    )
+
+
+def with_trust(consent: Consent, line: PublicLine, colluding: int | None) -> Consent:
+    """Return a consent that holds against so many colluding institutions, if the study's number is smaller.
+
+    Raises:
+        InvalidSettings: the line has no sums of institutions, or as many would collude as there are.
+    """
+    if colluding is None:
+        return consent
+    rows, least = row_sums_of(line), consent.institutions
+    if rows is None:
+        raise InvalidSettings(f"line '{line.name}' has no sums of institutions, which --colluding is about; remove it")
+    if colluding >= least:
+        raise InvalidSettings(
+            f"--colluding {colluding:,} is as many as there are besides you: a sum has {least:,} institutions or more; "
+            f"give {least - 1:,} to trust nobody"
+        )
+    feared = max(colluding, rows.colluding)
+    return replace(consent, share=noise_of_own_share(rows.noise, least, rows.colluding, feared), colluding=feared)
+
+
+def row_sums_of(line: PublicLine) -> RowSums | None:
+    """Return what protects rows in a line's sums of institutions; None where an institution protects them by itself."""
+    return None if line.privacy is None else line.privacy.rows
+
+
+def least_institutions(line: PublicLine) -> int:
+    """Return the least number of institutions in a line's sum."""
+    assert line.privacy is not None
+    assert line.privacy.shared is not None
+    return line.privacy.shared.min_batch
 
 
 def training_digest(training: Training) -> str:
@@ -123,7 +191,10 @@ def why_unprotectable(member: Membership, *, moments: bool, weights: tuple[float
         return why
     if member.arm.personal or isinstance(member.model, Part):
         return "a model of your own beside the shared one would be trained on your rows without noise"
-    if line.privacy is not None:
+    if row_sums_of(line) is not None:
+        if not (member.arm.submits and member.arm.applies):
+            return f"arm '{member.arm.name}' does not both apply and train the model, as sums of institutions need"
+    elif line.privacy is not None:
         return "the line is private by itself, which protects a client as a whole, and not each row"
     if weights is not None and not all(weights):
         return "a class has the weight 0, so that the number of rows would tell how many rows others have"
@@ -173,10 +244,26 @@ def _protected(consent: Consent, member: Membership, table: Table, book: Book) -
     unit = "row" if consent.person is None else "person"
     units = table.rows if table.persons is None else table.persons
     return (
-        f"each {unit} of your {units:,} is protected: whatever is sent in {consent.versions:,} versions is up to "
+        _in_sums(consent)
+        + f"each {unit} of your {units:,} is protected: whatever is sent in {consent.versions:,} versions is up to "
         f"e^epsilon times as likely with the {unit} as without it, but for a chance of delta, with epsilon "
         f"{epsilon_of(consent.mu, consent.delta):.3g} and delta {consent.delta:.2g}; spent so far, over all studies of "
         f"this table: epsilon {book.spent_epsilon:.3g} of {consent.epsilon:g}"
+    )
+
+
+def _in_sums(consent: Consent) -> str:
+    """Return on what the protection in sums of institutions rests; nothing where an institution protects by itself."""
+    if not consent.institutions:
+        return ""
+    alone = epsilon_of(consent.mu_alone, consent.delta)
+    if consent.colluding == consent.institutions - 1:
+        against = "whoever of the others colludes with the operator"
+    else:
+        against = f"as long as at most {consent.colluding:,} of these collude with the operator, or were made up by it"
+    return (
+        f"only sums of {consent.institutions:,} institutions or more are seen, if operator and helper do not put their "
+        f"parts together; in these, {against} (else epsilon {alone:.3g}), "
     )
 
 
@@ -201,6 +288,21 @@ def facts(consent: Consent, member: Membership, table: Table, book: Book | None)
         "noise_multiplier": consent.noise,
         "spent_epsilon": book.spent_epsilon,
         "epsilon_of_replacing": epsilon_of(mu_of_replacing(consent.mu), consent.delta),
+        **_facts_of_sums(consent, member),
+    }
+
+
+def _facts_of_sums(consent: Consent, member: Membership) -> dict[str, Any]:
+    if not consent.institutions:
+        return {}
+    honest = consent.institutions - consent.colluding
+    tau = discreteness(consent.share * UNIT, honest) * member.line.spec.m * (consent.versions or 0)
+    return {
+        "institutions": consent.institutions,
+        "colluding": consent.colluding,
+        "noise_of_share": consent.share,
+        "epsilon_alone": epsilon_of(consent.mu_alone, consent.delta),
+        "delta_of_shares": tau,
     }
 
 
@@ -208,7 +310,14 @@ def facts(consent: Consent, member: Membership, table: Table, book: Book | None)
 
 
 def still_consents(before: Consent, now: Consent) -> bool:
-    """Return whether what was consented to is what happens: the same numbers, versions and training."""
+    """Return whether what was consented to is what happens: the same numbers, versions and training.
+
+    In sums of institutions also the same noise, of as many institutions.
+    """
+    if before.institutions != now.institutions:
+        return False
+    if now.institutions and (before.noise, before.share) != (now.noise, now.share):
+        return False
     return (before.protected, before.numbers, before.training, before.sums) == (
         now.protected,
         now.numbers,

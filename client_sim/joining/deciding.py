@@ -36,6 +36,7 @@ class Chosen:
         held_out: share of the rows that are held out; None if none are.
         a_day: maximum number of pings in 24 hours; None without a limit.
         columns: the agreed columns, if any.
+        colluding: how many institutions of a sum may collude; None for the study's number.
     """
 
     data: Path
@@ -49,6 +50,7 @@ class Chosen:
     held_out: float | None
     a_day: int | None
     columns: AgreedColumns | None
+    colluding: int | None = None
 
     @property
     def holds_out(self) -> bool:
@@ -58,7 +60,7 @@ class Chosen:
     @property
     def says_so(self) -> bool:
         """Whether a person has decided in this run."""
-        given = (self.epsilon, self.delta, self.versions, self.person)
+        given = (self.epsilon, self.delta, self.versions, self.person, self.colluding)
         return self.accepts or any(each is not None for each in given)
 
 
@@ -141,6 +143,11 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
         BudgetEnded: its budget is spent.
     """
     before = folder.consent
+    if chosen.accepts and consents.row_sums_of(member.line) is not None:
+        raise InvalidSettings(
+            f"line '{member.line.name}' takes sums of protected rows alone; remove --accept-reconstruction, and give "
+            "an --epsilon"
+        )
     if chosen.accepts or (before is not None and not before.protected and not chosen.says_so):
         versions = chosen.versions if chosen.accepts or before is None else before.versions
         now = consents.unprotected(member, versions)
@@ -197,7 +204,7 @@ def _protected(
         versions,
         person,
     ):
-        now = msgspec.structs.replace(kept, **_asked(member))
+        now = msgspec.structs.replace(kept, **_asked(member, chosen, kept))
         if consents.still_consents(kept, now) and bool(kept.noise_evaluation) >= chosen.holds_out:
             return Deciding(kept, member, about, ledger, table, division, persons, chosen.a_day)
         if not chosen.says_so and not chosen.shows:
@@ -207,6 +214,7 @@ def _protected(
             None, msgspec.structs.replace(consents.unprotected(member, None)), has_trained=folder.has_trained
         )
     planned = consents.planned(member, book, versions, person, holds_out=chosen.holds_out)
+    planned = consents.with_trust(planned, member.line, _colluding(chosen, kept))
     progress = folder.progress
     since = max(progress.version, progress.moved) if kept is None else kept.since
     now = msgspec.structs.replace(planned, begun=progress.contributed, since=since)
@@ -221,9 +229,23 @@ def _division(folder: StateFolder, rows: Table, contents: Sequence[bytes], chose
     return hashlib.sha256(divides.encode()).hexdigest()
 
 
-def _asked(member: Membership) -> dict[str, Any]:
-    return {
+def _asked(member: Membership, chosen: Chosen, kept: Consent) -> dict[str, Any]:
+    asked = {
         "numbers": member.line.spec.m,
         "training": consents.training_digest(member.line.training),
         "sums": consents.sums_of(member),
     }
+    rows = consents.row_sums_of(member.line)
+    if rows is None:
+        return asked | {"institutions": 0}
+    least = consents.least_institutions(member.line)
+    now = msgspec.structs.replace(kept, noise=rows.noise, institutions=least)
+    trusting = consents.with_trust(now, member.line, _colluding(chosen, kept) or 0)
+    return asked | {"noise": rows.noise, "institutions": least, "share": trusting.share}
+
+
+def _colluding(chosen: Chosen, kept: Consent | None) -> int | None:
+    """Return how many institutions of a sum collude, as was said in this run or before; None if nothing was said."""
+    if chosen.colluding is not None or kept is None or not kept.institutions:
+        return chosen.colluding
+    return kept.colluding

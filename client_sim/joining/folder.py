@@ -80,12 +80,15 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
         versions: T, how many versions are answered at most; None without a limit.
         epsilon: ε of the table.
         delta: δ of the table.
-        noise: z of each sum of a training.
+        noise: z of each sum of a training; in sums of institutions, that of the whole sum.
         noise_evaluation: z of each sum on held-out rows; 0 if none are held out.
         sums: number of sums of a training.
         person: column that says whose a row is; None if rows are protected.
         begun: number of pings before, which do not count among the versions.
         since: newest version that was answered before the rows were protected; -1 for none.
+        share: in sums of institutions, z of the noise that this one adds; else 0.
+        institutions: least number of institutions in a sum; 0 where each is by itself.
+        colluding: how many of them may collude with the operator, by this institution's judgement.
     """
 
     protected: bool
@@ -100,6 +103,9 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     person: str | None = None
     begun: int = 0
     since: int = NO_VERSION
+    share: float = 0.0
+    institutions: int = 0
+    colluding: int = 0
 
     @property
     def cost(self) -> float:
@@ -117,6 +123,11 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
         evaluation = self.cost_of_evaluation if self.noise_evaluation else 0.0
         each = max(self.cost, evaluation) if self.person is None else self.cost + evaluation
         return composed([each**0.5] * (self.versions or 0))
+
+    @property
+    def mu_alone(self) -> float:
+        """The same where everybody else in the sums colludes, so that the institution's own share is all the noise."""
+        return self.mu * self.noise / self.share if self.share else self.mu
 
 
 class Joined(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from itertools import repeat
@@ -52,6 +52,7 @@ from fedping.client_sim.joining.folder import UNANSWERED, Joined, Sent, StateFol
 from fedping.client_sim.joining.holding_out import confusion
 from fedping.client_sim.joining.protected import ProtectedRows
 from fedping.client_sim.joining.protection import Decided
+from fedping.client_sim.joining.summed import SummedRows
 from fedping.client_sim.joining.terms import (
     Membership,
     StudyChanged,
@@ -153,8 +154,10 @@ class Institution:
         self._states, self._contributions = _UnsavedStates(states), _Contributions(folder)
         self._private: PrivatePings | None = None
         if line.privacy is not None:
-            counts, secret = self._contributions, folder.secret
-            self._private = PrivatePings(alone, folder.seed, lambda owner, first: counts, MachineRandomness(secret))
+            counts = self._contributions
+            randomness = MachineRandomness(folder.secret, self._sealed if line.privacy.rows is not None else bytes)
+            makers = {line.name: self._model} if isinstance(self._model, SummedRows) else {}
+            self._private = PrivatePings(alone, folder.seed, lambda owner, first: counts, randomness, makers)
         ticket_of = None if ticket is None else lambda client_id: ticket
         members = Members(
             study=alone,
@@ -311,7 +314,7 @@ class Institution:
         with one_thread():  # or the last digits of a sum would not be the same each time
             ((ping,),) = [pings for pings, _ in self._round.pings(_ME, self.version) if pings]
         body = self._with_confusion(ping.body) if self.table.held_out else ping.body
-        weights = weights_digest(self._cache.weights(self.member.line.name, self.version))
+        weights = self._weights_digest
         waiting = Waiting(version=self.version, document_id=ping.document_id, body=Raw(body), weights=weights)
         describe(waiting)
         return waiting
@@ -330,6 +333,14 @@ class Institution:
         else:
             book = protection.ledger.read()
         model.begin(book.bits(release), protection.sums)
+
+    @property
+    def _weights_digest(self) -> str:
+        return weights_digest(self._cache.weights(self.member.line.name, self.version))
+
+    def _sealed(self) -> bytes:
+        """Return what the helper gets of the weights, by which it notices if others were served different ones."""
+        return bytes.fromhex(self._weights_digest)
 
     def skip(self) -> None:
         """Leave out the version that is held, which was answered from another table."""
@@ -554,10 +565,11 @@ class MachineRandomness:
 
     Args:
         secret: determines the ids, 32 bytes.
+        sealed: returns what the helper's share has after its seed.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+    def __init__(self, secret: bytes, sealed: Callable[[], bytes] = bytes) -> None:
+        self._secret, self._sealed = secret, sealed
 
     def secrets(self, roots: Keys) -> Sequence[bytes]:
         """See :meth:`Randomness.secrets`; there is one client."""
@@ -569,7 +581,7 @@ class MachineRandomness:
 
     def seeds(self, keys: Keys) -> Sequence[bytes]:
         """See :meth:`Randomness.seeds`."""
-        return system_seeds(len(keys))
+        return [seed + self._sealed() for seed in system_seeds(len(keys))]
 
     def documents(self, keys: Keys) -> list[UUID]:
         """See :meth:`Randomness.documents`."""

@@ -55,6 +55,7 @@ class ProtectedRows:
         z: noise multiplier of each sum.
         steps: whether k-means takes its own steps, as in local training, instead of gradients.
         persons: person of each row, numbered from 0, if persons are protected instead of rows.
+        largest_loss: maximum loss of a row that counts; None for the usual one of the model.
 
     Attributes:
         cells: confusion counts of the last evaluation, which sum to the number of rows; None of a model without
@@ -62,12 +63,19 @@ class ProtectedRows:
     """
 
     def __init__(
-        self, model: Model[Any], z: float, *, steps: bool = True, persons: NDArray[np.intp] | None = None
+        self,
+        model: Model[Any],
+        z: float,
+        *,
+        steps: bool = True,
+        persons: NDArray[np.intp] | None = None,
+        largest_loss: float | None = None,
     ) -> None:
         self._whole = model
         unpenalised: Any = model
         self._rowwise: Any = replace(unpenalised, l2=0.0) if isinstance(model, Penalised) else model
-        self._z, self._persons = z, persons
+        self._z, self._persons, self._most = z, persons, largest_loss
+        self._noisy = np.zeros(0, np.int64)
         self._clusters = model if steps and isinstance(model, KMeans) else None
         self._bits: Bits | None = None
         self._left = 0
@@ -171,7 +179,8 @@ class ProtectedRows:
         total = np.zeros(width, np.int64)
         for rows in self._pieces(batch, width):
             total += whole_numbers(shortened(parts(own, rows))).sum(axis=0)
-        return noisy(total, self._z, self._bits) / UNIT
+        self._noisy = noisy(total, self._z, self._bits)
+        return self._noisy / UNIT
 
     def _pieces(self, batch: Examples, width: int) -> Iterator[Examples]:
         """Yield the rows as clients with one example each, some at a time, and all of a person together."""
@@ -220,6 +229,8 @@ class ProtectedRows:
 
     @property
     def _largest_loss(self) -> float:
+        if self._most is not None:
+            return self._most
         match self._whole:
             case KMeans(features=features):
                 return 2 * FARTHEST * features

@@ -17,6 +17,7 @@ from fedping.client_sim.joining.consent import full_batch
 from fedping.client_sim.joining.folder import Consent, weights_digest
 from fedping.client_sim.joining.ledger import Ledger, Release, Role
 from fedping.client_sim.joining.protected import ProtectedRows
+from fedping.client_sim.joining.summed import SummedRows
 from fedping.client_sim.joining.terms import Membership
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.model import Model
@@ -51,8 +52,10 @@ class Protection:
 
     @property
     def noise(self) -> float:
-        """Z of each sum."""
-        return self.consent.noise if self.role == "training" else self.consent.noise_evaluation
+        """Z of the noise that is added to each sum; in sums of institutions, that of this one's share."""
+        if self.role != "training":
+            return self.consent.noise_evaluation
+        return self.consent.share or self.consent.noise
 
     @property
     def sums(self) -> int:
@@ -66,6 +69,8 @@ class Protection:
 
     def model(self, member: Membership) -> ProtectedRows:
         """Return the model of a client with noise."""
+        if self.consent.institutions:
+            return SummedRows(unguarded(member.model), member.line, self.noise, self.persons)
         steps = isinstance(member.line.training, LocalSteps)
         return ProtectedRows(unguarded(member.model), self.noise, steps=steps, persons=self.persons)
 
@@ -83,6 +88,8 @@ class Protection:
             "table": self.table,
             "program": __version__,
         }
+        if self.consent.institutions:
+            terms["sum"] = (self.consent.noise, self.consent.institutions, self.consent.colluding)
         return Release(
             study=member.study.name,
             line=line.name,

@@ -277,6 +277,12 @@ def promises(line: PublicLine) -> tuple[str, ...]:
 
 def _contents(privacy: Privacy, line: PublicLine) -> tuple[str, ...]:
     d = len(frame_of(privacy, line.spec).group)
+    if privacy.rows is not None:
+        return (
+            f"line '{line.name}' is private: what is sent is the sum of your rows' gradients, each shortened to 1, "
+            f"{d:,} whole numbers with noise, with the sum of their losses and their number; it is split in two, so "
+            "that neither the operator nor the helper can read it alone",
+        )
     match privacy.contribution:
         case Signs():
             content = "the sign of how far training moved each weight"
@@ -304,7 +310,7 @@ def _guarantees(privacy: Privacy) -> tuple[str, ...]:
     if (local := privacy.local) is not None:
         delta = f", delta {local.delta:g}" if isinstance(local, LocalGaussian) else ""
         sentences.append(f"whoever reads a ping of yours learns hardly more: epsilon {local.epsilon:g}{delta} a ping")
-    if not sentences:
+    if not sentences and privacy.rows is None:
         sentences.append("nothing limits what sums over all clients give away: the line adds no noise")
     return tuple(sentences)
 

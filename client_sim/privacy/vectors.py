@@ -25,7 +25,7 @@ from fedping.protocol.privacy import (
 )
 from fedping.protocol.sharing.keys import sealer
 from fedping.protocol.sharing.offer import Offer
-from fedping.protocol.sharing.shares import SEED_BYTES, context_of, info_of, layout, leader_shares, proven, votes_in
+from fedping.protocol.sharing.shares import SEED_BYTES, context_of, info_of, layout_by, leader_shares, proven, votes_in
 from fedping.protocol.sharing.terms import agreed
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line, PublicLine, PublicStudy, Study
@@ -144,7 +144,7 @@ class Sharer:
     @property
     def size(self) -> int:
         """The number of bytes of a payload."""
-        return layout(self._terms.numbers, self._terms.seal, self._terms.metric).size
+        return layout_by(self._terms).size
 
     def payloads(
         self,
@@ -165,7 +165,7 @@ class Sharer:
         """
         terms, offer, drawn_seeds = self._terms, self.offer.id, seeds(len(vectors))
         payloads = np.empty((len(vectors), self.size), np.uint8)
-        of_offer, of_leader, of_helper = layout(terms.numbers, terms.seal, terms.metric).parts(payloads)
+        of_offer, of_leader, of_helper = layout_by(terms).parts(payloads)
         of_offer[:] = np.frombuffer(offer, np.uint8)
         step = max(1, _BYTES_AT_A_TIME // of_leader.shape[1])
         for at in range(0, len(vectors), step):

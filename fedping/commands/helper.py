@@ -17,7 +17,7 @@ from fedping.protocol.log import say
 
 if TYPE_CHECKING:
     from fedping.helper.folder import HelperFolder
-    from fedping.protocol.sharing.offer import Offer
+    from fedping.protocol.sharing.offer import Offer, Terms
 
 _MIB = 1024 * 1024
 _IDENTITY = re.compile(r"[0-9a-f]{64}\Z")
@@ -167,6 +167,7 @@ def status(folder: Path, as_json: bool) -> None:
                     "numbers": terms.numbers,
                     "sigma": terms.sigma,
                     "min_batch": terms.min_batch,
+                    **_of_rows(terms),
                     "offer": current(offers).id.hex(),
                     "offered": terms.made,
                     "older_keys": sum(offer.retired is None for offer in offers[:-1]),
@@ -193,6 +194,10 @@ def status(folder: Path, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
+def _of_rows(terms: Terms) -> dict[str, object]:
+    return {} if isinstance(terms.rows, msgspec.UnsetType) else {"rows": msgspec.to_builtins(terms.rows)}
+
+
 def _in_words(row: dict[str, object]) -> str:
     older = f"; older keys that still open: {row['older_keys']}" if row["older_keys"] else ""
     of = f" of {row['rounds']:,}" if row["rounds"] is not None else ""
@@ -200,6 +205,7 @@ def _in_words(row: dict[str, object]) -> str:
     restored = f"restored: answers from version {row['first']} on, and counts all earlier ones as answered"
     fence = f"\n  {restored}" if row["first"] else ""
     noise = f"noise of ± {row['sigma']:.6g}" if row["sigma"] else "no noise"
+    noise = "the noise of the institutions" if "rows" in row else noise
     return (
         f"line '{row['line']}' of study '{row['study']}'\n"
         f"  sums of {row['numbers']:,} numbers and {row['min_batch']:,} clients or more, {noise}\n"
@@ -357,6 +363,7 @@ def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str, as_
             "sigma": terms.sigma,
             "min_batch": terms.min_batch,
             "promise": terms.promise,
+            **_of_rows(terms),
             "offer": offer.id.hex(),
             "file": None if file is None else str(file),
             "signed": offer,
@@ -364,6 +371,11 @@ def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str, as_
         click.echo(msgspec.json.encode(document).decode())
         return
     noise = "without noise: both servers learn exact sums"
+    if not isinstance(terms.rows, msgspec.UnsetType):
+        noise = (
+            f"with the noise of the institutions: {terms.rows.noise:g} times the norm of a row, as long as at most "
+            f"{terms.rows.colluding:,} of them collude with the leader"
+        )
     if terms.sigma:
         noise = f"noise of ± {terms.sigma:.6g} on each; you sign for {terms.promise}"
     click.echo(

@@ -124,6 +124,7 @@ class Options:
     person: str | None
     ledger: Path | None
     accept_reconstruction: bool
+    colluding: int | None = None
 
     def __post_init__(self) -> None:
         protects = (self.epsilon, self.delta, self.person, self.ledger)
@@ -249,6 +250,12 @@ class TimedRunner:
     "--ledger",
     type=LocalPath(dir_okay=False),
     help="The table's ledger, if the table has another name than before.  [default: DATA.ledger]",
+)
+@click.option(
+    "--colluding",
+    type=click.IntRange(0),
+    metavar="NUMBER",
+    help="In sums of institutions: how many others may collude with the operator.  [default: the study's number]",
 )
 @click.option(
     "--accept-reconstruction",
@@ -429,6 +436,7 @@ def _institutions(
         held_out=share,
         a_day=options.a_day,
         columns=agreed,
+        colluding=options.colluding,
     )
 
     def begun(decided: Deciding, *institutions: Institution) -> tuple[tuple[Institution, ...], Deciding]:

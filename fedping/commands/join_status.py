@@ -63,6 +63,9 @@ def _facts(folder: StateFolder, joined: Joined, answers: list[Sent]) -> dict[str
         "line": joined.line,
         "protected": None if consent is None else consent.protected,
         "epsilon": consent.epsilon if consent is not None and consent.protected else None,
+        "noise": consent.noise if consent is not None and consent.protected else None,
+        "institutions": consent.institutions if consent is not None else 0,
+        "colluding": consent.colluding if consent is not None else 0,
         "versions": None if consent is None else consent.versions,
         "version": progress.version,
         "accepted": progress.sent,
@@ -77,6 +80,11 @@ def _print(folder: StateFolder, joined: Joined, answers: list[Sent]) -> None:
         how = f"each row is protected by epsilon {facts['epsilon']:g}, over {facts['versions']:,} versions at most"
     else:
         how = "updates are not protected" if facts["protected"] is not None else "nobody has decided about protection"
+    if facts["institutions"]:
+        how += (
+            f", in sums of {facts['institutions']:,} institutions or more of which at most {facts['colluding']:,} "
+            "collude with the operator"
+        )
     click.echo(f"study '{joined.study}', line {joined.line}: {how}")
     waits = "" if facts["waiting"] is None else f"; the ping of version {facts['waiting']:,} waits to be taken"
     click.echo(f"{facts['accepted']:,} pings taken, up to version {facts['version']:,}{waits}")

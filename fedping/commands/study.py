@@ -531,6 +531,11 @@ def _guarantee(line: Line) -> Iterator[str]:
             f"clients send shares, of which the helper {shared.helper[:16]}… sums those of at least "
             f"{shared.min_batch:,} clients of an arm, sealed by {shared.seal}"
         )
+        if (rows := line.privacy.rows) is not None:
+            yield (
+                f"each row of an institution's table is protected in their sum by noise of {rows.noise:g} times its "
+                f"norm, as long as at most {rows.colluding:,} of {shared.min_batch:,} collude with the operator"
+            )
         if shared.proofs:
             yield "clients prove that they send votes and nothing else"
         else:

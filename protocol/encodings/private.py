@@ -48,7 +48,8 @@ class SharedVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Encode a private line's vector as two shares (`fedping.protocol.sharing.shares`), one of them sealed.
 
     It is the one link of a private line with ``shared``, whose settings these are. With ``proofs``, ``metric`` is the
-    largest number of a metric, on which it depends how many bits there are.
+    largest number of a metric, on which it depends how many bits there are. With ``digest``, the helper's share has the
+    digest of the weights that the client was served.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "private vector"})
@@ -56,6 +57,7 @@ class SharedVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     seal: Seal = "x25519"
     proofs: bool = False
     metric: Annotated[int, Meta(ge=0, le=2**24)] = 0
+    digest: bool = False
 
     def ends(self, spec: ModelSpec) -> Ends:
         """Return its ends (`fedping.protocol.link_ends`).
@@ -91,7 +93,7 @@ def layout_of(link: SharedVector, m: int) -> Layout:
     """Return the layout of the payloads of a line of m weights."""
     from fedping.protocol.sharing.shares import layout
 
-    return layout(m + len(METRICS), link.seal, link.metric)
+    return layout(m + len(METRICS), link.seal, link.metric, digest=link.digest)
 
 
 def _refuse(updates: NDArray[np.floating[Any]], keys: NDArray[np.uint64]) -> pa.BinaryArray:

@@ -103,9 +103,13 @@ Reason = Literal[
     "from_the_future",
     "answered",
     "repeated",
+    "other_weights",
     "storage",
 ]
-"""Why a helper refuses a request. After ``answered`` no other request for the version will do; after others one may."""
+"""Why a helper refuses a request.
+
+After ``answered`` and ``other_weights`` no other request for the version will do; after others one may.
+"""
 
 
 class Refusal(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,7 +126,9 @@ class Refusal(Struct, frozen=True, kw_only=True, omit_defaults=True):
     signature: Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")] | None = None
 
 
-SIGNED: frozenset[Reason] = frozenset({"too_few", "too_old", "from_the_future", "repeated", "answered"})
+SIGNED: frozenset[Reason] = frozenset(
+    {"too_few", "too_old", "from_the_future", "repeated", "answered", "other_weights"}
+)
 """Refusals that a helper signs; it knows by then that the request is the leader's."""
 
 _REFUSED_AS = "fedping refusal v1"

@@ -12,9 +12,10 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import DecodeError, Meta, Struct, ValidationError, json
+from msgspec import UNSET, DecodeError, Meta, Struct, UnsetType, ValidationError, json
 
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.privacy import RowSums
 from fedping.protocol.sharing.keys import Identity, Seal, is_signed, signature
 from fedping.protocol.weights import Name
 
@@ -61,6 +62,8 @@ class Terms(Struct, frozen=True, kw_only=True):
         metric: with proofs the largest number of a metric; else 0.
         seal, key: how shares are sealed, and the public key, in hexadecimal.
         made: when, ISO 8601 in UTC.
+        rows: in sums of institutions with tables the noise of which each adds a share. An institution relies on the
+            shares of the others, so all have to be shown the same.
     """
 
     helper: Identity
@@ -77,7 +80,13 @@ class Terms(Struct, frozen=True, kw_only=True):
     made: str
     metric: Annotated[int, Meta(ge=0, le=2**24)] = 0
     promise: Promise | None = None
+    rows: RowSums | UnsetType = UNSET
     format: Literal[1] = 1
+
+    @property
+    def seals_digest(self) -> bool:
+        """Whether a helper's share has the digest of the weights that its client was served."""
+        return self.rows is not UNSET
 
 
 class Offer(Struct, frozen=True, kw_only=True, dict=True):

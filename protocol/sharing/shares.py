@@ -4,6 +4,10 @@ The payload of a ping is ``offer id (8) ‖ leader's share ‖ helper's share, s
 is a seed of 32 bytes, which SHAKE128 expands to a mask of d words of 64 bits; the leader's share is the vector minus
 the mask in :data:`WORDS`, 8 d bytes, little-endian. Each share alone is uniformly random.
 
+In sums of institutions with tables the helper's share has, after the seed, the SHA-256 of the weights that the
+institution was served. The mask follows from both, so that the digest is bound to the share, and the helper gives no
+sum of shares with different ones.
+
 With proofs (`fedping.protocol.proofs`) a vector of signs is shared as bits (:class:`Votes`): two bits per weight, one
 for an upward and one for a downward vote; a few bits of fixed weights for the loss; one bit for whether the first
 suggestion was on top. Any bits that a client proves to have sent stand for a vector within the bound of the line
@@ -96,6 +100,7 @@ PRIME = Ring(2**64 - 2**32 + 1)
 """The field of shares that come with proofs, Field64 of the VDAF draft."""
 
 SEED_BYTES = 32
+DIGEST_BYTES = 32
 _MASK = b"fedping mask v1"
 _RAND = b"fedping proof rand v1"
 
@@ -122,14 +127,26 @@ class Layout(NamedTuple):
         return rows[:, :OFFER_ID_BYTES], rows[:, OFFER_ID_BYTES:start], rows[:, start:]
 
 
-def layout(d: int, seal: Seal, metric: int = 0) -> Layout:
-    """Return the layout of shares of d numbers; with proofs, where ``metric`` is the largest number of a metric."""
+def layout(d: int, seal: Seal, metric: int = 0, *, digest: bool = False) -> Layout:
+    """Return the layout of shares of d numbers.
+
+    Args:
+        d: the number of numbers.
+        seal: how the helper's share is sealed.
+        metric: with proofs the largest number of a metric; else 0.
+        digest: whether the helper's share has the digest of the weights.
+    """
     if not metric:
-        return Layout(8 * d, SEED_BYTES + OVERHEAD[seal])
+        return Layout(8 * d, SEED_BYTES + (DIGEST_BYTES if digest else 0) + OVERHEAD[seal])
     from fedping.protocol.proofs.prio3 import sizes
 
     size = sizes(Votes(d, metric).circuit)
     return Layout(size.leader + size.public, size.helper + OVERHEAD[seal])
+
+
+def layout_by(terms: Terms) -> Layout:
+    """Return the layout of the shares of a line, by the terms of its helper."""
+    return layout(terms.numbers, terms.seal, terms.metric, digest=terms.seals_digest)
 
 
 def info_of(study: str, line: str, version: int, arm: str, document: UUID, d: int, offer: bytes) -> bytes:
@@ -148,7 +165,7 @@ def info_of(study: str, line: str, version: int, arm: str, document: UUID, d: in
 
 
 def mask(seed: bytes, d: int) -> Elements:
-    """Return the d words that follow from a seed of 32 bytes: SHAKE128("fedping mask v1" ‖ seed)."""
+    """Return the d words that follow from a seed, and a digest if it has one: SHAKE128("fedping mask v1" ‖ seed)."""
     return masks([seed], d).ravel()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.privacy import METRICS, Privacy, frame_of
@@ -53,6 +53,7 @@ def terms_for(study: Study | PublicStudy, line: Line | PublicLine, leader: Ident
         seal=privacy.shared.seal,
         key=key.hex(),
         made=made,
+        rows=UNSET if privacy.rows is None else privacy.rows,
     )
 
 
@@ -90,12 +91,20 @@ def _apart(terms: Terms, study: Study | PublicStudy, line: Line | PublicLine) ->
             yield f"'{name}'", repr(getattr(terms, name)), repr(getattr(asked, name))
     if set(terms.arms) != set(asked.arms):
         yield "'arms'", ", ".join(terms.arms), ", ".join(asked.arms)
+    if terms.rows != asked.rows:
+        yield "noise of institutions", _of_rows(terms), _of_rows(asked)
     if terms.promise != asked.promise:
         yield "guarantee", terms.promise or "none", asked.promise or "none"
     if terms.sigma < asked.sigma * _LAST_DIGITS:
         yield "noise", f"{terms.sigma:.12g}", f"{asked.sigma:.12g}"
     if terms.min_batch < asked.min_batch:
         yield "'min_batch'", terms.min_batch, asked.min_batch
+
+
+def _of_rows(terms: Terms) -> str:
+    if isinstance(terms.rows, UnsetType):
+        return "none"
+    return f"{terms.rows.noise:g} times the norm of a row, against {terms.rows.colluding:,} that collude"
 
 
 def _promise_of(privacy: Privacy) -> Promise | None:

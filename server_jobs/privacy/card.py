@@ -16,7 +16,15 @@ from fedping.model_store.version import Ancestor, WarmStart
 from fedping.protocol.outcomes import at_choice, later
 from fedping.protocol.ping import MODEL_UPDATE
 from fedping.protocol.privacy import ClippedByBlock, ClippedByKind, ClippedFlat, OneSign, Privacy, Shared, Signs
-from fedping.protocol.row_privacy import EPSILON, TABLE_MODELS, why_unprotected
+from fedping.protocol.row_privacy import (
+    EPSILON,
+    TABLE_MODELS,
+    VERSIONS,
+    composed,
+    epsilon_of,
+    usual_delta,
+    why_unprotected,
+)
 from fedping.protocol.study import Line, Study
 
 WORDS: Mapping[str, str] = {
@@ -37,6 +45,10 @@ WORDS: Mapping[str, str] = {
     "each_server_adds_noise": (
         "each of the two adds all the noise of the guarantee, so that it holds against the other, and against "
         "everybody who sees models, pages or reports"
+    ),
+    "trusts_institutions": (
+        "an institution trusts that at most {colluding:,} of {min_batch:,} in a sum tell the operator what noise they "
+        "have added, those that the operator has made up included; it may trust fewer, and adds more noise then"
     ),
     "adds_local_noise": ("for the local guarantee they trust nobody, for they add its noise before anything is sent"),
     "operator_trusts_clients": (
@@ -61,6 +73,10 @@ WORDS: Mapping[str, str] = {
     "sends_clipped": "an update of {weights:,} weights, shortened to a fixed length",
     "sends_clipped_by_kind": "an update of {weights:,} weights, each kind shortened to a fixed length",
     "sends_clipped_by_block": "an update of {weights:,} weights, each layer shortened to a fixed length",
+    "sends_row_sums": (
+        "the sum of the gradients of a table's rows, each shortened to a fixed length, in {weights:,} whole numbers "
+        "with noise, the sum of their losses, and their number"
+    ),
     "sends_metrics": "the loss, and whether the first suggestion was chosen",
     "split_into_shares": ("split into two shares, each of which alone is noise, one of them sealed for the helper"),
     "sends_nothing_else": (
@@ -93,6 +109,11 @@ WORDS: Mapping[str, str] = {
     "shares_alone": (
         "no figure: neither of two servers can read what a client sends, and both learn the sums of all, of "
         "{min_batch:,} clients or more, as they are"
+    ),
+    "rows_in_sums": (
+        "each row of an institution's table is protected in sums of {min_batch:,} institutions or more: of 300 rows, "
+        "{versions:,} versions tell (epsilon = {epsilon:.3g}, delta = {delta:.2g}), and each institution stops where "
+        "its own budget ends"
     ),
     # what the line begins with
     "learned_openly": "{version} was learned from pings to which nothing was promised",
@@ -153,6 +174,9 @@ def _joined(separator: str, statements: Iterable[Statement]) -> str:
 
 
 NOT_COVERED = (state("taking_part"), state("several_installations"), state("other_studies"))
+
+_ROWS = 300
+"""Rows of the table that a guarantee is told of as an example."""
 
 NOT_COVERED_BY_TWO_SERVERS = (state("counts_of_pings"), state("servers_together"))
 """In addition, where there are two servers."""
@@ -332,6 +356,8 @@ def _trust_in_two(privacy: Privacy, shared: Shared) -> Iterator[Statement]:
     yield state("trusts_one_of_two", key=shared.helper[:16], min_batch=shared.min_batch)
     if privacy.central is not None:
         yield state("each_server_adds_noise")
+    if privacy.rows is not None:
+        yield state("trusts_institutions", colluding=privacy.rows.colluding, min_batch=shared.min_batch)
     if privacy.local is not None:
         yield state("adds_local_noise")
     if not shared.proofs:
@@ -347,7 +373,9 @@ _CONTRIBUTIONS: Mapping[type, str] = {
 
 
 def _contents(privacy: Privacy, weights: int) -> Iterator[Statement]:
-    if isinstance(privacy.local, OneSign):
+    if privacy.rows is not None:
+        yield state("sends_row_sums", weights=weights)
+    elif isinstance(privacy.local, OneSign):
         yield state("sends_one_sign", weights=weights)
     elif privacy.local is not None:
         yield state("sends_noisy_numbers", weights=weights)
@@ -394,7 +422,12 @@ def _guarantees(privacy: Privacy) -> Iterator[Statement]:
             delta=() if isinstance(local, OneSign) else (state("local_delta", delta=local.delta),),
             each=(state("each_of_contributions", contributions=contributions) if many else state("each_contribution"),),
         )
-    if privacy.shared is not None and central is None and local is None:
+    if privacy.rows is not None and privacy.shared is not None:
+        delta = usual_delta(_ROWS)
+        epsilon = epsilon_of(composed([1 / privacy.rows.noise] * VERSIONS), delta)
+        batch = privacy.shared.min_batch
+        yield state("rows_in_sums", min_batch=batch, versions=VERSIONS, epsilon=epsilon, delta=delta)
+    elif privacy.shared is not None and central is None and local is None:
         yield state("shares_alone", min_batch=privacy.shared.min_batch)
 
 

@@ -60,7 +60,7 @@ _NEW_REQUEST: frozenset[Reason] = frozenset({"too_few", "too_old", "from_the_fut
 _OF_COUNTS: frozenset[Reason] = frozenset({"too_few", "too_many"})
 """Reasons of rejections whose sentence has the exact number of clients, which pages don't show for private studies."""
 
-_NO_REQUEST: frozenset[Reason] = frozenset({"answered"})
+_NO_REQUEST: frozenset[Reason] = frozenset({"answered", "other_weights"})
 """Reasons of rejections after which no request for the same version can succeed."""
 
 
@@ -273,7 +273,7 @@ def _refused(context: RoundContext, state: PrivateState, refusal: Refused) -> Ro
         return _waiting(context, state, "asked", why, f"{unsigned} {shown}")
     if refusal.reason in _NO_REQUEST:
         requests.tell(version, PendingRequest(since=request.read.made, why=sentence, for_good=True))
-        _refuse_for_good(context, sentence)
+        _refuse_for_good(context, sentence, "" if refusal.reason == "other_weights" else _PUT_BACK)
     if refusal.reason in _NEW_REQUEST:
         requests.put_aside(request)
         aside = "which is put aside; the next round makes another"
@@ -282,12 +282,15 @@ def _refused(context: RoundContext, state: PrivateState, refusal: Refused) -> Ro
     return _waiting(context, state, "asked", sentence, shown)
 
 
-def _refuse_for_good(context: RoundContext, sentence: str) -> NoReturn:
+_PUT_BACK = "put back the store that has the request which it has answered, or "
+
+
+def _refuse_for_good(context: RoundContext, sentence: str, remedy: str) -> NoReturn:
     study, line, version = context.study.name, context.line.name, context.head.iteration
     raise FedpingError(
         f"no version can follow from the pings of version {version} of line '{line}' of study '{study}': the helper "
-        f"was asked, and {sentence}; put back the store that has the request which it has answered, or leave these "
-        f"pings behind with 'fedping store continue {study} {line} --from {version + 2}', which counts them as released"
+        f"was asked, and {sentence}; {remedy}leave these pings behind with 'fedping store continue {study} {line} "
+        f"--from {version + 2}', which counts them as released"
     )
 
 

@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import os
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from fedping.main import main
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.personalization import FineTune
 from fedping.protocol.training import LocalSteps, OneGradient
+from tests.support.dying import Dying
 from tests.support.effort import few_or_all
 from tests.support.faulty_server import LANDED, Answer, FaultyServer, faulty_server, refusal
 from tests.support.fleets import document
@@ -302,38 +301,6 @@ def test_other_weights_under_an_answered_version_are_refused_and_logged(server: 
     server.plan = lambda name, attempt: LANDED
     join.once(server.url)
     assert len(server.bodies()) == 1  # the same bytes
-
-
-class _Killed(BaseException):
-    """A process that ends between two writes."""
-
-
-class Dying:
-    """Ends a process at its n-th write to the disk, before or after it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.monkeypatch = monkeypatch
-
-    def run(self, at: int, after: bool, command: Callable[[], object]) -> bool:
-        """Return whether the command came to its end before."""
-        writes = iter(range(10_000))
-
-        def write(real: Callable[..., Any], *given: Any) -> Any:
-            if (dies := next(writes) == at) and not after:
-                raise _Killed
-            done = real(*given)
-            if dies:
-                raise _Killed
-            return done
-
-        with self.monkeypatch.context() as patched:
-            for name in ("fsync", "replace"):
-                patched.setattr(os, name, partial(write, getattr(os, name)))
-            try:
-                command()
-            except _Killed:
-                return False
-        return True
 
 
 @pytest.mark.thorough

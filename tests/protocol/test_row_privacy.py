@@ -18,6 +18,7 @@ from fedping.protocol.row_privacy import (
     mu_of_group,
     mu_of_replacing,
     noise_multiplier,
+    noise_of_own_share,
     noise_of_share,
     noisy,
     reach,
@@ -104,6 +105,20 @@ def test_the_noise_of_shares_holds_against_those_who_know_their_own() -> None:
         assert others == pytest.approx(4.0, rel=1e-12)
     with pytest.raises(ValueError, match="no noise is left"):
         noise_of_share(4.0, 3, 3)
+
+
+def test_who_fears_more_collusion_adds_the_noise_that_others_would_take_off() -> None:
+    """By variances that are added up one by one: whoever colludes, what is left is σ² for the one that fears them."""
+    for institutions, colluding in ((3, 0), (3, 1), (12, 5)):
+        usual = noise_of_share(4.0, institutions, colluding)
+        for feared in range(colluding, institutions):
+            own = noise_of_own_share(4.0, institutions, colluding, feared)
+            honest = [own**2] + [usual**2] * (institutions - 1 - feared)
+            assert math.fsum(honest) == pytest.approx(16.0, rel=1e-12)
+    assert noise_of_own_share(4.0, 3, 1, 2) == 4.0  # of nobody else
+    for feared in (0, 3):
+        with pytest.raises(ValueError, match="cannot collude"):
+            noise_of_own_share(4.0, 3, 1, feared)
 
 
 @pytest.mark.parametrize(("sigma", "institutions"), [(0.5, 2), (0.5, 12), (1.0, 3), (4.0, 100)])

@@ -1,0 +1,65 @@
+"""What an institution adds to a sum of institutions: the sum over its rows in whole numbers, with a share of the noise.
+
+Nothing is computed from the noisy numbers before they are added up, because only the noise of several institutions
+together protects a row. So there is one gradient a version, of rows that are each shortened, and no bound on an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.client_sim.joining.protected import ProtectedRows
+from fedping.client_sim.learning.batch import Examples, FloatArray, Floats
+from fedping.client_sim.learning.model import Model
+from fedping.client_sim.learning.models.layer import Penalised
+from fedping.protocol.draws import FloatArray as Draws
+from fedping.protocol.privacy import METRICS, Frame, frame_of
+from fedping.protocol.study import PublicLine
+
+
+class SummedRows(ProtectedRows):
+    """A :class:`ProtectedRows` that keeps its last gradient as the vector of a private line (`Frame`).
+
+    Its metrics are the number of rows, or persons, in the place of clients, and the sum of their losses.
+
+    Args:
+        model: the model; it guards no rows by itself.
+        line: the line.
+        z: noise multiplier of the institution's share.
+        persons: person of each row, numbered from 0, if persons are protected instead of rows.
+
+    Attributes:
+        frame: the layout of the vector.
+    """
+
+    def __init__(self, model: Model[Any], line: PublicLine, z: float, persons: NDArray[np.intp] | None = None) -> None:
+        assert line.privacy is not None
+        self._high = line.privacy.loss[1]
+        super().__init__(model, z, steps=False, persons=persons, largest_loss=self._high)
+        self.frame: Frame = frame_of(line.privacy, line.spec)
+        self._vector: NDArray[np.int64] | None = None
+
+    def losses_and_gradients(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
+        """See :class:`ProtectedRows`."""
+        losses, gradients = super().losses_and_gradients(weights, batch)
+        frame, units = self.frame, round(self._units(batch))
+        m = len(frame.group)
+        vector = np.zeros(m + len(METRICS), np.int64)
+        vector[:m], vector[m + 1] = -self._noisy[:m], self._noisy[m]
+        vector[m], vector[m + 1] = units * frame.metric, vector[m + 1] + units * (frame.metric // 2)
+        if isinstance(self._whole, Penalised):
+            penalty, uphill = self._whole.penalty(np.asarray(weights, np.float64).reshape(-1), batch)
+            vector[:m] -= np.rint(units * np.asarray(uphill).reshape(-1) / frame.units).astype(np.int64)
+            vector[m + 1] += round(units * frame.metric * float(np.sum(penalty)) / self._high)
+        vector[:m][frame.group < 0] = 0
+        self._vector = vector
+        return losses, gradients
+
+    def vectors(self, updates: NDArray[np.floating], losses: Draws, tops: Draws, chances: Iterable[Any]) -> Any:
+        """Return the vector of the last training, shape (1, m + 3); what was computed from it does not count."""
+        assert self._vector is not None, "a ping was made without a gradient"
+        return self._vector[None].copy()
