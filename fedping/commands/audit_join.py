@@ -89,15 +89,15 @@ def join(
 
         click.echo(msgspec.json.encode(report).decode())
     else:
-        _print(report, data)
+        _print(report, data, runs)
     if not report.holds:
         raise FedpingError(
-            f"line '{line.name}' of study '{study.name}': protection lets more through than it claims; do not join "
-            "with this program, and report this"
+            f"line '{line.name}' of study '{study.name}': protection lets more through than it claims; repeat the "
+            "audit with another --seed, and if that says the same, do not join with this program, and report it"
         )
 
 
-def _print(report: Report, data: Path) -> None:
+def _print(report: Report, data: Path, runs: int) -> None:
     click.echo(
         f"{report.study}/{report.line}: {report.model}, {report.numbers:,} numbers an update, training "
         f"'{report.training}'; {report.rows:,} rows of {data}, {report.versions:,} versions"
@@ -108,6 +108,9 @@ def _print(report: Report, data: Path) -> None:
             of = f"{each.rows:,} of {each.tried:,}"
             click.echo(f"    {each.attack:<22} {of:>18} {each.protected:>15,} {each.protected_chance:>12,}")
     for each in report.attacks:
+        if each.late:
+            click.echo(f"    {each.attack}: the time was over; more rows may fall with a larger --seconds")
+    for each in report.attacks:
         if each.refused[0]:
             times = "once" if each.refused[0] == 1 else f"{each.refused[0]:,} times"
             click.echo(f"    {each.attack}: without protection, the program refused to answer {times}")
@@ -117,4 +120,5 @@ def _print(report: Report, data: Path) -> None:
     click.echo(
         f"  protected: epsilon {report.epsilon:g} is claimed (delta {report.delta:.2g}), at least "
         f"{report.proven_epsilon:.3g} is proven ({report.runs:,} answers with a row, as many without; 95 % confidence)"
+        + ("; the time was over, and more answers prove more" if report.runs < runs else "")
     )

@@ -106,7 +106,24 @@ def test_what_is_proven_is_below_the_claim_and_above_it_with_too_little_noise() 
         z = plan.multiplier(of.training, 1)
         assert 0.5 < proven(of, rows(), Claim(z, plan.delta, 300)).proven.epsilon <= 3.0
         assert proven(of, rows(), Claim(z, plan.delta, 300, seconds=0.0)).runs == 20
-        assert proven(of, rows(), Claim(z / 4, plan.delta, 300)).proven.epsilon > 3.0
+        broken = proven(of, rows(), Claim(z / 4, plan.delta, 300))
+        assert broken.proven.epsilon > broken.sure > 3.0
+
+
+def test_rows_are_recovered_as_by_comparing_each_guess_with_each_row() -> None:
+    random = np.random.default_rng(3)
+    for binary in (False, True):
+        x = random.integers(0, 2, (300, 4)) * 1.0 if binary else random.standard_normal((300, 4))
+        near = 1e-3 * x.std(axis=0)
+        guesses = x[random.integers(0, 300, 100)] + near * random.uniform(-1.2, 1.2, (100, 4))
+        guesses[::9] = np.inf
+        each = np.all(np.abs(x[:, None] - guesses) <= near, axis=2)
+        assert recovered(x, guesses, near) == each.any(axis=1).sum() > 0
+
+
+def test_an_attack_without_time_says_so_and_ends() -> None:
+    for each in audited(target("logistic-regression", OneGradient()), rows(), Plan(10**6, 3.0, 1e-3, seconds=0.0)):
+        assert each.late or each.why_not
 
 
 def typed(folder: Path, *options: str) -> list[str]:
@@ -141,6 +158,14 @@ def test_the_command_tells_what_falls(tmp_path: Path, capsys: pytest.CaptureFixt
     assert report["holds"] is True
     assert report["proven_epsilon"] <= report["epsilon"] == 3.0
     assert not (tmp_path / "table.csv.ledger").exists(), "nothing is charged"
+
+
+def test_a_single_row_is_its_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = typed(tmp_path)
+    head, first, *_ = (tmp_path / "table.csv").read_text().splitlines()
+    (tmp_path / "table.csv").write_text(f"{head}\n{first}\n")
+    assert main(command) == 2
+    assert "there is a single row" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -48,11 +48,11 @@ EXACT = 1e-3
 TINY = 1e-9
 """Deviation of a column that is the same in all rows."""
 
+FEWEST_ROWS = 2
+"""Rows of a table that can be attacked: one is left when another is taken away."""
+
 MOST_GUESSES = 200_000
 """Guesses of an attack that are compared with the rows."""
-
-_AT_A_TIME = 2**24
-"""Numbers that are compared at a time."""
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -68,6 +68,7 @@ class Found(Struct, frozen=True, kw_only=True):
         protected_chance: the same with protection.
         tried: the number of rows that the attack was for; all rows for most.
         refused: answers that the program refused, without protection and with it.
+        late: whether the time was over before the attack was, without protection or with it: more rows may fall.
         seconds: how long both took.
     """
 
@@ -79,6 +80,7 @@ class Found(Struct, frozen=True, kw_only=True):
     protected_chance: int = 0
     tried: int = 0
     refused: tuple[int, int] = (0, 0)
+    late: bool = False
     seconds: float = 0.0
 
     @property
@@ -122,7 +124,8 @@ class Report(Struct, frozen=True, kw_only=True):
         proven_epsilon: what one answer with all of that protection was proven to have at least, with 95 % confidence.
         runs: answers with a canary, and as many without it, of that proof.
         attacks: what each attack found.
-        holds: whether protection keeps what it claims.
+        holds: whether protection keeps what it claims, as far as this audit tells: what is proven with 99.99 %
+            confidence is at most ``epsilon``, and each attack finds hardly more than chance gives.
     """
 
     study: str
@@ -146,7 +149,8 @@ def target_of(
     """Return the model that an institution trains for a line, and its table.
 
     Raises:
-        InvalidSettings: an institution can't train the line with protection, or the table does not fit the model.
+        InvalidSettings: an institution can't train the line with protection, or the table does not fit the model, or
+            has a single row.
     """
     public = public_study(study)
     of_line = next(each for each in public.lines if each.name == line.name)
@@ -162,7 +166,12 @@ def target_of(
         )
     model = model_of(public, of_line)
     wanted = wanted_by(model, f"the model '{line.spec.model}' of line '{line.name}'")
-    return model, read_examples(data, label, agreed, wanted)
+    table = read_examples(data, label, agreed, wanted)
+    if len(table.y) < FEWEST_ROWS:
+        raise InvalidSettings(
+            f"{data}: there is a single row, whose update is the row itself; give a table of {FEWEST_ROWS} rows or more"
+        )
+    return model, table
 
 
 def audit_of_line(
@@ -173,7 +182,6 @@ def audit_of_line(
     watch("a canary")
     claim = Claim(plan.multiplier(line.training, 1), plan.delta, plan.runs, plan.seconds)
     canary = proven(target, table, claim)
-    least = canary.proven.epsilon
     attacks = tuple(audited(target, table, plan, watch))
     return Report(
         study=study.name,
@@ -185,10 +193,10 @@ def audit_of_line(
         versions=plan.versions,
         epsilon=plan.epsilon,
         delta=plan.delta,
-        proven_epsilon=least,
+        proven_epsilon=canary.proven.epsilon,
         runs=canary.runs,
         attacks=attacks,
-        holds=least <= plan.epsilon and all(each.holds for each in attacks),
+        holds=canary.sure <= plan.epsilon and all(each.holds for each in attacks),
     )
 
 
@@ -210,45 +218,48 @@ def audited(target: Target, table: Table, plan: Plan, watch: Callable[[str], Non
             found.append(Found(attack=attack.name, why_not=why_not))
             continue
         began = time.monotonic()
-        bare, kept = (Victim(target, table, plan.versions, each) for each in (None, noise))
-        guesses = [_guessed(attack, victim, plan.seconds) for victim in (bare, kept)]
+        bare, guessed_bare = _attacked(attack, target, table, plan, None)
+        kept, guessed_kept = _attacked(attack, target, table, plan, noise)
         found.append(
             Found(
                 attack=attack.name,
-                rows=recovered(table.x, guesses[0], near),
-                protected=recovered(table.x, guesses[1], near),
-                chance=recovered(nobody, guesses[0], near),
-                protected_chance=recovered(nobody, guesses[1], near),
+                rows=recovered(table.x, guessed_bare, near),
+                protected=recovered(table.x, guessed_kept, near),
+                chance=recovered(nobody, guessed_bare, near),
+                protected_chance=recovered(nobody, guessed_kept, near),
                 tried=min(target.rows, attack.rows) if isinstance(attack, Differencing) else target.rows,
                 refused=(bare.refused, kept.refused),
+                late=bare.late or kept.late,
                 seconds=time.monotonic() - began,
             )
         )
     return found
 
 
-def _guessed(attack: Attack, victim: Victim, seconds: float) -> FloatArray:
-    """Return an attack's guesses, shape (g, f)."""
-    ends = time.monotonic() + seconds
-
-    def in_time() -> Iterator[FloatArray]:
-        for guess in attack.guesses(victim):
-            yield guess
-            if time.monotonic() > ends:
-                return
-
-    kept = list(islice(in_time(), MOST_GUESSES))
-    return np.array(kept).reshape(len(kept), victim.target.features)
+def _attacked(
+    attack: Attack, target: Target, table: Table, plan: Plan, noise: Noise | None
+) -> tuple[Victim, FloatArray]:
+    """Return an institution after an attack, and the attack's guesses, shape (g, f)."""
+    victim = Victim(target, table, plan.versions, noise, time.monotonic() + plan.seconds)
+    kept = list(islice(attack.guesses(victim), MOST_GUESSES))
+    return victim, np.array(kept).reshape(len(kept), target.features)
 
 
 def recovered(rows: FloatArray, guesses: FloatArray, near: FloatArray) -> int:
-    """Return how many rows, shape (n, f), are among guesses, shape (g, f), within ``near``, shape (f,), a column."""
+    """Return how many rows, shape (n, f), are among guesses, shape (g, f), within ``near``, shape (f,), a column.
+
+    Each guess is held against the rows that are near it in the column with the most values.
+    """
     there = np.zeros(len(rows), np.bool_)
     finite = guesses[np.isfinite(guesses).all(axis=1)]
-    size = max(1, _AT_A_TIME // max(rows.size, 1))
-    for first in range(0, len(finite), size):
-        apart = np.abs(rows[:, None] - finite[None, first : first + size])
-        there |= np.any(np.all(apart <= near, axis=2), axis=1)
+    column = int(np.argmax([len(np.unique(values)) for values in rows.T]))
+    order = np.argsort(rows[:, column], kind="stable")
+    in_order, far = rows[order], 2 * near[column]
+    first = np.searchsorted(in_order[:, column], finite[:, column] - far)
+    last = np.searchsorted(in_order[:, column], finite[:, column] + far, side="right")
+    for guess, start, stop in zip(finite, first, last, strict=True):
+        if start < stop:
+            there[order[start:stop]] |= np.all(np.abs(in_order[start:stop] - guess) <= near, axis=1)
     return int(there.sum())
 
 

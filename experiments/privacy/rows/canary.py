@@ -24,10 +24,21 @@ QUIET = 1e-3
 """Noise multiplier by which the attacker learns where the canary pulls the model."""
 
 
+SURE = 0.9999
+"""Confidence of an alarm, so that one in 10,000 audits of a claim that holds raises it."""
+
+
 class Canary(NamedTuple):
-    """What answers with a canary and without it prove, and how many of either there were."""
+    """What answers with a canary and without it prove.
+
+    Attributes:
+        proven: the lower bound of ε, with 95 % confidence.
+        sure: the lower bound of ε with the confidence of an alarm.
+        runs: how many answers with the canary there were, and as many without it.
+    """
 
     proven: Proven
+    sure: float
     runs: int
 
 
@@ -53,7 +64,7 @@ class Claim:
 
 
 def proven(target: Target, table: Table, claim: Claim) -> Canary:
-    """Return the ε that one answer must have at least, by Gaussian differential privacy with 95 % confidence.
+    """Return the ε that one answer must have at least, by Gaussian differential privacy.
 
     The attacker knows all rows but one, the canary, and which way that pulls the model, and scores an answer by how far
     it went that way.
@@ -82,4 +93,5 @@ def proven(target: Target, table: Table, claim: Claim) -> Canary:
     while len(scores) < claim.runs and (len(scores) < FEWEST or time.monotonic() < ends):
         scores.append((float(total(with_it, noise) @ way), float(total(table, noise) @ way)))
     inside, outside = zip(*scores, strict=True)
-    return Canary(by_gaussian_dp(inside, outside, claim.delta), len(scores))
+    sure = by_gaussian_dp(inside, outside, claim.delta, SURE)
+    return Canary(by_gaussian_dp(inside, outside, claim.delta), sure.epsilon, len(scores))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -20,7 +22,7 @@ from fedping.protocol.training import LocalSteps, OneGradient, Training
 
 
 class Over(Exception):
-    """The institution answers no further version."""
+    """The institution answers no further version, or the attacker's time is over."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,18 @@ class Victim:
         table: its rows.
         versions: how many versions it answers.
         noise: what protects its rows; None if nothing does.
+        ends: when it stops answering, by :func:`time.monotonic`.
 
     Attributes:
         refused: how many answers it has refused.
+        late: whether it was asked when the time was over.
     """
 
-    def __init__(self, target: Target, table: Table, versions: int, noise: Noise | None = None) -> None:
-        self.target, self.refused = target, 0
-        self._table, self._left, self._noise = table, versions, noise
+    def __init__(
+        self, target: Target, table: Table, versions: int, noise: Noise | None = None, ends: float = math.inf
+    ) -> None:
+        self.target, self.refused, self.late = target, 0, False
+        self._table, self._left, self._noise, self._ends = table, versions, noise, ends
         self._answered: dict[int, bytes] = {}
 
     @property
@@ -94,8 +100,11 @@ class Victim:
                 ledger allows the same weights alone.
 
         Raises:
-            Over: all versions are answered.
+            Over: all versions are answered, or the time is over.
         """
+        if time.monotonic() > self._ends:
+            self.late = True
+            raise Over
         number = len(self._answered) if version is None else version
         if number not in self._answered:
             if len(self._answered) >= self._left:
@@ -115,7 +124,7 @@ class Victim:
         """Return the same institution, whose table lacks a row."""
         kept = np.delete(np.arange(len(self._table.y)), row)
         table = replace(self._table, x=self._table.x[kept], y=self._table.y[kept])
-        return Victim(replace(self.target, rows=self.target.rows - 1), table, self._left, self._noise)
+        return Victim(replace(self.target, rows=self.target.rows - 1), table, self._left, self._noise, self._ends)
 
 
 class Attack(Protocol):
