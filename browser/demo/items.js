@@ -12,6 +12,9 @@ import { seedOf, seeded } from "./random.js";
 
 const COUNT = 40;
 const MISSING = 0.15;
+const UNLISTED = 0.1;
+const DIGITS = 12;
+const WIDEST = 1000; // spreads between bounds
 const WORDS = ["amber", "birch", "cedar", "delta", "ember", "fern", "grove", "harbour", "iris", "jasper", "kelp", "linen"];
 
 /**
@@ -63,7 +66,7 @@ function inWords(value) {
   if (typeof value === "object") {
     return Object.keys(value ?? {}).join(" and ") || "none";
   }
-  return typeof value === "number" ? value.toLocaleString("en", { maximumSignificantDigits: 4 }).replace("-", "−") : String(value);
+  return typeof value === "number" ? value.toLocaleString("en", { maximumFractionDigits: 3 }).replace("-", "−") : String(value);
 }
 
 /**
@@ -77,7 +80,7 @@ function rowOf(features, on, draw) {
   for (const feature of features) {
     const field = fieldOf(feature, on);
     if (field !== null && !Object.hasOwn(row, field) && !(feature.missing && draw.fraction() < MISSING)) {
-      row[field] = valueFor(feature, draw);
+      row[field] = valueFor(feature, features, draw);
     }
   }
   return row;
@@ -98,50 +101,78 @@ function fieldOf(feature, on) {
 
 /**
  * @param {Feature} feature
+ * @param {readonly Feature[]} features All, of which another may list the values of the same field.
  * @param {Draw} draw
  */
-function valueFor({ kind, values = [], cutoffs = [], knots = [], ...more }, draw) {
+function valueFor(feature, features, draw) {
+  const { kind, values = [], other = false, cutoffs = [], knots = [], spread = 1, ...more } = feature;
   switch (kind) {
     case "flag":
       return draw.fraction() < 0.5;
     case "category":
-      return draw.one(values);
+      return other && draw.fraction() < UNLISTED ? draw.one(WORDS) : draw.one(values);
     case "hashed":
       return draw.one(WORDS);
     case "equal":
-      return draw.one(WORDS.slice(0, 3));
+      return draw.one(listed(feature, features) ?? WORDS.slice(0, 3));
     case "counts":
-      return Object.fromEntries(values.filter(() => draw.fraction() < 0.4).map((value) => [value, draw.whole(1, 3)]));
+      return Object.fromEntries(values.filter(() => draw.fraction() < 0.4).map((value) => [value, countFor(spread, more.log, draw)]));
     case "bucket":
       return between(cutoffs[0] - 1, /** @type {number} */ (cutoffs.at(-1)) + 1, draw);
     case "spline":
       return between(knots[0], /** @type {number} */ (knots.at(-1)), draw);
     default:
-      return numberFor(more, draw);
+      return numberFor({ spread, ...more }, draw);
   }
 }
 
 /**
- * A number about the middle of a feature, within its bounds.
+ * The values that a category lists of a field which a feature compares; null if none does.
+ *
+ * @param {Feature} equal
+ * @param {readonly Feature[]} features
+ */
+function listed(equal, features) {
+  const category = features.find(
+    (each) => each.kind === "category" && fieldOf(each, each.on ?? "item") === equal[each.on ?? "item"],
+  );
+  return category?.values ?? null;
+}
+
+/**
+ * @param {number} spread What counts are divided by, or their logarithms.
+ * @param {boolean | undefined} log
+ * @param {Draw} draw
+ */
+function countFor(spread, log, draw) {
+  return draw.whole(1, Math.max(3, Math.round(log ? Math.expm1(Math.min(2 * spread, 12)) : Math.min(2 * spread, 1e6))));
+}
+
+/**
+ * A number about the middle of a feature and within its bounds, or between the bounds if the middle is beyond them.
  *
  * @param {Pick<Feature, "low" | "high" | "log" | "center" | "spread">} feature
  * @param {Draw} draw
  */
 function numberFor({ low = null, high = null, log = false, center = 0, spread = 1 }, draw) {
-  const x = between(center - 2 * spread, center + 2 * spread, draw);
-  return rounded(Math.min(Math.max(log ? Math.expm1(x) : x, low ?? -Infinity), high ?? Infinity));
+  const [least, most] = [low ?? -Infinity, high ?? Infinity].map((each) => (log ? Math.log1p(each) : each));
+  let [first, last] = [Math.max(center - 2 * spread, least), Math.min(center + 2 * spread, most)];
+  if (first >= last) {
+    [first, last] = [Math.max(least, most - WIDEST * spread), Math.min(most, least + WIDEST * spread)];
+  }
+  const x = between(first, last, draw);
+  return log ? Number(Math.expm1(x).toPrecision(DIGITS)) : x;
 }
 
 /**
+ * A number of as many digits as tell some hundred apart.
+ *
  * @param {number} low
  * @param {number} high
  * @param {Draw} draw
  */
 function between(low, high, draw) {
-  return rounded(low + draw.fraction() * (high - low));
-}
-
-/** @param {number} x */
-function rounded(x) {
-  return Number(x.toPrecision(3));
+  const step = 10 ** (Math.floor(Math.log10(high - low)) - 2);
+  const x = low + draw.fraction() * (high - low);
+  return Math.min(Math.max(Number((Math.round(x / step) * step).toPrecision(DIGITS)), low), high);
 }

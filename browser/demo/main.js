@@ -15,7 +15,7 @@ import { MORE } from "./visitor.js";
 
 const TRY_AGAIN = 2000;
 const FOR_OTHERS =
-  "The page is for models that rank pages, frecency-2018 and linear-15, and for features of your own. For predictions, 'fedping study init' writes a page.";
+  "The page is for models that rank pages, frecency-2018 and linear-15, and for features of your own with pings = \"list-update\". For predictions, 'fedping study init' writes a page.";
 
 const asked = new URLSearchParams(location.search);
 const ingest = new URL("..", location.href).href.replace(/\/$/, "");

@@ -251,3 +251,24 @@ test("people of a study of features choose by one taste, each as a client of its
   assert.deepEqual(wanted(spec, "shop", {}, rows), wanted(spec, "shop", {}, rows));
   assert.notDeepEqual(wanted(spec, "shop", {}, rows), wanted(spec, "other", {}, rows));
 });
+
+test("made-up numbers differ, whatever the bounds, and compared fields may agree", () => {
+  /** @type {any[]} */
+  const features = [
+    { kind: "number", name: "year", low: 1990, high: 2020 },
+    { kind: "number", name: "seconds", low: 1.5e9, center: 1.7e9, spread: 100 },
+    { kind: "number", name: "price", low: 0, log: true, center: 3, spread: 1 },
+    { kind: "counts", name: "visits", values: ["a", "b"], spread: 500 },
+    { kind: "category", name: "colour", values: ["red", "blue"], other: true },
+    { kind: "equal", name: "same colour", query: "wanted", item: "colour" },
+  ];
+  const rows = madeItems(features, "1").map(({ row }) => row);
+  for (const name of ["year", "seconds", "price"]) {
+    assert.ok(new Set(rows.map((row) => row[name])).size > 20, name);
+  }
+  assert.ok(rows.every(({ year }) => Number(year) >= 1990 && Number(year) <= 2020));
+  assert.ok(rows.some(({ visits }) => Object.values(Object(visits)).some((count) => count > 50)));
+  assert.ok(rows.some(({ colour }) => !["red", "blue"].includes(String(colour))), "one that is not listed");
+  const queries = Array.from({ length: 20 }, (_, i) => madeQuery(features, seeded(i)).wanted);
+  assert.deepEqual([...new Set(queries)].sort(), ["blue", "red"]);
+});
