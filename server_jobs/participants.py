@@ -22,11 +22,9 @@ from fedping.protocol.enrolment import hash_assignment
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landed_file import LandedFile, check_columns
 from fedping.protocol.landing import Landing
-from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.ping import MODEL_UPDATE
-from fedping.protocol.row_privacy import GRADIENT_MODELS, VERSIONS, noise_of_mean, steps_on_rows, why_unprotected
 from fedping.protocol.study import Study
-from fedping.protocol.training import LocalSteps, OneGradient
+from fedping.server_jobs.row_noise import noise_on_mean
 
 MOST_PINGS = 20_000
 """Maximum pings read for the list or an evaluation, newest versions and files first."""
@@ -149,30 +147,13 @@ def list_participants(landing: Landing, study: Study, line: str) -> ParticipantL
 def noise_if_protected(listed: Sequence[Participant], study: Study, line: str) -> float | None:
     """Return the noise on each number of the mean update of the newest version, if each client protects its rows.
 
-    It is what :mod:`fedping.protocol.row_privacy` has institutions add unless they choose otherwise, with as many rows
-    as they report; pings don't say whether they are protected. The line's clipping is not part of it.
-
     Returns:
-        The standard deviation; None if no client sent an update, or rows are not protected by noise on gradients.
+        The standard deviation, as of :func:`noise_on_mean`; None if no client sent an update.
     """
-    the_line = study.line(line)
-    training, spec = the_line.training, the_line.spec
-    if spec.model not in GRADIENT_MODELS or why_unprotected(training) is not None or the_line.upload:
-        return None
-    assert isinstance(training, OneGradient | LocalSteps), "other trainings are not protected"
-    if training.sign or (isinstance(training, LocalSteps) and not isinstance(training.optimizer, LocalDescent)):
-        return None
     submits = {arm.name for arm in study.arms if arm.line == line and arm.submits}
     sent = [one for one in listed if one.arm in submits]
     newest = max((one.version for one in sent), default=-1)
-    rows = [one.examples for one in sent if one.version == newest]
-    if not rows:
-        return None
-    pipeline, steps = the_line.pipeline, steps_on_rows(training)
-    most = pipeline.most_votes or math.inf
-    votes = [float(min(n, most)) if pipeline.weighting == "examples" else 1.0 for n in rows]
-    moved = training.rate * math.sqrt(steps) if isinstance(training, LocalSteps) else 1.0
-    return moved * noise_of_mean(rows, votes, VERSIONS, steps)
+    return noise_on_mean(study.line(line), [one.examples for one in sent if one.version == newest])
 
 
 def evaluations(landing: Landing, study: Study, line: str) -> list[Evaluation]:

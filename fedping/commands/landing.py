@@ -355,9 +355,9 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
     from fedping.protocol.notation import time_at
-    from fedping.protocol.row_privacy import EPSILON, VERSIONS
     from fedping.server_jobs.health.findings import format_count
     from fedping.server_jobs.participants import list_participants, noise_if_protected
+    from fedping.server_jobs.row_noise import IF_PROTECTED
 
     store, pings = open_store(store_path), open_landing(landing)
     for line in lines_of(store, study, lines):
@@ -377,10 +377,7 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
                 f"{one.examples:>10,} rows   {one.pings:>6,} pings"
             )
         if noise is not None:
-            click.echo(
-                f"  noise on each number of their mean update: {noise:.2g}, if each is an institution that protects "
-                f"its rows by epsilon {EPSILON:g} over {VERSIONS} versions"
-            )
+            click.echo(f"  noise on each number of their mean update: {noise:.2g}, {IF_PROTECTED}")
 
 
 @landing.command()

@@ -627,6 +627,10 @@ def show(result: RoundResult, as_json: bool) -> None:
             f"  {result.capped:,} of {result.clients:,} clients claim more examples than the study's limit, and "
             "count as that many"
         )
+    if result.noise_if_protected is not None:
+        from fedping.server_jobs.row_noise import IF_PROTECTED
+
+        click.echo(f"  noise on each number of the mean update: about {result.noise_if_protected:.2g}, {IF_PROTECTED}")
     for name, arm in result.arms.items():
         if arm.loss is not None:
             rank = "" if arm.rank_selected is None else f"   selected rank {arm.rank_selected:7.4f}"

@@ -73,6 +73,8 @@ class RoundResult:
         update_bytes: the encoded size of the used updates; 0 for a private line, or if nothing was read.
         privacy: the budget of a private line, whose numbers of clients have noise.
         capped: the number of clients that count for fewer examples than they claim.
+        noise_if_protected: the noise on each number of the mean update, if its clients are institutions with equal
+            tables that protect their rows (:func:`fedping.server_jobs.row_noise.noise_of_round`).
     """
 
     status: Literal[
@@ -110,6 +112,7 @@ class RoundResult:
     privacy: PrivacySpent | None = None
     update_bytes: int = 0
     capped: int | None = None
+    noise_if_protected: float | None = None
 
     @property
     def sentence(self) -> str:

@@ -55,6 +55,7 @@ from fedping.server_jobs.round.result import RoundResult, with_lineage
 from fedping.server_jobs.round.shared import add_answer, ask_helper, check_helper, delete_request, keep_request
 from fedping.server_jobs.round.staging import HeldState, decide_trial, publish_trial, read_trial, report_held
 from fedping.server_jobs.round.stopping import clients_missing, iteration_ended, minutes_since, stop_if_over, time_after
+from fedping.server_jobs.row_noise import noise_of_round
 
 
 def run_round(
@@ -156,6 +157,8 @@ def aggregate_landed(context: RoundContext, state: PlainState) -> PlainState | R
     aggregate = aggregate_pings(context.landing, context.study, context.head, manifest, context.engine)
     context.options.on_step("aggregated")
     _check_model(context, aggregate)
+    learned = {arm.name for arm in context.study.arms if arm.line == context.line.name and arm.submits}
+    examples = sum(arm.examples for name, arm in aggregate.arms.items() if name in learned)
     result = replace(
         state.result,
         clients=aggregate.updates.clients,
@@ -164,6 +167,7 @@ def aggregate_landed(context: RoundContext, state: PlainState) -> PlainState | R
         influence=aggregate.updates.influence,
         update_bytes=aggregate.update_bytes,
         capped=aggregate.updates.capped,
+        noise_if_protected=noise_of_round(context.line, aggregate.updates.clients, examples),
     )
     return replace(state, result=result, aggregate=aggregate)
 

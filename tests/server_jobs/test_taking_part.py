@@ -20,6 +20,7 @@ from fedping.protocol.study import Study
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 from fedping.server_jobs import participants
 from fedping.server_jobs.participants import evaluations, list_participants, noise_if_protected
+from fedping.server_jobs.row_noise import noise_of_round
 from tests.support.institutions import ARMS, tumours
 from tests.support.model_pings import Said, client_in, land
 from tests.support.private import private_study
@@ -79,6 +80,15 @@ def test_the_noise_of_a_mean_is_that_of_the_institutions_of_its_version(
         z = math.sqrt(50 * steps) / mu_of(3.0, n**-1.1)
         variances.append((vote / sum(votes) * z * math.sqrt(1 + 0.25**2) / n) ** 2)
     assert noise_if_protected(listed, study, "main") == pytest.approx(moved * math.sqrt(sum(variances)))
+
+
+def test_the_noise_of_a_round_is_as_if_all_tables_were_alike() -> None:
+    line = of_training(OneGradient(), "examples").lines[0]
+    z = math.sqrt(50) / mu_of(3.0, 200**-1.1)
+    assert noise_of_round(line, 4, 800) == pytest.approx(z * math.sqrt(4 * (1 + 0.25**2)) / 800)
+    assert noise_of_round(line, 4, 79) is None, "tables of 20 rows and more"
+    assert noise_of_round(line, 101, 10**6) is None, "too many to be institutions"
+    assert noise_of_round(line, 0, 0) is None
 
 
 def test_there_is_no_noise_to_state_of_what_is_not_protected_by_it(tmp_path: Path) -> None:
