@@ -91,7 +91,8 @@ def prune(studies: tuple[str, ...], keep: int, **options: Any) -> None:
     version, and late ones that still count. Older versions stay, but can no longer be computed again, and analyses lack
     their pings. The study's history names them, before anything is removed.
 
-    Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed.
+    Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed. If
+    nothing can be removed, it says why.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
@@ -100,6 +101,11 @@ def prune(studies: tuple[str, ...], keep: int, **options: Any) -> None:
     given = RemovalOptions(**options)
     store, pings = open_store(given.store_path), open_landing(given.landing)
     names = studies or tuple(name for name in store.studies.names() if not store.study(name).is_private)
+    if not names and not given.as_json:
+        there = (
+            "has only private studies, and their rounds delete their pings" if store.studies.names() else "has no study"
+        )
+        click.echo(f"nothing to remove: the store at {given.store_path} {there}")
     with deletion_lock(pings, looks=given.dry_run):
         plans = [plan_pruning(store, pings, name, keep, int(time.time() * 1000)) for name in names]
         for plan in plans:
@@ -130,10 +136,13 @@ def _show_pruning(plan: Pruning, given: RemovalOptions) -> None:
             "given_up": plan.versions,
             "kept_from": plan.kept,
             "removed": bool(plan.files) and not given.dry_run,
+            "stays": plan.stays,
         }
         click.echo(msgspec.json.encode(document).decode())
     elif not plan.files:
         click.echo(f"study '{plan.study}': nothing to remove")
+        for sentence in plan.why_nothing:
+            click.echo(f"  {sentence}")
     else:
         files, *versions = plan.told
         click.echo(f"study '{plan.study}', {'would go' if given.dry_run else 'removed'}: {files}")
