@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import base64
 import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import click
+from click.types import UUIDParameterType
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.location import Place, local_path
@@ -43,6 +49,59 @@ class AnyPlace(LocalPath):
         except InvalidSettings as error:
             self.fail(str(error), param, ctx)
         return super().convert(place, param, ctx) if isinstance(place, Path) else place
+
+
+class ClientId(UUIDParameterType):
+    """A client's id: a UUID in any of its spellings, or the 16 bytes in Parquet as readers of Parquet print them."""
+
+    name = "client id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the UUID."""
+        if isinstance(value, UUID):
+            return value
+        ways = (_of_uuid, _of_hexadecimal, _of_python, _of_duckdb, _of_base64)
+        for read in ways if len(value) <= _MOST_OF_AN_ID else ():
+            with suppress(ValueError, SyntaxError):
+                return read(value)
+        return self.fail(
+            f"{value!r} is not a client id. Give a UUID, 32 hexadecimal digits, or the 16 bytes as pandas, DuckDB, "
+            "Spark or JSON (base64) show them, in quotes.",
+            param,
+            ctx,
+        )
+
+
+_MOST_OF_AN_ID = 128
+"""Maximum characters of a client's id in any spelling."""
+
+
+def _of_uuid(text: str) -> UUID:
+    return UUID(text.strip())
+
+
+def _of_hexadecimal(text: str) -> UUID:
+    r"""Read [10 56 6B …] of Spark, 10 56 6b … of Trino, \x10566b… of PostgreSQL, 0x10566b… and X'10566b…' of SQL."""
+    digits = re.sub(r"^(\\x|0x|x'|\[)|['\]]$|\s", "", text, flags=re.IGNORECASE)
+    return UUID(bytes=bytes.fromhex(digits))
+
+
+def _of_python(text: str) -> UUID:
+    if not re.fullmatch(r"b(['\"]).*\1", text.strip()):
+        raise ValueError
+    return UUID(bytes=ast.literal_eval(text.strip()))
+
+
+def _of_duckdb(text: str) -> UUID:
+    r"""Read \x10Vk+…: bytes that are not printable as \x and two digits, the others as characters."""
+    pieces = re.findall(r"\\x([0-9A-Fa-f]{2})|([ -\[\]-~])", text)
+    if sum(4 if digits else 1 for digits, _ in pieces) != len(text) or not any(digits for digits, _ in pieces):
+        raise ValueError  # half a UUID is also 16 characters
+    return UUID(bytes=b"".join(bytes.fromhex(digits) or plain.encode() for digits, plain in pieces))
+
+
+def _of_base64(text: str) -> UUID:
+    return UUID(bytes=base64.b64decode(text.strip(), validate=True))
 
 
 def seconds_in(option: str, text: str, least: float = 0.0) -> float:

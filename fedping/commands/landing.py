@@ -14,7 +14,16 @@ import click
 import msgspec
 
 from fedping.commands.study_life import because_option, current_user
-from fedping.options import AnyPlace, LocalPath, journal_of, journal_option, json_option, landing_option, store_option
+from fedping.options import (
+    AnyPlace,
+    ClientId,
+    LocalPath,
+    journal_of,
+    journal_option,
+    json_option,
+    landing_option,
+    store_option,
+)
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.location import child, key_in
 from fedping.protocol.notation import utc_now
@@ -151,7 +160,7 @@ def _show_pruning(plan: Pruning, given: RemovalOptions) -> None:
 
 
 @landing.command()
-@click.argument("client_id", type=click.UUID)
+@click.argument("client_id", type=ClientId())
 @dry_run_option
 @because_option
 @store_option
@@ -165,6 +174,8 @@ def forget(client_id: UUID, journal: Path | None, **options: Any) -> None:
     not the client. Rounds go on. Exits with 1 if pings of the client wait in ingest's journal: they land soon, and the
     same command removes them then. Run it where ingest runs, with its --journal; it warns if there is no journal. It is
     safe to repeat, and goes on after an interruption.
+
+    CLIENT_ID is a UUID, or the 16 bytes of the Parquet column client_id as pandas, DuckDB, Spark or JSON show them.
 
     It doesn't search backups and the journal's quarantine, and doesn't refuse what the client sends from now on.
     """

@@ -31,6 +31,7 @@ from fedping.commands.study_life import as_declared, change, end, history, liste
 from fedping.commands.study_offer import offer, offers_in_words, shared_lines
 from fedping.creating import as_stored
 from fedping.options import (
+    ClientId,
     LocalPath,
     journal_of,
     journal_option,
@@ -301,7 +302,7 @@ def _log_health(name: str, judgement: Judgement) -> None:
 
 @study.command()
 @click.argument("name")
-@click.argument("client_id", type=click.UUID)
+@click.argument("client_id", type=ClientId())
 @store_option
 def arm(name: str, client_id: UUID, store_path: Place) -> None:
     """Print the arm of study NAME that hash enrolment assigns to CLIENT_ID."""
@@ -344,7 +345,7 @@ def ticket_key(file: Path) -> None:
 
 @study.command(name="ticket")
 @click.argument("name")
-@click.argument("client_ids", nargs=-1, required=True, type=click.UUID)
+@click.argument("client_ids", nargs=-1, required=True, type=ClientId())
 @click.option(
     "--keys",
     type=LocalPath(dir_okay=False),
