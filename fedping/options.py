@@ -6,18 +6,21 @@ import ast
 import base64
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import click
 from click.types import UUIDParameterType
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.location import Place, local_path
+from fedping.protocol.location import Place, local_path, without_secrets
+
+if TYPE_CHECKING:
+    from fedping.protocol.trust import Trust
 
 
 class LocalPath(click.Path):
@@ -121,6 +124,46 @@ def seconds_in(option: str, text: str, least: float = 0.0) -> float:
             f"{option} {text} is not a time; give seconds, minutes or hours, such as 45s, 10m or 6h{at_least}"
         )
     return seconds
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def trust_options(command: _Command) -> _Command:
+    """Add --ca and --insecure to a command that asks a server; :func:`trust_of` reads them."""
+    ca = click.option(
+        "--ca",
+        type=LocalPath(dir_okay=False),
+        metavar="FILE",
+        help="PEM file of the only certificate authorities to trust.  [default: those of this machine]",
+    )
+    insecure = click.option(
+        "--insecure",
+        is_flag=True,
+        help="Accept any certificate, for tests: anyone on the way can pass for the server.",
+    )
+    return ca(insecure(command))
+
+
+def trust_of(url: str, ca: Path | None, insecure: bool) -> Trust:
+    """Return the trust that --ca and --insecure ask for, and warn of the latter.
+
+    Raises:
+        InvalidSettings: both are given, the file has no certificates, or the address is not of https.
+    """
+    from fedping.protocol.log import tell
+    from fedping.protocol.trust import Trust
+
+    trust = Trust(ca, insecure)
+    if trust != Trust() and not url.lower().startswith("https://"):
+        option = "--insecure" if insecure else "--ca"
+        raise InvalidSettings(f"{option} changes nothing: {without_secrets(url)} is no https address; remove it")
+    if insecure:
+        tell(
+            "warning: with --insecure anyone on the way can pass for the server, read what is sent, and answer for it",
+            "warning",
+        )
+    return trust
 
 
 store_option = click.option(
