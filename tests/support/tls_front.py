@@ -80,12 +80,15 @@ def tls_front(port: int, certificate: Path) -> Iterator[str]:
 
     task = loop.create_task(serve())
 
-    def run() -> None:
-        loop.run_until_complete(task)
-        left = asyncio.all_tasks(loop)
+    async def end() -> None:
+        left = asyncio.all_tasks(loop) - {asyncio.current_task()}
         for each in left:
             each.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def run() -> None:
+        loop.run_until_complete(task)
+        loop.run_until_complete(end())
 
     thread = threading.Thread(target=run)
     thread.start()
