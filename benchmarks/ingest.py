@@ -71,7 +71,7 @@ def serve(kind: str, folder: Path, port: int, workers: int, threads: int, operat
     from benchmarks.plain_flask import plain_front
     from fedping.server_jobs.ingest.operations import OperatorsListener
     from fedping.server_jobs.ingest.settings import IngestSettings
-    from fedping.server_jobs.ingest.supervisor import prepare, supervise
+    from fedping.server_jobs.ingest.supervisor import OPERATIONS, prepare, supervise
     from fedping.server_jobs.ingest.worker import front
 
     make_store(folder / "store")
@@ -86,7 +86,7 @@ def serve(kind: str, folder: Path, port: int, workers: int, threads: int, operat
         operations_port=operations,
     )
     prepare(settings)
-    beside = {"operator's listener": OperatorsListener(settings).serve}
+    beside = {OPERATIONS: OperatorsListener(settings).serve}
     return supervise(settings, {"hot": front, "flask": plain_front}[kind], beside)
 
 

@@ -37,6 +37,7 @@ from fedping.protocol.model import ModelDocument
 from fedping.protocol.ping import DOCUMENT_TYPES, FRECENCY_UPDATE, OUTCOME, DocumentType
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import PublicStudy
+from fedping.protocol.trust import USUAL, Trust
 
 _TRY_AGAIN = {408, 425, 429}
 _REDIRECTS = {301, 302, 303, 307, 308}
@@ -64,6 +65,7 @@ class HttpSettings:
         redirects: addresses that a fetch may be redirected to: any, such as the caches of a CDN; or, if ``secure``,
             those of https, and others at the server's host. Pings are never redirected.
         away: advice to the user if no server answers.
+        trust: the certificate authorities that the certificates of https addresses are checked by.
     """
 
     connections: int = 64
@@ -76,6 +78,7 @@ class HttpSettings:
     whole_timeout: float | None = None
     redirects: Literal["anywhere", "secure"] = "anywhere"
     away: str = "start 'fedping ingest' there or correct the address"
+    trust: Trust = USUAL
 
 
 MOST_REDIRECTS = 5
@@ -130,7 +133,8 @@ class HttpTransport:
             async with self._get(url) as response:
                 body = await _body(response, self._settings.most_bytes)
         except _NETWORK_FAULTS as error:
-            raise TransportError(f"cannot reach {self.address}: {_in_words(error)}; {self._settings.away}") from error
+            advice = _UNTRUSTED if isinstance(error, aiohttp.ClientConnectorCertificateError) else self._settings.away
+            raise TransportError(f"cannot reach {self.address}: {_in_words(error)}; {advice}") from error
         if response.status != 200:
             raise TransportError(f"{self.address} does not give the study '{study}': {_why(response.status, body)}")
         try:
@@ -254,7 +258,7 @@ class HttpTransport:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._settings.connections),
+                connector=aiohttp.TCPConnector(limit=self._settings.connections, ssl=self._settings.trust.context()),
                 # No total by default: it would include the wait for a free connection.
                 timeout=aiohttp.ClientTimeout(
                     total=self._settings.whole_timeout,
@@ -361,6 +365,15 @@ def _in_words(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, _TooLong | _Astray):
         return str(error)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not trusted ({_why_untrusted(error.certificate_error)})"
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"no connection ({error.os_error.strerror or error.os_error})"
     return f"the connection broke ({type(error).__name__})"
+
+
+_UNTRUSTED = "if it is signed by an authority of your own, give the PEM file of that with --ca"
+
+
+def _why_untrusted(error: Exception) -> str:
+    return str(getattr(error, "verify_message", "")) or type(error).__name__

@@ -45,6 +45,7 @@ SUBCOMMANDS = {
     "privacy": ("fedping.commands.privacy", "privacy", "Plan and track privacy budgets."),
     "helper": ("fedping.commands.helper", "helper", "Run the helper (second server) of two-server lines."),
     "audit": ("fedping.commands.audit", "audit", "Attack a study's lines here, to test their privacy."),
+    "deploy": ("fedping.commands.deploy", "deploy", "Write units of systemd, nginx, alerts and manifests."),
     "schema": ("fedping.commands.schema", "schema", "Print the JSON and Arrow schemas of messages and files."),
 }
 """Module, attribute and summary of every subcommand by its name; with the summaries, --help imports none of them."""

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import base64
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 import click
+from click.types import UUIDParameterType
 
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.location import Place, local_path
+from fedping.protocol.location import Place, local_path, without_secrets
+
+if TYPE_CHECKING:
+    from fedping.protocol.trust import Trust
 
 
 class LocalPath(click.Path):
@@ -45,6 +54,59 @@ class AnyPlace(LocalPath):
         return super().convert(place, param, ctx) if isinstance(place, Path) else place
 
 
+class ClientId(UUIDParameterType):
+    """A client's id: a UUID in any of its spellings, or the 16 bytes in Parquet as readers of Parquet print them."""
+
+    name = "client id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the UUID."""
+        if isinstance(value, UUID):
+            return value
+        ways = (_of_uuid, _of_hexadecimal, _of_python, _of_duckdb, _of_base64)
+        for read in ways if len(value) <= _MOST_OF_AN_ID else ():
+            with suppress(ValueError, SyntaxError):
+                return read(value)
+        return self.fail(
+            f"{value!r} is not a client id. Give a UUID, 32 hexadecimal digits, or the 16 bytes as pandas, DuckDB, "
+            "Spark or JSON (base64) show them, in quotes.",
+            param,
+            ctx,
+        )
+
+
+_MOST_OF_AN_ID = 128
+"""Maximum characters of a client's id in any spelling."""
+
+
+def _of_uuid(text: str) -> UUID:
+    return UUID(text.strip())
+
+
+def _of_hexadecimal(text: str) -> UUID:
+    r"""Read [10 56 6B …] of Spark, 10 56 6b … of Trino, \x10566b… of PostgreSQL, 0x10566b… and X'10566b…' of SQL."""
+    digits = re.sub(r"^(\\x|0x|x'|\[)|['\]]$|\s", "", text, flags=re.IGNORECASE)
+    return UUID(bytes=bytes.fromhex(digits))
+
+
+def _of_python(text: str) -> UUID:
+    if not re.fullmatch(r"b(['\"]).*\1", text.strip()):
+        raise ValueError
+    return UUID(bytes=ast.literal_eval(text.strip()))
+
+
+def _of_duckdb(text: str) -> UUID:
+    r"""Read \x10Vk+…: bytes that are not printable as \x and two digits, the others as characters."""
+    pieces = re.findall(r"\\x([0-9A-Fa-f]{2})|([ -\[\]-~])", text)
+    if sum(4 if digits else 1 for digits, _ in pieces) != len(text) or not any(digits for digits, _ in pieces):
+        raise ValueError  # half a UUID is also 16 characters
+    return UUID(bytes=b"".join(bytes.fromhex(digits) or plain.encode() for digits, plain in pieces))
+
+
+def _of_base64(text: str) -> UUID:
+    return UUID(bytes=base64.b64decode(text.strip(), validate=True))
+
+
 def seconds_in(option: str, text: str, least: float = 0.0) -> float:
     """Return the seconds of a time such as 45s, 10m or 6h.
 
@@ -62,6 +124,46 @@ def seconds_in(option: str, text: str, least: float = 0.0) -> float:
             f"{option} {text} is not a time; give seconds, minutes or hours, such as 45s, 10m or 6h{at_least}"
         )
     return seconds
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def trust_options(command: _Command) -> _Command:
+    """Add --ca and --insecure to a command that asks a server; :func:`trust_of` reads them."""
+    ca = click.option(
+        "--ca",
+        type=LocalPath(dir_okay=False),
+        metavar="FILE",
+        help="PEM file of the only certificate authorities to trust.  [default: those of this machine]",
+    )
+    insecure = click.option(
+        "--insecure",
+        is_flag=True,
+        help="Accept any certificate, for tests: anyone on the way can pass for the server.",
+    )
+    return ca(insecure(command))
+
+
+def trust_of(url: str, ca: Path | None, insecure: bool) -> Trust:
+    """Return the trust that --ca and --insecure ask for, and warn of the latter.
+
+    Raises:
+        InvalidSettings: both are given, the file has no certificates, or the address is not of https.
+    """
+    from fedping.protocol.log import tell
+    from fedping.protocol.trust import Trust
+
+    trust = Trust(ca, insecure)
+    if trust != Trust() and not url.lower().startswith("https://"):
+        option = "--insecure" if insecure else "--ca"
+        raise InvalidSettings(f"{option} changes nothing: {without_secrets(url)} is no https address; remove it")
+    if insecure:
+        tell(
+            "warning: with --insecure anyone on the way can pass for the server, read what is sent, and answer for it",
+            "warning",
+        )
+    return trust
 
 
 store_option = click.option(

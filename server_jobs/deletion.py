@@ -15,11 +15,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -30,7 +32,7 @@ from fedping.model_store.store import ModelStore
 from fedping.model_store.version import Sources
 from fedping.protocol.errors import FedpingError, InvalidSettings, TemporaryFailure
 from fedping.protocol.landed_file import LandedFile, UnreadableFile, check_columns, closest_document, printable
-from fedping.protocol.landing import OLDER, Landing, landed_at, rewrite, shard_of, shards_in, study_of
+from fedping.protocol.landing import Landing, landed_at, rewrite, shard_of, shards_in, study_of
 from fedping.protocol.local_files import for_the_group
 from fedping.protocol.location import Place, key_in
 from fedping.protocol.study import Line, Study
@@ -90,6 +92,18 @@ SETTLED_MS = 3_600_000
 compaction."""
 
 
+Reason: TypeAlias = Literal["foreign", "recompute", "upcoming", "newer", "last_hour"]
+
+STAYS: dict[Reason, str] = {
+    "foreign": "fedping gives no such names",
+    "recompute": "the kept versions are computed again from them",
+    "upcoming": "upcoming rounds may use their pings",
+    "newer": "they landed after the oldest kept version was computed, and analyses read them",
+    "last_hour": "they landed within the last hour",
+}
+"""The reasons for which pruning keeps a landed file, in words, in the order in which they are tried."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
     """The landed files of one study that a pruning removes.
@@ -100,6 +114,7 @@ class Pruning:
         bytes: their size.
         versions: by line, the versions that can be recomputed before but not after.
         kept: by line, the oldest version that can still be recomputed.
+        stays: the number of the other landed files, by the first reason of :data:`STAYS` that holds for each.
     """
 
     study: str
@@ -108,6 +123,7 @@ class Pruning:
     bytes: int
     versions: Mapping[str, tuple[int, ...]]
     kept: Mapping[str, int]
+    stays: Mapping[Reason, int]
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -120,6 +136,20 @@ class Pruning:
             if numbers
         )
         return (gone, *lost)
+
+    @property
+    def why_nothing(self) -> tuple[str, ...]:
+        """The reasons for which all landed files stay, a phrase each, and what would let some go."""
+        if not any(self.stays.values()):
+            return (f"no ping of it is in {self.landing}",)
+        reasons = tuple(
+            f"{number:,} landed file{' stays' if number == 1 else 's stay'}: {STAYS[reason]}"
+            for reason, number in self.stays.items()
+            if number
+        )
+        whole = ", ".join(line for line, oldest in self.kept.items() if oldest == 0)
+        more = f"every version of {whole} is kept; a smaller --keep may remove pings" if whole else ""
+        return (*reasons, more) if more else reasons
 
 
 def plan_pruning(store: ModelStore, landing: Landing, name: str, keep: int, now_ms: int) -> Pruning:
@@ -139,9 +169,15 @@ def plan_pruning(store: ModelStore, landing: Landing, name: str, keep: int, now_
     parts = [_of_line(store, landing, study, line, keep, latest) for line in study.lines]
     since = min((part.since for part in parts), default=0)
     files = [file for part in parts for file in part.files]
-    beside = (*landing.files_by_iteration(study.name, None).items(), (OLDER, landing.outcome_files(study.name)))
-    for number, landed in beside:
-        files += _older({number: landed}, min(since, latest))
+    stays = Counter(chain.from_iterable(part.stays for part in parts))
+    beside = _Bounds(since, latest)
+    for landed in (*landing.files_by_iteration(study.name, None).values(), landing.outcome_files(study.name)):
+        for file in landed:
+            reason = beside.reason(file)
+            if reason is None:
+                files.append(file)
+            else:
+                stays[reason] += 1
     return Pruning(
         study=name,
         landing=landing,
@@ -149,6 +185,7 @@ def plan_pruning(store: ModelStore, landing: Landing, name: str, keep: int, now_
         bytes=sum(_size(landing, file) for file in files),
         versions={part.line: part.versions for part in parts},
         kept={part.line: part.oldest for part in parts},
+        stays={reason: stays[reason] for reason in STAYS},
     )
 
 
@@ -168,13 +205,35 @@ def remove_pruned(plan: Pruning) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The files to remove of a line; ``since`` is the landing time from which pings are kept, Unix ms, 0 for all."""
+    """The files to remove of a line, and why the others stay; pings from ``since`` (Unix ms, 0 for all) on stay."""
 
     line: str
     files: tuple[Place, ...]
+    stays: tuple[Reason, ...]
     versions: tuple[int, ...]
     oldest: int
     since: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """The times (Unix ms) up to which landed files may go: ``since``, of the kept versions, and ``latest``."""
+
+    since: int
+    latest: int
+
+    def reason(self, file: Place, *, needed: bool = False, upcoming: bool = False) -> Reason | None:
+        """Return the first reason for which a landed file stays; None if it goes."""
+        stamp = landed_at(file)
+        if stamp is None:
+            return "foreign"
+        if needed:
+            return "recompute"
+        if upcoming:
+            return "upcoming"
+        if stamp > self.since:
+            return "newer"
+        return "last_hour" if stamp > self.latest else None
 
 
 def _of_line(store: ModelStore, landing: Landing, study: Study, line: Line, keep: int, latest: int) -> _Part:
@@ -189,15 +248,21 @@ def _of_line(store: ModelStore, landing: Landing, study: Study, line: Line, keep
     parent = sources[kept[0]].parent
     since = 0 if parent is None else sources[parent].lineage.window_end_ms
     landed = landing.files_by_iteration(study.name, line.name)
-    older = _older(landed, min(latest, since), floor)
-    files = tuple(file for file in older if key_in(landing.place, file) not in needed)
+    bounds = _Bounds(since, latest)
+    reasons = {
+        file: bounds.reason(file, needed=key_in(landing.place, file) in needed, upcoming=number >= floor)
+        for number, of_one in landed.items()
+        for file in of_one
+    }
+    files = tuple(file for file, reason in reasons.items() if reason is None)
+    stays = tuple(reason for reason in reasons.values() if reason is not None)
     going = {key_in(landing.place, file) for file in files}
     keys = {key_in(landing.place, file) for file in chain.from_iterable(landed.values())}
     # a version some of whose files are gone can't be recomputed already
     inputs = {number: _inputs(sources[number]) for number in numbers[:-keep]}
     recomputable = [number for number, paths in inputs.items() if paths and paths <= keys]
     lost = tuple(number for number in recomputable if going.intersection(_needed(store, study, line, sources[number])))
-    return _Part(line.name, files, lost, kept[0], since)
+    return _Part(line.name, files, stays, lost, kept[0], since)
 
 
 def _needed(store: ModelStore, study: Study, line: Line, version: Sources) -> Iterator[str]:
@@ -211,13 +276,6 @@ def _needed(store: ModelStore, study: Study, line: Line, version: Sources) -> It
 
 def _inputs(version: Sources) -> set[str]:
     return {file.path for file in version.lineage.inputs}
-
-
-def _older(landed: Mapping[int, list[Place]], upto_ms: int, floor: int | None = None) -> Iterator[Place]:
-    """Yield the files that landed by a time, of versions below ``floor``; files with foreign names stay."""
-    for number, files in landed.items():
-        if floor is None or number < floor:
-            yield from (file for file in files if (stamp := landed_at(file)) is not None and stamp <= upto_ms)
 
 
 _OVERLAP = 64

@@ -16,10 +16,10 @@ from datetime import time as clock_time
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
 from msgspec import Struct
 
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import InvalidSettings, sentences_with
+from fedping.protocol.settings_file import converted, tables_in
 from fedping.server_jobs.processes import StopEvent
 
 DAY = 24 * 3600
@@ -341,12 +341,14 @@ def read_plan(path: Path) -> tuple[Planned, ...]:
     """
     try:
         with open(path, "rb") as file:
-            data = file.read(MOST_BYTES)
-        studies = msgspec.toml.decode(data, type=Plan).study
+            text = file.read(MOST_BYTES).decode()
     except OSError as error:
         raise InvalidSettings(f"can't read the plan {path} ({error.strerror}). Correct the path.") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, InvalidSettings) as error:
-        raise InvalidSettings(f"the plan {path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidSettings(f"the plan {path} is not UTF-8 text. Save it as UTF-8.") from error
+    tables = tables_in(text, f"the plan {path}")
+    with sentences_with(before=f"the plan {path}: "):
+        studies = converted(tables, Plan, "").study
     names = [one.name for one in studies]
     if not names:
         raise InvalidSettings(f"the plan {path} has no study. Add a table [[study]] with a name for each.")

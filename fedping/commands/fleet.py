@@ -15,7 +15,7 @@ from uuid import UUID
 
 import click
 
-from fedping.options import AnyPlace, LocalPath, json_option, seconds_in
+from fedping.options import AnyPlace, LocalPath, json_option, seconds_in, trust_of, trust_options
 from fedping.protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ class Pace:
 )
 @click.option("--to-current-version", is_flag=True, help="For --replay: pings claim the current version.")
 @click.option("--from-study", help="For --replay of a landing folder: the study whose pings to post.  [default: STUDY]")
+@trust_options
 @json_option
 @click.pass_context
 def fleet(context: click.Context, /, url: str, study: str, as_json: bool, **options: Any) -> int:
@@ -176,7 +177,7 @@ def fleet(context: click.Context, /, url: str, study: str, as_json: bool, **opti
 
 
 OF_REPLAY = {"rate", "same_ids", "to_current_version", "from_study"}
-OF_BOTH = {"compressed", "replay", "seed", "run", "iterations", "duration", "every", "at_once"}
+OF_BOTH = {"compressed", "replay", "seed", "run", "iterations", "duration", "every", "at_once", "ca", "insecure"}
 
 
 def _refuse_idle(named: set[str]) -> None:
@@ -227,7 +228,8 @@ def _simulate(url: str, study: str, as_json: bool, named: set[str], options: dic
     settings, pace = _settings(study, options), _pace(options)
     users = _users(options)
     compress: Any = "all" if options["compressed"] else "batches"
-    transport = HttpTransport(url, HttpSettings(connections=settings.at_once, compress=compress))
+    trust = trust_of(url, options["ca"], options["insecure"])
+    transport = HttpTransport(url, HttpSettings(connections=settings.at_once, compress=compress, trust=trust))
     console = Console(stderr=True, **AS_IT_IS)
     report = _json_line if as_json else _text_line
     with asyncio.Runner() as runner, ExitStack() as files:
@@ -475,7 +477,8 @@ def _replay(url: str, study: str, as_json: bool, pace: Pace, options: dict[str, 
         seed=options["seed"],
     )
     compress: Any = "all" if options["compressed"] else "batches"
-    transport = HttpTransport(url, HttpSettings(connections=settings.at_once, compress=compress))
+    trust = trust_of(url, options["ca"], options["insecure"])
+    transport = HttpTransport(url, HttpSettings(connections=settings.at_once, compress=compress, trust=trust))
     console, report = Console(stderr=True, **AS_IT_IS), _json_line if as_json else _replay_line
     with asyncio.Runner() as runner:
         try:

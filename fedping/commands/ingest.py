@@ -143,7 +143,7 @@ def ingest(dashboard_port: int | None, dashboard_host: str, **options: Any) -> i
     from fedping.server_jobs.ingest.backlog import ending, unlanded
     from fedping.server_jobs.ingest.operations import OperatorsListener
     from fedping.server_jobs.ingest.pages import page_files
-    from fedping.server_jobs.ingest.supervisor import prepare, supervise
+    from fedping.server_jobs.ingest.supervisor import OPERATIONS, prepare, supervise
 
     for_dashboard = {name: options.pop(name) for name in DashboardOptions.names()}
     given = Options(**options)
@@ -174,7 +174,8 @@ def ingest(dashboard_port: int | None, dashboard_host: str, **options: Any) -> i
         )
     listener = OperatorsListener(settings)
     _say_addresses(settings, listener, pages)
-    code = supervise(settings, beside={"operator's listener": listener.serve, **processes})
+    _say_recovered(settings)
+    code = supervise(settings, beside={OPERATIONS: listener.serve, **processes})
     say(ending(settings, emptied=code == 0), "info" if code == 0 else "warning")
     return code or bool(unlanded(settings))
 
@@ -284,6 +285,24 @@ def _say_addresses(settings: IngestSettings, listener: OperatorsListener, pages:
         say(f"The demo page: {address}/demo/ (it sends pings like any others)")
     if pages is not None:
         say(f"The dashboard: {at(pages)}")
+
+
+def _say_recovered(settings: IngestSettings) -> None:
+    """Say how many pings an earlier ingest has accepted and not landed, if it left any segment."""
+    from fedping.server_jobs.health.findings import format_count
+    from fedping.server_jobs.ingest.backlog import recovered
+
+    try:
+        left = recovered(settings.journal)
+    except OSError as error:  # the compactor tries again, and reports what stays
+        say(f"Can't read all of the journal {settings.journal}: {error.strerror}.", "warning")
+        return
+    if left.segments:
+        pings, segments = format_count(left.pings, "ping"), format_count(left.segments, "segment")
+        say(
+            f"Recovered {pings} in {segments} of the journal, which were accepted before and had not landed; they land "
+            "now."
+        )
 
 
 def _dashboard(settings: DashboardSettings, ingest_port: int) -> Callable[[int], None]:

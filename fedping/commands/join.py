@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from fedping.options import LocalPath, WithSubcommands, json_option, seconds_in
+from fedping.options import LocalPath, WithSubcommands, json_option, seconds_in, trust_of, trust_options
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.terminal import status
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedping.client_sim.joining.institution import Institution
     from fedping.client_sim.learning.states import StatesOf
     from fedping.client_sim.transport import Outcome, Transport
+    from fedping.protocol.trust import Trust
 
 T = TypeVar("T")
 
@@ -124,7 +125,12 @@ class Options:
     person: str | None
     ledger: Path | None
     accept_reconstruction: bool
+<<<<<<< HEAD
     colluding: int | None = None
+=======
+    ca: Path | None
+    insecure: bool
+>>>>>>> smallops
 
     def __post_init__(self) -> None:
         protects = (self.epsilon, self.delta, self.person, self.ledger)
@@ -262,6 +268,7 @@ class TimedRunner:
     is_flag=True,
     help="Send updates without protection, from which rows of your table can be worked out.",
 )
+@trust_options
 @json_option
 def join(url: str, study: str, **options: Any) -> int:
     """Take part in STUDY, served by the ingest at URL, with your own table.
@@ -286,7 +293,7 @@ def join(url: str, study: str, **options: Any) -> int:
     pace = chosen.pace
     try:
         with ended_by_signals(), asyncio.Runner() as runner, ExitStack() as files:
-            transport = _transport(url)
+            transport = _transport(url, trust_of(url, chosen.ca, chosen.insecure))
             _warn_of_listeners(url)
             files.callback(lambda: runner.run(transport.close()))
             timed = TimedRunner(runner, pace)
@@ -320,7 +327,7 @@ def join(url: str, study: str, **options: Any) -> int:
         return ended.exit_code
 
 
-def _transport(url: str) -> Transport:
+def _transport(url: str, trust: Trust) -> Transport:
     from fedping.client_sim.http import HttpSettings, HttpTransport
 
     settings = HttpSettings(
@@ -332,6 +339,7 @@ def _transport(url: str) -> Transport:
         compress="none",
         redirects="secure",
         away="try again later, or correct the address, which the study's operator knows",
+        trust=trust,
     )
     return HttpTransport(url, settings)
 

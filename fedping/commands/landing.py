@@ -14,7 +14,16 @@ import click
 import msgspec
 
 from fedping.commands.study_life import because_option, current_user
-from fedping.options import AnyPlace, LocalPath, journal_of, journal_option, json_option, landing_option, store_option
+from fedping.options import (
+    AnyPlace,
+    ClientId,
+    LocalPath,
+    journal_of,
+    journal_option,
+    json_option,
+    landing_option,
+    store_option,
+)
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.location import child, key_in
 from fedping.protocol.notation import utc_now
@@ -91,7 +100,8 @@ def prune(studies: tuple[str, ...], keep: int, **options: Any) -> None:
     version, and late ones that still count. Older versions stay, but can no longer be computed again, and analyses lack
     their pings. The study's history names them, before anything is removed.
 
-    Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed.
+    Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed. If
+    nothing can be removed, it says why.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
@@ -100,6 +110,11 @@ def prune(studies: tuple[str, ...], keep: int, **options: Any) -> None:
     given = RemovalOptions(**options)
     store, pings = open_store(given.store_path), open_landing(given.landing)
     names = studies or tuple(name for name in store.studies.names() if not store.study(name).is_private)
+    if not names and not given.as_json:
+        there = (
+            "has only private studies, and their rounds delete their pings" if store.studies.names() else "has no study"
+        )
+        click.echo(f"nothing to remove: the store at {given.store_path} {there}")
     with deletion_lock(pings, looks=given.dry_run):
         plans = [plan_pruning(store, pings, name, keep, int(time.time() * 1000)) for name in names]
         for plan in plans:
@@ -130,10 +145,13 @@ def _show_pruning(plan: Pruning, given: RemovalOptions) -> None:
             "given_up": plan.versions,
             "kept_from": plan.kept,
             "removed": bool(plan.files) and not given.dry_run,
+            "stays": plan.stays,
         }
         click.echo(msgspec.json.encode(document).decode())
     elif not plan.files:
         click.echo(f"study '{plan.study}': nothing to remove")
+        for sentence in plan.why_nothing:
+            click.echo(f"  {sentence}")
     else:
         files, *versions = plan.told
         click.echo(f"study '{plan.study}', {'would go' if given.dry_run else 'removed'}: {files}")
@@ -142,7 +160,7 @@ def _show_pruning(plan: Pruning, given: RemovalOptions) -> None:
 
 
 @landing.command()
-@click.argument("client_id", type=click.UUID)
+@click.argument("client_id", type=ClientId())
 @dry_run_option
 @because_option
 @store_option
@@ -156,6 +174,8 @@ def forget(client_id: UUID, journal: Path | None, **options: Any) -> None:
     not the client. Rounds go on. Exits with 1 if pings of the client wait in ingest's journal: they land soon, and the
     same command removes them then. Run it where ingest runs, with its --journal; it warns if there is no journal. It is
     safe to repeat, and goes on after an interruption.
+
+    CLIENT_ID is a UUID, or the 16 bytes of the Parquet column client_id as pandas, DuckDB, Spark or JSON show them.
 
     It doesn't search backups and the journal's quarantine, and doesn't refuse what the client sends from now on.
     """

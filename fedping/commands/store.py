@@ -11,12 +11,17 @@ import msgspec
 
 from fedping import __version__
 from fedping.options import AnyPlace, LocalPath, json_option, landing_option, store_option
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.log import tell
 from fedping.protocol.notation import milliseconds_of, utc_now, with_minus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fedping.model_store.store import ModelStore
+    from fedping.model_store.version import Version
     from fedping.protocol.location import Place
+    from fedping.server_jobs.round.recompute import Recomputed
 
 
 def tell_oddities(store: ModelStore, study: str, line: str) -> None:
@@ -34,10 +39,21 @@ def store() -> None:
 @click.argument("study")
 @click.argument("line")
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Number of versions to list.")
+@click.option(
+    "--sketches",
+    is_flag=True,
+    help="For --json: with the sketches of known clients (lineage.known), 2 kB a version where a guard keeps one.",
+)
 @store_option
 @json_option
-def history(study: str, line: str, last: int, store_path: Place, as_json: bool) -> None:
-    """List the newest versions of a LINE, with their time, origin, and numbers of clients and pings."""
+def history(study: str, line: str, last: int, sketches: bool, store_path: Place, as_json: bool) -> None:
+    """List the newest versions of a LINE, with their time, origin, and numbers of clients and pings.
+
+    --json has the whole lineage of each. In place of the sketch that a guard keeps of the clients of all rounds it has
+    their approximate number, 'known_clients'.
+    """
+    if sketches and not as_json:
+        raise InvalidSettings("--sketches is only for --json; give both")
     from fedping.model_store.store import MissingVersion, open_store
     from fedping.model_store.version import date_trouble
 
@@ -57,10 +73,7 @@ def history(study: str, line: str, last: int, store_path: Place, as_json: bool) 
             words = f"version {v.iteration} of line '{line}' {trouble}: set the clocks of all machines by NTP"
             tell(words, "warning", before="note: ", study=study, line=line, version=v.iteration)
     if as_json:
-        rows = [
-            {"iteration": v.iteration, "created": v.created, "digest": v.digest, "lineage": v.lineage} for v in versions
-        ]
-        click.echo(msgspec.json.encode(rows).decode())
+        click.echo(msgspec.json.encode([_row(v, sketches) for v in versions]).decode())
         return
     click.echo(f"{'version':>7}  {'published (UTC)':<23}  {'from':<12}  {'clients':>8}  {'pings':>9}  {'unused':>8}")
     for v in versions:
@@ -79,6 +92,19 @@ def history(study: str, line: str, last: int, store_path: Place, as_json: bool) 
         )
         if (begun := v.lineage.warm_start) is not None:
             click.echo(f"{'':>7}  its weights are those of {begun.taken.told} that both lines have")
+
+
+def _row(version: Version, sketches: bool) -> dict[str, Any]:
+    from fedping.server_jobs.round.new_clients import estimated
+
+    known = version.lineage.known
+    return {
+        "iteration": version.iteration,
+        "created": version.created,
+        "digest": version.digest,
+        "lineage": version.lineage if sketches else msgspec.structs.replace(version.lineage, known=None),
+        "known_clients": None if known is None else round(estimated(known)),
+    }
 
 
 @store.command()
@@ -303,11 +329,13 @@ class RecomputeOptions:
 )
 @store_option
 @landing_option
-def recompute(study: str, line: str, version: int, **options: Any) -> None:
+@json_option
+def recompute(study: str, line: str, version: int, as_json: bool, **options: Any) -> None:
     """Compute a VERSION again from its lineage and the landed pings, and check that it is the same to the last bit.
 
-    Exits with 1 if it is not. A version of a private line is computed from the released sums; a version 0 that took
-    weights over, from their version. If that version is gone, the weights are used unchecked, and a note says so.
+    Exits with 1 if it is not, or if a private line's noise does not have its size. A version of a private line is
+    computed from the released sums; a version 0 that took weights over, from their version. If that version is gone,
+    the weights are used unchecked, and a note says so.
     """
     from fedping.model_store.store import open_store
     from fedping.server_jobs.privacy.keys import read_key
@@ -320,15 +348,24 @@ def recompute(study: str, line: str, version: int, **options: Any) -> None:
         source = None if given.from_store is None else open_store(given.from_store)
         store = open_store(given.store_path)
         again = compute_again(store, given.landing, study, line, version, engine, key, source)
+    where = f"version {version} of {study}/{line}"
+    if as_json:
+        found = {"study": study, "line": line, "version": version, "engine": given.engine_name}
+        click.echo(msgspec.json.encode({**found, **msgspec.to_builtins(again)}).decode())
+    else:
+        for sentence in _in_words(again, where):
+            click.echo(sentence)
+    if not again.identical or again.noise is False:
+        raise click.exceptions.Exit(1)
+
+
+def _in_words(again: Recomputed, where: str) -> Iterator[str]:
     if again.given:
-        click.echo(f"note: {again.given}")
+        yield f"note: {again.given}"
     if again.noise is not None:
         size = "has the size that it should have" if again.noise else "does NOT have the size that it should have"
-        click.echo(f"the noise of version {version} of {study}/{line} {size}, by the pings that were kept")
+        yield f"the noise of {where} {size}, by the pings that were kept"
     if again.identical:
-        click.echo(f"version {version} of {study}/{line} is bit-identical when computed again from its lineage")
-        if again.noise is False:
-            raise click.exceptions.Exit(1)
-        return
-    click.echo(f"version {version} of {study}/{line} differs when computed again: {'; '.join(again.differences)}")
-    raise click.exceptions.Exit(1)
+        yield f"{where} is bit-identical when computed again from its lineage"
+    else:
+        yield f"{where} differs when computed again: {'; '.join(again.differences)}"

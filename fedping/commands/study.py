@@ -17,18 +17,21 @@ from fedping import __version__
 from fedping.commands.study_file import (
     WarmOptions,
     checked,
+    checked_with_warnings,
     own_model_option,
     summary_of,
     table_of,
+    warm_document,
     warm_options,
     warm_starts,
     warnings_about,
 )
 from fedping.commands.study_init import init
-from fedping.commands.study_life import as_declared, change, end, history, pause, resume
+from fedping.commands.study_life import as_declared, change, end, history, listed, pause, resume
 from fedping.commands.study_offer import offer, offers_in_words, shared_lines
 from fedping.creating import as_stored
 from fedping.options import (
+    ClientId,
     LocalPath,
     journal_of,
     journal_option,
@@ -132,15 +135,27 @@ def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: 
 @own_model_option
 @warm_options
 @store_option
-def check(file: Path, own_models: tuple[str, ...], store_path: Place, **options: Any) -> None:
+@json_option
+def check(file: Path, own_models: tuple[str, ...], store_path: Place, as_json: bool, **options: Any) -> None:
     """Check a TOML FILE and show the study that it describes; store nothing.
 
     If fedping has the model, its settings and the number, shapes and names of the weights are checked. If not, it may
     be your own, and there is a warning on stderr. With --from it also shows the weights that 'fedping study create'
     would take over, and the start of each; only then a store is read.
+
+    Exits with 2, and a sentence on stderr, if the file is no study that could be created.
     """
-    the_study = checked(file, own_models)
+    the_study, warnings = checked_with_warnings(file, own_models)
     warm = _warned(the_study, warm_starts(the_study, WarmOptions(**options), store_path))
+    if as_json:
+        document = {
+            "study": the_study,
+            "digest": the_study.digest,
+            "warnings": [*warnings, *warnings_about(the_study, warm)],
+            "begins_with": warm_document(the_study, warm),
+        }
+        click.echo(msgspec.json.encode(document).decode())
+        return
     click.echo("\n".join([_described(the_study), *table_of(the_study, warm)]))
 
 
@@ -168,13 +183,27 @@ def show(name: str, store_path: Place, as_json: bool) -> None:
 
 
 @study.command(name="list")
+@click.option("--state", "with_state", is_flag=True, help="With state, number of versions of each line, and reason.")
 @store_option
-def list_(store_path: Place) -> None:
-    """List the studies of a store."""
+@json_option
+def list_(with_state: bool, store_path: Place, as_json: bool) -> None:
+    """List the names of the studies of a store, one a line; with --state or --json, also their states.
+
+    A study that can't be read is listed as 'unreadable', with the error, and the command exits with 1 after the list.
+    """
     from fedping.model_store.store import open_store
 
-    for name in open_store(store_path).studies.names():
-        click.echo(name)
+    store = open_store(store_path)
+    if not (with_state or as_json):
+        for name in store.studies.names():
+            click.echo(name)
+        return
+    rows = [listed(store, name) for name in store.studies.names()]
+    width = max((len(row.study) for row in rows), default=0)
+    for row in rows:
+        click.echo(msgspec.json.encode(row).decode() if as_json else row.in_words(width))
+    if any(row.state == "unreadable" for row in rows):
+        raise click.exceptions.Exit(1)
 
 
 @study.command()
@@ -273,7 +302,7 @@ def _log_health(name: str, judgement: Judgement) -> None:
 
 @study.command()
 @click.argument("name")
-@click.argument("client_id", type=click.UUID)
+@click.argument("client_id", type=ClientId())
 @store_option
 def arm(name: str, client_id: UUID, store_path: Place) -> None:
     """Print the arm of study NAME that hash enrolment assigns to CLIENT_ID."""
@@ -316,7 +345,7 @@ def ticket_key(file: Path) -> None:
 
 @study.command(name="ticket")
 @click.argument("name")
-@click.argument("client_ids", nargs=-1, required=True, type=click.UUID)
+@click.argument("client_ids", nargs=-1, required=True, type=ClientId())
 @click.option(
     "--keys",
     type=LocalPath(dir_okay=False),

@@ -39,6 +39,13 @@ def checked(file: Path, own_models: tuple[str, ...], store_path: Place | None = 
     Raises:
         InvalidSettings: the file does not describe a study, or one that clients could not take part in.
     """
+    return checked_with_warnings(file, own_models, store_path)[0]
+
+
+def checked_with_warnings(
+    file: Path, own_models: tuple[str, ...], store_path: Place | None = None
+) -> tuple[Study, list[str]]:
+    """Return the same as :func:`checked`, and the warnings that it printed, one sentence each."""
     try:
         the_study, warnings = ready(study_from_toml(file, new=True), own_models, store_path, _tell_of_noise)
     except InvalidSettings as error:
@@ -47,7 +54,7 @@ def checked(file: Path, own_models: tuple[str, ...], store_path: Place | None = 
         raise
     for warning in warnings:
         click.echo(f"fedping: warning: the study file {file}: {warning}", err=True)
-    return the_study
+    return the_study, warnings
 
 
 def _tell_of_noise() -> None:
@@ -231,6 +238,21 @@ def table_of(study: Study, warm: dict[str, Warm]) -> Iterator[str]:
     for name, each in warm.items():
         yield f"  line {name} {summary_of(study, name, each)}:"
         yield from _rows(each)
+
+
+def warm_document(study: Study, warm: dict[str, Warm]) -> dict[str, dict[str, Any]]:
+    """Return by line, for JSON, the version whose weights it begins with, and the number that it takes over."""
+    return {
+        name: {
+            "study": each.origin.taken.study,
+            "line": each.origin.taken.line,
+            "version": each.origin.taken.iteration,
+            "taken_over": each.begun.taken,
+            "anew": study.line(name).spec.m - each.begun.taken,
+            "moved": len(each.begun.moved),
+        }
+        for name, each in warm.items()
+    }
 
 
 def summary_of(study: Study, name: str, warm: Warm) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import getpass
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
 
 from fedping.commands.study_file import checked, own_model_option
 from fedping.options import LocalPath, json_option, store_option
+from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.protocol.notation import utc_now
 from fedping.protocol.study import Declared, State, as_once_new, study_as_written
 
@@ -200,3 +201,60 @@ def as_declared(store: ModelStore, name: str) -> list[str]:
     if entry:
         sentences.append(f"  its settings are those of entry {entry} of its history: 'fedping study history {name}'")
     return sentences
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A study as `fedping study list` shows it.
+
+    Attributes:
+        study: its name.
+        state: its declared state; unreadable if its documents are damaged, as ``error`` says.
+        since: the time of that state, as ISO 8601 in UTC; empty if none was declared.
+        by: who declared it.
+        because: the reason given.
+        pings: the type of ping that its clients send; empty if unreadable.
+        versions: the newest version of each line; None if there is none to serve.
+        error: what can't be read; empty otherwise.
+    """
+
+    study: str
+    state: State | Literal["unreadable"]
+    since: str = ""
+    by: str = ""
+    because: str = ""
+    pings: str = ""
+    versions: dict[str, int | None] = {}
+    error: str = ""
+
+    def in_words(self, width: int) -> str:
+        """Return a row of the list, with the name in so many columns."""
+        from fedping.server_jobs.health.findings import format_time
+
+        lines = ", ".join(
+            f"{line} has no version" if version is None else f"{line} at version {version}"
+            for line, version in self.versions.items()
+        )
+        since = f"since {format_time(self.since)}" if self.since else ""
+        because = f"because: {self.because}" if self.because else ""
+        rest = [self.error] if self.error else [lines or "no line", since, because]
+        return f"{self.study:<{width}}  {self.state:<10}  {', '.join(each for each in rest if each)}"
+
+
+def listed(store: ModelStore, name: str) -> Listed:
+    """Return a study of a store as the list shows it."""
+    try:
+        the_study, declared = store.study(name), store.studies.declared(name)
+        newest = {line.name: store.lines.newest(name, line.name) for line in the_study.lines}
+    except TemporaryFailure:  # of the whole store
+        raise
+    except FedpingError as error:
+        return Listed(study=name, state="unreadable", error=str(error))
+    return Listed(
+        study=name,
+        state=declared.state,
+        since=declared.since,
+        by=declared.by,
+        because=declared.because,
+        pings=the_study.pings,
+        versions={line: None if number < 0 else number for line, number in newest.items()},
+    )

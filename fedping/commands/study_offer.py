@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from fedping.options import LocalPath, store_option
+from fedping.options import LocalPath, store_option, trust_of, trust_options
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.location import local_path
 from fedping.protocol.own_login import login_in_address
 from fedping.protocol.sharing.offer import Offer
+from fedping.protocol.trust import USUAL, Trust
 
 if TYPE_CHECKING:
     from fedping.model_store import ModelStore
@@ -39,8 +40,9 @@ CONNECT_SECONDS, READ_SECONDS, MOST_SECONDS = 5.0, 10.0, 30.0
     show_envvar=True,
     help="File of the key of the rounds: an offer for another leader is refused.",
 )
+@trust_options
 @store_option
-def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path: Place) -> None:
+def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path: Place, **trusted: Any) -> None:
     """Publish the offer of the helper of a two-server LINE of the study NAME, so that clients can send.
 
     FILE_OR_URL is the file of the offer, which the helper's operator has made, or the address at which the helper
@@ -55,7 +57,7 @@ def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path
     the_line = store.study(name).line(line)
     if the_line.privacy is None or the_line.privacy.shared is None:
         raise InvalidSettings(f"line '{line}' of study '{name}' has no helper, so it takes no offer")
-    new = read_offer(offer, name, line)
+    new = read_offer(offer, name, line, trust_of(offer, trusted["ca"], trusted["insecure"]))
     if privacy_key is not None:
         from fedping.server_jobs.privacy.keys import leader_identity, read_key
 
@@ -101,14 +103,14 @@ def offers_in_words(store: ModelStore, the_study: Study) -> Iterator[str]:
             )
 
 
-def read_offer(where: str, study: str, line: str) -> Offer:
+def read_offer(where: str, study: str, line: str, trust: Trust = USUAL) -> Offer:
     """Return the offer for a line, from a file or from the helper at an address.
 
     Raises:
         FedpingError: there is no offer, it can't be read, or the helper does not answer in time.
     """
     is_address = where.startswith(("http://", "https://"))
-    data = _fetched(f"{where.rstrip('/')}/offers/{study}/{line}") if is_address else _read(where)
+    data = _fetched(f"{where.rstrip('/')}/offers/{study}/{line}", trust) if is_address else _read(where)
     try:
         return msgspec.json.decode(data, type=Offer)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -127,7 +129,7 @@ def _read(where: str) -> bytes:
     return _bounded(data, where)
 
 
-def _fetched(url: str) -> bytes:
+def _fetched(url: str, trust: Trust) -> bytes:
     """Return the body at an address without following redirects, in bounded time and memory."""
     import requests
 
@@ -140,11 +142,17 @@ def _fetched(url: str) -> bytes:
             allow_redirects=False,
             headers={"Accept-Encoding": "identity"},
             auth=login_in_address,
+            verify=trust.verify,
         ) as answer:
             for chunk in answer.iter_content(4096):
                 data += chunk
                 if len(data) > MOST_BYTES or time.monotonic() > deadline:
                     break
+    except requests.exceptions.SSLError as error:
+        raise FedpingError(
+            f"the certificate of the helper at {url} is not trusted. If it is signed by an authority of its operator, "
+            "give the PEM file of that with --ca."
+        ) from error
     except requests.RequestException as error:
         raise FedpingError(
             f"can't reach the helper at {url} ({type(error).__name__}); check the address, and that the helper serves"

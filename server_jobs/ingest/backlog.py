@@ -23,7 +23,7 @@ from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.protocol.local_files import FILE_MODE, for_the_group, make_folder
 from fedping.protocol.own_login import login_in_address
 from fedping.server_jobs.ingest.counters import totals
-from fedping.server_jobs.ingest.segments import CLOSED, OPEN, count_rows, created_ms, segments
+from fedping.server_jobs.ingest.segments import CLOSED, OPEN, count_rows, created_ms, scan, segments
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.shutdown import TimedOut
 
@@ -45,6 +45,17 @@ def backlog(journal: Path) -> Backlog:
     rows = {path: segment_rows(path) for path in paths}
     ages = [time.time() - created_ms(path) / 1000 for path in paths if rows[path]]
     return Backlog(sum(rows.values()), len(paths), max(ages, default=0.0))
+
+
+def recovered(journal: Path) -> Backlog:
+    """Return the backlog that an earlier ingest has left, read before this one writes.
+
+    Unlike :func:`backlog` it leaves out a write at the end of an open segment that a kill has cut short: its pings were
+    never accepted.
+    """
+    left = backlog(journal)
+    torn = sum(segment_rows(path) - scan(path.read_bytes(), unfinished=True).rows for path in segments(journal, OPEN))
+    return Backlog(left.pings - torn, left.segments, left.oldest_seconds)
 
 
 def segment_rows(path: Path) -> int:

@@ -41,6 +41,7 @@ from fedping.server_jobs.ingest.compactor_counts import Uploaded, uploaded
 from fedping.server_jobs.ingest.counters import PROCESSES, OfStudy, of_studies, totals
 from fedping.server_jobs.ingest.heartbeat import Pulse, heartbeat_pages, store_notes
 from fedping.server_jobs.ingest.latencies import Answered, latencies, latency_families
+from fedping.server_jobs.ingest.resources import Resources, resources
 from fedping.server_jobs.ingest.services import ServiceState
 from fedping.server_jobs.ingest.settings import IngestSettings
 from fedping.server_jobs.listener import is_addressed, is_cross_site, listen, stay_here
@@ -99,6 +100,7 @@ class Metrics:
         budgets: guarantee and remaining budget of each private line.
         rounds: outcomes of the rounds of each line.
         answers: answer times by route and class of status.
+        resources: memory of the processes, and the disks.
     """
 
     sums: Mapping[str, int]
@@ -113,6 +115,7 @@ class Metrics:
     budgets: Sequence[tuple[str, str, PrivateFacts]]
     rounds: Sequence[LineRounds]
     answers: Mapping[tuple[str, str], Answered]
+    resources: Resources
 
     def coarse(self) -> Metrics:
         """Return these metrics without the exact numbers of pings that a private study must not reveal.
@@ -200,6 +203,25 @@ def _ingest_families(metrics: Metrics) -> Iterator[Metric]:
     for name, trouble in metrics.checks.items():
         well.add_metric([name], 0 if trouble else 1)
     yield well
+    yield from _resource_families(metrics.resources)
+
+
+def _resource_families(found: Resources) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    running = GaugeMetricFamily("fedping_ingest_processes", "Processes of ingest that run.", labels=["process"])
+    text = "Memory of ingest's processes; pages that they share count once, in equal parts."
+    memory = GaugeMetricFamily("fedping_ingest_memory_bytes", text, labels=["process"])
+    for name, number in sorted(found.processes.items()):
+        running.add_metric([name], number)
+        memory.add_metric([name], found.memory[name])
+    text = "Bytes that ingest can still write to the disk of a folder."
+    free = GaugeMetricFamily("fedping_ingest_disk_free_bytes", text, labels=["folder"])
+    size = GaugeMetricFamily("fedping_ingest_disk_size_bytes", "Size of the disk of a folder.", labels=["folder"])
+    for name, disk in found.disks.items():
+        free.add_metric([name], disk.free)
+        size.add_metric([name], disk.size)
+    yield from (running, memory, free, size)
 
 
 def _coarse(name: str, number: int) -> int:
@@ -322,6 +344,7 @@ def _metrics(watched: ServiceState, monitor: StudyMonitor, checks: Mapping[str, 
         budgets=[] if away else monitor.budgets(),
         rounds=[] if away else _or_empty(monitor.rounds, []),
         answers=latencies(settings.counters),
+        resources=resources(settings, disks="answers" not in checks),
     )
 
 

@@ -31,6 +31,7 @@ from fedping.protocol.storage import open_storage
 from fedping.server_jobs.ingest.admission import Catalogue
 from fedping.server_jobs.ingest.backlog import note_inherited, note_period
 from fedping.server_jobs.ingest.counters import MORE_DESCRIPTORS, PROCESSES, Counters
+from fedping.server_jobs.ingest.resources import register
 from fedping.server_jobs.ingest.settings import (
     COMPACTOR_LOCK,
     CONNECTION_BYTES,
@@ -72,6 +73,7 @@ def prepare(settings: IngestSettings) -> Lock:
     shutil.rmtree(settings.counters, ignore_errors=True)
     note_inherited(settings)
     note_period(settings)
+    register(settings.counters, "supervisor")
     return lock
 
 
@@ -224,6 +226,9 @@ def tell_death(settings: IngestSettings, process: str, how: str) -> None:
         Counters(settings.counters).add(f"died.{process if process in PROCESSES else 'other'}", 1)
 
 
+OPERATIONS = "operator's listener"
+"""The name of the process of the operations port among those beside, and in the log."""
+
 LONGEST_PAUSE = 5.0
 QUICK_DEATH = 2.0
 
@@ -288,9 +293,13 @@ def supervise(
     stop = _stop_event(_stop_or_kill)
     here = os.getpid()
     died = partial(tell_death, settings)
-    compactor = Child(_in_child(lambda: run_compactor(settings, here)), "compactor", died)
-    server = Child(_in_child(lambda: run_server(settings, here, make)), "server", died)
-    others = [Child(_in_child(partial(run, here)), name, died) for name, run in beside.items()]
+
+    def begin(run: Callable[[], None], name: str) -> Child:
+        return Child(_in_child(run, settings.counters, name), name, died)
+
+    compactor = begin(lambda: run_compactor(settings, here), "compactor")
+    server = begin(lambda: run_server(settings, here, make), "server")
+    others = [begin(partial(run, here), name) for name, run in beside.items()]
     children = [compactor, server, *others]
     while not stop.is_set:
         wait([stop.reader, *(child.process.sentinel for child in children)])
@@ -306,10 +315,11 @@ def supervise(
     return 0 if code == 0 else 1
 
 
-def _in_child(run: Callable[[], None]) -> Callable[[], None]:
+def _in_child(run: Callable[[], None], counters: Path, name: str) -> Callable[[], None]:
     def start() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+        register(counters, "operations" if name == OPERATIONS else name)
         run()
 
     return start

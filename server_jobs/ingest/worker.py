@@ -22,6 +22,7 @@ from typing import TypeAlias
 from fedping.protocol.log import tell
 from fedping.server_jobs.ingest.application import Edge, Front
 from fedping.server_jobs.ingest.counters import MORE_DESCRIPTORS
+from fedping.server_jobs.ingest.resources import register
 from fedping.server_jobs.ingest.services import Services, services_for
 from fedping.server_jobs.ingest.settings import LOGGED, MIB, IngestSettings
 from fedping.server_jobs.ingest.slow_clients import Unread
@@ -46,6 +47,7 @@ def front(services: Services) -> Front:
 def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = front) -> Front:
     """Make this process a worker and return its application. Call it before any thread is started."""
     exit_with_parent(parent)
+    register(settings.counters, "worker")
     slot = take_slot(settings.journal)
     pin_to_core(slot)
     give_memory_back()

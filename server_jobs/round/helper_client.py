@@ -156,7 +156,10 @@ class HttpHelper:
                 f"the helper at {self.url} was too slow to answer within {self.patience:g} seconds"
             ) from error
         except requests.exceptions.SSLError as error:
-            raise HelperUnavailable(f"the certificate of the helper at {self.url} cannot be checked") from error
+            raise HelperUnavailable(
+                f"the certificate of the helper at {self.url} cannot be checked; for an authority of its operator, set "
+                "REQUESTS_CA_BUNDLE to the file of that"
+            ) from error
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
             raise HelperUnavailable(f"the helper at {self.url} cannot be reached, or broke off") from error
         except requests.RequestException as error:

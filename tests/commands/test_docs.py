@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import pytest
 
-from fedping.main import cli
+from fedping.main import cli, main
 from fedping.server_jobs.health.checks import FINDINGS
 from fedping.server_jobs.ingest.answers import REASONS
 from fedping.server_jobs.ingest.heartbeat import CHECKS
@@ -239,6 +239,25 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_installed(python: Path, *command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.long
+def test_the_wheel_writes_the_same_files_for_operators(installed: Path, tmp_path: Path) -> None:
+    options = ["--environment", "/opt/fedping/.venv", "--docs", "https://docs.example"]
+    ran = run_installed(
+        installed, str(installed.parent / "fedping"), "deploy", "files", "there", *options, cwd=tmp_path
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert main(["deploy", "files", str(tmp_path / "here"), *options]) == 0
+    there, here = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (tmp_path / "there", tmp_path / "here")
+    )
+    assert there == here
+    ran = run_installed(installed, str(installed.parent / "fedping"), "deploy", "files", "own", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    unit = (tmp_path / "own" / "systemd" / "fedping-ingest.service").read_text()
+    assert f"ExecStart={installed.parent}/fedping ingest" in unit, "by itself, it names the environment that it is in"
 
 
 @pytest.mark.long

@@ -198,3 +198,54 @@ def test_nothing_is_removed_that_the_history_cannot_tell(tmp_path: Path, capsys:
 def test_versions_are_told_in_runs() -> None:
     assert describe_versions((1, 2, 3, 5, 8, 9)) == "versions 1 to 3, 5, 8 to 9"
     assert describe_versions((4,)) == "version 4"
+
+
+def test_it_says_why_nothing_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    played(tmp_path)
+    where = ("--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing"))
+    prune = ["landing", "prune", "study", "--dry-run", *where]
+
+    def stays(keep: int) -> dict[str, int]:
+        capsys.readouterr()
+        assert main([*prune, "--keep", str(keep), "--json"]) == 0
+        found: dict[str, int] = json.loads(capsys.readouterr().out)["stays"]
+        return found
+
+    files = open_landing(tmp_path / "landing").all_files
+    landed = len(files())
+    everything = stays(100)
+    assert sum(everything.values()) == landed
+    assert everything["recompute"] == 2 * ROUNDS, "each round had two files of its version"
+    assert everything["last_hour"] == 0
+    capsys.readouterr()
+    assert main([*prune, "--keep", "100"]) == 0
+    said = capsys.readouterr().out
+    assert f"{2 * ROUNDS} landed files stay: the kept versions are computed again from them" in said
+    assert "every version of main is kept; a smaller --keep may remove pings" in said
+
+    assert main([*prune, "--keep", "2", "--json"]) == 0
+    some = json.loads(capsys.readouterr().out)
+    assert some["files"] + sum(some["stays"].values()) == landed
+    assert some["stays"]["recompute"] == 4
+    assert main([word for word in prune if word != "--dry-run"] + ["--keep", "2"]) == 0
+    capsys.readouterr()
+    assert main([*prune, "--keep", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "4 landed files stay: the kept versions are computed again from them" in said
+    assert "every version" not in said, "older versions are given up, and a smaller number is no remedy"
+
+    for file in files():
+        Path(str(file)).unlink()
+    land(tmp_path / "landing", crowd(3, version=0), iteration=0, at_ms=int(time.time() * 1000) - 60_000)
+    assert stays(1) == {"foreign": 0, "recompute": 0, "upcoming": 0, "newer": 1, "last_hour": 0}
+
+
+def test_it_says_that_a_store_has_nothing_to_prune(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "landing").mkdir()
+    where = ("--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing"))
+    assert main(["landing", "prune", "--keep", "5", *where]) == 0
+    assert f"the store at {tmp_path / 'store'} has no study" in capsys.readouterr().out
+    store_with(tmp_path / "store", study_of())
+    assert main(["landing", "prune", "--keep", "5", *where]) == 0
+    assert f"no ping of it is in {tmp_path / 'landing'}" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedping.commands.round import noting_attempt
@@ -319,6 +320,26 @@ tests:
 """
 
 
+def test_every_alert_leads_to_its_section_of_the_docs() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus-alerts.yml").read_text())["groups"][0]["rules"]
+    sections = re.findall(r"^## (\w+)$", (DEPLOY.parent / "alerts.md").read_text(), re.MULTILINE)
+    assert sorted(sections) == sorted(rule["alert"] for rule in rules)
+    for rule in rules:
+        url = f"https://HOST/PATH/docs/alerts.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == url
+
+
+def _with_runbooks(cases: str) -> str:
+    """Return the cases with the address of the section of each alert that they expect."""
+    made = yaml.safe_load(cases)
+    for case in made["tests"]:
+        for check in case["alert_rule_test"]:
+            for alert in check.get("exp_alerts", []):
+                section = f"https://HOST/PATH/docs/alerts.md#{check['alertname'].lower()}"
+                alert["exp_annotations"]["runbook_url"] = section
+    return yaml.safe_dump(made, sort_keys=False, width=1000)
+
+
 @needs_promtool
 def test_prometheus_takes_the_rules_and_they_fire_when_they_should(tmp_path: Path) -> None:
     rules = DEPLOY / "prometheus-alerts.yml"
@@ -326,7 +347,7 @@ def test_prometheus_takes_the_rules_and_they_fire_when_they_should(tmp_path: Pat
     cases = CASES.replace("RULES", str(rules))
     for name, route in {"PING": PING, "BATCH": BATCH, "TELEMETRY": TELEMETRY}.items():
         cases = cases.replace(name, route)
-    (tmp_path / "cases.yml").write_text(cases)
+    (tmp_path / "cases.yml").write_text(_with_runbooks(cases))
     promtool("test", "rules", tmp_path / "cases.yml")
 
 

@@ -334,12 +334,23 @@ def test_a_plan_gives_each_study_its_times(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "has no study"),
-        ("[[study]]\nname = 1", "Expected `str`, got `int` - at `$.study[0].name`"),
-        ("[[study]]\nname = 'a'\nevry = '3m'", "unknown field `evry`"),
+        ("[[study]]\nname = 1", "plan.toml: 'name' in [study] of entry 1 is 1: expected a text, got a whole number"),
+        ("[[study]]\nevery = '3m'", "[study] of entry 1 needs the setting 'name'; add it"),
+        (
+            "[[study]]\nname = 'a'\n[[study]]\nname = 'b'\nevry = '3m'",
+            "plan.toml: [study] of entry 2 ('b') has no setting 'evry'; did you mean 'every'?",
+        ),
+        (
+            "[[study]]\nname = 'a'\nhour = 3",
+            "choose one of name, lines, every, offset, at, time_limit, privacy_key, helpers",
+        ),
+        ("[[studies]]\nname = 'a'", "plan.toml: there is no setting 'studies'; did you mean 'study'?"),
+        ("name = 'a'", "plan.toml: there is no setting 'name'; choose one of study"),
+        ("[[study]]\nname = 'a'\nat = '02:30'", "'at' in [study] of entry 1 ('a') is '02:30': expected a list"),
         ("[[study]]\nname = 'a'\nat = ['24:00']", "'24:00' is not a time of day"),
         ("[[study]]\nname = 'a'\nevery = '3 days'", "'3 days' is not an interval"),
         ("[[study]]\nname = 'a'\n[[study]]\nname = 'a'", "has study 'a' twice"),
-        ("[[study", "plan.toml: "),
+        ("[[study", "plan.toml is not valid TOML: "),
     ],
 )
 def test_a_plan_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -1,0 +1,56 @@
+"""`fedping deploy files`: writes units of systemd, nginx, alerts and manifests for a deployment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedping.options import LocalPath
+
+_NO_DOCS = "https://HOST/PATH/docs"
+
+
+@click.group()
+def deploy() -> None:
+    """Write the files that run fedping on a machine of your own, or on Kubernetes."""
+
+
+@deploy.command()
+@click.argument("folder", metavar="DIR", type=LocalPath(file_okay=False))
+@click.option("--study", type=LocalPath(dir_okay=False), help="The study's TOML file.  [default: an example, firefox]")
+@click.option(
+    "--host", default="telemetry.example.org", show_default=True, help="Name under which clients reach this machine."
+)
+@click.option(
+    "--data", default="/srv/fedping", show_default=True, help="Folder on the machine for store and landed pings."
+)
+@click.option("--user", default="fedping", show_default=True, help="User who runs ingest and rounds.")
+@click.option(
+    "--environment",
+    help="Folder of the Python environment on the machine that has fedping.  [default: that of this command]",
+)
+@click.option("--docs", default=_NO_DOCS, help="Address of the docs, for alerts.  [default: a place to fill in]")
+@click.option("--force", is_flag=True, help="Overwrite files that have other contents.")
+def files(folder: Path, study: Path | None, environment: str | None, force: bool, **names: str) -> None:
+    """Write units of systemd, nginx with TLS, alerts of Prometheus and manifests of Kubernetes to DIR.
+
+    The README.md in DIR has the commands that install them, and the limits of open files, memory and connections. Safe
+    to repeat; a file that you have changed is overwritten with --force only.
+    """
+    from fedping.deployment import Deployment, example_study, files_of, present_environment, write_files
+    from fedping.protocol.settings_file import read_toml
+    from fedping.protocol.study import study_from_toml
+
+    if study is not None:
+        read_toml(study, "study file")  # for the sentence about a file that can't be read
+        data, name = study.read_bytes(), study_from_toml(study, new=True).name
+    else:
+        data, name = example_study(), "firefox"
+    deployment = Deployment(study=name, study_file=data, environment=environment or present_environment(), **names)
+    found = files_of(deployment)
+    changed = write_files(found, folder, force=force)
+    click.echo(f"{folder} has {len(found):,} files for study '{name}', {len(changed):,} of them new or changed")
+    if names["docs"] == _NO_DOCS:
+        click.echo(f"alerts lead to {_NO_DOCS}; give the address of your copy of the docs with --docs")
+    click.echo(f"Next: read {folder / 'README.md'}, which has the commands that install them")

@@ -1,0 +1,203 @@
+"""Files for operators: units of systemd, nginx, alerts and manifests, with the names and paths of one deployment.
+
+They are those of docs/deploy and deploy/kubernetes in a checkout, which a wheel installs below share/fedping. There
+they have the names of an example, and work as they are; here each of these names is replaced.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from fedping.protocol.errors import FedpingError, InvalidSettings
+
+PLACES = {
+    "README.md": "README.md",
+    "fedping-ingest.service": "systemd/fedping-ingest.service",
+    "fedping-schedule.service": "systemd/fedping-schedule.service",
+    "nginx.conf": "nginx/fedping.conf",
+    "prometheus-alerts.yml": "prometheus/fedping-alerts.yml",
+    "grafana-dashboard.json": "grafana/fedping.json",
+}
+"""The path of each file of docs/deploy in the written folder."""
+
+MANIFESTS = "kubernetes/fedping"
+"""The folder of the manifests, which the kustomization of the study builds on."""
+
+_HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+", re.I)
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
+_FOLDER = re.compile(r"(/[A-Za-z0-9._-]+)+")
+_HOMES = ("/home/", "/root/", "/run/user/")
+"""The folders that ``ProtectHome=yes`` of systemd hides."""
+
+_DOCS = re.compile(r"https?://[!-~]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """The names and paths of a deployment.
+
+    Attributes:
+        study: the study's name.
+        study_file: its TOML.
+        host: the name under which clients reach nginx.
+        data: the folder of store and landing folder.
+        user: the user who runs ingest and rounds.
+        environment: the Python environment that has fedping.
+        docs: the address of the docs, for alerts.
+
+    Raises:
+        InvalidSettings: a value can't stand in the files.
+    """
+
+    study: str
+    study_file: bytes
+    host: str
+    data: str
+    user: str
+    environment: str
+    docs: str
+
+    def __post_init__(self) -> None:
+        for option, value, pattern, example in (
+            ("--host", self.host, _HOST, "a name such as telemetry.example.org"),
+            ("--user", self.user, _USER, "a user such as fedping"),
+            ("--data", self.data, _FOLDER, "an absolute path such as /srv/fedping, without spaces"),
+            ("--environment", self.environment, _FOLDER, "an absolute path such as /opt/fedping/.venv, without spaces"),
+            ("--docs", self.docs, _DOCS, "an address such as https://docs.example/fedping"),
+        ):
+            if not pattern.fullmatch(value) or ".." in value:
+                raise InvalidSettings(f"{option} {value!r} can't stand in the files; give {example}")
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What stands in the files of the example, and what replaces it."""
+        at_home = any(
+            f"{path}/".startswith(("/home/", "/root/", "/run/user/")) for path in (self.data, self.environment)
+        )
+        return {
+            "/opt/fedping/.venv": self.environment.rstrip("/"),
+            "/srv/fedping": self.data.rstrip("/"),
+            "schedule firefox ": f"schedule {self.study} ",
+            "ProtectHome=yes": f"ProtectHome={'no' if at_home else 'yes'}",
+            "User=fedping\n": f"User={self.user}\n",
+            "owner=fedping\n": f"owner={self.user}\n",
+            "telemetry.example.org": self.host,
+            "https://HOST/PATH/docs": self.docs.rstrip("/"),
+        }
+
+
+def present_environment() -> str:
+    """Return the folder of the Python environment of this process."""
+    return sys.prefix
+
+
+def files_of(deployment: Deployment) -> dict[str, bytes]:
+    """Return the files of a deployment by path.
+
+    Raises:
+        FedpingError: this installation has not got them.
+    """
+    host, manifests = _sources()
+    files = {place: _filled((host / name).read_text("utf-8"), deployment).encode() for name, place in PLACES.items()}
+    for path in sorted(manifests.rglob("*")):
+        if path.is_file() and path.suffix:
+            files[f"{MANIFESTS}/{path.relative_to(manifests).as_posix()}"] = path.read_bytes()
+    files["kubernetes/kustomization.yaml"] = _KUSTOMIZATION.replace("STUDY", deployment.study).encode()
+    return files | dict.fromkeys(("study.toml", "kubernetes/study.toml"), deployment.study_file)
+
+
+def example_study() -> bytes:
+    """Return the file of the example's study."""
+    return (_sources()[1] / "study.toml").read_bytes()
+
+
+def write_files(files: dict[str, bytes], folder: Path, *, force: bool = False) -> list[str]:
+    """Write files below a folder and return the paths of those that are new or changed, sorted.
+
+    Raises:
+        FedpingError: one exists with other contents and ``force`` is not given, or can't be written. The first is
+            noticed before anything is written.
+    """
+    try:
+        changed = [path for path, data in sorted(files.items()) if _contents(folder / path) != data]
+        edited = [path for path in changed if (folder / path).exists()]
+        if edited and not force:
+            more = f" and {len(edited) - 1} more" if edited[1:] else ""
+            raise FedpingError(
+                f"{folder / edited[0]}{more} would be overwritten, and nothing was written. Give another folder, or "
+                "--force."
+            )
+        for path in changed:
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(files[path])
+    except OSError as error:
+        raise FedpingError(f"can't write {error.filename or folder} ({error.strerror}); correct the path") from error
+    return changed
+
+
+def _contents(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _filled(text: str, deployment: Deployment) -> str:
+    names = deployment.names
+    return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], text)
+
+
+def _sources() -> tuple[Path, Path]:
+    """Return the folders docs/deploy and deploy/kubernetes, of a checkout or as a wheel installs them."""
+    checkout = Path(__file__).resolve().parents[1]
+    if (checkout / "docs" / "deploy" / "nginx.conf").is_file():
+        return checkout / "docs" / "deploy", checkout / "deploy" / "kubernetes"
+    try:
+        installed = distribution("fedping").files or []
+    except PackageNotFoundError:
+        installed = []
+    for file in installed:
+        if file.parts[-4:] == ("share", "fedping", "deploy", "nginx.conf"):
+            shared = Path(str(file.locate())).resolve().parent
+            if (shared / "nginx.conf").is_file():
+                return shared, shared / "kubernetes"
+    raise FedpingError(
+        "this installation has no files for operators (share/fedping/deploy). Install fedping's wheel into an "
+        "environment of its own, such as by 'python -m venv' and 'pip install'."
+    )
+
+
+_KUSTOMIZATION = """\
+# The study 'STUDY': ingest, rounds and models. Put your registry in place of registry.example. docs/containers.md
+# describes components to add, such as fedping/private.
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+namespace: fedping
+resources:
+  - fedping
+images:
+  - name: fedping-ingest
+    newName: registry.example/fedping-ingest
+    newTag: "1"
+  - name: fedping-round
+    newName: registry.example/fedping-round
+    newTag: "1"
+configMapGenerator:
+  - name: fedping-study
+    behavior: replace
+    files:
+      - study.toml
+patches:
+  - target:
+      kind: CronJob
+      name: fedping-round
+    patch: |
+      - op: replace
+        path: /spec/jobTemplate/spec/template/spec/containers/0/args
+        value: [round, STUDY, "--master=local[2]", --time-limit=12m]
+"""
