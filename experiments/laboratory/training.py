@@ -192,6 +192,7 @@ def train(
             with sentences_with(f"in round {run.rounds + 1}: ", kind=ExtensionFailed):
                 report = rounds.run(sent(run.rounds, rounds.start_weights(held)))
         except Diverged as error:
+            run.weights = rounds.weights
             run.notes = (*run.notes, f"stopped in round {run.rounds + 1}: {error}")
             run.final = run.final if setup.early_stopping else {}
             break

@@ -5,7 +5,7 @@ JAX is an extra: ``pip install "fedping[jax]"``. It works in single precision un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -32,6 +32,9 @@ from fedping.client_sim.learning.settings import Settings
 from fedping.protocol.errors import FedpingError, InvalidSettings
 
 NAME = "jax"
+
+_AT_ONCE = 2**20
+"""Numbers of the examples that are predicted at a time; a network makes many more of each."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class JaxLoss:
         Raises:
             FedpingError: a loss is not a finite number.
         """
-        return self._finite(self._run(self._compiled[0], weights, batch)[: len(batch)])
+        return self._finite(self._run(weights, batch, slopes=False)[: len(batch)])
 
     def gradients(self, weights: FloatArray, batch: Examples) -> Floats:
         """See :meth:`fedping.client_sim.learning.model.Model.gradients`; raises as :meth:`losses`."""
@@ -78,7 +81,7 @@ class JaxLoss:
 
     def losses_and_gradients(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
         """See :class:`fedping.client_sim.learning.model.GivesBoth`."""
-        losses, gradients = self._run(self._compiled[1], weights, batch)
+        losses, gradients = self._run(weights, batch, slopes=True)
         return self._finite(losses[: len(batch)]), np.array(gradients[: len(batch)])
 
     def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
@@ -93,14 +96,27 @@ class JaxLoss:
         """See :class:`fedping.client_sim.learning.model.GivesScores`; raises as :meth:`predict`."""
         if self.prediction is None:
             raise FedpingError("this model cannot predict; name a function of (weights, x) as its setting 'predict'")
-        each = np.broadcast_to(weights, (len(batch), len(self.start)))
-        said = np.asarray(_jax().vmap(self.prediction)(each, batch.x), dtype=np.float64)
-        refuse_odd_predictions(self.prediction, said.shape[1:], np.shape(batch.x)[1])
+        own, x = np.ndim(weights) > 1, np.asarray(batch.x)
+        function, (k, n) = self._predicting[own], x.shape[:2]
+        refuse_odd_predictions(self.prediction, _jax().eval_shape(function, np.asarray(weights), x).shape[1:], n)
+        each = _padded(np.asarray(weights), _power_of_two(k)) if own else np.asarray(weights)
+        some = max(1, min(_power_of_two(n), _AT_ONCE // _power_of_two(k * x.shape[2])))
+        parts = (_padded(x[:, low : low + some], _power_of_two(k), some) for low in range(0, n, some))
+        said = np.concatenate([np.asarray(function(each, part), np.float64)[:k] for part in parts], axis=1)[:, :n]
         return predictions_of(self.prediction, said, batch.weight > 0, self.predicts), scores_of(said, self.predicts)
 
     @cached_property
-    def _compiled(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return two compiled functions of weights (k, m): the clients' losses, and their losses with gradients."""
+    def _predicting(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Return two compiled functions of weights and x: to predictions by the same weights, and by each client's."""
+        jax = _jax()
+        return tuple(jax.jit(jax.vmap(self.prediction, in_axes=(at, 0))) for at in (None, 0))
+
+    @cached_property
+    def _compiled(self) -> Mapping[tuple[bool, bool], Callable[..., Any]]:
+        """Return compiled functions of weights: to the clients' losses, or their losses with gradients.
+
+        They are by whether there are gradients, and whether the weights are of each client, shape (k, m), or (m,).
+        """
         jax = _jax()
 
         def of_client(weights: Any, x: Any, y: Any, share: Any) -> Any:
@@ -110,13 +126,19 @@ class JaxLoss:
             # Padding must not make the sum NaN.
             return jax.numpy.sum(jax.numpy.where(share > 0, share * each, 0.0))
 
-        return jax.jit(jax.vmap(of_client)), jax.jit(jax.vmap(jax.value_and_grad(of_client)))
+        functions = {False: of_client, True: jax.value_and_grad(of_client)}
+        return {
+            (slopes, own): jax.jit(jax.vmap(function, in_axes=(0 if own else None, 0, 0, 0)))
+            for slopes, function in functions.items()
+            for own in (False, True)
+        }
 
-    def _run(self, function: Callable[..., Any], weights: FloatArray, batch: Examples) -> Any:
+    def _run(self, weights: FloatArray, batch: Examples, *, slopes: bool) -> Any:
         k, n = (_power_of_two(size) for size in batch.weight.shape)
-        each = np.broadcast_to(weights, (len(batch), len(self.start)))
-        arrays = (_padded(each, k), _padded(batch.x, k, n), _padded(batch.y, k, n), _padded(shares(batch), k, n))
-        return function(*arrays)
+        own = np.ndim(weights) > 1
+        each = _padded(np.broadcast_to(weights, (len(batch), len(self.start))), k) if own else np.asarray(weights)
+        rows = (_padded(batch.x, k, n), _padded(batch.y, k, n), _padded(shares(batch), k, n))
+        return self._compiled[slopes, own](each, *rows)
 
     def _finite(self, losses: Any) -> FloatArray:
         found = np.array(losses, dtype=np.float64)

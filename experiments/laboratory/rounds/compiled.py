@@ -11,6 +11,7 @@ of JAX; other processors and versions may round differently.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from fedping.client_sim.sampling.samplers import All
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.resuming import Arrays, Part
 from fedping.experiments.laboratory.rounds.compiling import (
+    NOBODY,
     SEEN,
     Local,
     Objective,
@@ -41,7 +43,6 @@ from fedping.experiments.laboratory.rounds.compiling import (
 )
 from fedping.experiments.laboratory.rounds.inside import between, check_inside
 from fedping.experiments.laboratory.rounds.lanes import (
-    NOBODY,
     Members,
     Plan,
     pieces_of,
@@ -54,7 +55,7 @@ from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.draws import Keys, child_keys
 from fedping.protocol.local_optimizers import LocalDescent
-from fedping.protocol.model import out_of_range
+from fedping.protocol.model import LARGEST_WEIGHT, out_of_range
 from fedping.protocol.pipeline import ClipByNorm
 from fedping.protocol.training import LocalSteps, OneGradient
 from fedping.protocol.weights import LARGEST
@@ -69,8 +70,8 @@ _CACHE = 2**18
 _UNEVEN = 8
 """Maximum lanes of clients that differ in size: with more, most of them wait for the largest client."""
 
-_VERSIONS = 2**22
-"""Maximum numbers of all versions of a call, which are kept until they are asked for."""
+_MEMORY = 1 / 8
+"""Share of an accelerator's memory for the numbers of all lanes, of which there are some copies."""
 
 _ROWS = 2**21
 """Places for examples in the plans of a call, unless a single round has more."""
@@ -94,12 +95,12 @@ def objective_of(problem: Problem) -> Objective:
     return Objective(kind, model.penalised_layers, model.l2, model.precision)
 
 
-def local_of(training: OneGradient | LocalSteps) -> Local:
-    """Return what clients do."""
+def local_of(training: OneGradient | LocalSteps, *, in_one: bool = False) -> Local:
+    """Return what clients do; ``in_one`` is whether each step is one piece of a plan."""
     whole = training.batch is None
     if isinstance(training, OneGradient):
-        return Local(None, 0.0, training.sign, LocalDescent(), whole)
-    return Local(training.rate, training.proximal, training.sign, training.optimizer, whole)
+        return Local(None, 0.0, training.sign, LocalDescent(), whole, in_one)
+    return Local(training.rate, training.proximal, training.sign, training.optimizer, whole, in_one)
 
 
 class _Round(NamedTuple):
@@ -154,18 +155,20 @@ class Lanes:
         assert isinstance(data, ExampleData)
         assert isinstance(training, OneGradient | LocalSteps)
         self.jax, self.setup, self.problem, self.training, self.data = jax, setup, problem, training, data
-        self.objective, self.local = objective_of(problem), local_of(training)
+        self.objective = objective_of(problem)
         self._with_server = with_server
         learners = problem.learners
         groups = None if data.natural_keys is None else data.natural_keys[learners]
         self.sampler = sampler_for(setup.sampling, data.sizes[learners], problem.seed, groups)
         self.width = width_of(training.batch, data.sizes)
+        longest = min(training.batch or sys.maxsize, int(data.sizes.max(initial=1)))
+        self.local = local_of(training, in_one=longest <= self.width)
         if isinstance(setup.sampling, Bernoulli):
             self.drawn = max(1, round(setup.sampling.share * len(learners)))
         else:
             self.drawn = max(1, len(self.sampler.draw(0)))
         numbers = problem.spec.m + self.width * (data.x.shape[1] + 1)
-        most = max(1, min(_CACHE // numbers, self.drawn))
+        most = max(1, min(_numbers_at_once(jax) // numbers, self.drawn))
         if np.ptp(data.sizes[learners]) > 1 and jax.default_backend() == "cpu":
             most = min(most, _UNEVEN)
         self.count = -(-self.drawn // -(-self.drawn // most))
@@ -276,16 +279,31 @@ class Lanes:
         return tuple(columns), tuple(seen), bounds.astype(np.int32)
 
 
-class _Made(NamedTuple):
-    """A round that was computed: its version, the largest number of an update, its report, and the state after it."""
+def _numbers_at_once(jax: Any) -> int:
+    """Return how many numbers all lanes may work on at a time."""
+    if jax.default_backend() == "cpu":
+        return _CACHE
+    told = jax.devices()[0].memory_stats() or {}
+    return max(_CACHE, int(_MEMORY * told.get("bytes_limit", 0)) // 4)
 
-    weights: FloatArray
+
+class _Made(NamedTuple):
+    """A round that was computed: the largest number of an update and of the version, and its report.
+
+    ``at`` is which round of its call it is, from 1, and ``is_last`` whether the call's last.
+    """
+
+    at: int
+    is_last: bool
     largest: float
+    largest_weight: float
     report: RoundReport
 
 
 class CompiledRounds:
     """The rounds of a server in memory, compiled up to the next evaluation; see :class:`Rounds`.
+
+    The versions between two evaluations are nowhere but on the device: :attr:`weights` is the last one of a call.
 
     Raises:
         InvalidSettings: a part of the setup cannot run inside a compiled round, or JAX is missing.
@@ -299,13 +317,14 @@ class CompiledRounds:
         self._work = Work(self._lanes.objective, self._lanes.local, Server(clip, pipeline.optimizer))
         first = first_state(problem.line).get(link_name(pipeline.optimizer), {})
         self._state: Arrays = {name: value for name, value in first.items() if name != "round"}
-        self._most = max(1, min(setup.evaluation.every, setup.most_rounds, _VERSIONS // problem.spec.m))
+        self._most = max(1, min(setup.evaluation.every, setup.most_rounds))
         self._number = 0
         self._made: list[_Made] = []
         self._begun = _Begun(0, 0, self._weights, {n: v for n, v in first.items() if n != "round"})
         self._next = self._begun
         self._drawn: dict[int, _Round] = {}
         self._packed: tuple[Any, Any, NDArray[np.int32]] | None = None
+        self._inputs: tuple[Any, Any, tuple[NDArray[Any], ...]] | None = None
 
     @property
     def weights(self) -> FloatArray:
@@ -358,18 +377,20 @@ class CompiledRounds:
         if not self._made:
             self._begun = self._next
             self._made = self._computed()[::-1]
-        weights, largest, report = self._made.pop()
+        made = self._made.pop()
         self._number += 1
-        if not largest <= LARGEST:
+        if not made.largest <= LARGEST:
+            self._weights = self._version(made.at - 1)
             raise Diverged(
                 "training on the clients has diverged: an update is larger than 1e30 or no longer finite; lower the "
                 "rate, or standardise the features"
             )
-        if report.stepped:
-            if beyond := out_of_range(weights, self._problem.spec):
-                raise diverged(beyond)
-            self._weights = weights
-        return report
+        if made.report.stepped and not made.largest_weight <= LARGEST_WEIGHT:
+            self._weights = self._version(made.at - 1)
+            raise diverged(out_of_range(self._version(made.at), self._problem.spec) or "a weight is too large")
+        if made.is_last:
+            self._weights = self._next.weights
+        return made.report
 
     def _computed(self) -> list[_Made]:
         """Return the rounds of the next call."""
@@ -387,19 +408,37 @@ class CompiledRounds:
         per += [np.ones(self._most), np.zeros(self._most), np.zeros(self._most, np.bool_)]
         for column, values in zip(per, (*bounds, votes, rates, stepped), strict=True):
             column[: len(drawn)] = values
-        state = {"weights": begun.weights, **begun.state}
-        with self._lanes.jax.enable_x64(True):
-            after, made = compiled(self._work)(state, self._lanes.arrays, plan, seen, tuple(per))
-        versions, losses, penalties, largest, last = map(np.asarray, made)
+        self._inputs = plan, seen, tuple(per)
+        after, last, of_rounds = self._called(*self._inputs)
+        losses, penalties, largest, largest_weight = map(np.asarray, of_rounds)
         state = {name: np.asarray(value) for name, value in after.items()}
         self._next = _Begun(begun.number + len(drawn), int(counts[-1]), state.pop("weights"), state)
-        posted, fetched = self._bytes(drawn[-1], last[len(drawn) - 1], begun.weights)
+        posted, fetched = self._bytes(drawn[-1], np.asarray(last), begun.weights)
+        means = _means(losses, penalties, [each.examples for each in drawn])
         return [
-            _Made(versions[at], float(largest[at]), self._report(each, each_loss, bool(stepped[at]), posted, fetched))
-            for at, (each, each_loss) in enumerate(
-                zip(drawn, _means(losses, penalties, [each.examples for each in drawn]), strict=True)
+            _Made(
+                at + 1,
+                at + 1 == len(drawn),
+                float(largest[at]),
+                float(largest_weight[at]),
+                self._report(each, mean, bool(stepped[at]), posted, fetched),
             )
+            for at, (each, mean) in enumerate(zip(drawn, means, strict=True))
         ]
+
+    def _called(self, plan: Any, seen: Any, per: tuple[NDArray[Any], ...]) -> Any:
+        """Return what the compiled rounds make of the state before the current call."""
+        state = {"weights": self._begun.weights, **self._begun.state}
+        with self._lanes.jax.enable_x64(True):
+            return compiled(self._work)(state, self._lanes.arrays, plan, seen, per)
+
+    def _version(self, rounds: int) -> FloatArray:
+        """Return the version after so many rounds of the current call, which are computed again."""
+        assert self._inputs is not None
+        plan, seen, (*per, stepped) = self._inputs
+        only = stepped & (np.arange(len(stepped)) < rounds)
+        weights: FloatArray = np.asarray(self._called(plan, seen, (*per, only))[0]["weights"])
+        return weights
 
     def _rounds_within(self, number: int, end: int, room: tuple[int, int]) -> list[_Round]:
         """Return rounds from ``number`` to ``end``, as many as there is room for, at least one."""

@@ -22,6 +22,9 @@ from fedping.protocol.local_optimizers import (
 )
 from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Yogi
 
+NOBODY = np.int32(2**31 - 1)
+"""The client of a piece that isn't the last of its client."""
+
 SEEN = 1024
 """Examples whose losses are computed at a time."""
 
@@ -55,6 +58,7 @@ class Local(NamedTuple):
         sign: whether only signs are sent.
         optimizer: the client optimizer.
         whole: whether the first step uses all examples, so that it gives the loss at the fetched weights.
+        in_one: whether each step is one piece of a plan, so that no gradients have to be added up.
     """
 
     rate: float | None
@@ -62,6 +66,7 @@ class Local(NamedTuple):
     sign: bool
     optimizer: LocalOptimizer
     whole: bool
+    in_one: bool = False
 
 
 class Server(NamedTuple):
@@ -197,9 +202,9 @@ def server_step(settings: Optimizer) -> Callable[[Any, Arrays, Any], tuple[Any, 
 def compiled(work: Work) -> Callable[..., Any]:
     """Return the compiled function of weights, data and plans.
 
-    With a server it computes rounds: ``(state, data, plan, rounds)`` to the last state and, of each round, the version,
-    the loss, the largest number of an update, and one update. Without one it trains the clients of one round: ``(state,
-    data, plan, round, clients)`` to each client's update and loss.
+    With a server it computes rounds: ``(state, data, plan, rounds)`` to the last state, one update of the last round,
+    and of each round the loss, the penalty, and the largest number of an update and of the version. Without one it
+    trains the clients of one round: ``(state, data, plan, round, clients)`` to each client's update and loss.
     """
     import jax
     from jax import lax
@@ -235,7 +240,7 @@ def compiled(work: Work) -> Callable[..., Any]:
             moved = jnp.where(begins, 0, moved)
             memory = {name: jnp.where(begins, initial[name], value) for name, value in memory.items()}
             slope, found = slopes(fetched + moved, x[at], y[at], share, apply[t])
-            uphill = jnp.where(begins, 0, uphill) + slope
+            uphill = slope if local.in_one else jnp.where(begins, 0, uphill) + slope
             loss = jnp.where(begin[t], 0, loss) + found * loss_of[t]
             if local.rate is None:
                 stepped = -uphill
@@ -245,21 +250,29 @@ def compiled(work: Work) -> Callable[..., Any]:
                 step, after = client_step(uphill + local.proximal * moved, memory)
                 stepped = moved + local.rate * step
                 memory = {name: jnp.where(ends, after[name], value) for name, value in memory.items()}
-            moved, uphill = jnp.where(ends, stepped, moved), jnp.where(ends, 0, uphill)
-            sent = moved
-            for value in memory.values():  # an infinite mean of squares would silently stop all steps
-                sent = jnp.where(jnp.isfinite(value).all(axis=1, keepdims=True), sent, jnp.nan)
-            sent = (jnp.sign(sent) if local.sign else sent).astype(jnp.float32)
-            return moved, uphill, loss, memory, take(gathered, sent, loss, client[t], votes[t])
+            moved = jnp.where(ends, stepped, moved)
+            uphill = none if local.in_one else jnp.where(ends, 0, uphill)
 
-        none = jnp.zeros((lanes, m), dtype)
+            def taken(gathered: Any) -> Any:
+                sent = moved
+                for value in memory.values():  # an infinite mean of squares would silently stop all steps
+                    sent = jnp.where(jnp.isfinite(value).all(axis=1, keepdims=True), sent, jnp.nan)
+                sent = (jnp.sign(sent) if local.sign else sent).astype(jnp.float32)
+                return take(gathered, sent, loss, client[t], votes[t])
+
+            # Adding up what clients send costs as much as a step, and in most pieces no client has done its last.
+            gathered = lax.cond(jnp.any(client[t] != NOBODY), taken, lambda gathered: gathered, gathered)
+            return moved, uphill, loss, memory, gathered
+
+        zeros = jnp.zeros((lanes, m), dtype)
+        none = jnp.zeros((), dtype) if local.in_one else zeros
         memory = {
             name: jnp.full((lanes, 1) if name.startswith("powers") else (lanes, m), value, dtype)
             for name, value in initial.items()
         }
         if "powers1" in memory:
             memory |= {name: memory[name].astype(jnp.float64) for name in ("powers1", "powers2")}
-        first = (none, none, jnp.zeros(lanes), memory, gathered)
+        first = (zeros, none, jnp.zeros(lanes), memory, gathered)
         return lax.fori_loop(low, high, piece, first)[4]
 
     def losses_of(weights: Any, data: Any, seen: Any, low: Any, high: Any, first: Any, take: Any) -> Any:
@@ -298,11 +311,11 @@ def compiled(work: Work) -> Callable[..., Any]:
             largest = jnp.maximum(largest, jnp.max(jnp.where(done[:, None], jnp.abs(sent), 0)))
             return total + jnp.sum(taken, axis=0), told, largest, jnp.where(done[0], sent[0], last)
 
-        def one(state: Arrays, each: Any) -> tuple[Arrays, Any]:
+        def one(carry: tuple[Arrays, Any], each: Any) -> tuple[tuple[Arrays, Any], Any]:
             low, high, first, end, all_votes, rate, stepped = each
+            state, last = carry
             weights = state["weights"]
-            m = len(weights)
-            nothing = (jnp.zeros(m), jnp.zeros(()), jnp.zeros((), jnp.float32), jnp.zeros(m, jnp.float32))
+            nothing = (jnp.zeros(len(weights)), jnp.zeros(()), jnp.zeros((), jnp.float32), last)
             total, told, largest, last = trained(weights, data, plan, low, high, nothing, take)
             if not local.whole:
                 none = jnp.zeros(())
@@ -310,9 +323,10 @@ def compiled(work: Work) -> Callable[..., Any]:
             step, after = optimized(total / all_votes, state, rate)
             after = {**state, **after, "weights": weights + step}
             after = {name: jnp.where(stepped, value, state[name]) for name, value in after.items()}
-            return after, (after["weights"], told, of_penalty(weights), largest, last)
+            return (after, last), (told, of_penalty(weights), largest, jnp.max(jnp.abs(after["weights"])))
 
-        return lax.scan(one, state, per)
+        (state, last), of_rounds = lax.scan(one, (state, jnp.zeros(len(state["weights"]), jnp.float32)), per)
+        return state, last, of_rounds
 
     def training(weights: Any, data: Any, plan: Any, seen: Any, per: Any, clients: int) -> Any:
         low, high, first, end = per

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.learning.batch import NO_EXAMPLE, FloatArray
 from fedping.client_sim.learning.mini_batches import mini_batches, some
+from fedping.experiments.laboratory.rounds.compiling import NOBODY
 from fedping.protocol.draws import Keys
 from fedping.protocol.training import LocalSteps, OneGradient
 
@@ -25,9 +26,6 @@ MOST_ROWS = 64
 
 LEAST_ROWS = 8
 """Minimum examples of a lane at a time, unless a batch has fewer; below, a piece costs as much as one of eight."""
-
-NOBODY = np.int32(2**31 - 1)
-"""The client of a piece that isn't the last of its client."""
 
 
 @dataclass(frozen=True)

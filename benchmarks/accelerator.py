@@ -1,0 +1,254 @@
+"""Rounds of pfl-research's CIFAR-10 work, compiled as a whole, on whatever device JAX finds: a GPU if there is one.
+
+    python -m benchmarks.accelerator [--rounds 300] [--runs 2] [--convolution patches lax] [--json] [--pfl]
+
+50 of 1,000 clients take part in a round, each with 50 images of CIFAR-10's shape, in one epoch of batches of 10, with
+a CNN of 1.6 million weights (two convolutions, pooling, two layers); the server takes the mean. The images are noise
+around ten patterns, made here. A round's time is that of a call of ``--every`` rounds after the first call, which
+compiles, over the number of rounds; ``whole`` is all rounds of a run with the evaluation of 10,000 images at the end of
+each call, compiling included. Both are measured by each convolution: as patches and a product, and as JAX's own, which
+over clients with weights of their own becomes a grouped convolution.
+
+``--pfl`` runs pfl-research (pfl 0.6.0 with PyTorch) on the same images on the same device in the same call, if it is
+installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Printed
+
+from fedping.client_sim.data import Iid, example_data
+from fedping.client_sim.data.table import Target
+from fedping.client_sim.learning import learner_for, model_spec
+from fedping.client_sim.sampling.samplers import Uniform
+from fedping.experiments.laboratory.evaluation import measure
+from fedping.experiments.laboratory.preparing import Problem
+from fedping.experiments.laboratory.rounds.compiled import CompiledRounds
+from fedping.experiments.laboratory.settings import Setup
+from fedping.experiments.laboratory.settings.data import Data
+from fedping.experiments.laboratory.settings.setup import Evaluation
+from fedping.experiments.laboratory.tallies import Classification
+from fedping.protocol.pipeline import GradientDescent, Pipeline
+from fedping.protocol.training import LocalSteps
+
+SIDE, CHANNELS, CLASSES = 32, 3, 10
+CLIENTS, COHORT, IMAGES, BATCH, RATE = 1_000, 50, 50, 10, 0.05
+TEST = 10_000
+SHAPES = {
+    "conv1": (3 * 3 * CHANNELS, 32),
+    "bias1": (32,),
+    "conv2": (3 * 3 * 32, 64),
+    "bias2": (64,),
+    "full1": (14 * 14 * 64, 128),
+    "bias3": (128,),
+    "full2": (128, CLASSES),
+    "bias4": (CLASSES,),
+}
+
+
+def start() -> np.ndarray:
+    """Return the weights of version 0, drawn by the fan-in of each layer."""
+    random = np.random.default_rng(1)
+    parts = [
+        random.uniform(-1, 1, shape) / math.sqrt(shape[0]) if len(shape) > 1 else np.zeros(shape)
+        for shape in SHAPES.values()
+    ]
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def _layers(weights: Any) -> dict[str, Any]:
+    layers, low = {}, 0
+    for name, shape in SHAPES.items():
+        size = math.prod(shape)
+        layers[name] = weights[low : low + size].reshape(shape)
+        low += size
+    return layers
+
+
+def _patches(images: Any, kernel: Any) -> Any:
+    """Return a convolution of 3 × 3 as a product of patches and a matrix."""
+    from jax import numpy as jnp
+
+    height, width = images.shape[1] - 2, images.shape[2] - 2
+    shifted = [images[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
+    return jnp.concatenate(shifted, axis=-1) @ kernel
+
+
+def _lax(images: Any, kernel: Any) -> Any:
+    from jax import lax
+
+    kernel = kernel.reshape(3, 3, images.shape[-1], -1)
+    return lax.conv_general_dilated(images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def _scores(weights: Any, x: Any, convolution: Any) -> Any:
+    import jax
+
+    of = _layers(weights)
+    images = x.reshape(-1, SIDE, SIDE, CHANNELS)
+    found = jax.nn.relu(convolution(images, of["conv1"]) + of["bias1"])
+    found = jax.nn.relu(convolution(found, of["conv2"]) + of["bias2"])
+    found = found.reshape(len(found), 14, 2, 14, 2, 64).max(axis=(2, 4)).reshape(len(found), -1)
+    return jax.nn.relu(found @ of["full1"] + of["bias3"]) @ of["full2"] + of["bias4"]
+
+
+def _loss(scores: Any, y: Any) -> Any:
+    import jax
+    from jax import numpy as jnp
+
+    return -jnp.take_along_axis(jax.nn.log_softmax(scores), y.astype(jnp.int32)[:, None], axis=1).mean()
+
+
+def patches_loss(weights: Any, x: Any, y: Any) -> Any:
+    """Return the mean loss, with convolutions as patches."""
+    return _loss(_scores(weights, x, _patches), y)
+
+
+def patches_scores(weights: Any, x: Any) -> Any:
+    """Return each image's scores, with convolutions as patches."""
+    return _scores(weights, x, _patches)
+
+
+def lax_loss(weights: Any, x: Any, y: Any) -> Any:
+    """Return the mean loss, with JAX's own convolutions."""
+    return _loss(_scores(weights, x, _lax), y)
+
+
+def lax_scores(weights: Any, x: Any) -> Any:
+    """Return each image's scores, with JAX's own convolutions."""
+    return _scores(weights, x, _lax)
+
+
+@cache
+def images(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return images as rows, and their classes."""
+    patterns = np.random.default_rng(0).standard_normal((CLASSES, SIDE * SIDE * CHANNELS), np.float32)
+    random = np.random.default_rng(seed)
+    y = random.integers(0, CLASSES, count)
+    x = random.standard_normal((count, SIDE * SIDE * CHANNELS), np.float32) + 0.1 * patterns[y]
+    return x, y
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run: seconds of a round and of the compiling call, and of all rounds with evaluations; and its accuracy."""
+
+    work: str
+    device: str
+    round_seconds: float
+    first_call_seconds: float
+    whole_seconds: float
+    rounds: int
+    accuracy: float
+
+
+def problem_of(convolution: str, rounds: int, every: int, seed: int) -> tuple[Setup, Problem]:
+    """Return the experiment and its data."""
+    names = {"function": f"benchmarks.accelerator:{convolution}_loss", "start": "benchmarks.accelerator:start"}
+    settings = {**names, "predict": f"benchmarks.accelerator:{convolution}_scores", "predicts": "log_odds"}
+    spec = model_spec("jax", settings)
+    target = Target("class", tuple(map(str, range(CLASSES))))
+    train = example_data(*images(CLIENTS * IMAGES, seed), np.full(CLIENTS, IMAGES), target=target)
+    test = example_data(*images(TEST, seed + 1000), np.array([TEST]), target=target)
+    training = LocalSteps(epochs=1, batch=BATCH, rate=RATE)
+    setup = Setup(
+        model={"name": "jax"},
+        data=Data(name="given"),
+        partition=Iid(clients=CLIENTS),
+        sampling=Uniform(clients=COHORT),
+        training=training,
+        pipeline=Pipeline(optimizer=GradientDescent(rate=1.0), weighting="examples", min_clients=1),
+        evaluation=Evaluation(every=every),
+        rounds=rounds,
+        engine="jax",
+    )
+    nobody = test.only(np.zeros(TEST, np.bool_))
+    problem = Problem(
+        setup.line(spec), learner_for(spec, training), train, nobody, test, Classification(CLASSES), seed=seed
+    )
+    return setup, problem
+
+
+def run(convolution: str, rounds: int, every: int, seed: int) -> Measured:
+    """Run all rounds and return what they took."""
+    import jax
+
+    began = time.perf_counter()
+    setup, problem = problem_of(convolution, rounds, every, seed)
+    made, calls, accuracy = CompiledRounds(setup, problem), [], math.nan
+    while sum(each[1] for each in calls) < rounds:
+        call = time.perf_counter()
+        done = 0
+        while done < min(every, rounds - sum(each[1] for each in calls)):
+            made.run([])
+            done += 1
+        calls.append((time.perf_counter() - call, done))
+        accuracy = measure(problem, made.weights, local=False)["test"]["accuracy"]
+    later = [seconds / done for seconds, done in calls[1:]] or [calls[0][0] / calls[0][1]]
+    return Measured(
+        f"fedping, {convolution}",
+        str(jax.devices()[0].device_kind),
+        statistics.median(later),
+        calls[0][0],
+        time.perf_counter() - began,
+        rounds,
+        accuracy,
+    )
+
+
+def with_pfl(rounds: int, seed: int) -> Measured | str:
+    """Return pfl-research's run in a process of its own, or why there is none."""
+    worker = Path(__file__).parent / "peers" / "pfl_images_worker.py"
+    command = [sys.executable, str(worker), str(rounds), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    told = [line for line in done.stdout.splitlines() if line.startswith("MEASURED ")]
+    return Measured(**json.loads(told[-1].removeprefix("MEASURED "))) if told else done.stderr.strip()[-1500:]
+
+
+def main() -> None:
+    """Measure, and print a table or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--every", type=int, default=50, help="rounds between two evaluations")
+    parser.add_argument("--runs", type=int, default=1, help="runs, each with another seed")
+    parser.add_argument("--convolution", nargs="+", choices=("patches", "lax"), default=["patches", "lax"])
+    parser.add_argument("--pfl", type=int, default=0, metavar="ROUNDS", help="rounds of pfl-research; 0 for none")
+    given = parser.parse_args()
+    rows: list[Measured] = []
+    for seed in range(given.runs):
+        for convolution in given.convolution:
+            rows.append(run(convolution, given.rounds, given.every, seed))
+            print(rows[-1], file=sys.stderr, flush=True)
+    if given.pfl:
+        found = with_pfl(given.pfl, 0)
+        if isinstance(found, str):
+            print(f"pfl-research did not run: {found}", file=sys.stderr)
+        else:
+            rows.append(found)
+    if given.json:
+        print(json.dumps([asdict(row) for row in rows]))
+        return
+    printed = Printed("work", "device", "s a round", "s of the first call", "s of all rounds", "rounds", "accuracy")
+    for row in rows:
+        seconds = (f"{row.round_seconds:.4f}", f"{row.first_call_seconds:.1f}", f"{row.whole_seconds:.1f}")
+        printed.add_row(row.work, row.device, *seconds, f"{row.rounds:,}", f"{row.accuracy:.3f}")
+    Console(width=120).print(printed)
+
+
+if __name__ == "__main__":
+    main()
