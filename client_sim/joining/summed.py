@@ -55,7 +55,6 @@ class SummedRows(ProtectedRows):
             penalty, uphill = self._whole.penalty(np.asarray(weights, np.float64).reshape(-1), batch)
             vector[:m] -= np.rint(units * np.asarray(uphill).reshape(-1) / frame.units).astype(np.int64)
             vector[m + 1] += round(units * frame.metric * float(np.sum(penalty)) / self._high)
-        vector[:m][frame.group < 0] = 0
         self._vector = vector
         return losses, gradients
 

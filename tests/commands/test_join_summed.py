@@ -107,6 +107,18 @@ def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(typed: Typed,
     assert abs(float(drawn.mean())) < 5 * sigma / np.sqrt(len(drawn))
 
 
+def test_nobody_leaves_the_noise_of_a_number_to_one_institution(typed: Typed, tmp_path: Path) -> None:
+    """A leader could show weights that are left out to two of three, and have but the third one's share of noise."""
+    study, published = offered(tmp_path)
+    lie = json.loads(published)
+    lie["lines"][0]["privacy"]["left_out"] = list(study.lines[0].spec.names[:-1])
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = json.dumps(lie).encode()
+        said = typed(server.url, *PROTECTED, code=2)[1]
+        assert "each number needs everybody's noise; remove 'left_out'" in said
+        assert not server.attempts
+
+
 def posted_elsewhere(running: Summing, typed: Typed, number: int, weights: np.ndarray) -> None:
     """Have an institution join a server that gives it weights of its own, and goes on to ingest with its ping."""
     with faulty_server(running.study) as liar:
