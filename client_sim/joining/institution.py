@@ -201,7 +201,6 @@ class Institution:
     @property
     def client(self) -> Client:
         """The client's state, as far as it decides what is next."""
-        privacy = self.member.line.privacy
         return Client(
             version=self.version,
             progress=self.folder.progress,
@@ -209,8 +208,15 @@ class Institution:
             has_fetched=self._has_fetched,
             trains_once=self.trains_once,
             is_selected=self._is_selected,
-            contributions=self._consented if privacy is None else privacy.contributions,
+            contributions=self._contributions_at_most,
         )
+
+    @property
+    def _contributions_at_most(self) -> int | None:
+        """Maximum number of pings, by consent and by a private line's promise; None without a limit."""
+        privacy = self.member.line.privacy
+        limits = (self._consented, None if privacy is None else privacy.contributions)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def _consented(self) -> int | None:
@@ -225,9 +231,14 @@ class Institution:
 
     @property
     def contributed_all(self) -> bool:
-        """Whether it has contributed to a private line as often as it may, and sends nothing more."""
+        """Whether it has answered as often as it may, and sends nothing more."""
         client = self.client
         return client.contributions is not None and client.progress.contributed >= client.contributions
+
+    @property
+    def consented_all(self) -> bool:
+        """Whether it has answered as many versions as were consented to."""
+        return self._consented is not None and self.folder.progress.contributed >= self._consented
 
     @property
     def rests(self) -> bool:

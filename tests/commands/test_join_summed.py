@@ -219,6 +219,24 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
         assert not server.attempts
 
 
+def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_path: Path) -> None:
+    study, published = offered(tmp_path)
+    latest = f"/models/{STUDY}/main/latest.json"
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        model = json.loads(server.files[latest])
+        said = typed(server.url, *PROTECTED, "--versions", "2")[1]
+        assert "whatever is sent in 2 versions" in said
+        assert "without an end" not in said
+        for version in (1, 2, 3):
+            server.files[latest] = json.dumps(model | {"iteration": version}).encode()
+            said = typed(server.url, *PROTECTED)[1]
+        assert "has answered 2 versions, as many as you consented to" in said
+        assert len(server.attempts) == 2
+        typed(server.url, *PROTECTED, "--versions", "5")
+        assert len(server.attempts) == 3
+
+
 def vector_in(study: PublicStudy, helper: HelperFolder, attempt: Attempt) -> list[int]:
     """Return what an institution has sent, as both servers together could read it, and whose weights it trained on."""
     line = study.lines[0]
