@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import brentq
 
@@ -22,6 +23,7 @@ from fedping.client_sim.joining.columns import read_columns
 from fedping.client_sim.joining.examples import Wanted, read_examples
 from fedping.client_sim.joining.folder import weights_digest
 from fedping.client_sim.joining.ledger import ledger_of
+from fedping.client_sim.learning.registry import model_spec
 from fedping.client_sim.learning.states import in_memory
 from fedping.helper.enrol import keys_of
 from fedping.helper.folder import HelperFolder, make_helper
@@ -47,6 +49,7 @@ from tests.support.shared_rounds import KEY
 from tests.support.summing import LARGEST_LOSS, NOISE, Summing, offered, summed, summing
 
 GUIDE = (ROOT / "docs" / "institutions.md").read_text(encoding="utf-8")
+ZEROS = np.zeros(31)
 PROTECTED = ("--yes", "--rounds", "1", "--epsilon", "3")
 
 
@@ -219,6 +222,27 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
         assert not server.attempts
 
 
+@pytest.mark.parametrize(("weight", "l2"), [(1e15, 1e-3), (1e30, 1e-3)])
+def test_a_penalty_of_hostile_weights_stays_within_the_vector(
+    typed: Typed, tmp_path: Path, weight: float, l2: float
+) -> None:
+    spec = model_spec("logistic-regression", {"features": 30, "l2": l2}, name=STUDY)
+    study, published = offered(tmp_path, spec=spec)
+    public, latest = msgspec.json.decode(published, type=PublicStudy), f"/models/{STUDY}/main/latest.json"
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        model = json.loads(server.files[latest])
+        server.files[latest] = json.dumps(model | {"model": [weight] * 31}).encode()
+        typed(server.url, *PROTECTED)
+        (attempt,) = server.attempts
+        sent = np.array(vector_in(public, open_helper(tmp_path / "helper"), attempt, np.full(31, weight)))
+    metric = sent[31] / 190
+    noise = 6 * NOISE * UNIT
+    assert (sent[:30] < noise - min(l2 * weight, 1e4) * 190 * UNIT).all()
+    assert 190 * metric - noise < sent[32] < 2 * 190 * metric + noise
+    assert (np.abs(sent) < 2**50).all()
+
+
 def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_path: Path) -> None:
     study, published = offered(tmp_path)
     latest = f"/models/{STUDY}/main/latest.json"
@@ -237,7 +261,9 @@ def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_
         assert len(server.attempts) == 3
 
 
-def vector_in(study: PublicStudy, helper: HelperFolder, attempt: Attempt) -> list[int]:
+def vector_in(
+    study: PublicStudy, helper: HelperFolder, attempt: Attempt, weights: NDArray[np.float64] = ZEROS
+) -> list[int]:
     """Return what an institution has sent, as both servers together could read it, and whose weights it trained on."""
     line = study.lines[0]
     terms = agreed_terms(study, line)
@@ -251,7 +277,7 @@ def vector_in(study: PublicStudy, helper: HelperFolder, attempt: Attempt) -> lis
     info = info_of(terms.study, terms.line, 0, arm, attempt.document_id, terms.numbers, offer)
     share = opener(terms.seal, keys[offer].private)(of_helper.tobytes(), info)
     assert share is not None
-    assert share[32:].hex() == weights_digest(np.zeros(31))
+    assert share[32:].hex() == weights_digest(weights)
     return WORDS.centred(WORDS.plus(words_of(of_leader)[0], mask(share, terms.numbers))).tolist()
 
 
