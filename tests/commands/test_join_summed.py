@@ -243,6 +243,45 @@ def test_a_penalty_of_hostile_weights_stays_within_the_vector(
     assert (np.abs(sent) < 2**50).all()
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rows": {"noise": 30.0, "colluding": 1}}, "you add 21.2; before 24, of which you added 17"),
+        ({"rows": {"noise": 24.0, "colluding": 0}}, "you add 19.6; before 24, of which you added 17"),
+        ({"shared": {"min_batch": 2}}, "the least sum is of 2 institutions, of 3 before, and the noise of a sum is 24"),
+    ],
+)
+def test_a_sum_that_protects_otherwise_is_asked_about(
+    typed: Typed, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    study, published = offered(tmp_path)
+    other = json.loads(published)
+    for name, values in change.items():
+        other["lines"][0]["privacy"][name] |= values
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        typed(server.url, *PROTECTED)
+        server.files[f"/models/{STUDY}/study.json"] = json.dumps(other).encode()
+        said = typed(
+            server.url, "--yes", "--agree", "--ledger", str(ledger_of(tmp_path / "hospital-0.csv").path), code=6
+        )
+        assert says in said[1]
+        assert "numbers, of" not in said[1]
+        assert len(server.attempts) == 1
+
+
+def test_who_went_without_protection_decides_to_protect_the_rows_of_a_sum(typed: Typed, tmp_path: Path) -> None:
+    study, published = offered(tmp_path)
+    plain = replace(study, lines=(without_rows(study.lines[0]),))
+    with faulty_server(plain) as server:
+        typed(server.url, "--yes", "--for", "1s", OPEN, code=75)  # which has no offer yet
+        server.files[f"/models/{STUDY}/study.json"] = published
+        ledger = str(ledger_of(tmp_path / "hospital-0.csv").path)
+        assert "give --epsilon 3" in typed(server.url, "--yes", "--agree", "--ledger", ledger, code=6)[1]
+        typed(server.url, *PROTECTED, "--agree")
+        assert len(server.attempts) == 1
+
+
 def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_path: Path) -> None:
     study, published = offered(tmp_path)
     latest = f"/models/{STUDY}/main/latest.json"
