@@ -48,7 +48,7 @@ from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.fleet.roster import Roster
 from fedping.client_sim.joining.consent import full_batch
 from fedping.client_sim.joining.examples import OwnTable
-from fedping.client_sim.joining.folder import UNANSWERED, Joined, Sent, StateFolder, Waiting, weights_digest
+from fedping.client_sim.joining.folder import UNANSWERED, Joined, Sent, StateFolder, Waiting, served_digest
 from fedping.client_sim.joining.holding_out import confusion
 from fedping.client_sim.joining.protected import ProtectedRows
 from fedping.client_sim.joining.protection import Decided
@@ -325,7 +325,7 @@ class Institution:
         with one_thread():  # or the last digits of a sum would not be the same each time
             ((ping,),) = [pings for pings, _ in self._round.pings(_ME, self.version) if pings]
         body = self._with_confusion(ping.body) if self.table.held_out else ping.body
-        weights = self._weights_digest
+        weights = self._served_digest
         waiting = Waiting(version=self.version, document_id=ping.document_id, body=Raw(body), weights=weights)
         describe(waiting)
         return waiting
@@ -346,12 +346,13 @@ class Institution:
         model.begin(book.bits(release), protection.sums)
 
     @property
-    def _weights_digest(self) -> str:
-        return weights_digest(self._cache.weights(self.member.line.name, self.version))
+    def _served_digest(self) -> str:
+        line = self.member.line
+        return served_digest(line.spec, self._cache.weights(line.name, self.version))
 
     def _sealed(self) -> bytes:
-        """Return what the helper gets of the weights, by which it notices if others were served different ones."""
-        return bytes.fromhex(self._weights_digest)
+        """Return the digest that the helper gets, by which it notices if others were served something else."""
+        return bytes.fromhex(self._served_digest)
 
     def skip(self) -> None:
         """Leave out the version that is held, which was answered from another table."""

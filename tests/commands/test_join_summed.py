@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.joining.columns import read_columns
 from fedping.client_sim.joining.examples import Wanted, read_examples
-from fedping.client_sim.joining.folder import weights_digest
+from fedping.client_sim.joining.folder import served_digest
 from fedping.client_sim.joining.ledger import ledger_of
 from fedping.client_sim.learning.registry import model_spec
 from fedping.client_sim.learning.states import in_memory
@@ -36,6 +36,7 @@ from fedping.protocol.row_privacy import LOSS, UNIT, mu_of, usual_delta
 from fedping.protocol.sharing.keys import opener
 from fedping.protocol.sharing.shares import WORDS, info_of, layout_by, mask, words_of
 from fedping.protocol.sharing.terms import agreed_terms
+from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line, PublicStudy, public_json, public_study
 from fedping.protocol.training import LocalSteps
 from fedping.server_jobs.privacy.card import card_of
@@ -122,11 +123,15 @@ def test_nobody_leaves_the_noise_of_a_number_to_one_institution(typed: Typed, tm
         assert not server.attempts
 
 
-def posted_elsewhere(running: Summing, typed: Typed, number: int, weights: np.ndarray) -> None:
-    """Have an institution join a server that gives it weights of its own, and goes on to ingest with its ping."""
+def posted_elsewhere(running: Summing, typed: Typed, number: int, weights: np.ndarray, l2: float = 0.0) -> None:
+    """Have an institution join a server that gives it a model of its own, and goes on to ingest with its ping."""
     with faulty_server(running.study) as liar:
-        liar.files[f"/models/{STUDY}/study.json"] = fetched(running, "study.json")
-        model = json.loads(fetched(running, "main/latest.json"))
+        study = json.loads(fetched(running, "study.json"))
+        if l2:
+            study["lines"][0]["spec"]["settings"]["l2"] = l2
+        spec = msgspec.convert(study["lines"][0]["spec"], ModelSpec)
+        liar.files[f"/models/{STUDY}/study.json"] = json.dumps(study).encode()
+        model = json.loads(fetched(running, "main/latest.json")) | {"spec_digest": spec.digest}
         liar.files[f"/models/{STUDY}/main/latest.json"] = json.dumps(model | {"model": weights.tolist()}).encode()
         typed(liar.url, *PROTECTED, number=number)
         (attempt,) = liar.attempts
@@ -165,7 +170,7 @@ def test_a_server_that_serves_one_institution_other_weights_gets_no_sum(
             assert main(running.round()) == 1
             said = capsys.readouterr().err
             assert "no version can follow from the pings of version 1" in said
-            assert "were served 2 different weights as version 1" in said
+            assert "were served 2 different models or weights as version 1" in said
             assert "'fedping store continue tumours main --from 3'" in said
         with running.helper.records() as records:
             (line,) = records.lines()
@@ -173,6 +178,18 @@ def test_a_server_that_serves_one_institution_other_weights_gets_no_sum(
         digests = [status_of(tmp_path, number, capsys)["answers"][0]["weights"] for number in range(3)]
         assert digests[0] == digests[1] != digests[2]
         assert all(f"have {digest[:16]}…" in said for digest in digests)
+
+
+def test_a_server_that_serves_one_institution_another_model_of_the_same_weights_gets_no_sum(
+    typed: Typed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with summing(tmp_path) as running:
+        for number in range(2):
+            typed(running.server.url, *PROTECTED, number=number)
+        posted_elsewhere(running, typed, 2, ZEROS, l2=1.0)
+        running.server.flush()
+        assert main(running.round()) == 1
+        assert "were served 2 different models or weights as version 0" in capsys.readouterr().err
 
 
 def test_fewer_institutions_than_the_noise_is_made_for_are_not_opened(
@@ -316,7 +333,7 @@ def vector_in(
     info = info_of(terms.study, terms.line, 0, arm, attempt.document_id, terms.numbers, offer)
     share = opener(terms.seal, keys[offer].private)(of_helper.tobytes(), info)
     assert share is not None
-    assert share[32:].hex() == weights_digest(weights)
+    assert share[32:].hex() == served_digest(line.spec, weights)
     return WORDS.centred(WORDS.plus(words_of(of_leader)[0], mask(share, terms.numbers))).tolist()
 
 
