@@ -299,6 +299,23 @@ def test_who_went_without_protection_decides_to_protect_the_rows_of_a_sum(typed:
         assert len(server.attempts) == 1
 
 
+def test_a_restored_folder_sends_a_version_under_the_id_of_before(typed: Typed, tmp_path: Path) -> None:
+    """A leader that counted both would have the noise of one institution for two; a helper counts no document twice."""
+    study, published = offered(tmp_path)
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        typed(server.url, "--show", "--epsilon", "3")
+        shutil.copytree(tmp_path / "state-0", tmp_path / "backup")
+        typed(server.url, *PROTECTED)
+        shutil.rmtree(tmp_path / "state-0")
+        shutil.copytree(tmp_path / "backup", tmp_path / "state-0")
+        typed(server.url, *PROTECTED)
+        first, second = server.attempts
+        assert first.document_id == second.document_id
+        public, helper = msgspec.json.decode(published, type=PublicStudy), open_helper(tmp_path / "helper")
+        assert vector_in(public, helper, first) == vector_in(public, helper, second)
+
+
 def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_path: Path) -> None:
     study, published = offered(tmp_path)
     latest = f"/models/{STUDY}/main/latest.json"
