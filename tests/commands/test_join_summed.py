@@ -228,6 +228,11 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
         assert f"whatever is sent in {int(allowed * 4)} versions" in said
         consent = json.loads((tmp_path / "state-0" / "joined.json").read_bytes())["consent"]
         assert (consent["share"], consent["colluding"], consent["institutions"]) == (2.0, 2, 3)
+    none, told = offered(tmp_path / "none", colluding=0)
+    with faulty_server(none) as server:
+        server.files[f"/models/{STUDY}/study.json"] = told
+        said = typed(server.url, "--show", "--epsilon", "3", number=2)[1]
+        assert "as long as none of these collude with the operator, were made up by it, or compare the models" in said
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
         said = typed(server.url, *PROTECTED, OPEN, number=1, code=2)[1]
