@@ -450,6 +450,8 @@ def test_everybody_reads_on_what_the_protection_rests(tmp_path: Path, capsys: py
     assert main(["study", "check", str(tmp_path / "sums.toml")]) == 0
     shown = capsys.readouterr().out
     assert "protected in their sum by noise of 7 times its norm, as long as at most 1 of 3 collude" in shown
+    few = math.floor((7 * mu_of(3.0, usual_delta(300))) ** 2)
+    assert f"that is enough for {few} versions with 300 rows" in shown
     file = write_study(public_study(study), tmp_path / "study.json")
     own = ["--folder", str(helper.path), "--json"]
     assert main(["helper", "join", str(file), "--leader", leader_identity(KEY), *own]) == 0
