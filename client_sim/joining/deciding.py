@@ -168,9 +168,13 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
     moments = chosen.columns is not None and chosen.columns.moments
     reason = consents.why_unprotectable(member, moments=moments, weights=weights)
     if reason is not None:
+        or_else = (
+            "or give --accept-reconstruction if whoever chooses the model may work out rows of your table"
+            if consents.row_sums_of(member.line) is None
+            else "for its sums take protected rows alone"
+        )
         raise InvalidSettings(
-            f"the rows of this table cannot be protected here: {reason}. Join another study, or give "
-            "--accept-reconstruction if whoever chooses the model may work out rows of your table"
+            f"the rows of this table cannot be protected here: {reason}. Join another study, {or_else}"
         )
     return _protected(member, folder, rows, chosen, before)
 

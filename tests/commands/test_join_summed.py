@@ -37,7 +37,7 @@ from fedping.protocol.sharing.keys import opener
 from fedping.protocol.sharing.shares import WORDS, info_of, layout_by, mask, words_of
 from fedping.protocol.sharing.terms import agreed_terms
 from fedping.protocol.spec import ModelSpec
-from fedping.protocol.study import Line, PublicStudy, public_json, public_study
+from fedping.protocol.study import Arm, Line, PublicStudy, public_json, public_study
 from fedping.protocol.training import LocalSteps
 from fedping.server_jobs.privacy.card import card_of
 from fedping.server_jobs.privacy.keys import leader_identity
@@ -51,6 +51,7 @@ from tests.support.summing import LARGEST_LOSS, NOISE, Summing, offered, summed,
 
 GUIDE = (ROOT / "docs" / "institutions.md").read_text(encoding="utf-8")
 ZEROS = np.zeros(31)
+HOSPITALS = Arm(name="hospitals", share=0.5, line="main", applies=True, submits=True)
 PROTECTED = ("--yes", "--rounds", "1", "--epsilon", "3")
 
 
@@ -321,6 +322,17 @@ def test_a_restored_folder_sends_a_version_under_the_id_of_before(typed: Typed, 
         assert vector_in(public, helper, first) == vector_in(public, helper, second)
 
 
+def test_what_cannot_be_protected_in_a_sum_is_not_to_be_accepted(typed: Typed, tmp_path: Path) -> None:
+    study, published = offered(tmp_path)
+    columns = tmp_path / "columns.toml"
+    columns.write_text("class_weights = [0.0, 1.0]\n" + columns.read_text(encoding="utf-8"), encoding="utf-8")
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        said = typed(server.url, *PROTECTED, code=2)[1]
+        assert "a class has the weight 0" in said
+        assert "--accept-reconstruction" not in said
+
+
 def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_path: Path) -> None:
     study, published = offered(tmp_path)
     latest = f"/models/{STUDY}/main/latest.json"
@@ -414,6 +426,10 @@ def without_rows(line: Line) -> Line:
         ({"noise": 0.01, "min_batch": 10_000}, "too small for whole numbers"),
         ({"min_batch": 10_001}, "may need 10,000 at most"),
         ({"colluding": 3}, "none is left to add noise"),
+        (
+            {"arms": (HOSPITALS, replace(HOSPITALS, name="clinics", submits=False))},
+            "Set 'applies' and 'submits' of each arm",
+        ),
     ],
 )
 def test_settings_that_protect_no_row_are_refused(changes: dict[str, Any], says: str) -> None:
