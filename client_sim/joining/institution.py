@@ -339,7 +339,8 @@ class Institution:
         if protection is None or not isinstance(model, ProtectedRows):
             return
         weights = self._cache.weights(self.member.line.name, self.version)
-        release, progress = protection.release(self.member, self.version, weights), self.folder.progress
+        release = protection.release(self.member, self.version, weights, self.table.digest)
+        progress = self.folder.progress
         if charge:
             known = max(progress.version, progress.moved)
             consent = protection.consent

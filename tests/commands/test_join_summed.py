@@ -337,6 +337,23 @@ def test_what_cannot_be_protected_in_a_sum_is_not_to_be_accepted(typed: Typed, t
         assert "--accept-reconstruction" not in said
 
 
+def test_no_version_is_answered_again_from_other_columns(typed: Typed, tmp_path: Path) -> None:
+    """The noise would be the same, and the difference of the two answers would have none."""
+    study, published = offered(tmp_path)
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        typed(server.url, "--show", "--epsilon", "3")
+        shutil.copytree(tmp_path / "state-0", tmp_path / "backup")
+        typed(server.url, *PROTECTED)
+        shutil.rmtree(tmp_path / "state-0")
+        shutil.copytree(tmp_path / "backup", tmp_path / "state-0")
+        columns = tmp_path / "columns.toml"
+        columns.write_text(re.sub("deviation = .*", "deviation = 9.0", columns.read_text(), count=1), encoding="utf-8")
+        said = typed(server.url, *PROTECTED, "--for", "3s", code=75)[1]
+        assert "version 0 of study 'tumours' was answered already" in said
+        assert len(server.attempts) == 1
+
+
 def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_path: Path) -> None:
     study, published = offered(tmp_path)
     latest = f"/models/{STUDY}/main/latest.json"
