@@ -231,9 +231,9 @@ def _check_weights(version: int, digests: Counter[bytes]) -> None:
         found = "; ".join(f"{count:,} have {digest.hex()[:16]}…" for digest, count in digests.most_common(_MOST_SHOWN))
         raise Refused(
             "other_weights",
-            f"the institutions were served {len(digests):,} different weights as version {version} ({found}), and a "
-            "sum with the only share of some weights would tell of one institution alone; nothing of it was kept. "
-            "Institutions can compare what they were served by 'fedping join status'",
+            f"the institutions were served {len(digests):,} different models or weights as version {version} "
+            f"({found}), and a sum with the only share of one of them would tell of one institution alone; nothing of "
+            "it was kept. Institutions can compare what they were served by 'fedping join status'",
         )
 
 

@@ -223,6 +223,8 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 f"'rows' of 'privacy' has noise = {rows.noise:g}, whose shares of {share:.2g} are too small for whole "
                 "numbers; set more noise, or a smaller 'min_batch' of 'shared'"
             )
+        if self.left_out:  # shown to all institutions but one, it would take the others' noise from that one's numbers
+            raise InvalidSettings("with 'rows' of 'privacy' each number needs everybody's noise; remove 'left_out'")
         if self.loss[0] != 0:
             raise InvalidSettings(f"'loss' of 'privacy' begins at {self.loss[0]:g}; with 'rows' it has to begin at 0")
 

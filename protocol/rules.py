@@ -102,6 +102,7 @@ Trait: TypeAlias = Literal[
     "private line",
     "several lines",
     "arm without line",
+    "half arm",  # applies or submits, and not both
     "chosen arms",  # clients are enrolled elsewhere
     "telemetry",
     "metrics",
@@ -424,6 +425,11 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
             lambda p: p.has("personal") and p.lacks("personal arm"),
             "the training of line '$line' makes models of clients' own, and no arm applies them. Set 'personal = true' "
             "on an arm that follows the line, or remove [lines.training.personal]",
+        ),
+        Rule(
+            lambda p: p.has("row sums", "half arm"),
+            "the sums of institutions of line '$line' are of the version that is trained. Set 'applies' and 'submits' "
+            "of each arm that follows it",
         ),
     ),
     "guard of a study": (

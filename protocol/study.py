@@ -384,6 +384,7 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "personal arm": bool(personal),
             "applied": True in applied,
             "control": False in applied,
+            "half arm": not all(arm.applies and arm.submits for arm in arms),
         }
         of_study, of_line = self._parts, line.parts
         words = {**of_study.words, **of_line.words, "personal": next(iter(personal), "")}

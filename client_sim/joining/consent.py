@@ -259,6 +259,11 @@ def _in_sums(consent: Consent) -> str:
     alone = epsilon_of(consent.mu_alone, consent.delta)
     if consent.colluding == consent.institutions - 1:
         against = "whoever of the others colludes with the operator"
+    elif not consent.colluding:  # who reads the models can take the noise off that it added itself
+        against = (
+            "as long as none of these collude with the operator, were made up by it, or compare the models with what "
+            "they sent"
+        )
     else:
         against = f"as long as at most {consent.colluding:,} of these collude with the operator, or were made up by it"
     return (
@@ -344,7 +349,25 @@ def check_decided(before: Consent | None, now: Consent, *, has_trained: bool) ->
         return
     if not still_consents(before, now):
         raise Undecided(
-            f"what the study asks for has changed since you consented: an update has {now.numbers:,} numbers, of "
-            f"{before.numbers:,} before, or the training is another one; look at it with --show, and give "
-            f"{'--epsilon' if before.protected else '--accept-reconstruction'} again if it is well"
+            f"what the study asks for has changed since you consented: {_changes(before, now)}; look at it with "
+            f"--show, and give {'--epsilon' if before.protected else '--accept-reconstruction'} again if it is well"
         )
+
+
+def _changes(before: Consent, now: Consent) -> str:
+    """Return in what a consent differs from one before."""
+    found = []
+    if before.numbers != now.numbers:
+        found.append(f"an update has {now.numbers:,} numbers, of {before.numbers:,} before")
+    if before.training != now.training or (now.protected and before.sums != now.sums):
+        found.append("the training is another one")
+    if before.institutions != now.institutions:
+        found.append(
+            f"the least sum is of {now.institutions or 1:,} institutions, of {before.institutions or 1:,} before"
+        )
+    if now.institutions and (before.noise, before.share) != (now.noise, now.share):
+        found.append(
+            f"the noise of a sum is {now.noise:g}, of which you add {now.share:.3g}; before {before.noise:g}, of which "
+            f"you added {before.share:.3g}"
+        )
+    return ", and ".join(found)

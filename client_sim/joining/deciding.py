@@ -148,7 +148,13 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
             f"line '{member.line.name}' takes sums of protected rows alone; remove --accept-reconstruction, and give "
             "an --epsilon"
         )
-    if chosen.accepts or (before is not None and not before.protected and not chosen.says_so):
+    unprotected = before is not None and not before.protected and not chosen.says_so
+    if unprotected and consents.row_sums_of(member.line) is not None:
+        raise consents.Undecided(
+            f"line '{member.line.name}' takes sums of protected rows alone, and you accepted that rows can be worked "
+            "out; give --epsilon 3 to protect each row from now on, which what was sent already is not"
+        )
+    if chosen.accepts or unprotected:
         versions = chosen.versions if chosen.accepts or before is None else before.versions
         now = consents.unprotected(member, versions)
         if before is not None and not before.protected and (not chosen.accepts or before.versions == versions):
@@ -162,9 +168,13 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
     moments = chosen.columns is not None and chosen.columns.moments
     reason = consents.why_unprotectable(member, moments=moments, weights=weights)
     if reason is not None:
+        or_else = (
+            "or give --accept-reconstruction if whoever chooses the model may work out rows of your table"
+            if consents.row_sums_of(member.line) is None
+            else "for its sums take protected rows alone"
+        )
         raise InvalidSettings(
-            f"the rows of this table cannot be protected here: {reason}. Join another study, or give "
-            "--accept-reconstruction if whoever chooses the model may work out rows of your table"
+            f"the rows of this table cannot be protected here: {reason}. Join another study, {or_else}"
         )
     return _protected(member, folder, rows, chosen, before)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -83,6 +85,14 @@ class OwnTable:
     def of(self, clients: NDArray[np.int64], iteration: int, applied: FloatArray) -> ClientData[Any]:
         """See :meth:`Source.of`; there is one client."""
         return replace(of_one(self.rows), weight=self.weight)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hexadecimal) of all that is learned from: features, targets and weights."""
+        found = hashlib.sha256()
+        for values in (self.rows.x, self.rows.y, self.weight):
+            found.update(np.ascontiguousarray(values).tobytes())
+        return found.hexdigest()
 
     @property
     def weight(self) -> NDArray[np.float64]:

@@ -151,7 +151,7 @@ class Joined(Struct, frozen=True, kw_only=True):
 class Waiting(Struct, frozen=True, kw_only=True):
     """A ping that waits to be posted: its document id, its JSON, and its earliest time (Unix seconds).
 
-    ``weights`` is the digest of those that it was trained on (:func:`weights_digest`); empty of earlier programs.
+    ``weights`` is the digest of those that it was trained on (:func:`served_digest`); empty of earlier programs.
     """
 
     version: int
@@ -197,8 +197,16 @@ class Sent(Struct, frozen=True, kw_only=True):
 
 
 def weights_digest(weights: NDArray[np.float64]) -> str:
-    """Return the SHA-256 (hexadecimal) of weights as little-endian float64, by which institutions can compare them."""
+    """Return the SHA-256 (hexadecimal) of weights as little-endian float64."""
     return hashlib.sha256(np.ascontiguousarray(weights, "<f8").tobytes()).hexdigest()
+
+
+def served_digest(spec: ModelSpec, weights: NDArray[np.float64]) -> str:
+    """Return the SHA-256 (hexadecimal) of weights and the digest of their spec, by which institutions compare them.
+
+    The same weights of another model would single an institution out as well as weights of its own.
+    """
+    return hashlib.sha256(f"{spec.digest}|{weights_digest(weights)}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)

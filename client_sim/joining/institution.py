@@ -14,7 +14,7 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from itertools import repeat
@@ -48,7 +48,7 @@ from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.fleet.roster import Roster
 from fedping.client_sim.joining.consent import full_batch
 from fedping.client_sim.joining.examples import OwnTable
-from fedping.client_sim.joining.folder import UNANSWERED, Joined, Sent, StateFolder, Waiting, weights_digest
+from fedping.client_sim.joining.folder import UNANSWERED, Joined, Sent, StateFolder, Waiting, served_digest
 from fedping.client_sim.joining.holding_out import confusion
 from fedping.client_sim.joining.protected import ProtectedRows
 from fedping.client_sim.joining.protection import Decided
@@ -109,6 +109,7 @@ class Institution:
 
     Attributes:
         changes: the terms that differ from those that the institution agreed to.
+        released_as: id of the last ping that the ledger has; None before any.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Institution:
         study, line = member.study, member.line
         self.consent, self.protection, self._a_day = decided.consent, decided.protection, decided.a_day
         self._discards = decided.discards
+        self.released_as: UUID | None = None
         protection = self.protection
         training = line.training if protection is None else full_batch(line.training)
         check_work(training, len(table.rows), member.model, line.spec.m)
@@ -155,7 +157,8 @@ class Institution:
         self._private: PrivatePings | None = None
         if line.privacy is not None:
             counts = self._contributions
-            randomness = MachineRandomness(folder.secret, self._sealed if line.privacy.rows is not None else bytes)
+            sums = line.privacy.rows is not None
+            randomness = SummedRandomness(self) if sums else MachineRandomness(folder.secret)
             makers = {line.name: self._model} if isinstance(self._model, SummedRows) else {}
             self._private = PrivatePings(alone, folder.seed, lambda owner, first: counts, randomness, makers)
         ticket_of = None if ticket is None else lambda client_id: ticket
@@ -201,7 +204,6 @@ class Institution:
     @property
     def client(self) -> Client:
         """The client's state, as far as it decides what is next."""
-        privacy = self.member.line.privacy
         return Client(
             version=self.version,
             progress=self.folder.progress,
@@ -209,8 +211,15 @@ class Institution:
             has_fetched=self._has_fetched,
             trains_once=self.trains_once,
             is_selected=self._is_selected,
-            contributions=self._consented if privacy is None else privacy.contributions,
+            contributions=self._contributions_at_most,
         )
+
+    @property
+    def _contributions_at_most(self) -> int | None:
+        """Maximum number of pings, by consent and by a private line's promise; None without a limit."""
+        privacy = self.member.line.privacy
+        limits = (self._consented, None if privacy is None else privacy.contributions)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def _consented(self) -> int | None:
@@ -225,9 +234,14 @@ class Institution:
 
     @property
     def contributed_all(self) -> bool:
-        """Whether it has contributed to a private line as often as it may, and sends nothing more."""
+        """Whether it has answered as often as it may, and sends nothing more."""
         client = self.client
         return client.contributions is not None and client.progress.contributed >= client.contributions
+
+    @property
+    def consented_all(self) -> bool:
+        """Whether it has answered as many versions as were consented to."""
+        return self._consented is not None and self.folder.progress.contributed >= self._consented
 
     @property
     def rests(self) -> bool:
@@ -314,7 +328,7 @@ class Institution:
         with one_thread():  # or the last digits of a sum would not be the same each time
             ((ping,),) = [pings for pings, _ in self._round.pings(_ME, self.version) if pings]
         body = self._with_confusion(ping.body) if self.table.held_out else ping.body
-        weights = self._weights_digest
+        weights = self.served_digest
         waiting = Waiting(version=self.version, document_id=ping.document_id, body=Raw(body), weights=weights)
         describe(waiting)
         return waiting
@@ -325,7 +339,8 @@ class Institution:
         if protection is None or not isinstance(model, ProtectedRows):
             return
         weights = self._cache.weights(self.member.line.name, self.version)
-        release, progress = protection.release(self.member, self.version, weights), self.folder.progress
+        release = protection.release(self.member, self.version, weights, self.table.digest)
+        progress = self.folder.progress
         if charge:
             known = max(progress.version, progress.moved)
             consent = protection.consent
@@ -333,14 +348,13 @@ class Institution:
         else:
             book = protection.ledger.read()
         model.begin(book.bits(release), protection.sums)
+        self.released_as = book.document_id(release)
 
     @property
-    def _weights_digest(self) -> str:
-        return weights_digest(self._cache.weights(self.member.line.name, self.version))
-
-    def _sealed(self) -> bytes:
-        """Return what the helper gets of the weights, by which it notices if others were served different ones."""
-        return bytes.fromhex(self._weights_digest)
+    def served_digest(self) -> str:
+        """Digest of the weights that it holds and of their spec, by which institutions notice different ones."""
+        line = self.member.line
+        return served_digest(line.spec, self._cache.weights(line.name, self.version))
 
     def skip(self) -> None:
         """Leave out the version that is held, which was answered from another table."""
@@ -565,11 +579,10 @@ class MachineRandomness:
 
     Args:
         secret: determines the ids, 32 bytes.
-        sealed: returns what the helper's share has after its seed.
     """
 
-    def __init__(self, secret: bytes, sealed: Callable[[], bytes] = bytes) -> None:
-        self._secret, self._sealed = secret, sealed
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
 
     def secrets(self, roots: Keys) -> Sequence[bytes]:
         """See :meth:`Randomness.secrets`; there is one client."""
@@ -581,11 +594,32 @@ class MachineRandomness:
 
     def seeds(self, keys: Keys) -> Sequence[bytes]:
         """See :meth:`Randomness.seeds`."""
-        return [seed + self._sealed() for seed in system_seeds(len(keys))]
+        return system_seeds(len(keys))
 
     def documents(self, keys: Keys) -> list[UUID]:
         """See :meth:`Randomness.documents`."""
         return [uuid4() for _ in range(len(keys))]
+
+
+class SummedRandomness(MachineRandomness):
+    """That of an institution in sums, whose helper gets the digest of the weights, and each ping under one id.
+
+    A version that is answered again, such as from a folder that was restored, has the noise of before. Counted twice,
+    it would be less than that of two institutions.
+    """
+
+    def __init__(self, institution: Institution) -> None:
+        super().__init__(institution.folder.secret)
+        self._institution = institution
+
+    def seeds(self, keys: Keys) -> Sequence[bytes]:
+        """See :meth:`Randomness.seeds`."""
+        return [seed + bytes.fromhex(self._institution.served_digest) for seed in super().seeds(keys)]
+
+    def documents(self, keys: Keys) -> list[UUID]:
+        """See :meth:`Randomness.documents`; there is one ping."""
+        assert self._institution.released_as is not None, "a sum was released"
+        return [self._institution.released_as] * len(keys)
 
 
 class _Contributions:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -246,6 +247,11 @@ class Book:
         key = hmac.digest(self.secret, b"noise\0" + content, "sha256")
         counter = iter(range(2**63))
         return lambda size: hashlib.shake_256(key + next(counter).to_bytes(8, "big")).digest(size)
+
+    def document_id(self, release: Release) -> UUID:
+        """Return the id of a release's ping, the same each time, so that nobody counts one that is made again twice."""
+        made = hmac.digest(self.secret, b"document\0" + msgspec.json.encode(release), "sha256")
+        return UUID(bytes=made[:16], version=4)
 
 
 _ROUNDING = 1e-9

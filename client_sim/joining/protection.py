@@ -74,8 +74,15 @@ class Protection:
         steps = isinstance(member.line.training, LocalSteps)
         return ProtectedRows(unguarded(member.model), self.noise, steps=steps, persons=self.persons)
 
-    def release(self, member: Membership, version: int, weights: FloatArray) -> Release:
-        """Return what a ping of a version is to the ledger."""
+    def release(self, member: Membership, version: int, weights: FloatArray, learned: str) -> Release:
+        """Return what a ping of a version is to the ledger.
+
+        Args:
+            member: the institution's place in the study.
+            version: the version.
+            weights: its weights, shape (m,).
+            learned: digest of what the model learns from the table, which also depends on the agreed columns.
+        """
         line = member.line
         terms = {
             "noise": self.noise,
@@ -86,6 +93,7 @@ class Protection:
             "arm": member.arm.name,
             "client": str(member.client_id),
             "table": self.table,
+            "learned": learned,
             "program": __version__,
         }
         if self.consent.institutions:

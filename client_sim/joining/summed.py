@@ -20,6 +20,9 @@ from fedping.protocol.draws import FloatArray as Draws
 from fedping.protocol.privacy import METRICS, Frame, frame_of
 from fedping.protocol.study import PublicLine
 
+MOST_OF_PENALTY = 2.0**48
+"""Maximum number of a penalty in a vector, so that sums of 10,000 institutions stay within 64 bits."""
+
 
 class SummedRows(ProtectedRows):
     """A :class:`ProtectedRows` that keeps its last gradient as the vector of a private line (`Frame`).
@@ -53,9 +56,10 @@ class SummedRows(ProtectedRows):
         vector[m], vector[m + 1] = units * frame.metric, vector[m + 1] + units * (frame.metric // 2)
         if isinstance(self._whole, Penalised):
             penalty, uphill = self._whole.penalty(np.asarray(weights, np.float64).reshape(-1), batch)
-            vector[:m] -= np.rint(units * np.asarray(uphill).reshape(-1) / frame.units).astype(np.int64)
-            vector[m + 1] += round(units * frame.metric * float(np.sum(penalty)) / self._high)
-        vector[:m][frame.group < 0] = 0
+            step = units * np.asarray(uphill, np.float64).reshape(-1) / frame.units
+            vector[:m] -= np.rint(np.clip(np.nan_to_num(step), -MOST_OF_PENALTY, MOST_OF_PENALTY)).astype(np.int64)
+            share = float(np.nan_to_num(np.sum(penalty) / self._high, nan=1.0))  # of the largest loss that can be told
+            vector[m + 1] += round(units * frame.metric * min(share, 1.0))
         self._vector = vector
         return losses, gradients
 

@@ -332,7 +332,7 @@ def _amounts(privacy: Privacy) -> tuple[str, ...]:
         f"at most {privacy.contributions:,} pings in all"
         if privacy.contributions is not None
         else "one ping a version, without an end"
-        if privacy.central is None
+        if privacy.central is None and privacy.rows is None
         else "one ping a version"
     )
     return (f"{most}, each under another id, and up to {privacy.delay_minutes:g} minutes late by lot",)

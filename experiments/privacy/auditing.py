@@ -286,6 +286,11 @@ def audit(
         FedpingError: no noise was derived, or the line is of a model whose users can't be made.
     """
     effort = effort or Effort()
+    if line.privacy is not None and line.privacy.rows is not None:
+        raise InvalidSettings(
+            f"line '{line.name}' of study '{study.name}' sums institutions' tables; attack a table of your own with "
+            "'fedping audit join'"
+        )
     if line.privacy is not None and line.privacy.shared is not None:
         raise InvalidSettings(
             f"line '{line.name}' of study '{study.name}' is one of shares, of which a single ping tells neither server "

@@ -102,6 +102,8 @@ def _print(report: Report, data: Path, runs: int) -> None:
         f"{report.study}/{report.line}: {report.model}, {report.numbers:,} numbers an update, training "
         f"'{report.training}'; {report.rows:,} rows of {data}, {report.versions:,} versions"
     )
+    if report.noise is not None:
+        click.echo(f"  in a sum with noise {report.noise:g}, of which all else is known but this table")
     click.echo("  rows worked out exactly    without protection    protected    by chance")
     for each in report.attacks:
         if not each.why_not:

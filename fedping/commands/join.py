@@ -566,7 +566,7 @@ def _rest() -> str:
 
 def _contributed_all(institution: Institution) -> str:
     times = institution.folder.progress.contributed
-    if institution.member.line.privacy is None:
+    if institution.consented_all:
         return (
             f"this institution has answered {times:,} versions, as many as you consented to; give another --versions "
             "to go on"

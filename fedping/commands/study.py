@@ -544,6 +544,8 @@ def _percent(share: float) -> str:
 
 def _guarantee(line: Line) -> Iterator[str]:
     """Yield the guarantee of a private line in words."""
+    from fedping.protocol.row_privacy import EPSILON, mu_of, usual_delta
+
     if line.privacy is None:
         return
     if (central := line.privacy.central) is not None:
@@ -564,6 +566,11 @@ def _guarantee(line: Line) -> Iterator[str]:
             yield (
                 f"each row of an institution's table is protected in their sum by noise of {rows.noise:g} times its "
                 f"norm, as long as at most {rows.colluding:,} of {shared.min_batch:,} collude with the operator"
+            )
+            few, many = (int((mu_of(EPSILON, usual_delta(n)) * rows.noise) ** 2) for n in (300, 3_000))
+            yield (
+                f"of a table with epsilon {EPSILON:g}, that is enough for {few:,} versions with 300 rows, and for "
+                f"{many:,} with 3,000"
             )
         if shared.proofs:
             yield "clients prove that they send votes and nothing else"

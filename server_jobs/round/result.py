@@ -23,6 +23,7 @@ class PrivacySpent:
         stepped: whether the last round moved the weights.
         local: whether clients add noise themselves.
         refused: the number of clients that the last round left out because the helper could not use their shares.
+        of_rows: whether what is counted are the rows, or persons, of institutions' tables, in the place of clients.
     """
 
     releases: int
@@ -34,6 +35,7 @@ class PrivacySpent:
     stepped: bool = True
     local: bool = False
     refused: int = 0
+    of_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +207,8 @@ class RoundResult:
         about = (
             f"about {self.clients:,} clients (noise of ± {spent.noise:,.0f})"
             if spent.noise
+            else f"{self.clients:,} rows of institutions"
+            if spent.of_rows
             else (f"{self.clients:,} clients" + (", each with noise of its own" if spent.local else ""))
         )
         sentence = f"published version {self.iteration + 1} from {about}"

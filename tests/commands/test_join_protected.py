@@ -393,7 +393,9 @@ def test_status_tells_the_digest_of_each_versions_weights(
     found = json.loads(capsys.readouterr().out)
     assert (found["study"], found["protected"], found["version"]) == (STUDY, options != (OPEN,), 0)
     assert [(each["version"], each["outcome"]) for each in found["answers"]] == [(1, "rejected"), (0, "accepted")]
-    digests = [hashlib.sha256(np.asarray(each, "<f8").tobytes()).hexdigest() for each in weights[::-1]]
+    of_weights = [hashlib.sha256(np.asarray(each, "<f8").tobytes()).hexdigest() for each in weights[::-1]]
+    spec = server.study.lines[0].spec.digest
+    digests = [hashlib.sha256(f"{spec}|{each}".encode()).hexdigest() for each in of_weights]
     assert [each["weights"] for each in found["answers"]] == digests
     assert main(["join", "status", str(join.state), "--last", "1"]) == 0
     said = capsys.readouterr().out

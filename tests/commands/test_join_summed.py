@@ -14,14 +14,16 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import brentq
 
 from fedping.client_sim.fleet.private_pings import PrivatePings
 from fedping.client_sim.joining.columns import read_columns
 from fedping.client_sim.joining.examples import Wanted, read_examples
-from fedping.client_sim.joining.folder import weights_digest
+from fedping.client_sim.joining.folder import served_digest
 from fedping.client_sim.joining.ledger import ledger_of
+from fedping.client_sim.learning.registry import model_spec
 from fedping.client_sim.learning.states import in_memory
 from fedping.helper.enrol import keys_of
 from fedping.helper.folder import HelperFolder, make_helper
@@ -34,7 +36,8 @@ from fedping.protocol.row_privacy import LOSS, UNIT, mu_of, usual_delta
 from fedping.protocol.sharing.keys import opener
 from fedping.protocol.sharing.shares import WORDS, info_of, layout_by, mask, words_of
 from fedping.protocol.sharing.terms import agreed_terms
-from fedping.protocol.study import Line, PublicStudy, public_json, public_study
+from fedping.protocol.spec import ModelSpec
+from fedping.protocol.study import Arm, Line, PublicStudy, public_json, public_study
 from fedping.protocol.training import LocalSteps
 from fedping.server_jobs.privacy.card import card_of
 from fedping.server_jobs.privacy.keys import leader_identity
@@ -47,6 +50,8 @@ from tests.support.shared_rounds import KEY
 from tests.support.summing import LARGEST_LOSS, NOISE, Summing, offered, summed, summing
 
 GUIDE = (ROOT / "docs" / "institutions.md").read_text(encoding="utf-8")
+ZEROS = np.zeros(31)
+HOSPITALS = Arm(name="hospitals", share=0.5, line="main", applies=True, submits=True)
 PROTECTED = ("--yes", "--rounds", "1", "--epsilon", "3")
 
 
@@ -80,7 +85,9 @@ def sum_without_noise(folder: Path, numbers: range, weights: np.ndarray) -> np.n
     return total
 
 
-def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(typed: Typed, tmp_path: Path) -> None:
+def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(
+    typed: Typed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Noise of 3 versions by 32 numbers: its size is within the 1 - 1e-6 interval of χ²; the seed is fixed."""
     noise = []
     with summing(tmp_path) as running:
@@ -90,7 +97,9 @@ def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(typed: Typed,
                 assert "a private vector in two shares" in out
                 assert "as long as at most 1 of these collude with the operator" in said
             running.server.flush()
+            capsys.readouterr()
             assert main(running.round()) == 0
+            assert f"published version {version + 1} from 569 rows of institutions" in capsys.readouterr().out
             before = np.array(open_store(running.store).version(STUDY, "main", version).weights)
             plain, found = sum_without_noise(tmp_path, range(3), before), np.array(running.released(version + 1))
             metric = 2 * round(LOSS / (np.hypot(1, LOSS) / UNIT))
@@ -107,11 +116,27 @@ def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(typed: Typed,
     assert abs(float(drawn.mean())) < 5 * sigma / np.sqrt(len(drawn))
 
 
-def posted_elsewhere(running: Summing, typed: Typed, number: int, weights: np.ndarray) -> None:
-    """Have an institution join a server that gives it weights of its own, and goes on to ingest with its ping."""
+def test_nobody_leaves_the_noise_of_a_number_to_one_institution(typed: Typed, tmp_path: Path) -> None:
+    """A leader could show weights that are left out to two of three, and have but the third one's share of noise."""
+    study, published = offered(tmp_path)
+    lie = json.loads(published)
+    lie["lines"][0]["privacy"]["left_out"] = list(study.lines[0].spec.names[:-1])
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = json.dumps(lie).encode()
+        said = typed(server.url, *PROTECTED, code=2)[1]
+        assert "each number needs everybody's noise; remove 'left_out'" in said
+        assert not server.attempts
+
+
+def posted_elsewhere(running: Summing, typed: Typed, number: int, weights: np.ndarray, l2: float = 0.0) -> None:
+    """Have an institution join a server that gives it a model of its own, and goes on to ingest with its ping."""
     with faulty_server(running.study) as liar:
-        liar.files[f"/models/{STUDY}/study.json"] = fetched(running, "study.json")
-        model = json.loads(fetched(running, "main/latest.json"))
+        study = json.loads(fetched(running, "study.json"))
+        if l2:
+            study["lines"][0]["spec"]["settings"]["l2"] = l2
+        spec = msgspec.convert(study["lines"][0]["spec"], ModelSpec)
+        liar.files[f"/models/{STUDY}/study.json"] = json.dumps(study).encode()
+        model = json.loads(fetched(running, "main/latest.json")) | {"spec_digest": spec.digest}
         liar.files[f"/models/{STUDY}/main/latest.json"] = json.dumps(model | {"model": weights.tolist()}).encode()
         typed(liar.url, *PROTECTED, number=number)
         (attempt,) = liar.attempts
@@ -150,7 +175,7 @@ def test_a_server_that_serves_one_institution_other_weights_gets_no_sum(
             assert main(running.round()) == 1
             said = capsys.readouterr().err
             assert "no version can follow from the pings of version 1" in said
-            assert "were served 2 different weights as version 1" in said
+            assert "were served 2 different models or weights as version 1" in said
             assert "'fedping store continue tumours main --from 3'" in said
         with running.helper.records() as records:
             (line,) = records.lines()
@@ -158,6 +183,18 @@ def test_a_server_that_serves_one_institution_other_weights_gets_no_sum(
         digests = [status_of(tmp_path, number, capsys)["answers"][0]["weights"] for number in range(3)]
         assert digests[0] == digests[1] != digests[2]
         assert all(f"have {digest[:16]}…" in said for digest in digests)
+
+
+def test_a_server_that_serves_one_institution_another_model_of_the_same_weights_gets_no_sum(
+    typed: Typed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with summing(tmp_path) as running:
+        for number in range(2):
+            typed(running.server.url, *PROTECTED, number=number)
+        posted_elsewhere(running, typed, 2, ZEROS, l2=1.0)
+        running.server.flush()
+        assert main(running.round()) == 1
+        assert "were served 2 different models or weights as version 0" in capsys.readouterr().err
 
 
 def test_fewer_institutions_than_the_noise_is_made_for_are_not_opened(
@@ -196,6 +233,11 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
         assert f"whatever is sent in {int(allowed * 4)} versions" in said
         consent = json.loads((tmp_path / "state-0" / "joined.json").read_bytes())["consent"]
         assert (consent["share"], consent["colluding"], consent["institutions"]) == (2.0, 2, 3)
+    none, told = offered(tmp_path / "none", colluding=0)
+    with faulty_server(none) as server:
+        server.files[f"/models/{STUDY}/study.json"] = told
+        said = typed(server.url, "--show", "--epsilon", "3", number=2)[1]
+        assert "as long as none of these collude with the operator, were made up by it, or compare the models" in said
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
         said = typed(server.url, *PROTECTED, OPEN, number=1, code=2)[1]
@@ -207,7 +249,132 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
         assert not server.attempts
 
 
-def vector_in(study: PublicStudy, helper: HelperFolder, attempt: Attempt) -> list[int]:
+@pytest.mark.parametrize(("weight", "l2"), [(1e15, 1e-3), (1e30, 1e-3)])
+def test_a_penalty_of_hostile_weights_stays_within_the_vector(
+    typed: Typed, tmp_path: Path, weight: float, l2: float
+) -> None:
+    spec = model_spec("logistic-regression", {"features": 30, "l2": l2}, name=STUDY)
+    study, published = offered(tmp_path, spec=spec)
+    public, latest = msgspec.json.decode(published, type=PublicStudy), f"/models/{STUDY}/main/latest.json"
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        model = json.loads(server.files[latest])
+        server.files[latest] = json.dumps(model | {"model": [weight] * 31}).encode()
+        typed(server.url, *PROTECTED)
+        (attempt,) = server.attempts
+        sent = np.array(vector_in(public, open_helper(tmp_path / "helper"), attempt, np.full(31, weight)))
+    metric = sent[31] / 190
+    noise = 6 * NOISE * UNIT
+    assert (sent[:30] < noise - min(l2 * weight, 1e4) * 190 * UNIT).all()
+    assert 190 * metric - noise < sent[32] < 2 * 190 * metric + noise
+    assert (np.abs(sent) < 2**50).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rows": {"noise": 30.0, "colluding": 1}}, "you add 21.2; before 24, of which you added 17"),
+        ({"rows": {"noise": 24.0, "colluding": 0}}, "you add 19.6; before 24, of which you added 17"),
+        ({"shared": {"min_batch": 2}}, "the least sum is of 2 institutions, of 3 before, and the noise of a sum is 24"),
+    ],
+)
+def test_a_sum_that_protects_otherwise_is_asked_about(
+    typed: Typed, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    study, published = offered(tmp_path)
+    other = json.loads(published)
+    for name, values in change.items():
+        other["lines"][0]["privacy"][name] |= values
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        typed(server.url, *PROTECTED)
+        server.files[f"/models/{STUDY}/study.json"] = json.dumps(other).encode()
+        said = typed(
+            server.url, "--yes", "--agree", "--ledger", str(ledger_of(tmp_path / "hospital-0.csv").path), code=6
+        )
+        assert says in said[1]
+        assert "numbers, of" not in said[1]
+        assert len(server.attempts) == 1
+
+
+def test_who_went_without_protection_decides_to_protect_the_rows_of_a_sum(typed: Typed, tmp_path: Path) -> None:
+    study, published = offered(tmp_path)
+    plain = replace(study, lines=(without_rows(study.lines[0]),))
+    with faulty_server(plain) as server:
+        typed(server.url, "--yes", "--for", "1s", OPEN, code=75)  # which has no offer yet
+        server.files[f"/models/{STUDY}/study.json"] = published
+        ledger = str(ledger_of(tmp_path / "hospital-0.csv").path)
+        assert "give --epsilon 3" in typed(server.url, "--yes", "--agree", "--ledger", ledger, code=6)[1]
+        typed(server.url, *PROTECTED, "--agree")
+        assert len(server.attempts) == 1
+
+
+def test_a_restored_folder_sends_a_version_under_the_id_of_before(typed: Typed, tmp_path: Path) -> None:
+    """A leader that counted both would have the noise of one institution for two; a helper counts no document twice."""
+    study, published = offered(tmp_path)
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        typed(server.url, "--show", "--epsilon", "3")
+        shutil.copytree(tmp_path / "state-0", tmp_path / "backup")
+        typed(server.url, *PROTECTED)
+        shutil.rmtree(tmp_path / "state-0")
+        shutil.copytree(tmp_path / "backup", tmp_path / "state-0")
+        typed(server.url, *PROTECTED)
+        first, second = server.attempts
+        assert first.document_id == second.document_id
+        public, helper = msgspec.json.decode(published, type=PublicStudy), open_helper(tmp_path / "helper")
+        assert vector_in(public, helper, first) == vector_in(public, helper, second)
+
+
+def test_what_cannot_be_protected_in_a_sum_is_not_to_be_accepted(typed: Typed, tmp_path: Path) -> None:
+    study, published = offered(tmp_path)
+    columns = tmp_path / "columns.toml"
+    columns.write_text("class_weights = [0.0, 1.0]\n" + columns.read_text(encoding="utf-8"), encoding="utf-8")
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        said = typed(server.url, *PROTECTED, code=2)[1]
+        assert "a class has the weight 0" in said
+        assert "--accept-reconstruction" not in said
+
+
+def test_no_version_is_answered_again_from_other_columns(typed: Typed, tmp_path: Path) -> None:
+    """The noise would be the same, and the difference of the two answers would have none."""
+    study, published = offered(tmp_path)
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        typed(server.url, "--show", "--epsilon", "3")
+        shutil.copytree(tmp_path / "state-0", tmp_path / "backup")
+        typed(server.url, *PROTECTED)
+        shutil.rmtree(tmp_path / "state-0")
+        shutil.copytree(tmp_path / "backup", tmp_path / "state-0")
+        columns = tmp_path / "columns.toml"
+        columns.write_text(re.sub("deviation = .*", "deviation = 9.0", columns.read_text(), count=1), encoding="utf-8")
+        said = typed(server.url, *PROTECTED, "--for", "3s", code=75)[1]
+        assert "version 0 of study 'tumours' was answered already" in said
+        assert len(server.attempts) == 1
+
+
+def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_path: Path) -> None:
+    study, published = offered(tmp_path)
+    latest = f"/models/{STUDY}/main/latest.json"
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        model = json.loads(server.files[latest])
+        said = typed(server.url, *PROTECTED, "--versions", "2")[1]
+        assert "whatever is sent in 2 versions" in said
+        assert "without an end" not in said
+        for version in (1, 2, 3):
+            server.files[latest] = json.dumps(model | {"iteration": version}).encode()
+            said = typed(server.url, *PROTECTED)[1]
+        assert "has answered 2 versions, as many as you consented to" in said
+        assert len(server.attempts) == 2
+        typed(server.url, *PROTECTED, "--versions", "5")
+        assert len(server.attempts) == 3
+
+
+def vector_in(
+    study: PublicStudy, helper: HelperFolder, attempt: Attempt, weights: NDArray[np.float64] = ZEROS
+) -> list[int]:
     """Return what an institution has sent, as both servers together could read it, and whose weights it trained on."""
     line = study.lines[0]
     terms = agreed_terms(study, line)
@@ -221,7 +388,7 @@ def vector_in(study: PublicStudy, helper: HelperFolder, attempt: Attempt) -> lis
     info = info_of(terms.study, terms.line, 0, arm, attempt.document_id, terms.numbers, offer)
     share = opener(terms.seal, keys[offer].private)(of_helper.tobytes(), info)
     assert share is not None
-    assert share[32:].hex() == weights_digest(np.zeros(31))
+    assert share[32:].hex() == served_digest(line.spec, weights)
     return WORDS.centred(WORDS.plus(words_of(of_leader)[0], mask(share, terms.numbers))).tolist()
 
 
@@ -280,6 +447,10 @@ def without_rows(line: Line) -> Line:
         ({"noise": 0.01, "min_batch": 10_000}, "too small for whole numbers"),
         ({"min_batch": 10_001}, "may need 10,000 at most"),
         ({"colluding": 3}, "none is left to add noise"),
+        (
+            {"arms": (HOSPITALS, replace(HOSPITALS, name="clinics", submits=False))},
+            "Set 'applies' and 'submits' of each arm",
+        ),
     ],
 )
 def test_settings_that_protect_no_row_are_refused(changes: dict[str, Any], says: str) -> None:
@@ -316,6 +487,8 @@ def test_everybody_reads_on_what_the_protection_rests(tmp_path: Path, capsys: py
     assert main(["study", "check", str(tmp_path / "sums.toml")]) == 0
     shown = capsys.readouterr().out
     assert "protected in their sum by noise of 7 times its norm, as long as at most 1 of 3 collude" in shown
+    few = math.floor((7 * mu_of(3.0, usual_delta(300))) ** 2)
+    assert f"that is enough for {few} versions with 300 rows" in shown
     file = write_study(public_study(study), tmp_path / "study.json")
     own = ["--folder", str(helper.path), "--json"]
     assert main(["helper", "join", str(file), "--leader", leader_identity(KEY), *own]) == 0

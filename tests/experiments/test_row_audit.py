@@ -17,7 +17,7 @@ from fedping.experiments.privacy.rows.canary import Claim, proven
 from fedping.experiments.privacy.rows.clusters import Clusters
 from fedping.experiments.privacy.rows.victim import Target, Victim
 from fedping.main import main
-from fedping.protocol.row_privacy import usual_delta
+from fedping.protocol.row_privacy import mu_of, usual_delta
 from fedping.protocol.training import LocalSteps, OneGradient
 
 ROWS, FEATURES = 200, 6
@@ -186,3 +186,22 @@ def test_what_cannot_be_joined_is_said(
     told = capsys.readouterr().err
     assert said in told
     assert "Traceback" not in told
+
+
+def test_a_sum_of_institutions_is_attacked_with_the_noise_of_its_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = typed(tmp_path, "--versions", "40", "--runs", "60", "--json")
+    shared = f'shared = {{ helper = "{64 * "a"}", min_batch = 3 }}'
+    sums = f"[lines.privacy]\n{shared}\nrows = {{ noise = 2.5, colluding = 1 }}\n"
+    study = STUDY.replace("[lines.pipeline]", f"{sums}[lines.pipeline]").replace("model-update", "private-update")
+    (tmp_path / "clinics.toml").write_text(study)
+    assert main(command) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["noise"] == 2.5
+    assert report["versions"] == int(mu_of(3.0, usual_delta(ROWS)) ** 2 * 2.5**2) < 40
+    assert all(each["protected"] == 0 for each in report["attacks"])
+    assert main([*command, "--epsilon", "0.1"]) == 2
+    assert "no version is answered at epsilon 0.1" in capsys.readouterr().err
+    assert main(["audit", command[2]]) == 2
+    assert "attack a table of your own with 'fedping audit join'" in capsys.readouterr().err

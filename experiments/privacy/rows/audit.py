@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,7 @@ class Plan:
         delta: δ of it.
         seconds: how long an attack may take, of each of its two runs.
         runs: answers with a canary, and as many without it, of the proof of a least ε.
+        noise: noise multiplier that a study has agreed on; None if ε decides.
     """
 
     versions: int
@@ -106,6 +107,24 @@ class Plan:
     delta: float
     seconds: float = 30.0
     runs: int = 2000
+    noise: float | None = None
+
+    def in_sums(self, line: Line) -> Plan:
+        """Return the plan with the noise of a line's sums of institutions, for as many versions as ε is enough for.
+
+        Raises:
+            InvalidSettings: it is not enough for any.
+        """
+        assert line.privacy is not None
+        assert line.privacy.rows is not None
+        noise = line.privacy.rows.noise
+        affordable = int(mu_of(self.epsilon, self.delta) ** 2 * noise**2)
+        if not affordable:
+            raise InvalidSettings(
+                f"of line '{line.name}' with noise {noise:g}, no version is answered at epsilon {self.epsilon:g}; give "
+                "a larger --epsilon, or a study with more noise"
+            )
+        return replace(self, noise=noise, versions=min(self.versions, affordable))
 
     def multiplier(self, training: Training, versions: int) -> float:
         """Return the noise multiplier of each sum over the rows, if so many versions are answered."""
@@ -124,6 +143,8 @@ class Report(Struct, frozen=True, kw_only=True):
         proven_epsilon: what one answer with all of that protection was proven to have at least, with 95 % confidence.
         runs: answers with a canary, and as many without it, of that proof.
         attacks: what each attack found.
+        noise: noise multiplier of a sum of institutions, of which all but the table and this noise is known; None where
+            an institution is by itself.
         holds: whether protection keeps what it claims, as far as this audit tells: what is proven with 99.99 %
             confidence is at most ``epsilon``, and each attack finds hardly more than chance gives.
     """
@@ -141,6 +162,7 @@ class Report(Struct, frozen=True, kw_only=True):
     runs: int
     attacks: tuple[Found, ...]
     holds: bool
+    noise: float | None = None
 
 
 def target_of(
@@ -154,7 +176,7 @@ def target_of(
     """
     public = public_study(study)
     of_line = next(each for each in public.lines if each.name == line.name)
-    if line.privacy is not None:
+    if line.privacy is not None and line.privacy.rows is None:
         raise InvalidSettings(
             f"line '{line.name}' of study '{study.name}' is private by itself; attack it with 'fedping audit', and "
             "remove 'join'"
@@ -177,7 +199,12 @@ def target_of(
 def audit_of_line(
     study: Study, line: Line, model: Model[Any], table: Table, plan: Plan, seed: int, watch: Callable[[str], None]
 ) -> Report:
-    """Return the audit of a table as one of a line; arguments as in :func:`audited`."""
+    """Return the audit of a table as one of a line; arguments as in :func:`audited`.
+
+    In sums of institutions, the attacker knows all of a sum but the table, and the noise that it promises.
+    """
+    if line.privacy is not None:
+        plan = plan.in_sums(line)
     target = Target(model, line.training, len(table.y), table.x.shape[1], seed)
     watch("a canary")
     claim = Claim(plan.multiplier(line.training, 1), plan.delta, plan.runs, plan.seconds)
@@ -196,6 +223,7 @@ def audit_of_line(
         proven_epsilon=canary.proven.epsilon,
         runs=canary.runs,
         attacks=attacks,
+        noise=plan.noise,
         holds=canary.sure <= plan.epsilon and all(each.holds for each in attacks),
     )
 
@@ -209,7 +237,8 @@ def audited(target: Target, table: Table, plan: Plan, watch: Callable[[str], Non
         plan: versions and protection.
         watch: called with the name of each attack.
     """
-    noise = Noise(plan.multiplier(target.training, plan.versions), target.random().bytes)
+    multiplier = plan.noise or plan.multiplier(target.training, plan.versions)
+    noise = Noise(multiplier, target.random().bytes)
     nobody, near = _shuffled(table.x, target), EXACT * np.maximum(table.x.std(axis=0), TINY)
     found = []
     for attack in ATTACKS:
