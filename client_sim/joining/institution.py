@@ -376,9 +376,11 @@ class Institution:
         """Write that a ping was decided, where that counts, and the state that its training has left."""
         if not self.trains_once and self._consented is None:
             return
-        times = None if self._consented is None else self.folder.progress.contributed + 1
+        progress = self.folder.progress
+        again = ping.version == progress.forbidden  # counted already
+        times = None if self._consented is None else progress.contributed + (0 if again else 1)
         times = times if self._private is None else self._contributions.times
-        self.folder.advance(self.folder.progress.after_training(ping.version, times))
+        self.folder.advance(progress.after_training(ping.version, times))
         if self.trains_once:
             self._states.save_last()
 
@@ -409,10 +411,14 @@ class Institution:
     def settle(self, ping: Waiting, outcome: Outcome) -> None:
         """Write the final answer to a ping, and forget the ping.
 
-        A rejected ping doesn't count, so its version may have another: from a corrected table, or with a ticket. It is
-        logged, because the server has read it.
+        A rejected ping doesn't count. It is logged, because the server has read it. Without protection its version may
+        have another, from a corrected table. With protection it has the same numbers once more, if the sender was
+        rejected and not the content: the ledger determines them, so that a ping with a ticket reveals nothing new.
         """
         progress = self.folder.progress.after_answer(ping.version, outcome)
+        same_again = self.protection is not None and self._private is None and not self.keeps_state
+        if same_again and outcome.reason.startswith(NOT_ALLOWED):
+            progress = replace(progress, forbidden=ping.version)
         self.folder.settle(progress, _log_line(ping, outcome.delivery.value, outcome.reason))
 
 
