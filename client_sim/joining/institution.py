@@ -72,7 +72,7 @@ from fedping.client_sim.transport import Fetched, NotModified, Outcome, Transpor
 from fedping.protocol.draws import Keys
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.notation import time_at, utc_now
-from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, Ping
+from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, NO_VERSION, Ping
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.study import PublicLine, PublicStudy
 from fedping.protocol.update import EncodedUpdate
@@ -209,8 +209,16 @@ class Institution:
             has_fetched=self._has_fetched,
             trains_once=self.trains_once,
             is_selected=self._is_selected,
-            contributions=self._consented if privacy is None else privacy.contributions,
+            contributions=(None if self._may_resend else self._consented) if privacy is None else privacy.contributions,
         )
+
+    @property
+    def _may_resend(self) -> bool:
+        """Whether it holds, or may come to hold, the version of a ping that was rejected because of its sender."""
+        progress = self.folder.progress
+        if progress.forbidden <= progress.version:
+            return False
+        return not self._has_fetched or self.version in (NO_VERSION, progress.forbidden)
 
     @property
     def _consented(self) -> int | None:
