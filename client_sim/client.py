@@ -72,6 +72,8 @@ class Progress(Struct, frozen=True, kw_only=True):
             training keeps any, has moved on it, or it has contributed to it, where the line is private.
         sent: number of accepted pings.
         contributed: number of versions of a private line that it has contributed to, whatever the server answers.
+        forbidden: version whose ping was rejected because of its sender, as without a ticket, and is sent once more; -1
+            for none.
         held_out: share of the rows that it doesn't train on, 0 for none; None in folders of older programs.
     """
 
@@ -79,6 +81,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     moved: int = NO_VERSION
     sent: int = 0
     contributed: int = 0
+    forbidden: int = NO_VERSION
     held_out: float | None = None
 
     def after_training(self, version: int, contributed: int | None = None) -> Progress:
@@ -88,7 +91,8 @@ class Progress(Struct, frozen=True, kw_only=True):
             version: the version.
             contributed: the number of contributions with this one; None if the line isn't private.
         """
-        return replace(self, moved=version, contributed=self.contributed if contributed is None else contributed)
+        times = self.contributed if contributed is None else contributed
+        return replace(self, moved=version, contributed=times, forbidden=NO_VERSION)
 
     def after_answer(self, version: int, outcome: Outcome) -> Progress:
         """Return the progress after the final answer to a version's ping; a rejected ping leaves it unchanged."""
@@ -105,6 +109,8 @@ def is_due(progress: Progress, version: int, trains_once: bool) -> bool:
         version: the version that it holds.
         trains_once: whether a version gets one ping, whatever the server answers; else a rejected ping may be replaced.
     """
+    if version == progress.forbidden > progress.version:
+        return True
     return version > max(progress.version, progress.moved if trains_once else NO_VERSION)
 
 

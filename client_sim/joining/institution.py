@@ -72,7 +72,7 @@ from fedping.client_sim.transport import Fetched, NotModified, Outcome, Transpor
 from fedping.protocol.draws import Keys
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.notation import time_at, utc_now
-from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, Ping
+from fedping.protocol.ping import DOCUMENT_TYPES, MODEL_UPDATE, NO_VERSION, Ping
 from fedping.protocol.privacy import Privacy
 from fedping.protocol.study import PublicLine, PublicStudy
 from fedping.protocol.update import EncodedUpdate
@@ -218,8 +218,19 @@ class Institution:
     def _contributions_at_most(self) -> int | None:
         """Maximum number of pings, by consent and by a private line's promise; None without a limit."""
         privacy = self.member.line.privacy
-        limits = (self._consented, None if privacy is None else privacy.contributions)
+        limits = (
+            None if self._may_resend else self._consented,
+            None if privacy is None else privacy.contributions,
+        )
         return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def _may_resend(self) -> bool:
+        """Whether it holds, or may come to hold, the version of a ping that was rejected because of its sender."""
+        progress = self.folder.progress
+        if progress.forbidden <= progress.version:
+            return False
+        return not self._has_fetched or self.version in (NO_VERSION, progress.forbidden)
 
     @property
     def _consented(self) -> int | None:
@@ -390,9 +401,11 @@ class Institution:
         """Write that a ping was decided, where that counts, and the state that its training has left."""
         if not self.trains_once and self._consented is None:
             return
-        times = None if self._consented is None else self.folder.progress.contributed + 1
+        progress = self.folder.progress
+        again = ping.version == progress.forbidden  # counted already
+        times = None if self._consented is None else progress.contributed + (0 if again else 1)
         times = times if self._private is None else self._contributions.times
-        self.folder.advance(self.folder.progress.after_training(ping.version, times))
+        self.folder.advance(progress.after_training(ping.version, times))
         if self.trains_once:
             self._states.save_last()
 
@@ -423,10 +436,14 @@ class Institution:
     def settle(self, ping: Waiting, outcome: Outcome) -> None:
         """Write the final answer to a ping, and forget the ping.
 
-        A rejected ping doesn't count, so its version may have another: from a corrected table, or with a ticket. It is
-        logged, because the server has read it.
+        A rejected ping doesn't count. It is logged, because the server has read it. Without protection its version may
+        have another, from a corrected table. With protection it has the same numbers once more, if the sender was
+        rejected and not the content: the ledger determines them, so that a ping with a ticket reveals nothing new.
         """
         progress = self.folder.progress.after_answer(ping.version, outcome)
+        same_again = self.protection is not None and self._private is None and not self.keeps_state
+        if same_again and outcome.reason.startswith(NOT_ALLOWED):
+            progress = replace(progress, forbidden=ping.version)
         self.folder.settle(progress, _log_line(ping, outcome.delivery.value, outcome.reason))
 
 

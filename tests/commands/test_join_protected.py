@@ -285,6 +285,52 @@ def test_a_refused_ping_draws_no_second_time(server: FaultyServer, join: Typed) 
     assert join.entries == ["opened", "table", "release", "release"]
 
 
+def test_a_ping_without_a_ticket_is_sent_again_with_it_and_charged_once(
+    server: FaultyServer, join: Typed, tmp_path: Path
+) -> None:
+    server.plan = lambda name, attempt: refusal(403, "a ticket is missing")
+    join.once(server.url, code=1)
+    (tmp_path / "ticket").write_text("key.1.mac\n")
+    join.once(server.url, "--ticket", str(tmp_path / "ticket"), code=1)  # a wrong one
+    server.plan = lambda name, attempt: LANDED
+    assert join.once(server.url, "--ticket", str(tmp_path / "ticket"))[0].startswith("version 0: ")
+    sent = [json.loads(attempt.body) for attempt in server.attempts]
+    assert [each["payload"] for each in sent] == [sent[0]["payload"]] * 3
+    assert [each.get("ticket") for each in sent] == [None, "key.1.mac", "key.1.mac"]
+    assert join.entries == ["opened", "table", "release"]
+    progress = json.loads((join.state / "progress.json").read_bytes())
+    assert (progress["sent"], progress["contributed"]) == (1, 1)
+    join(server.url, "--for", "0.3s", code=75)  # and is done with the version
+
+
+def test_a_ping_that_was_rejected_for_its_sender_and_then_for_its_content_is_not_sent_a_third_time(
+    server: FaultyServer, join: Typed
+) -> None:
+    server.plan = lambda name, attempt: refusal(403, "a ticket is missing")
+    join.once(server.url, code=1)
+    server.plan = lambda name, attempt: refusal(400, "loss: too large")
+    join.once(server.url, code=1)
+    join.once(server.url, "--for", "0.3s", code=75)
+    assert len(server.attempts) == 2
+
+
+def test_the_last_version_of_a_budget_is_sent_again_with_a_ticket_and_no_other_one(
+    server: FaultyServer, join: Typed
+) -> None:
+    server.plan = lambda name, attempt: refusal(403, "a ticket is missing")
+    join.once(server.url, "--versions", "1", code=1)
+    server.publish(1)
+    assert "answered 1 version" in join.once(server.url)[1]
+    del server.files[LATEST]
+    join.once(server.url, "--for", "0.3s", code=75)
+    serve(server, 0, np.zeros(31))
+    server.plan = lambda name, attempt: LANDED
+    assert join.once(server.url)[0].startswith("version 0: ")
+    assert "answered 1 version" in join.once(server.url)[1]
+    sent = [json.loads(attempt.body)["payload"] for attempt in server.attempts]
+    assert sent == [sent[0]] * 2
+
+
 def test_other_weights_under_an_answered_version_are_refused_and_logged(server: FaultyServer, join: Typed) -> None:
     server.plan = lambda name, attempt: refusal(400, "loss: too large")
     serve(server, 0, np.zeros(31))

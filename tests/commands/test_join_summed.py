@@ -478,6 +478,7 @@ def test_everybody_reads_on_what_the_protection_rests(tmp_path: Path, capsys: py
     said = " ".join(map(str, (*card.trust, *card.contents, *card.guarantees)))
     assert "at most 1 of 3 in a sum tell the operator what noise they have added" in said
     assert "the sum of the gradients of a table's rows" in said
+    assert "the operator also sees whose" in " ".join(map(str, card.not_covered))
     mu, delta, phi = math.sqrt(50) / 7, 300**-1.1, stats.norm.cdf  # of 50 versions, by the definition
     epsilon = brentq(lambda e: phi(mu / 2 - e / mu) - math.exp(e) * phi(-mu / 2 - e / mu) - delta, 0.1, 20)
     assert f"of 300 rows, 50 versions tell (epsilon = {epsilon:.3g}" in said
