@@ -125,12 +125,9 @@ class Options:
     person: str | None
     ledger: Path | None
     accept_reconstruction: bool
-<<<<<<< HEAD
-    colluding: int | None = None
-=======
+    colluding: int | None
     ca: Path | None
     insecure: bool
->>>>>>> smallops
 
     def __post_init__(self) -> None:
         protects = (self.epsilon, self.delta, self.person, self.ledger)
