@@ -34,15 +34,23 @@ class SummedRows(ProtectedRows):
         line: the line.
         z: noise multiplier of the institution's share.
         persons: person of each row, numbered from 0, if persons are protected instead of rows.
+        heaviest: weight of the rows that count most; in the sum they count 1, and all others less.
 
     Attributes:
         frame: the layout of the vector.
     """
 
-    def __init__(self, model: Model[Any], line: PublicLine, z: float, persons: NDArray[np.intp] | None = None) -> None:
+    def __init__(
+        self,
+        model: Model[Any],
+        line: PublicLine,
+        z: float,
+        persons: NDArray[np.intp] | None = None,
+        heaviest: float = 1.0,
+    ) -> None:
         assert line.privacy is not None
         self._high = line.privacy.loss[1]
-        super().__init__(model, z, steps=False, persons=persons, largest_loss=self._high)
+        super().__init__(model, z, steps=False, persons=persons, largest_loss=self._high, largest_weight=heaviest)
         self.frame: Frame = frame_of(line.privacy, line.spec)
         self._vector: NDArray[np.int64] | None = None
 
