@@ -426,7 +426,10 @@ class Institution:
         A rejected ping doesn't count, so its version may have another: from a corrected table, or with a ticket. It is
         logged, because the server has read it.
         """
-        progress = self.folder.progress.after_answer(ping.version, outcome)
+        progress = self.folder.progress
+        if self.protection is not None and progress.moved < ping.version:  # it was killed before it counted the ping
+            progress = progress.after_training(ping.version, progress.contributed + 1)
+        progress = progress.after_answer(ping.version, outcome)
         self.folder.settle(progress, _log_line(ping, outcome.delivery.value, outcome.reason))
 
 

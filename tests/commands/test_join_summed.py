@@ -354,6 +354,31 @@ def test_no_version_is_answered_again_from_other_columns(typed: Typed, tmp_path:
         assert len(server.attempts) == 1
 
 
+def test_a_ping_that_was_kept_before_a_kill_counts_among_the_versions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, published = offered(tmp_path)
+    dying, typed, latest = Dying(monkeypatch), typed_join(tmp_path, capsys), f"/models/{STUDY}/main/latest.json"
+    state = tmp_path / "state-0"
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        model = json.loads(server.files[latest])
+        for at in range(2, 1000):
+            for path in (*tmp_path.glob("hospital-0.csv.ledger*"), *tmp_path.glob(".hospital-0.csv.ledger*")):
+                path.unlink()
+            shutil.rmtree(state, ignore_errors=True)
+            server.attempts.clear()
+            server.files[latest] = json.dumps(model).encode()
+            dying.run(at, True, lambda: typed(server.url, *PROTECTED, "--versions", "1"))
+            if (state / "waiting.json").exists():
+                break
+        assert not server.attempts
+        typed(server.url, *PROTECTED)
+        server.files[latest] = json.dumps(model | {"iteration": 1}).encode()
+        assert "as many as you consented to" in typed(server.url, *PROTECTED)[1]
+        assert len(server.attempts) == 1
+
+
 def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_path: Path) -> None:
     study, published = offered(tmp_path)
     latest = f"/models/{STUDY}/main/latest.json"
