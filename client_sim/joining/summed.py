@@ -64,7 +64,7 @@ class SummedRows(ProtectedRows):
         vector[m], vector[m + 1] = units * frame.metric, vector[m + 1] + units * (frame.metric // 2)
         if isinstance(self._whole, Penalised):
             penalty, uphill = self._whole.penalty(np.asarray(weights, np.float64).reshape(-1), batch)
-            step = units * np.asarray(uphill, np.float64).reshape(-1) / frame.units
+            step = units * np.asarray(uphill, np.float64).reshape(-1) / (frame.units * self._largest_weight)
             vector[:m] -= np.rint(np.clip(np.nan_to_num(step), -MOST_OF_PENALTY, MOST_OF_PENALTY)).astype(np.int64)
             share = float(np.nan_to_num(np.sum(penalty) / self._high, nan=1.0))  # of the largest loss that can be told
             vector[m + 1] += round(units * frame.metric * min(share, 1.0))

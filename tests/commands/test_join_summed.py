@@ -249,6 +249,33 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
         assert not server.attempts
 
 
+def test_weights_of_classes_count_in_a_sum_as_they_do_beside_the_penalty(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum is that of rows of weight w, with a penalty for each, over the largest w."""
+    monkeypatch.setattr("fedping.client_sim.joining.protected.noisy", lambda total, z, bits: total)
+    columns = tmp_path / "columns.toml"
+    columns.write_text("class_weights = [5.0, 0.5]\n" + columns.read_text(encoding="utf-8"), encoding="utf-8")
+    study, published = offered(
+        tmp_path, spec=model_spec("logistic-regression", {"features": 30, "l2": 0.7}, name=STUDY)
+    )
+    public, latest = msgspec.json.decode(published, type=PublicStudy), f"/models/{STUDY}/main/latest.json"
+    weights = np.linspace(-1, 1, 31)
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        server.files[latest] = json.dumps(json.loads(server.files[latest]) | {"model": weights.tolist()}).encode()
+        typed(server.url, *PROTECTED)
+        sent = np.array(vector_in(public, open_helper(tmp_path / "helper"), server.attempts[0], weights))
+    rows = read_examples(tmp_path / "hospital-0.csv", None, read_columns(columns), Wanted("a model", 30, True, 2))
+    total = np.zeros(31)
+    for x, y in zip(rows.x, rows.y, strict=True):
+        gradient = (1 / (1 + np.exp(-(x @ weights[:-1] + weights[-1]))) - y) * np.append(x, 1.0)
+        gradient /= max(1.0, float(np.linalg.norm(gradient)))
+        total -= (5.0, 0.5)[int(y)] * gradient + np.append(0.7 * weights[:-1], 0.0)
+    found = 5.0 * sent[:31] * np.hypot(1, LOSS) / UNIT
+    assert found == pytest.approx(total, abs=5 * 1.2 * 190 / UNIT)
+
+
 @pytest.mark.parametrize(("weight", "l2"), [(1e15, 1e-3), (1e30, 1e-3)])
 def test_a_penalty_of_hostile_weights_stays_within_the_vector(
     typed: Typed, tmp_path: Path, weight: float, l2: float
