@@ -302,7 +302,9 @@ def _facts_of_sums(consent: Consent, member: Membership) -> dict[str, Any]:
         return {}
     honest = consent.institutions - consent.colluding
     tau = discreteness(consent.share * UNIT, honest) * member.line.spec.m * (consent.versions or 0)
+    privacy = member.line.privacy
     return {
+        "helper": None if privacy is None or privacy.shared is None else privacy.shared.helper,
         "institutions": consent.institutions,
         "colluding": consent.colluding,
         "noise_of_share": consent.share,

@@ -96,6 +96,7 @@ def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(
                 out, said = typed(running.server.url, *PROTECTED, number=number)
                 assert "a private vector in two shares" in out
                 assert "as long as at most 1 of these collude with the operator" in said
+                assert f"neither the operator nor the helper {running.helper.identity[:16]}… can read it alone" in said
             running.server.flush()
             capsys.readouterr()
             assert main(running.round()) == 0
