@@ -258,8 +258,8 @@ def _in_sums(consent: Consent) -> str:
         return ""
     alone = epsilon_of(consent.mu_alone, consent.delta)
     if consent.colluding == consent.institutions - 1:
-        against = "whoever of the others colludes with the operator"
-    elif not consent.colluding:  # who reads the models can take the noise off that it added itself
+        return "your own noise is all that is needed, whatever operator, helper and other institutions put together: "
+    if not consent.colluding:  # who reads the models can take the noise off that it added itself
         against = (
             "as long as none of these collude with the operator, were made up by it, or compare the models with what "
             "they sent"
@@ -302,7 +302,9 @@ def _facts_of_sums(consent: Consent, member: Membership) -> dict[str, Any]:
         return {}
     honest = consent.institutions - consent.colluding
     tau = discreteness(consent.share * UNIT, honest) * member.line.spec.m * (consent.versions or 0)
+    privacy = member.line.privacy
     return {
+        "helper": None if privacy is None or privacy.shared is None else privacy.shared.helper,
         "institutions": consent.institutions,
         "colluding": consent.colluding,
         "noise_of_share": consent.share,

@@ -79,6 +79,7 @@ class Deciding:
         persons: person of each row; None if rows are protected, or nothing is.
         a_day: maximum number of pings in 24 hours; None without a limit.
         begins: whether rows are protected that were not in the runs before, if there were any.
+        heaviest: the largest weight of a class, if classes have any.
     """
 
     consent: Consent
@@ -90,6 +91,7 @@ class Deciding:
     persons: NDArray[np.intp] | None = None
     a_day: int | None = None
     begins: bool = False
+    heaviest: float = 1.0
 
     @property
     def _book(self) -> Book | None:
@@ -127,7 +129,7 @@ class Deciding:
             return Decided(consent, a_day=self.a_day)
         own = rows.key if rows.key is not None else self.persons
         persons = None if self.persons is None or own is None else np.unique(own, return_inverse=True)[1]
-        protection = Protection(self.ledger, consent, self.table, role, self.division, persons)
+        protection = Protection(self.ledger, consent, self.table, role, self.division, persons, self.heaviest)
         return Decided(consent, protection, self.a_day, discards=self.begins)
 
 
@@ -206,6 +208,8 @@ def _protected(
     divided = chosen.holds_out and persons is None
     division = _division(folder, rows, contents, chosen) if divided else ""
     about = consents.Table(len(rows), rows.x.shape[1], None if persons is None else units)
+    weights = None if chosen.columns is None else chosen.columns.class_weights
+    heaviest = max(weights) if weights else 1.0
     kept = before if before is not None and before.protected else None
     versions = chosen.versions or (kept.versions if kept is not None else None) or VERSIONS
     if kept is not None and (kept.epsilon, kept.delta, kept.versions, kept.person) == (
@@ -216,7 +220,7 @@ def _protected(
     ):
         now = msgspec.structs.replace(kept, **_asked(member, chosen, kept))
         if consents.still_consents(kept, now) and bool(kept.noise_evaluation) >= chosen.holds_out:
-            return Deciding(kept, member, about, ledger, table, division, persons, chosen.a_day)
+            return Deciding(kept, member, about, ledger, table, division, persons, chosen.a_day, heaviest=heaviest)
         if not chosen.says_so and not chosen.shows:
             consents.check_decided(kept, now, has_trained=folder.has_trained)
     elif not chosen.says_so and not chosen.shows and kept is None:
@@ -228,7 +232,8 @@ def _protected(
     progress = folder.progress
     since = max(progress.version, progress.moved) if kept is None else kept.since
     now = msgspec.structs.replace(planned, begun=progress.contributed, since=since)
-    return Deciding(now, member, about, ledger, table, division, persons, chosen.a_day, begins=kept is None)
+    begins = kept is None
+    return Deciding(now, member, about, ledger, table, division, persons, chosen.a_day, begins, heaviest)
 
 
 def _division(folder: StateFolder, rows: Table, contents: Sequence[bytes], chosen: Chosen) -> str:

@@ -440,7 +440,10 @@ class Institution:
         have another, from a corrected table. With protection it has the same numbers once more, if the sender was
         rejected and not the content: the ledger determines them, so that a ping with a ticket reveals nothing new.
         """
-        progress = self.folder.progress.after_answer(ping.version, outcome)
+        progress = self.folder.progress
+        if self.protection is not None and progress.moved < ping.version:  # it was killed before it counted the ping
+            progress = progress.after_training(ping.version, progress.contributed + 1)
+        progress = progress.after_answer(ping.version, outcome)
         same_again = self.protection is not None and self._private is None and not self.keeps_state
         if same_again and outcome.reason.startswith(NOT_ALLOWED):
             progress = replace(progress, forbidden=ping.version)

@@ -56,6 +56,8 @@ class ProtectedRows:
         steps: whether k-means takes its own steps, as in local training, instead of gradients.
         persons: person of each row, numbered from 0, if persons are protected instead of rows.
         largest_loss: maximum loss of a row that counts; None for the usual one of the model.
+        largest_weight: weight of the rows that count most, of which all have agreed: a row's gradient is shortened
+            first and weighted then. Losses are of rows that count alike.
 
     Attributes:
         cells: confusion counts of the last evaluation, which sum to the number of rows; None of a model without
@@ -70,12 +72,13 @@ class ProtectedRows:
         steps: bool = True,
         persons: NDArray[np.intp] | None = None,
         largest_loss: float | None = None,
+        largest_weight: float = 1.0,
     ) -> None:
         self._whole = model
         unpenalised: Any = model
         self._rowwise: Any = replace(unpenalised, l2=0.0) if isinstance(model, Penalised) else model
         self._z, self._persons, self._most = z, persons, largest_loss
-        self._noisy = np.zeros(0, np.int64)
+        self._noisy, self._largest_weight = np.zeros(0, np.int64), largest_weight
         self._clusters = model if steps and isinstance(model, KMeans) else None
         self._bits: Bits | None = None
         self._left = 0
@@ -115,12 +118,16 @@ class ProtectedRows:
         length = float(np.hypot(1.0, LOSS))
 
         def parts(own: FloatArray, rows: Examples) -> FloatArray:
-            gradients = np.asarray(self._rowwise.gradients(own, rows), np.float64)
+            gradients = np.asarray(self._rowwise.gradients(own, _weighted_1(rows)), np.float64)
+            if self._persons is None:  # before it is weighted, or a weight would be lost where a gradient is long
+                gradients = shortened(gradients)
+            gradients = gradients * (rows.weight / self._largest_weight)
             return np.hstack([shortened(self._of_units(gradients, rows)), LOSS * self._centred(own, rows)]) / length
 
         own, units = _flat(weights), self._units(batch)
         total = length * self._sum(own, batch, parts, len(own) + 1)
-        losses, gradients = self._bounded(total[-1] / (LOSS * units)), total[None, :-1] / units
+        losses = self._bounded(total[-1] / (LOSS * units))
+        gradients = self._largest_weight * total[None, :-1] / units
         if isinstance(self._whole, Penalised):
             penalty, uphill = self._whole.penalty(own, batch)
             losses, gradients = losses + penalty, gradients + uphill
@@ -219,7 +226,7 @@ class ProtectedRows:
 
     def _centred(self, own: FloatArray, rows: Examples) -> FloatArray:
         """Return the units' losses between -1 and 1, shape (n, 1)."""
-        losses = np.nan_to_num(np.asarray(self._rowwise.losses(own, rows), np.float64), nan=np.inf)
+        losses = np.nan_to_num(np.asarray(self._rowwise.losses(own, _weighted_1(rows)), np.float64), nan=np.inf)
         centred = 2 * np.clip(losses / self._largest_loss, 0.0, 1.0) - 1
         return np.clip(self._of_units(centred[:, None], rows), -1.0, 1.0)
 
@@ -263,6 +270,11 @@ class _Rows(Examples):
         object.__setattr__(self, "places", places)
 
     places: NDArray[np.intp]
+
+
+def _weighted_1(rows: Examples) -> Examples:
+    """Return rows that count alike."""
+    return Examples(rows.x, rows.y, np.ones_like(rows.weight)) if (rows.weight != 1).any() else rows
 
 
 def _flat(weights: FloatArray) -> FloatArray:

@@ -41,6 +41,7 @@ class Protection:
         role: whether the client trains, or evaluates on held-out rows.
         division: what divides the rows into those of the roles; empty if none are held out.
         persons: person of each of the client's rows; None if rows are protected.
+        heaviest: the largest weight of a class.
     """
 
     ledger: Ledger
@@ -49,6 +50,7 @@ class Protection:
     role: Role = "training"
     division: str = ""
     persons: NDArray[np.intp] | None = None
+    heaviest: float = 1.0
 
     @property
     def noise(self) -> float:
@@ -70,9 +72,11 @@ class Protection:
     def model(self, member: Membership) -> ProtectedRows:
         """Return the model of a client with noise."""
         if self.consent.institutions:
-            return SummedRows(unguarded(member.model), member.line, self.noise, self.persons)
+            return SummedRows(unguarded(member.model), member.line, self.noise, self.persons, self.heaviest)
         steps = isinstance(member.line.training, LocalSteps)
-        return ProtectedRows(unguarded(member.model), self.noise, steps=steps, persons=self.persons)
+        return ProtectedRows(
+            unguarded(member.model), self.noise, steps=steps, persons=self.persons, largest_weight=self.heaviest
+        )
 
     def release(self, member: Membership, version: int, weights: FloatArray, learned: str) -> Release:
         """Return what a ping of a version is to the ledger.

@@ -34,15 +34,23 @@ class SummedRows(ProtectedRows):
         line: the line.
         z: noise multiplier of the institution's share.
         persons: person of each row, numbered from 0, if persons are protected instead of rows.
+        heaviest: weight of the rows that count most; in the sum they count 1, and all others less.
 
     Attributes:
         frame: the layout of the vector.
     """
 
-    def __init__(self, model: Model[Any], line: PublicLine, z: float, persons: NDArray[np.intp] | None = None) -> None:
+    def __init__(
+        self,
+        model: Model[Any],
+        line: PublicLine,
+        z: float,
+        persons: NDArray[np.intp] | None = None,
+        heaviest: float = 1.0,
+    ) -> None:
         assert line.privacy is not None
         self._high = line.privacy.loss[1]
-        super().__init__(model, z, steps=False, persons=persons, largest_loss=self._high)
+        super().__init__(model, z, steps=False, persons=persons, largest_loss=self._high, largest_weight=heaviest)
         self.frame: Frame = frame_of(line.privacy, line.spec)
         self._vector: NDArray[np.int64] | None = None
 
@@ -56,7 +64,7 @@ class SummedRows(ProtectedRows):
         vector[m], vector[m + 1] = units * frame.metric, vector[m + 1] + units * (frame.metric // 2)
         if isinstance(self._whole, Penalised):
             penalty, uphill = self._whole.penalty(np.asarray(weights, np.float64).reshape(-1), batch)
-            step = units * np.asarray(uphill, np.float64).reshape(-1) / frame.units
+            step = units * np.asarray(uphill, np.float64).reshape(-1) / (frame.units * self._largest_weight)
             vector[:m] -= np.rint(np.clip(np.nan_to_num(step), -MOST_OF_PENALTY, MOST_OF_PENALTY)).astype(np.int64)
             share = float(np.nan_to_num(np.sum(penalty) / self._high, nan=1.0))  # of the largest loss that can be told
             vector[m + 1] += round(units * frame.metric * min(share, 1.0))

@@ -277,11 +277,12 @@ def promises(line: PublicLine) -> tuple[str, ...]:
 
 def _contents(privacy: Privacy, line: PublicLine) -> tuple[str, ...]:
     d = len(frame_of(privacy, line.spec).group)
+    helper = "" if privacy.shared is None else f"the helper {privacy.shared.helper[:16]}…"
     if privacy.rows is not None:
         return (
             f"line '{line.name}' is private: what is sent is the sum of your rows' gradients, each shortened to 1, "
             f"{d:,} whole numbers with noise, with the sum of their losses and their number; it is split in two, so "
-            "that neither the operator nor the helper can read it alone",
+            f"that neither the operator nor {helper} can read it alone",
         )
     match privacy.contribution:
         case Signs():
@@ -292,7 +293,7 @@ def _contents(privacy: Privacy, line: PublicLine) -> tuple[str, ...]:
             content = "how far training moved the weights, each kind or layer shortened to a norm of its own"
     loss = f", and your loss within {privacy.loss[0]:g} and {privacy.loss[1]:g}" if privacy.local is None else ""
     if privacy.shared is not None:
-        reader = "it is split in two, so that neither the operator nor the helper can read it alone"
+        reader = f"it is split in two, so that neither the operator nor {helper} can read it alone"
     elif privacy.local is not None:
         reader = "this machine adds noise before it sends it"
     else:

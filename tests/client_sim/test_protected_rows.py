@@ -87,6 +87,22 @@ def test_a_gradient_is_the_mean_of_the_rows_gradients_shortened_one_by_one(
     assert losses == pytest.approx(loss, abs=largest / (LOSS * UNIT))
 
 
+def test_rows_of_rare_classes_count_more_however_long_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = quiet(monkeypatch)
+    model = LogisticRegression(F)
+    batch, w = examples(model), 10 * weights(model)
+    weight = np.where(batch.y == 1, 9.0, 0.5)
+    each = [np.asarray(model.gradients(w, batch.only(np.array([[row]])))[0], float) for row in range(N)]
+    short = np.array([one / max(1.0, np.linalg.norm(one)) for one in each])
+    assert (np.linalg.norm(each, axis=1) > 1).any()
+    losses, gradient = begun(model, largest_weight=9.0).losses_and_gradients(w[None], replace(batch, weight=weight))
+    assert gradient[0] == pytest.approx(weight[0] @ short / N, abs=9 * 1.2 / UNIT)
+    assert losses == begun(model).losses_and_gradients(w[None], batch)[0]
+    only = replace(batch.only(np.array([[0]])), weight=np.full((1, 1), 9.0))
+    begun(model, largest_weight=9.0).losses_and_gradients(w[None], only)
+    assert sum(int(x) ** 2 for x in sums[-1]) <= UNIT**2
+
+
 @pytest.mark.parametrize("model", MODELS, ids=str)
 @pytest.mark.parametrize("steps", [True, False])
 def test_no_row_moves_a_sum_by_more_than_the_norm_whatever_the_weights(

@@ -96,6 +96,7 @@ def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(
                 out, said = typed(running.server.url, *PROTECTED, number=number)
                 assert "a private vector in two shares" in out
                 assert "as long as at most 1 of these collude with the operator" in said
+                assert f"neither the operator nor the helper {running.helper.identity[:16]}… can read it alone" in said
             running.server.flush()
             capsys.readouterr()
             assert main(running.round()) == 0
@@ -226,7 +227,7 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
         _, said = typed(server.url, *PROTECTED, "--colluding", "2")
-        assert "whoever of the others colludes with the operator (else" in said
+        assert "your own noise is all that is needed, whatever operator, helper and other institutions put" in said
         ledger = ledger_of(tmp_path / "hospital-0.csv")
         assert ledger.read().spent == pytest.approx(1 / 2.0**2, rel=1e-12)
         allowed = mu_of(3.0, usual_delta(190)) ** 2
@@ -247,6 +248,33 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
         weak = typed(server.url, "--yes", "--epsilon", "0.3", number=1, code=2)[1]
         assert "with noise 2 costs epsilon" in weak
         assert not server.attempts
+
+
+def test_weights_of_classes_count_in_a_sum_as_they_do_beside_the_penalty(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum is that of rows of weight w, with a penalty for each, over the largest w."""
+    monkeypatch.setattr("fedping.client_sim.joining.protected.noisy", lambda total, z, bits: total)
+    columns = tmp_path / "columns.toml"
+    columns.write_text("class_weights = [5.0, 0.5]\n" + columns.read_text(encoding="utf-8"), encoding="utf-8")
+    study, published = offered(
+        tmp_path, spec=model_spec("logistic-regression", {"features": 30, "l2": 0.7}, name=STUDY)
+    )
+    public, latest = msgspec.json.decode(published, type=PublicStudy), f"/models/{STUDY}/main/latest.json"
+    weights = np.linspace(-1, 1, 31)
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        server.files[latest] = json.dumps(json.loads(server.files[latest]) | {"model": weights.tolist()}).encode()
+        typed(server.url, *PROTECTED)
+        sent = np.array(vector_in(public, open_helper(tmp_path / "helper"), server.attempts[0], weights))
+    rows = read_examples(tmp_path / "hospital-0.csv", None, read_columns(columns), Wanted("a model", 30, True, 2))
+    total = np.zeros(31)
+    for x, y in zip(rows.x, rows.y, strict=True):
+        gradient = (1 / (1 + np.exp(-(x @ weights[:-1] + weights[-1]))) - y) * np.append(x, 1.0)
+        gradient /= max(1.0, float(np.linalg.norm(gradient)))
+        total -= (5.0, 0.5)[int(y)] * gradient + np.append(0.7 * weights[:-1], 0.0)
+    found = 5.0 * sent[:31] * np.hypot(1, LOSS) / UNIT
+    assert found == pytest.approx(total, abs=5 * 1.2 * 190 / UNIT)
 
 
 @pytest.mark.parametrize(("weight", "l2"), [(1e15, 1e-3), (1e30, 1e-3)])
@@ -351,6 +379,31 @@ def test_no_version_is_answered_again_from_other_columns(typed: Typed, tmp_path:
         columns.write_text(re.sub("deviation = .*", "deviation = 9.0", columns.read_text(), count=1), encoding="utf-8")
         said = typed(server.url, *PROTECTED, "--for", "3s", code=75)[1]
         assert "version 0 of study 'tumours' was answered already" in said
+        assert len(server.attempts) == 1
+
+
+def test_a_ping_that_was_kept_before_a_kill_counts_among_the_versions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, published = offered(tmp_path)
+    dying, typed, latest = Dying(monkeypatch), typed_join(tmp_path, capsys), f"/models/{STUDY}/main/latest.json"
+    state = tmp_path / "state-0"
+    with faulty_server(study) as server:
+        server.files[f"/models/{STUDY}/study.json"] = published
+        model = json.loads(server.files[latest])
+        for at in range(2, 1000):
+            for path in (*tmp_path.glob("hospital-0.csv.ledger*"), *tmp_path.glob(".hospital-0.csv.ledger*")):
+                path.unlink()
+            shutil.rmtree(state, ignore_errors=True)
+            server.attempts.clear()
+            server.files[latest] = json.dumps(model).encode()
+            dying.run(at, True, lambda: typed(server.url, *PROTECTED, "--versions", "1"))
+            if (state / "waiting.json").exists():
+                break
+        assert not server.attempts
+        typed(server.url, *PROTECTED)
+        server.files[latest] = json.dumps(model | {"iteration": 1}).encode()
+        assert "as many as you consented to" in typed(server.url, *PROTECTED)[1]
         assert len(server.attempts) == 1
 
 

@@ -160,6 +160,19 @@ def test_the_command_tells_what_falls(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "table.csv.ledger").exists(), "nothing is charged"
 
 
+def test_of_rows_that_are_alike_no_more_fall_than_were_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = typed(tmp_path, "--versions", "10", "--runs", "20", "--json")
+    head, first, *rest = (tmp_path / "table.csv").read_text().splitlines()
+    huge = ",".join(["1e300", *rest[-1].split(",")[1:]])
+    (tmp_path / "table.csv").write_text("\n".join([head, *[first] * 50, huge]) + "\n")
+    assert main(command) == 0
+    report = json.loads(capsys.readouterr().out)
+    (differencing,) = (each for each in report["attacks"] if each["attack"] == "differencing")
+    assert differencing["rows"] == differencing["tried"] == 20
+
+
 def test_a_single_row_is_its_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = typed(tmp_path)
     head, first, *_ = (tmp_path / "table.csv").read_text().splitlines()

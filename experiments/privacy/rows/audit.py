@@ -239,7 +239,8 @@ def audited(target: Target, table: Table, plan: Plan, watch: Callable[[str], Non
     """
     multiplier = plan.noise or plan.multiplier(target.training, plan.versions)
     noise = Noise(multiplier, target.random().bytes)
-    nobody, near = _shuffled(table.x, target), EXACT * np.maximum(table.x.std(axis=0), TINY)
+    with np.errstate(over="ignore"):
+        nobody, near = _shuffled(table.x, target), EXACT * np.maximum(table.x.std(axis=0), TINY)
     found = []
     for attack in ATTACKS:
         watch(attack.name)
@@ -247,16 +248,17 @@ def audited(target: Target, table: Table, plan: Plan, watch: Callable[[str], Non
             found.append(Found(attack=attack.name, why_not=why_not))
             continue
         began = time.monotonic()
+        tried = min(target.rows, attack.rows) if isinstance(attack, Differencing) else target.rows
         bare, guessed_bare = _attacked(attack, target, table, plan, None)
         kept, guessed_kept = _attacked(attack, target, table, plan, noise)
         found.append(
             Found(
                 attack=attack.name,
-                rows=recovered(table.x, guessed_bare, near),
-                protected=recovered(table.x, guessed_kept, near),
-                chance=recovered(nobody, guessed_bare, near),
-                protected_chance=recovered(nobody, guessed_kept, near),
-                tried=min(target.rows, attack.rows) if isinstance(attack, Differencing) else target.rows,
+                rows=min(recovered(table.x, guessed_bare, near), tried),  # a guess hits all rows that are alike
+                protected=min(recovered(table.x, guessed_kept, near), tried),
+                chance=min(recovered(nobody, guessed_bare, near), tried),
+                protected_chance=min(recovered(nobody, guessed_kept, near), tried),
+                tried=tried,
                 refused=(bare.refused, kept.refused),
                 late=bare.late or kept.late,
                 seconds=time.monotonic() - began,
