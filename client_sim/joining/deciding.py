@@ -145,8 +145,8 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
     before = folder.consent
     if chosen.accepts and consents.row_sums_of(member.line) is not None:
         raise InvalidSettings(
-            f"line '{member.line.name}' takes sums of protected rows alone; remove --accept-reconstruction, and give "
-            "an --epsilon"
+            f"line '{member.line.name}' accepts only sums of protected rows; replace --accept-reconstruction by "
+            "--epsilon"
         )
     if chosen.accepts or (before is not None and not before.protected and not chosen.says_so):
         versions = chosen.versions if chosen.accepts or before is None else before.versions
@@ -164,7 +164,7 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
     if reason is not None:
         raise InvalidSettings(
             f"the rows of this table cannot be protected here: {reason}. Join another study, or give "
-            "--accept-reconstruction if whoever chooses the model may work out rows of your table"
+            "--accept-reconstruction to allow the study's operator to work out rows of your table"
         )
     return _protected(member, folder, rows, chosen, before)
 
@@ -178,10 +178,10 @@ def _protected(
     ledger = ledger_of(chosen.data) if chosen.ledger is None else Ledger(chosen.ledger)
     if before is not None and before.protected and not ledger.exists:
         raise LedgerTrouble(
-            f"the ledger {ledger.path} and its copy are gone, and this institution has sent what they account for; put "
-            f"a backup back and write that down with 'fedping join ledger {chosen.data} --restored', or, if there is "
-            "none, say with '--spent EPSILON' how much was spent; if the table was renamed, give its ledger with "
-            "--ledger"
+            f"the ledger {ledger.path} and its copy are gone, and this institution has sent pings of the table. If the "
+            "table was renamed, give its ledger with --ledger. Else put a backup back and run 'fedping join ledger "
+            f"{chosen.data} --restored', or, without a backup, state how much was spent at most with 'fedping join "
+            f"ledger {chosen.data} --spent EPSILON'"
         )
     epsilon, delta = ledger.read().budget if ledger.exists else (EPSILON, usual_delta(units))
     epsilon = epsilon if chosen.epsilon is None else chosen.epsilon

@@ -214,7 +214,7 @@ def test_an_ended_budget_ends_in_order_and_says_what_that_means(server: FaultySe
     _out, said = join.once(server.url, "--versions", "2")
     assert len(server.attempts) == 1
     assert "the table's budget is spent" in said
-    assert "nothing more is told of it" in said
+    assert "nothing more is sent of it" in said
     join.once(server.url, "--versions", "2", "--epsilon", "4")
     assert len(server.attempts) == 2
 
@@ -234,7 +234,7 @@ def test_scales_are_refused_and_counts_of_classes_are_protected(join: Typed) -> 
     agreed(join.columns, raw=True)
     spec = model_spec("k-means", {"features": 60, "clusters": 1, "counts": False}, name=STUDY)
     with faulty_server(tumours(training=LocalSteps(epochs=1, rate=1.0), spec=spec)) as server:
-        assert "range nobody has agreed on" in join.once(server.url, code=2)[1]
+        assert "where no range was agreed on" in join.once(server.url, code=2)[1]
     text = join.columns.read_text().replace("moments = true", "counts = true")
     join.columns.write_text(text)
     spec = model_spec("k-means", {"features": 2, "clusters": 1, "counts": False}, name=STUDY)
@@ -396,7 +396,7 @@ def test_a_ledger_that_is_gone_stops_everything_until_a_person_says_what_was_spe
     assert "--spent EPSILON" in join.once(server.url, code=1)[1]
     assert len(server.attempts) == 2
     assert main(["join", "ledger", str(join.data), "--spent", "1", "--epsilon", "3"]) == 0
-    assert "stated by a person" in capsys.readouterr().out
+    assert "stated by --spent" in capsys.readouterr().out
     join.once(server.url)
     assert main(["join", "ledger", str(join.data), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -410,7 +410,7 @@ def test_the_ledger_is_shown(server: FaultyServer, join: Typed, capsys: pytest.C
     assert main(["join", "ledger", str(join.data)]) == 0
     shown = capsys.readouterr().out
     assert "3 entries, the chain is whole" in shown
-    assert "study 'tumours': 1 pings" in shown
+    assert "study 'tumours': 1 ping," in shown
     assert "98.0% of the budget is left" in shown
     content = join.ledger.path.read_bytes()
     for path in (join.ledger.path, join.ledger.copy):
@@ -427,7 +427,7 @@ def test_status_tells_the_digest_of_each_versions_weights(
     server: FaultyServer, join: Typed, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
     assert main(["join", "status", str(join.state)]) == 2
-    assert "is no folder of 'fedping join'" in capsys.readouterr().err
+    assert "isn't a folder of 'fedping join'" in capsys.readouterr().err
     weights = [np.zeros(31), np.arange(31.0)]
     serve(server, 0, weights[0])
     join.once(server.url, *options)

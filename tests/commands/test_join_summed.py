@@ -88,7 +88,7 @@ def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(typed: Typed,
             for number in range(3):
                 out, said = typed(running.server.url, *PROTECTED, number=number)
                 assert "a private vector in two shares" in out
-                assert "as long as at most 1 of these collude with the operator" in said
+                assert "as long as at most 1 of the others collude with the operator" in said
             running.server.flush()
             assert main(running.round()) == 0
             before = np.array(open_store(running.store).version(STUDY, "main", version).weights)
@@ -189,19 +189,19 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
         _, said = typed(server.url, *PROTECTED, "--colluding", "2")
-        assert "whoever of the others colludes with the operator (else" in said
+        assert "by your own noise alone" in said
         ledger = ledger_of(tmp_path / "hospital-0.csv")
         assert ledger.read().spent == pytest.approx(1 / 2.0**2, rel=1e-12)
         allowed = mu_of(3.0, usual_delta(190)) ** 2
-        assert f"whatever is sent in {int(allowed * 4)} versions" in said
+        assert f"all that is sent in {int(allowed * 4)} versions" in said
         consent = json.loads((tmp_path / "state-0" / "joined.json").read_bytes())["consent"]
         assert (consent["share"], consent["colluding"], consent["institutions"]) == (2.0, 2, 3)
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
         said = typed(server.url, *PROTECTED, OPEN, number=1, code=2)[1]
         assert "give one or the other" in said
-        assert "takes sums of protected rows alone" in typed(server.url, "--yes", OPEN, number=1, code=2)[1]
-        assert "give 2 to trust nobody" in typed(server.url, *PROTECTED, "--colluding", "3", number=1, code=2)[1]
+        assert "accepts only sums of protected rows" in typed(server.url, "--yes", OPEN, number=1, code=2)[1]
+        assert "give 2 to trust none of them" in typed(server.url, *PROTECTED, "--colluding", "3", number=1, code=2)[1]
         weak = typed(server.url, "--yes", "--epsilon", "0.3", number=1, code=2)[1]
         assert "with noise 2 costs epsilon" in weak
         assert not server.attempts
