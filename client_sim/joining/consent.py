@@ -104,7 +104,7 @@ def _planned_in_sums(member: Membership, book: Book, versions: int, person: str 
     if affordable < 1:
         raise InvalidSettings(
             f"a version of line '{member.line.name}' with noise {rows.noise:g} costs epsilon "
-            f"{epsilon_of(1 / rows.noise, delta):.3g} of each row, and less is left of this table's epsilon {epsilon:g}; "
+            f"{epsilon_of(1 / rows.noise, delta):.3g} of each row, and less is left of the table's {epsilon:g}; "
             "ask the study's operator for more noise, or decide on a larger --epsilon"
         )
     least = least_institutions(member.line)

@@ -634,7 +634,7 @@ def show(result: RoundResult, as_json: bool) -> None:
     for name, arm in result.arms.items():
         if arm.loss is not None:
             rank = "" if arm.rank_selected is None else f"   selected rank {arm.rank_selected:7.4f}"
-            of = "examples" if result.privacy is None else "clients, about"
+            of = "examples" if result.privacy is None else "rows" if result.privacy.rows else "clients, about"
             firm = f" (winsorised {_figure(arm.winsorised.loss)})" if arm.winsorised is not None else ""
             clip = f"   {arm.clipped:,} losses clipped" if arm.clipped else ""
             click.echo(f"  {name:<24} {arm.examples:>10,} {of}   loss {_figure(arm.loss):>10}{firm}{rank}{clip}")

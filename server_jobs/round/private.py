@@ -252,6 +252,7 @@ def _spent(context: RoundContext, releases: int, epsilon: float | None) -> Priva
         delta=central.delta if central else None,
         most=central.epsilon if central else None,
         local=privacy.local is not None,
+        rows=privacy.rows is not None,
     )
 
 

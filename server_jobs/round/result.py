@@ -23,6 +23,7 @@ class PrivacySpent:
         stepped: whether the last round moved the weights.
         local: whether clients add noise themselves.
         refused: the number of clients that the last round left out because the helper could not use their shares.
+        rows: whether the numbers of clients are those of rows of institutions' tables.
     """
 
     releases: int
@@ -34,6 +35,7 @@ class PrivacySpent:
     stepped: bool = True
     local: bool = False
     refused: int = 0
+    rows: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +207,9 @@ class RoundResult:
         about = (
             f"about {self.clients:,} clients (noise of ± {spent.noise:,.0f})"
             if spent.noise
-            else (f"{self.clients:,} clients" + (", each with noise of its own" if spent.local else ""))
+            else f"{self.clients:,} rows of institutions' tables"
+            if spent.rows
+            else f"{self.clients:,} clients{', each with noise of its own' if spent.local else ''}"
         )
         sentence = f"published version {self.iteration + 1} from {about}"
         if not spent.stepped:

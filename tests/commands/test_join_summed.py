@@ -80,7 +80,9 @@ def sum_without_noise(folder: Path, numbers: range, weights: np.ndarray) -> np.n
     return total
 
 
-def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(typed: Typed, tmp_path: Path) -> None:
+def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(
+    typed: Typed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Noise of 3 versions by 32 numbers: its size is within the 1 - 1e-6 interval of χ²; the seed is fixed."""
     noise = []
     with summing(tmp_path) as running:
@@ -91,6 +93,7 @@ def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(typed: Typed,
                 assert "as long as at most 1 of the others collude with the operator" in said
             running.server.flush()
             assert main(running.round()) == 0
+            assert f"published version {version + 1} from 569 rows of institutions' tables" in capsys.readouterr().out
             before = np.array(open_store(running.store).version(STUDY, "main", version).weights)
             plain, found = sum_without_noise(tmp_path, range(3), before), np.array(running.released(version + 1))
             metric = 2 * round(LOSS / (np.hypot(1, LOSS) / UNIT))
