@@ -297,6 +297,11 @@ class Ledger:
         with self._locked():
             return self._read()[0]
 
+    def stale(self) -> tuple[Path, ...]:
+        """Return the copies that are damaged, lost or lack entries; the next entry that is written repairs them."""
+        with self._locked():
+            return tuple(self._read()[2])
+
     def open(self, epsilon: float, delta: float, units: int) -> Book:
         """Return its entries; create it with a budget if it doesn't exist, or write another budget."""
         with self._locked():

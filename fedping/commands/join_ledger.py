@@ -50,7 +50,18 @@ def ledger(
     of_table = ledger_of(data) if path is None else Ledger(path)
     if spent is not None:
         _state(of_table, data, spent, epsilon, delta)
+    stale = of_table.stale()
     book = of_table.restored() if restored else of_table.read()
+    if restored:
+        click.echo(
+            "recorded: with its next ping, each study is charged for the versions that the backup may lack", err=True
+        )
+    for path in stale:
+        click.echo(
+            f"fedping: warning: {path} is damaged, lost or lacks entries; its other copy counts, and the next ping "
+            "repairs it",
+            err=True,
+        )
     if as_json:
         import msgspec
 

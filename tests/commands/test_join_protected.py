@@ -405,6 +405,27 @@ def test_a_ledger_that_is_gone_stops_everything_until_a_person_says_what_was_spe
     assert told["studies"][1]["versions"] == 1 + 2  # versions 0 and 1 may have been answered beyond what was stated
 
 
+def test_a_damaged_copy_of_the_ledger_is_reported_and_then_repaired(
+    server: FaultyServer, join: Typed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    join.once(server.url)
+    shown = ["join", "ledger", str(join.data)]
+    whole = join.ledger.copy.read_bytes()
+    capsys.readouterr()
+    assert main(shown) == 0
+    assert not capsys.readouterr().err
+    for damaged in (whole.replace(b"release", b"RELEASE"), whole[: whole.index(b"\n") + 1]):
+        join.ledger.copy.write_bytes(damaged)
+        assert main(shown) == 0
+        said = capsys.readouterr()
+        assert f"{join.ledger.copy} is damaged, lost or lacks entries" in said.err
+        assert "the chain is whole" in said.out
+    assert main([*shown, "--restored"]) == 0
+    assert "each study is charged for the versions that the backup may lack" in capsys.readouterr().err
+    assert main(shown) == 0
+    assert not capsys.readouterr().err
+
+
 def test_the_ledger_is_shown(server: FaultyServer, join: Typed, capsys: pytest.CaptureFixture[str]) -> None:
     join.once(server.url)
     assert main(["join", "ledger", str(join.data)]) == 0
