@@ -183,7 +183,7 @@ def _protected(
             f"{chosen.data} --restored', or, without a backup, state how much was spent at most with 'fedping join "
             f"ledger {chosen.data} --spent EPSILON'"
         )
-    epsilon, delta = ledger.read().budget if ledger.exists else (EPSILON, usual_delta(units))
+    epsilon, delta = _usual_budget(ledger, units)
     epsilon = epsilon if chosen.epsilon is None else chosen.epsilon
     delta = delta if chosen.delta is None else chosen.delta
     if chosen.shows:  # what is only looked at is no decision
@@ -219,6 +219,17 @@ def _protected(
     since = max(progress.version, progress.moved) if kept is None else kept.since
     now = msgspec.structs.replace(planned, begun=progress.contributed, since=since)
     return Deciding(now, member, about, ledger, table, division, persons, chosen.a_day, begins=kept is None)
+
+
+def _usual_budget(ledger: Ledger, units: int) -> tuple[float, float]:
+    """Return the budget where none was chosen in this run: that of the ledger, if a person has decided on it."""
+    usual = usual_delta(units)
+    if not ledger.exists:
+        return EPSILON, usual
+    book = ledger.read()
+    epsilon, delta = book.budget
+    only_shown = len(book.entries) == 1  # perhaps with --person, whose delta is larger than that of rows
+    return epsilon, min(delta, usual) if only_shown else delta
 
 
 def _division(folder: StateFolder, rows: Table, contents: Sequence[bytes], chosen: Chosen) -> str:

@@ -21,6 +21,7 @@ from fedping.client_sim.learning.registry import model_spec
 from fedping.main import main
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.personalization import FineTune
+from fedping.protocol.row_privacy import usual_delta
 from fedping.protocol.training import LocalSteps, OneGradient
 from tests.support.dying import Dying
 from tests.support.effort import few_or_all
@@ -113,6 +114,16 @@ def test_to_look_at_another_budget_decides_nothing(server: FaultyServer, join: T
     join.once(server.url)
     assert "of 0.5\n" in join(server.url, "--show", "--epsilon", "0.5")[1]
     assert join.entries == ["opened", "table", "release"]
+
+
+def test_to_look_at_persons_leaves_rows_their_delta(server: FaultyServer, join: Typed) -> None:
+    names, *rows = join.data.read_text().splitlines()
+    lines = [f"{names},patient", *(f"{row},{number // 2}" for number, row in enumerate(rows))]
+    join.data.write_text("\n".join(lines) + "\n")
+    assert "each person of your 95 is protected" in join(server.url, "--show", "--person", "patient")[1]
+    assert "delta 0.0031:" in join(server.url, "--show")[1]
+    join.once(server.url)
+    assert join.ledger.read().budget == (3.0, usual_delta(190))
 
 
 def test_steps_on_a_client_are_charged_one_by_one(join: Typed) -> None:
