@@ -343,9 +343,25 @@ def check_decided(before: Consent | None, now: Consent, *, has_trained: bool) ->
             )
         return
     if not still_consents(before, now):
+        again = "--epsilon" if before.protected else "--accept-reconstruction"
+        changes = "; ".join(_changes(before, now))
         raise Undecided(
-            f"what the study asks for has changed since you consented: an update has {now.numbers:,} numbers "
-            f"({before.numbers:,} before), or the training, the noise or the number of institutions is another one; "
-            f"check it with --show, and give {'--epsilon' if before.protected else '--accept-reconstruction'} again to "
-            "agree"
+            f"what the study asks for has changed since you consented ({changes}); check it with --show, and give "
+            f"{again} and --agree to accept it"
         )
+
+
+def _changes(before: Consent, now: Consent) -> list[str]:
+    """Return what is no longer as it was consented to."""
+    changes = []
+    if before.numbers != now.numbers:
+        changes.append(f"an update has {now.numbers:,} numbers, {before.numbers:,} before")
+    if before.training != now.training:
+        changes.append("the training is another one")
+    if before.institutions != now.institutions:
+        changes.append(f"a sum has {now.institutions:,} institutions or more, {before.institutions:,} before")
+    if now.institutions and (before.noise, before.share) != (now.noise, now.share):
+        changes.append("the noise of a sum is another one")
+    if now.protected and before.sums != now.sums:
+        changes.append(f"a version takes {format_count(now.sums, 'sum')} over your rows, {before.sums:,} before")
+    return changes or ["whether rows are protected"]

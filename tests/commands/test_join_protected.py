@@ -151,7 +151,7 @@ def test_what_is_accepted_is_kept_and_asked_again_when_it_changes(join: Typed) -
         assert len(server.attempts) == 2
     with faulty_server(tumours(training=LocalSteps(epochs=4, rate=0.1))) as server:
         server.publish(2)
-        assert "has changed since you consented" in join.once(server.url, code=6)[1]
+        assert "since you consented (the training is another one); check it" in join.once(server.url, code=6)[1]
         assert "--agree" in join.once(server.url, OPEN, code=6)[1]
         assert not server.attempts
         join.once(server.url, OPEN, "--agree")
