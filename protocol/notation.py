@@ -20,6 +20,11 @@ def time_at(milliseconds: float) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
+def format_count(number: int, noun: str) -> str:
+    """Return a number of things: 1 ping, 1,200 pings."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def with_minus(written: str) -> str:
     """Return a number, or several, with the true minus (U+2212) in the place of every hyphen."""
     return written.replace("-", "\N{MINUS SIGN}")

@@ -20,6 +20,7 @@ from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.learning.submodel import Part
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.notation import format_count
 from fedping.protocol.privacy import RowSums
 from fedping.protocol.row_privacy import (
     UNIT,
@@ -103,8 +104,8 @@ def _planned_in_sums(member: Membership, book: Book, versions: int, person: str 
     if affordable < 1:
         raise InvalidSettings(
             f"a version of line '{member.line.name}' with noise {rows.noise:g} costs epsilon "
-            f"{epsilon_of(1 / rows.noise, delta):.3g} of each row, and of this table's {epsilon:g} that is more than "
-            "is left; ask the study's operator for more noise, or decide on a larger --epsilon"
+            f"{epsilon_of(1 / rows.noise, delta):.3g} of each row, and less is left of the table's {epsilon:g}; "
+            "ask the study's operator for more noise, or decide on a larger --epsilon"
         )
     least = least_institutions(member.line)
     return replace(
@@ -131,11 +132,11 @@ def with_trust(consent: Consent, line: PublicLine, colluding: int | None) -> Con
         return consent
     rows, least = row_sums_of(line), consent.institutions
     if rows is None:
-        raise InvalidSettings(f"line '{line.name}' has no sums of institutions, which --colluding is about; remove it")
+        raise InvalidSettings(f"line '{line.name}' has no sums of institutions; remove --colluding")
     if colluding >= least:
         raise InvalidSettings(
-            f"--colluding {colluding:,} is as many as there are besides you: a sum has {least:,} institutions or more; "
-            f"give {least - 1:,} to trust nobody"
+            f"--colluding {colluding:,} is too large: the smallest sum has {least - 1:,} institutions besides you; "
+            f"give {least - 1:,} to trust none of them"
         )
     feared = max(colluding, rows.colluding)
     return replace(consent, share=noise_of_own_share(rows.noise, least, rows.colluding, feared), colluding=feared)
@@ -184,8 +185,8 @@ def why_unprotectable(member: Membership, *, moments: bool, weights: tuple[float
     training, line = member.line.training, member.line
     if moments:
         return (
-            "means and squares of columns whose range nobody has agreed on have no bound; take means and deviations "
-            "from the literature or the range of the instrument"
+            "means and squares of columns have no bound where no range was agreed on; take means and deviations from "
+            "the literature or the range of the instrument"
         )
     if (why := why_unprotected(training)) is not None:
         return why
@@ -197,7 +198,7 @@ def why_unprotectable(member: Membership, *, moments: bool, weights: tuple[float
     elif line.privacy is not None:
         return "the line is private by itself, which protects a client as a whole, and not each row"
     if weights is not None and not all(weights):
-        return "a class has the weight 0, so that the number of rows would tell how many rows others have"
+        return "a class has the weight 0, so the number of rows would reveal the size of the other classes"
     return None
 
 
@@ -230,8 +231,8 @@ def _exactly(member: Membership, table: Table) -> tuple[str, ...]:
 def _several(consent: Consent, table: Table) -> str:
     if consent.versions is None:
         return (
-            f"whoever chooses the model can work out all of your {table.rows:,} rows in enough versions, however many "
-            "rows it has and whatever the batch: updates are not protected"
+            f"whoever chooses the model can work out all of your {table.rows:,} rows in enough versions, with any "
+            "number of rows and any batch: updates are not protected"
         )
     worked_out = reach(table.rows, consent.versions, consent.numbers, table.features)
     return (
@@ -244,11 +245,11 @@ def _protected(consent: Consent, member: Membership, table: Table, book: Book) -
     unit = "row" if consent.person is None else "person"
     units = table.rows if table.persons is None else table.persons
     return (
-        _in_sums(consent)
-        + f"each {unit} of your {units:,} is protected: whatever is sent in {consent.versions:,} versions is up to "
-        f"e^epsilon times as likely with the {unit} as without it, but for a chance of delta, with epsilon "
-        f"{epsilon_of(consent.mu, consent.delta):.3g} and delta {consent.delta:.2g}; spent so far, over all studies of "
-        f"this table: epsilon {book.spent_epsilon:.3g} of {consent.epsilon:g}"
+        _in_sums(consent) + f"each {unit} of your {units:,} is protected by noise, with epsilon "
+        f"{epsilon_of(consent.mu, consent.delta):.3g} and delta {consent.delta:.2g}: all that is sent in "
+        f"{format_count(consent.versions or 0, 'version')} is at most e^epsilon times as likely with the {unit} as "
+        "without it, except with probability delta; spent so far, over all studies of this table: epsilon "
+        f"{book.spent_epsilon:.3g} of {consent.epsilon:g}"
     )
 
 
@@ -258,17 +259,19 @@ def _in_sums(consent: Consent) -> str:
         return ""
     alone = epsilon_of(consent.mu_alone, consent.delta)
     if consent.colluding == consent.institutions - 1:
-        return "your own noise is all that is needed, whatever operator, helper and other institutions put together: "
+        return "by your own noise alone, even if the other institutions, the operator and the helper all collude, "
     if not consent.colluding:  # who reads the models can take the noise off that it added itself
         against = (
-            "as long as none of these collude with the operator, were made up by it, or compare the models with what "
-            "they sent"
+            "as long as none of the others collude with the operator, were made up by it, or compare the models with "
+            "what they sent"
         )
     else:
-        against = f"as long as at most {consent.colluding:,} of these collude with the operator, or were made up by it"
+        against = (
+            f"as long as at most {consent.colluding:,} of the others collude with the operator or were made up by it"
+        )
     return (
-        f"only sums of {consent.institutions:,} institutions or more are seen, if operator and helper do not put their "
-        f"parts together; in these, {against} (else epsilon {alone:.3g}), "
+        f"operator and helper see only sums of {consent.institutions:,} institutions or more, unless they put their "
+        f"parts together; in these sums, {against} (if either fails, epsilon is {alone:.3g}), "
     )
 
 
@@ -345,31 +348,33 @@ def check_decided(before: Consent | None, now: Consent, *, has_trained: bool) ->
         if has_trained:
             raise Undecided(
                 "this folder was joined by a program that sent updates without protection, and nothing more is sent "
-                "before you decide: give --epsilon 3 to protect each row from now on, which what was sent already "
-                "is not, or --accept-reconstruction to go on without protection"
+                "before you decide: give --epsilon 3 to protect each row from now on (what was sent before stays "
+                "unprotected), or --accept-reconstruction to go on without protection"
             )
         return
     if not still_consents(before, now):
+        again = "--epsilon" if before.protected else "--accept-reconstruction"
+        changes = "; ".join(_changes(before, now))
         raise Undecided(
-            f"what the study asks for has changed since you consented: {_changes(before, now)}; look at it with "
-            f"--show, and give {'--epsilon' if before.protected else '--accept-reconstruction'} again if it is well"
+            f"what the study asks for has changed since you consented ({changes}); check it with --show, and give "
+            f"{again} and --agree to accept it"
         )
 
 
-def _changes(before: Consent, now: Consent) -> str:
-    """Return in what a consent differs from one before."""
-    found = []
+def _changes(before: Consent, now: Consent) -> list[str]:
+    """Return what is no longer as it was consented to."""
+    changes = []
     if before.numbers != now.numbers:
-        found.append(f"an update has {now.numbers:,} numbers, of {before.numbers:,} before")
-    if before.training != now.training or (now.protected and before.sums != now.sums):
-        found.append("the training is another one")
+        changes.append(f"an update has {now.numbers:,} numbers, {before.numbers:,} before")
+    if before.training != now.training:
+        changes.append("the training is another one")
     if before.institutions != now.institutions:
-        found.append(
-            f"the least sum is of {now.institutions or 1:,} institutions, of {before.institutions or 1:,} before"
-        )
+        changes.append(f"a sum has {now.institutions or 1:,} institutions or more, {before.institutions or 1:,} before")
     if now.institutions and (before.noise, before.share) != (now.noise, now.share):
-        found.append(
+        changes.append(
             f"the noise of a sum is {now.noise:g}, of which you add {now.share:.3g}; before {before.noise:g}, of which "
             f"you added {before.share:.3g}"
         )
-    return ", and ".join(found)
+    if now.protected and before.sums != now.sums:
+        changes.append(f"a version takes {format_count(now.sums, 'sum')} over your rows, {before.sums:,} before")
+    return changes or ["whether rows are protected"]

@@ -147,14 +147,14 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
     before = folder.consent
     if chosen.accepts and consents.row_sums_of(member.line) is not None:
         raise InvalidSettings(
-            f"line '{member.line.name}' takes sums of protected rows alone; remove --accept-reconstruction, and give "
-            "an --epsilon"
+            f"line '{member.line.name}' accepts only sums of protected rows; replace --accept-reconstruction by "
+            "--epsilon"
         )
     unprotected = before is not None and not before.protected and not chosen.says_so
     if unprotected and consents.row_sums_of(member.line) is not None:
         raise consents.Undecided(
-            f"line '{member.line.name}' takes sums of protected rows alone, and you accepted that rows can be worked "
-            "out; give --epsilon 3 to protect each row from now on, which what was sent already is not"
+            f"line '{member.line.name}' accepts only sums of protected rows, and you accepted that rows can be worked "
+            "out; give --epsilon 3 to protect each row from now on (what was sent before stays unprotected)"
         )
     if chosen.accepts or unprotected:
         versions = chosen.versions if chosen.accepts or before is None else before.versions
@@ -171,9 +171,9 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
     reason = consents.why_unprotectable(member, moments=moments, weights=weights)
     if reason is not None:
         or_else = (
-            "or give --accept-reconstruction if whoever chooses the model may work out rows of your table"
+            "or give --accept-reconstruction to allow the study's operator to work out rows of your table"
             if consents.row_sums_of(member.line) is None
-            else "for its sums take protected rows alone"
+            else "because its sums accept only protected rows"
         )
         raise InvalidSettings(
             f"the rows of this table cannot be protected here: {reason}. Join another study, {or_else}"
@@ -190,12 +190,12 @@ def _protected(
     ledger = ledger_of(chosen.data) if chosen.ledger is None else Ledger(chosen.ledger)
     if before is not None and before.protected and not ledger.exists:
         raise LedgerTrouble(
-            f"the ledger {ledger.path} and its copy are gone, and this institution has sent what they account for; put "
-            f"a backup back and write that down with 'fedping join ledger {chosen.data} --restored', or, if there is "
-            "none, say with '--spent EPSILON' how much was spent; if the table was renamed, give its ledger with "
-            "--ledger"
+            f"the ledger {ledger.path} and its copy are gone, and this institution has sent pings of the table. If the "
+            "table was renamed, give its ledger with --ledger. Else put a backup back and run 'fedping join ledger "
+            f"{chosen.data} --restored', or, without a backup, state how much was spent at most with 'fedping join "
+            f"ledger {chosen.data} --spent EPSILON'"
         )
-    epsilon, delta = ledger.read().budget if ledger.exists else (EPSILON, usual_delta(units))
+    epsilon, delta = _usual_budget(ledger, units)
     epsilon = epsilon if chosen.epsilon is None else chosen.epsilon
     delta = delta if chosen.delta is None else chosen.delta
     if chosen.shows:  # what is only looked at is no decision
@@ -234,6 +234,17 @@ def _protected(
     now = msgspec.structs.replace(planned, begun=progress.contributed, since=since)
     begins = kept is None
     return Deciding(now, member, about, ledger, table, division, persons, chosen.a_day, begins, heaviest)
+
+
+def _usual_budget(ledger: Ledger, units: int) -> tuple[float, float]:
+    """Return the budget where none was chosen in this run: that of the ledger, if a person has decided on it."""
+    usual = usual_delta(units)
+    if not ledger.exists:
+        return EPSILON, usual
+    book = ledger.read()
+    epsilon, delta = book.budget
+    only_shown = len(book.entries) == 1  # perhaps with --person, whose delta is larger than that of rows
+    return epsilon, min(delta, usual) if only_shown else delta
 
 
 def _division(folder: StateFolder, rows: Table, contents: Sequence[bytes], chosen: Chosen) -> str:

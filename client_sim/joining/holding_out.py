@@ -49,8 +49,8 @@ def check_holding_out(study: PublicStudy, share: float) -> None:
     trained = {arm.line for arm in study.arms if arm.submits}
     if not any(evaluates(arm) and arm.line in trained for arm in study.arms):
         raise InvalidSettings(
-            f"study '{study.name}' has no arm to tell of rows that are held out; ask its operator for one with "
-            "'applies = true' that follows the line and does not submit, or leave --hold-out out"
+            f"study '{study.name}' has no arm for held-out rows; remove --hold-out, or ask the study's operator for an "
+            "arm with 'applies = true' that follows the line and does not submit"
         )
 
 

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from fedping.protocol.discrete_gaussian import Bits
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.local_files import others_may_use, replace_private, sync_folder
-from fedping.protocol.notation import utc_now
+from fedping.protocol.notation import format_count, utc_now
 from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.row_privacy import epsilon_of, mu_of
 
@@ -303,6 +303,11 @@ class Ledger:
         with self._locked():
             return self._read()[0]
 
+    def stale(self) -> tuple[Path, ...]:
+        """Return the copies that are damaged, lost or lack entries; the next entry that is written repairs them."""
+        with self._locked():
+            return tuple(self._read()[2])
+
     def open(self, epsilon: float, delta: float, units: int) -> Book:
         """Return its entries; create it with a budget if it doesn't exist, or write another budget."""
         with self._locked():
@@ -330,9 +335,9 @@ class Ledger:
             changed = _changed(book.marks, marks)
             if 0 < changed < FEWEST_CHANGED:
                 raise InvalidSettings(
-                    f"{changed} {'row' if changed == 1 else 'rows'} of the table changed since it was last told of, "
-                    "and what is told before and after so few rows would be about them; wait until "
-                    f"{FEWEST_CHANGED} have changed, or join with the table as it was"
+                    f"{format_count(changed, 'row')} of the table changed since its last ping, and the pings before "
+                    f"and after would together be about {'this row' if changed == 1 else 'these rows'}; wait until "
+                    f"{FEWEST_CHANGED} rows have changed, or join with the table as it was"
                 )
             if write and changed:
                 self._append(book, what="table", units=len(rows), marks=base64.b64encode(marks.tobytes()).decode())
@@ -381,8 +386,9 @@ class Ledger:
         if not any(each.what == "refused" and each.release == release for each in book.entries[-1000:]):
             self._append(book, what="refused", release=release)
         raise OtherWeights(
-            f"version {release.version} of study '{release.study}' has other weights than when it was answered, which "
-            "is how a server asks twice; it is refused, and written in the ledger. Ask the study's operator why"
+            f"version {release.version} of study '{release.study}' has other weights than when it was answered, and "
+            "would get a second answer by them. Nothing was sent, and the ledger records it. Ask the study's operator "
+            "why"
         )
 
     def restored(self) -> Book:
@@ -424,7 +430,10 @@ class Ledger:
     def _read(self) -> tuple[Book, bytes, list[Path]]:
         """Return the entries of the longer copy, its bytes, and the copies that lack some of them."""
         if not self.exists:
-            raise LedgerTrouble(f"there is no ledger {self.path}")
+            raise LedgerTrouble(
+                f"there is no ledger {self.path}; check the table's path, or give its ledger with --ledger ('fedping "
+                "join' creates it)"
+            )
         found = {path: _content(path) for path in (self.path, self.copy)}
         books = {path: _parsed(content) for path, content in found.items()}
         whole = [path for path in found if books[path][1] is None]
@@ -441,7 +450,7 @@ class Ledger:
             # a damaged copy may have had more; a whole one that differs is another history
             if books[path][1] is None or other.count(b"\n") > content.count(b"\n"):
                 raise LedgerTrouble(
-                    f"the ledger {self.path} and its copy {self.copy} tell different histories; {_REMEDY}"
+                    f"the ledger {self.path} and its copy {self.copy} have different histories; {_REMEDY}"
                 )
         return book, content, [path for path, other in found.items() if other != content]
 
@@ -463,8 +472,8 @@ class Ledger:
 
 
 _REMEDY = (
-    "put a backup back and write that down with 'fedping join ledger TABLE --restored', or, if there is none, say "
-    "with '--spent EPSILON' how much was spent"
+    "put a backup back and run 'fedping join ledger TABLE --restored', or, without a backup, state how much was spent "
+    "at most with 'fedping join ledger TABLE --spent EPSILON'"
 )
 
 
@@ -472,9 +481,9 @@ def ended(book: Book) -> str:
     """Return what an ended budget means."""
     epsilon, delta = book.budget
     return (
-        f"the table's budget is spent: (epsilon {book.spent_epsilon:.3g} of {epsilon:g}, delta {delta:.2g}) over all "
-        "studies, so that nothing more is told of it. What was sent stays protected. Wait for a table of other rows, "
-        "or decide on a larger --epsilon, which weakens the promise to every row"
+        f"the table's budget is spent (epsilon {book.spent_epsilon:.3g} of {epsilon:g}, delta {delta:.2g}, over all "
+        "studies), and nothing more is sent of it. What was sent stays protected. Join with a table of other rows, or "
+        "decide on a larger --epsilon, which weakens the protection of every row"
     )
 
 
@@ -500,11 +509,11 @@ def _content(path: Path) -> bytes:
     try:
         if others_may_use(path.stat().st_mode):
             raise InvalidSettings(
-                f"others than its owner may use the ledger {path}, from which noise follows; correct that with 'chmod "
-                f"600 {path}'"
+                f"others than its owner may use the ledger {path}, whose secret determines the noise; correct that "
+                f"with 'chmod 600 {path}'"
             )
         if path.stat().st_size > MOST_BYTES:
-            raise LedgerTrouble(f"the ledger {path} is longer than any that this program writes; {_REMEDY}")
+            raise LedgerTrouble(f"the ledger {path} is longer than {MOST_BYTES:,} bytes, the maximum; {_REMEDY}")
         content = path.read_bytes()
     except FileNotFoundError:
         return b""
@@ -543,9 +552,7 @@ def _write(path: Path, content: bytes, *, append: bool) -> None:
         else:
             replace_private(path, content)
     except OSError as error:
-        raise FedpingError(
-            f"cannot write the ledger {path}: {error.strerror}; nothing is told of the table without it"
-        ) from error
+        raise FedpingError(f"cannot write the ledger {path}: {error.strerror}; nothing is sent without it") from error
 
 
 def _cut_unfinished(path: Path) -> None:

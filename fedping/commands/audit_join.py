@@ -11,6 +11,7 @@ from fedping.options import LocalPath, json_option
 
 if TYPE_CHECKING:
     from fedping.experiments.privacy.rows.audit import Report
+    from fedping.protocol.study import Study
 
 
 @click.command()
@@ -62,6 +63,9 @@ def join(
 ) -> None:
     """Attack your own table as the author of STUDY_FILE could, who chooses the weights, and count the rows that fall.
 
+    STUDY_FILE is the operator's TOML file, or the study.json that the server sends to clients
+    (https://ADDRESS/models/STUDY/study.json).
+
     Each attack is tried twice: on updates as they are, and on those that 'fedping join' protects. Nothing leaves this
     machine, no study is touched, and the table's ledger is not charged. Exits with 1 if protection lets more rows
     through than chance does, or more than it claims.
@@ -70,10 +74,9 @@ def join(
     from fedping.experiments.privacy.rows.audit import Plan, audit_of_line, target_of
     from fedping.protocol.errors import FedpingError, InvalidSettings
     from fedping.protocol.row_privacy import usual_delta
-    from fedping.protocol.study import study_from_toml
     from fedping.terminal import status
 
-    study = study_from_toml(study_file, new=True)
+    study = _read_study(study_file)
     if only is None and len(study.lines) > 1:
         raise InvalidSettings(
             f"study '{study.name}' has the lines {', '.join(each.name for each in study.lines)}; choose one with --line"
@@ -95,6 +98,32 @@ def join(
             f"line '{line.name}' of study '{study.name}': protection lets more through than it claims; repeat the "
             "audit with another --seed, and if that says the same, do not join with this program, and report it"
         )
+
+
+def _read_study(file: Path) -> Study:
+    """Return the study of a TOML file, or of the JSON that clients fetch, which has no pipeline."""
+    from fedping.protocol.study import Line, PublicStudy, Study, study_from_toml
+
+    if file.suffix != ".json":
+        return study_from_toml(file, new=True)
+
+    import msgspec
+
+    from fedping.protocol.errors import InvalidSettings
+
+    try:
+        study = msgspec.json.decode(file.read_bytes(), type=PublicStudy)
+    except OSError as error:
+        raise InvalidSettings(f"cannot read the study file {file}: {error.strerror}; check the path") from error
+    except msgspec.MsgspecError as error:
+        raise InvalidSettings(
+            f"the study file {file} is not the study.json that a server sends to clients: {error}; fetch it again"
+        ) from error
+    lines = (
+        Line(name=line.name, spec=line.spec, training=line.training, upload=line.upload, privacy=line.privacy)
+        for line in study.lines
+    )
+    return Study(name=study.name, pings=study.pings, arms=study.arms, lines=tuple(lines))
 
 
 def _print(report: Report, data: Path, runs: int) -> None:

@@ -289,7 +289,7 @@ def _say_addresses(settings: IngestSettings, listener: OperatorsListener, pages:
 
 def _say_recovered(settings: IngestSettings) -> None:
     """Say how many pings an earlier ingest has accepted and not landed, if it left any segment."""
-    from fedping.server_jobs.health.findings import format_count
+    from fedping.protocol.notation import format_count
     from fedping.server_jobs.ingest.backlog import recovered
 
     try:

@@ -20,6 +20,7 @@ import click
 from fedping.options import LocalPath, WithSubcommands, json_option, seconds_in, trust_of, trust_options
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.notation import format_count
 from fedping.terminal import status
 
 if TYPE_CHECKING:
@@ -133,8 +134,8 @@ class Options:
         protects = (self.epsilon, self.delta, self.person, self.ledger)
         if self.accept_reconstruction and any(option is not None for option in protects):
             raise click.UsageError(
-                "--accept-reconstruction goes without protection, which --epsilon, --delta, --person and --ledger are "
-                "about; give one or the other"
+                "--accept-reconstruction sends without protection, and --epsilon, --delta, --person and --ledger set "
+                "the protection; give one or the other"
             )
         for name in ("yes", "agree"):
             if self.show and getattr(self, name):
@@ -235,7 +236,7 @@ class TimedRunner:
 @click.option(
     "--epsilon",
     type=click.FloatRange(0.01, 100),
-    help="Protect each row of the table by so much, over all studies together.  [default: 3, or that of the ledger]",
+    help="Budget of each row, over all studies together; less is safer.  [default: 3, or that of the ledger]",
 )
 @click.option(
     "--delta",
@@ -245,10 +246,12 @@ class TimedRunner:
 @click.option(
     "--versions",
     type=click.IntRange(1),
-    help="Answer so many versions at most; the budget is spread over them.  [default: 50 if protected]",
+    help="Maximum number of versions to answer; the budget is spread over them.  [default: 50 if protected]",
 )
-@click.option("--a-day", type=click.IntRange(1), help="Post so many pings in 24 hours at most.  [default: any number]")
-@click.option("--person", metavar="COLUMN", help="Protect persons instead of rows; the column says whose a row is.")
+@click.option("--a-day", type=click.IntRange(1), help="Maximum number of pings in 24 hours.  [default: any]")
+@click.option(
+    "--person", metavar="COLUMN", help="Protect persons instead of rows; COLUMN names the person of each row."
+)
 @click.option(
     "--ledger",
     type=LocalPath(dir_okay=False),
@@ -367,7 +370,7 @@ def _warn_of_unprotected(institution: Institution) -> None:
     if (ping := institution.unprotected) is not None:
         log.tell(
             f"warning: the ping of version {ping.version} in {institution.folder.path} was made without protection, "
-            "and is not sent; if it was posted before, the server may have read it",
+            "and is not sent; the server may have read it if an earlier run posted it",
             "warning",
         )
 
@@ -518,7 +521,7 @@ def _read_ticket(file: Path) -> str:
 def _introduction(institution: Institution, data: Path) -> str:
     member, progress, table = institution.member, institution.folder.progress, institution.table
     spec = member.line.spec
-    pings = f"{progress.sent:,} ping{'' if progress.sent == 1 else 's'}"
+    pings = format_count(progress.sent, "ping")
     so_far = f"; {pings} taken so far, up to version {progress.version}" if progress.sent else ""
     sends = "" if member.arm.submits else ", which sends its loss and no update"
     rows = f"{len(table.rows):,} {'held-out rows' if table.held_out else 'rows'} of {data}"
@@ -564,9 +567,10 @@ def _rest() -> str:
 def _contributed_all(institution: Institution) -> str:
     times = institution.folder.progress.contributed
     if institution.consented_all:
+        and_budget = "" if institution.protection is None else ", and a larger --epsilon if the budget is spent"
         return (
-            f"this institution has answered {times:,} versions, as many as you consented to; give another --versions "
-            "to go on"
+            f"this institution has answered {format_count(times, 'version')}, as many as you consented to; to go on, "
+            f"give another --versions{and_budget}"
         )
     return f"this institution has contributed {times:,} times, the maximum that the study promises"
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("data", type=LocalPath())
 @click.option("--ledger", "path", type=LocalPath(dir_okay=False), help="The table's ledger.  [default: DATA.ledger]")
-@click.option("--restored", is_flag=True, help="Write that a backup of the ledger was put back.")
+@click.option("--restored", is_flag=True, help="Record that a backup of the ledger was put back.")
 @click.option(
     "--spent",
     type=click.FloatRange(0),
     metavar="EPSILON",
-    help="Begin a ledger in the place of a lost one, of which so much was spent.",
+    help="Begin a new ledger in place of a lost one, with so much spent at most.",
 )
 @click.option("--epsilon", type=click.FloatRange(0.01, 100), help="With --spent: the budget.  [default: 3]")
 @click.option(
@@ -37,20 +37,31 @@ def ledger(
     delta: float | None,
     as_json: bool,
 ) -> int:
-    """Show the ledger of the table DATA: what each study has been told of it, and how much of the budget is left.
+    """Show the ledger of the table DATA: the pings of each study, their price, and how much of the budget is left.
 
-    The chain of its entries is checked, and so is its copy. Exits with 1 if the ledger is lost or damaged.
+    Checks the chain of its entries, and its copy. Exits with 1 if the ledger is lost, or both copies are damaged.
     """
     from fedping.client_sim.joining.ledger import Ledger, ledger_of
 
     if spent is None and (epsilon is not None or delta is not None):
-        raise click.UsageError("--epsilon and --delta are the budget of a ledger that --spent begins; give it too")
+        raise click.UsageError("--epsilon and --delta set the budget of a ledger that --spent begins; give --spent too")
     if restored and spent is not None:
-        raise click.UsageError("use either --restored, after a backup was put back, or --spent, where there is none")
+        raise click.UsageError("use either --restored, after a backup was put back, or --spent, without a backup")
     of_table = ledger_of(data) if path is None else Ledger(path)
     if spent is not None:
         _state(of_table, data, spent, epsilon, delta)
+    stale = of_table.stale()
     book = of_table.restored() if restored else of_table.read()
+    if restored:
+        click.echo(
+            "recorded: with its next ping, each study is charged for the versions that the backup may lack", err=True
+        )
+    for path in stale:
+        click.echo(
+            f"fedping: warning: {path} is damaged, lost or lacks entries; its other copy counts, and the next ping "
+            "repairs it",
+            err=True,
+        )
     if as_json:
         import msgspec
 
@@ -72,9 +83,7 @@ def _state(ledger: Ledger, data: Path, spent: float, epsilon: float | None, delt
         except LedgerTrouble:
             pass
         else:
-            raise InvalidSettings(
-                f"the ledger {ledger.path} is whole, and says itself what was spent; leave --spent out"
-            )
+            raise InvalidSettings(f"the ledger {ledger.path} is whole, and records what was spent; remove --spent")
     of_rows = usual_delta(read_arrow(data).num_rows) if delta is None else delta
     ledger.state(EPSILON if epsilon is None else epsilon, of_rows, spent)
 
@@ -106,20 +115,22 @@ def _facts(ledger: Ledger, book: Book) -> dict[str, Any]:
 
 def _print(ledger: Ledger, book: Book) -> None:
     from fedping.client_sim.joining.ledger import ended
+    from fedping.protocol.notation import format_count
 
     facts = _facts(ledger, book)
     click.echo(
-        f"{ledger.path}: {facts['entries']:,} entries, the chain is whole\n"
+        f"{ledger.path}: {facts['entries']:,} {'entry' if facts['entries'] == 1 else 'entries'}, the chain is whole\n"
         f"budget of each row: epsilon {facts['epsilon']:g}, delta {facts['delta']:.2g}, over all studies\n"
         f"spent: epsilon {facts['spent_epsilon']:.3g}; {facts['left_share']:.1%} of the budget is left"
     )
     for study in facts["studies"]:
-        name = f"study '{study['study']}'" if study["study"] else "stated by a person"
-        click.echo(f"  {name}: {study['versions']:,} pings, epsilon {study['epsilon']:.3g}, {study['share']:.1%}")
+        name = f"study '{study['study']}'" if study["study"] else "stated by --spent"
+        pings = f"{format_count(study['versions'], 'ping')}, " if study["study"] else ""
+        click.echo(f"  {name}: {pings}epsilon {study['epsilon']:.3g}, {study['share']:.1%} of the budget")
     if facts["refused"]:
         click.echo(
-            f"{facts['refused']:,} versions came a second time with other weights, and were refused: ask the "
-            "studies' operators why"
+            f"{format_count(facts['refused'], 'version')} came a second time with other weights, and got no second "
+            "answer: ask the studies' operators why"
         )
     if facts["left_share"] < 1e-9:
         click.echo(ended(book))

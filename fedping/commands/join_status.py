@@ -27,8 +27,8 @@ DIGITS = 16
 def status(state: Path, last: int, as_json: bool) -> int:
     """Show what the folder STATE of 'fedping join' has answered, and the digest of the weights that each version had.
 
-    Compare these digests with other institutions: a server that gives an institution weights of its own can work out
-    what is its alone, also from sums. It reads the folder and changes nothing, also while 'fedping join' runs.
+    Compare these digests with other institutions: a server that sends one institution different weights can work out
+    that institution's part, also of a sum. The command only reads the folder, and may run while 'fedping join' does.
     """
     from fedping.client_sim.joining.folder import StateFolder
     from fedping.protocol.errors import InvalidSettings
@@ -36,7 +36,10 @@ def status(state: Path, last: int, as_json: bool) -> int:
     folder = StateFolder(state, 0)
     joined = folder.joined
     if joined is None:
-        raise InvalidSettings(f"{state} is no folder of 'fedping join', or has joined no study yet; name its --state")
+        raise InvalidSettings(
+            f"{state} isn't a folder of 'fedping join', or has not joined a study yet; give the folder of --state, by "
+            "default joined-STUDY"
+        )
     answers = list(islice(_answers(folder), last))
     if as_json:
         import msgspec
@@ -75,22 +78,25 @@ def _facts(folder: StateFolder, joined: Joined, answers: list[Sent]) -> dict[str
 
 
 def _print(folder: StateFolder, joined: Joined, answers: list[Sent]) -> None:
+    from fedping.protocol.notation import format_count
+
     facts = _facts(folder, joined, answers)
     if facts["protected"]:
         how = f"each row is protected by epsilon {facts['epsilon']:g}, over {facts['versions']:,} versions at most"
     else:
-        how = "updates are not protected" if facts["protected"] is not None else "nobody has decided about protection"
+        how = "updates are not protected" if facts["protected"] is not None else "protection is not decided yet"
     if facts["institutions"]:
         how += (
-            f", in sums of {facts['institutions']:,} institutions or more of which at most {facts['colluding']:,} "
-            "collude with the operator"
+            f", in sums of {facts['institutions']:,} institutions or more, as long as at most {facts['colluding']:,} "
+            "of the others collude with the operator"
         )
     click.echo(f"study '{joined.study}', line {joined.line}: {how}")
-    waits = "" if facts["waiting"] is None else f"; the ping of version {facts['waiting']:,} waits to be taken"
-    click.echo(f"{facts['accepted']:,} pings taken, up to version {facts['version']:,}{waits}")
+    waits = "" if facts["waiting"] is None else f"; the ping of version {facts['waiting']:,} waits to be sent"
+    up_to = f", up to version {facts['version']:,}" if facts["accepted"] else ""
+    click.echo(f"{format_count(facts['accepted'], 'ping')} accepted{up_to}{waits}")
     for sent in answers:
         digest = f"weights {sent.weights[:DIGITS]}" if sent.weights else "weights unknown (an earlier program)"
         why = f" ({sent.reason})" if sent.reason else ""
         click.echo(f"  version {sent.version:,}  {digest}  {sent.time}  {sent.outcome}{why}")
     if answers:
-        click.echo("Weights of a version are the same for every institution of an honest server: compare them.")
+        click.echo("An honest server sends every institution the same weights of a version. Compare the digests.")

@@ -181,8 +181,8 @@ def forget(client_id: UUID, journal: Path | None, **options: Any) -> None:
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
+    from fedping.protocol.notation import format_count
     from fedping.server_jobs.deletion import deletion_lock, pending_pings
-    from fedping.server_jobs.health.findings import format_count
 
     given = RemovalOptions(**options)
     store, pings = open_store(given.store_path), open_landing(given.landing)
@@ -251,8 +251,8 @@ def _erase(
     store: ModelStore, erasure: Erasure, client_id: UUID, given: RemovalOptions, set_status: Callable[[str], None]
 ) -> None:
     """Note in the studies' histories what is removed, then rewrite the files without the client's pings."""
+    from fedping.protocol.notation import format_count
     from fedping.server_jobs.deletion import describe_versions, erase
-    from fedping.server_jobs.health.findings import format_count
 
     for study, versions in erasure.versions.items():
         files = erasure.files_of(study)
@@ -278,8 +278,8 @@ def _erase(
 
 
 def _show_erasure(erasure: Erasure, waiting: list[str] | None, given: RemovalOptions) -> None:
+    from fedping.protocol.notation import format_count
     from fedping.server_jobs.deletion import describe_versions
-    from fedping.server_jobs.health.findings import format_count
 
     pings = sum(plan.pings for plan in erasure.plans)
     if given.as_json:
@@ -318,7 +318,7 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import copy_landed, open_landing, study_of
-    from fedping.server_jobs.health.findings import format_count
+    from fedping.protocol.notation import format_count
 
     open_landing(landing).check()
     store = open_store(store_path)
@@ -374,8 +374,7 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
-    from fedping.protocol.notation import time_at
-    from fedping.server_jobs.health.findings import format_count
+    from fedping.protocol.notation import format_count, time_at
     from fedping.server_jobs.participants import list_participants, noise_if_protected
     from fedping.server_jobs.row_noise import IF_PROTECTED
 
@@ -416,7 +415,7 @@ def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: P
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
-    from fedping.server_jobs.health.findings import format_count
+    from fedping.protocol.notation import format_count
     from fedping.server_jobs.participants import MOST_PINGS, evaluations
 
     store, pings = open_store(store_path), open_landing(landing)

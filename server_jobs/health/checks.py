@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from fedping.model_store.version import Outcome, date_trouble
 from fedping.protocol.errors import as_sentence
-from fedping.protocol.notation import milliseconds_of
+from fedping.protocol.notation import format_count, milliseconds_of
 from fedping.protocol.privacy import ReleasedMeans, standard_errors
 from fedping.protocol.study import Arm, Declared
 from fedping.server_jobs.health.facts import RECENT, CheckInput, ping_total
@@ -31,7 +31,6 @@ from fedping.server_jobs.health.findings import (
     Severity,
     StagedLine,
     Verdict,
-    format_count,
     format_duration,
     format_percent,
     format_time,

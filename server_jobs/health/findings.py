@@ -18,6 +18,7 @@ from fedping.model_store.decisions import describe_missing, describe_staged
 from fedping.model_store.version import StageState
 from fedping.protocol.errors import as_sentence
 from fedping.protocol.guard import Stage
+from fedping.protocol.notation import format_count
 
 P = ParamSpec("P")
 
@@ -176,11 +177,6 @@ def _of_line(line: str) -> str:
 def format_time(moment: str) -> str:
     """Return a time for people: 2026-01-31 10:00 UTC."""
     return f"{moment[:10]} {moment[11:16]} UTC"
-
-
-def format_count(number: int, noun: str) -> str:
-    """Return a number of things: 1 ping, 1,200 pings."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_duration(seconds: float) -> str:

@@ -136,8 +136,8 @@ WORDS: Mapping[str, str] = {
     ),
     "other_studies": "what other studies of the same product learn; their guarantees add up",
     "counts_of_pings": (
-        "that both servers see how many clients count in a round, and the number of each ping; "
-        "the operator also sees whose"
+        "that both servers see how many clients count in a round, and the number of each ping; the operator also sees "
+        "whose"
     ),
     "servers_together": (
         "the two servers together: were they to put together what they have, they could read every vector that was sent"

@@ -207,7 +207,7 @@ class RoundResult:
         about = (
             f"about {self.clients:,} clients (noise of ± {spent.noise:,.0f})"
             if spent.noise
-            else f"{self.clients:,} rows of institutions"
+            else f"{self.clients:,} rows of institutions' tables"
             if spent.of_rows
             else (f"{self.clients:,} clients" + (", each with noise of its own" if spent.local else ""))
         )

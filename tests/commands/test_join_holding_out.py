@@ -154,7 +154,7 @@ def test_rounds_know_how_versions_do_on_rows_that_were_held_out(
 @pytest.mark.parametrize(
     ("study", "options", "says"),
     [
-        (tumours(), ["--hold-out", "0.2"], "has no arm to tell of rows that are held out"),
+        (tumours(), ["--hold-out", "0.2"], "has no arm for held-out rows"),
         (study_with_place(), ["--hold-out", "1"], "--hold-out 1 is no share of rows"),
         (study_with_place(), ["--hold-out", "nan"], "--hold-out nan is no share of rows"),
         (study_with_place(), ["--hold-out", "0.0001"], "leaves 0 held out and 190 to learn from"),

@@ -21,6 +21,7 @@ from fedping.client_sim.learning.registry import model_spec
 from fedping.main import main
 from fedping.protocol.model import ModelDocument
 from fedping.protocol.personalization import FineTune
+from fedping.protocol.row_privacy import usual_delta
 from fedping.protocol.training import LocalSteps, OneGradient
 from tests.support.dying import Dying
 from tests.support.effort import few_or_all
@@ -115,6 +116,16 @@ def test_to_look_at_another_budget_decides_nothing(server: FaultyServer, join: T
     assert join.entries == ["opened", "table", "release"]
 
 
+def test_to_look_at_persons_leaves_rows_their_delta(server: FaultyServer, join: Typed) -> None:
+    names, *rows = join.data.read_text().splitlines()
+    lines = [f"{names},patient", *(f"{row},{number // 2}" for number, row in enumerate(rows))]
+    join.data.write_text("\n".join(lines) + "\n")
+    assert "each person of your 95 is protected" in join(server.url, "--show", "--person", "patient")[1]
+    assert "delta 0.0031:" in join(server.url, "--show")[1]
+    join.once(server.url)
+    assert join.ledger.read().budget == (3.0, usual_delta(190))
+
+
 def test_steps_on_a_client_are_charged_one_by_one(join: Typed) -> None:
     with faulty_server(tumours(training=LocalSteps(epochs=5, batch=16, rate=0.1))) as server:
         join.once(server.url, "--versions", "10", "--epsilon", "1")
@@ -140,7 +151,7 @@ def test_what_is_accepted_is_kept_and_asked_again_when_it_changes(join: Typed) -
         assert len(server.attempts) == 2
     with faulty_server(tumours(training=LocalSteps(epochs=4, rate=0.1))) as server:
         server.publish(2)
-        assert "has changed since you consented" in join.once(server.url, code=6)[1]
+        assert "since you consented (the training is another one); check it" in join.once(server.url, code=6)[1]
         assert "--agree" in join.once(server.url, OPEN, code=6)[1]
         assert not server.attempts
         join.once(server.url, OPEN, "--agree")
@@ -214,7 +225,7 @@ def test_an_ended_budget_ends_in_order_and_says_what_that_means(server: FaultySe
     _out, said = join.once(server.url, "--versions", "2")
     assert len(server.attempts) == 1
     assert "the table's budget is spent" in said
-    assert "nothing more is told of it" in said
+    assert "nothing more is sent of it" in said
     join.once(server.url, "--versions", "2", "--epsilon", "4")
     assert len(server.attempts) == 2
 
@@ -234,7 +245,7 @@ def test_scales_are_refused_and_counts_of_classes_are_protected(join: Typed) -> 
     agreed(join.columns, raw=True)
     spec = model_spec("k-means", {"features": 60, "clusters": 1, "counts": False}, name=STUDY)
     with faulty_server(tumours(training=LocalSteps(epochs=1, rate=1.0), spec=spec)) as server:
-        assert "range nobody has agreed on" in join.once(server.url, code=2)[1]
+        assert "where no range was agreed on" in join.once(server.url, code=2)[1]
     text = join.columns.read_text().replace("moments = true", "counts = true")
     join.columns.write_text(text)
     spec = model_spec("k-means", {"features": 2, "clusters": 1, "counts": False}, name=STUDY)
@@ -396,7 +407,7 @@ def test_a_ledger_that_is_gone_stops_everything_until_a_person_says_what_was_spe
     assert "--spent EPSILON" in join.once(server.url, code=1)[1]
     assert len(server.attempts) == 2
     assert main(["join", "ledger", str(join.data), "--spent", "1", "--epsilon", "3"]) == 0
-    assert "stated by a person" in capsys.readouterr().out
+    assert "stated by --spent" in capsys.readouterr().out
     join.once(server.url)
     assert main(["join", "ledger", str(join.data), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -405,12 +416,33 @@ def test_a_ledger_that_is_gone_stops_everything_until_a_person_says_what_was_spe
     assert told["studies"][1]["versions"] == 1 + 2  # versions 0 and 1 may have been answered beyond what was stated
 
 
+def test_a_damaged_copy_of_the_ledger_is_reported_and_then_repaired(
+    server: FaultyServer, join: Typed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    join.once(server.url)
+    shown = ["join", "ledger", str(join.data)]
+    whole = join.ledger.copy.read_bytes()
+    capsys.readouterr()
+    assert main(shown) == 0
+    assert not capsys.readouterr().err
+    for damaged in (whole.replace(b"release", b"RELEASE"), whole[: whole.index(b"\n") + 1]):
+        join.ledger.copy.write_bytes(damaged)
+        assert main(shown) == 0
+        said = capsys.readouterr()
+        assert f"{join.ledger.copy} is damaged, lost or lacks entries" in said.err
+        assert "the chain is whole" in said.out
+    assert main([*shown, "--restored"]) == 0
+    assert "each study is charged for the versions that the backup may lack" in capsys.readouterr().err
+    assert main(shown) == 0
+    assert not capsys.readouterr().err
+
+
 def test_the_ledger_is_shown(server: FaultyServer, join: Typed, capsys: pytest.CaptureFixture[str]) -> None:
     join.once(server.url)
     assert main(["join", "ledger", str(join.data)]) == 0
     shown = capsys.readouterr().out
     assert "3 entries, the chain is whole" in shown
-    assert "study 'tumours': 1 pings" in shown
+    assert "study 'tumours': 1 ping," in shown
     assert "98.0% of the budget is left" in shown
     content = join.ledger.path.read_bytes()
     for path in (join.ledger.path, join.ledger.copy):
@@ -427,7 +459,7 @@ def test_status_tells_the_digest_of_each_versions_weights(
     server: FaultyServer, join: Typed, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
     assert main(["join", "status", str(join.state)]) == 2
-    assert "is no folder of 'fedping join'" in capsys.readouterr().err
+    assert "isn't a folder of 'fedping join'" in capsys.readouterr().err
     weights = [np.zeros(31), np.arange(31.0)]
     serve(server, 0, weights[0])
     join.once(server.url, *options)

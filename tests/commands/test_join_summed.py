@@ -95,12 +95,12 @@ def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(
             for number in range(3):
                 out, said = typed(running.server.url, *PROTECTED, number=number)
                 assert "a private vector in two shares" in out
-                assert "as long as at most 1 of these collude with the operator" in said
+                assert "as long as at most 1 of the others collude with the operator" in said
                 assert f"neither the operator nor the helper {running.helper.identity[:16]}… can read it alone" in said
             running.server.flush()
             capsys.readouterr()
             assert main(running.round()) == 0
-            assert f"published version {version + 1} from 569 rows of institutions" in capsys.readouterr().out
+            assert f"published version {version + 1} from 569 rows of institutions' tables" in capsys.readouterr().out
             before = np.array(open_store(running.store).version(STUDY, "main", version).weights)
             plain, found = sum_without_noise(tmp_path, range(3), before), np.array(running.released(version + 1))
             metric = 2 * round(LOSS / (np.hypot(1, LOSS) / UNIT))
@@ -227,24 +227,26 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
         _, said = typed(server.url, *PROTECTED, "--colluding", "2")
-        assert "your own noise is all that is needed, whatever operator, helper and other institutions put" in said
+        assert "by your own noise alone" in said
         ledger = ledger_of(tmp_path / "hospital-0.csv")
         assert ledger.read().spent == pytest.approx(1 / 2.0**2, rel=1e-12)
         allowed = mu_of(3.0, usual_delta(190)) ** 2
-        assert f"whatever is sent in {int(allowed * 4)} versions" in said
+        assert f"all that is sent in {int(allowed * 4)} versions" in said
         consent = json.loads((tmp_path / "state-0" / "joined.json").read_bytes())["consent"]
         assert (consent["share"], consent["colluding"], consent["institutions"]) == (2.0, 2, 3)
     none, told = offered(tmp_path / "none", colluding=0)
     with faulty_server(none) as server:
         server.files[f"/models/{STUDY}/study.json"] = told
         said = typed(server.url, "--show", "--epsilon", "3", number=2)[1]
-        assert "as long as none of these collude with the operator, were made up by it, or compare the models" in said
+        assert (
+            "as long as none of the others collude with the operator, were made up by it, or compare the models" in said
+        )
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
         said = typed(server.url, *PROTECTED, OPEN, number=1, code=2)[1]
         assert "give one or the other" in said
-        assert "takes sums of protected rows alone" in typed(server.url, "--yes", OPEN, number=1, code=2)[1]
-        assert "give 2 to trust nobody" in typed(server.url, *PROTECTED, "--colluding", "3", number=1, code=2)[1]
+        assert "accepts only sums of protected rows" in typed(server.url, "--yes", OPEN, number=1, code=2)[1]
+        assert "give 2 to trust none of them" in typed(server.url, *PROTECTED, "--colluding", "3", number=1, code=2)[1]
         weak = typed(server.url, "--yes", "--epsilon", "0.3", number=1, code=2)[1]
         assert "with noise 2 costs epsilon" in weak
         assert not server.attempts

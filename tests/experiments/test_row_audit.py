@@ -18,6 +18,7 @@ from fedping.experiments.privacy.rows.clusters import Clusters
 from fedping.experiments.privacy.rows.victim import Target, Victim
 from fedping.main import main
 from fedping.protocol.row_privacy import mu_of, usual_delta
+from fedping.protocol.study import public_json, public_study, study_from_toml
 from fedping.protocol.training import LocalSteps, OneGradient
 
 ROWS, FEATURES = 200, 6
@@ -171,6 +172,21 @@ def test_of_rows_that_are_alike_no_more_fall_than_were_tried(
     report = json.loads(capsys.readouterr().out)
     (differencing,) = (each for each in report["attacks"] if each["attack"] == "differencing")
     assert differencing["rows"] == differencing["tried"] == 20
+
+
+def test_the_study_file_of_clients_has_the_same_attacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An institution has what the server sends, and not the operator's file."""
+    toml = typed(tmp_path, "--versions", "40", "--runs", "20", "--json")
+    assert main(toml) == 0
+    told = json.loads(capsys.readouterr().out)["attacks"]
+    served = tmp_path / "study.json"
+    served.write_bytes(public_json(public_study(study_from_toml(tmp_path / "clinics.toml", new=True))))
+    assert main([str(served) if word.endswith(".toml") else word for word in toml]) == 0
+    again = json.loads(capsys.readouterr().out)["attacks"]
+    assert [(each["attack"], each["rows"]) for each in again] == [(each["attack"], each["rows"]) for each in told]
+    served.write_text("{")
+    assert main([str(served) if word.endswith(".toml") else word for word in toml]) == 2
+    assert "is not the study.json that a server sends to clients" in capsys.readouterr().err
 
 
 def test_a_single_row_is_its_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,8 +178,8 @@ def target_of(
     of_line = next(each for each in public.lines if each.name == line.name)
     if line.privacy is not None and line.privacy.rows is None:
         raise InvalidSettings(
-            f"line '{line.name}' of study '{study.name}' is private by itself; attack it with 'fedping audit', and "
-            "remove 'join'"
+            f"line '{line.name}' of study '{study.name}' is a private line; attack it with 'fedping audit' instead of "
+            "'fedping audit join'"
         )
     if why_unprotected(line.training) is not None:
         raise InvalidSettings(
