@@ -1,4 +1,4 @@
-"""The certificates by which a server proves who it is: those that this machine trusts, those of a file, or any."""
+"""Trusted certificate authorities of https servers: the defaults of this machine, a file, or no check at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Trust:
     """The trusted certificate authorities.
 
     Attributes:
-        ca: a PEM file with the certificates of the only trusted authorities; None for those of this machine.
+        ca: a PEM file with the only trusted authorities; None for the defaults of this machine.
         insecure: whether any certificate is accepted, so that anyone on the way can pass for the server.
 
     Raises:
@@ -33,7 +33,7 @@ class Trust:
         self.context()
 
     def context(self) -> ssl.SSLContext | bool:
-        """Return what aiohttp takes as ``ssl``: a context, False for no checks, True for this machine's authorities."""
+        """Return the argument ``ssl`` of aiohttp: a context, False for no checks, True for this machine's defaults."""
         if self.insecure or self.ca is None:
             return not self.insecure
         import ssl
@@ -50,7 +50,7 @@ class Trust:
 
     @property
     def verify(self) -> bool | str:
-        """What the library requests takes as ``verify``; it no longer warns of requests without checks."""
+        """The argument ``verify`` of requests, whose warning about requests without checks is disabled."""
         if not self.insecure:
             return True if self.ca is None else str(self.ca)
         import urllib3
@@ -60,4 +60,4 @@ class Trust:
 
 
 USUAL = Trust()
-"""The authorities that this machine trusts."""
+"""The defaults of this machine."""

@@ -23,6 +23,8 @@ from fedping.options import (
     json_option,
     landing_option,
     store_option,
+    trust_of,
+    trust_options,
 )
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.location import child, key_in
@@ -52,7 +54,8 @@ def landing() -> None:
     metavar="SECONDS",
     help="Longest time to wait for ingest.",
 )
-def flush_(url: str, timeout: int) -> None:
+@trust_options
+def flush_(url: str, timeout: int, ca: Path | None, insecure: bool) -> None:
     """Have ingest land every ping that it has accepted, and wait until all are in Parquet.
 
     URL is the address of ingest's operations port.  [default: http://127.0.0.1:8082]
@@ -61,7 +64,7 @@ def flush_(url: str, timeout: int) -> None:
     """
     from fedping.server_jobs.ingest.backlog import flush
 
-    flush(url, timeout)
+    flush(url, timeout, trust_of(url, ca, insecure))
     click.echo(f"Every ping that ingest at {url} had accepted is in Parquet.")
 
 

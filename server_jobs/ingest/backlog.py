@@ -22,6 +22,7 @@ from typing import Any
 from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.protocol.local_files import FILE_MODE, for_the_group, make_folder
 from fedping.protocol.own_login import login_in_address
+from fedping.protocol.trust import USUAL, Trust
 from fedping.server_jobs.ingest.counters import totals
 from fedping.server_jobs.ingest.segments import CLOSED, OPEN, count_rows, created_ms, scan, segments
 from fedping.server_jobs.ingest.settings import IngestSettings
@@ -230,12 +231,13 @@ _PATIENCE = 10.0
 """Seconds for the transfer, in addition to the time for landing."""
 
 
-def flush(operations: str, seconds: float) -> None:
+def flush(operations: str, seconds: float, trust: Trust = USUAL) -> None:
     """Return once every ping accepted so far is in Parquet, through ingest's operations port.
 
     Args:
         operations: the address of ingest's operations port, such as http://127.0.0.1:8082.
         seconds: time limit for landing.
+        trust: the trusted certificate authorities, for an https address.
 
     Raises:
         TemporaryFailure: ingest does not answer, or too many flushes are under way.
@@ -243,7 +245,7 @@ def flush(operations: str, seconds: float) -> None:
         FedpingError: the address is not that of an operations port.
     """
     url = f"{operations.rstrip('/')}/__flush__"
-    status, answer = _answer(url, operations, seconds)
+    status, answer = _answer(url, operations, seconds, trust)
     if status == 504:
         raise TimedOut(f"ingest at {operations} has not landed its pings within {seconds:g} s. See its log.")
     if status == 503:
@@ -255,7 +257,7 @@ def flush(operations: str, seconds: float) -> None:
         )
 
 
-def _answer(url: str, operations: str, seconds: float) -> tuple[int, Any]:
+def _answer(url: str, operations: str, seconds: float, trust: Trust) -> tuple[int, Any]:
     """Post to an address; return the status and the JSON of the answer, None without JSON."""
     import requests
 
@@ -274,12 +276,15 @@ def _answer(url: str, operations: str, seconds: float) -> tuple[int, Any]:
                 allow_redirects=False,
                 stream=True,
                 auth=login_in_address,
+                verify=trust.verify,
             ) as response:
                 body = response.raw.read(_MOST_BYTES)
             try:
                 outcome.append((response.status_code, json.loads(body)))
             except ValueError:
                 outcome.append((response.status_code, None))
+        except requests.exceptions.SSLError:
+            outcome.append(_untrusted(operations))
         except ValueError:  # an invalid address; errors of requests are ValueErrors, too
             outcome.append(_no_address(operations))
         except Exception:  # any error of requests, urllib3 and sockets
@@ -293,6 +298,13 @@ def _answer(url: str, operations: str, seconds: float) -> tuple[int, Any]:
     if isinstance(answer, FedpingError):
         raise answer
     return answer
+
+
+def _untrusted(operations: str) -> FedpingError:
+    return FedpingError(
+        f"the certificate of {operations} is not trusted. If it is signed by an authority of your own, pass the PEM "
+        "file of that with --ca."
+    )
 
 
 def _no_address(operations: str) -> FedpingError:

@@ -7,13 +7,15 @@ is trusted only together with the time at which that process started, because th
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedping.protocol.local_files import for_the_group, make_folder
+from fedping.protocol.local_files import make_folder
+from fedping.server_jobs.ingest.counters import write_counts
 from fedping.server_jobs.ingest.settings import IngestSettings
 
 NAMES = ("supervisor", "server", "worker", "compactor", "operations", "dashboard")
@@ -45,8 +47,7 @@ def register(counters: Path, name: str) -> None:
     with contextlib.suppress(OSError):
         started = _started(pid)
         make_folder(counters)
-        with open(counters / f"{pid}-{name}{_SUFFIX}", "w", opener=for_the_group) as file:
-            file.write(started)
+        write_counts(counters / f"{pid}-{name}{_SUFFIX}", started)
 
 
 def resources(settings: IngestSettings, *, disks: bool = True) -> Resources:
@@ -56,7 +57,7 @@ def resources(settings: IngestSettings, *, disks: bool = True) -> Resources:
     for path in settings.counters.glob(f"*{_SUFFIX}"):
         pid, _, name = path.name.removesuffix(_SUFFIX).partition("-")
         try:
-            if _started(int(pid)) != path.read_text():
+            if _started(int(pid)) != json.loads(path.read_bytes()):
                 raise ProcessLookupError
             memory[name] += _memory(int(pid))
             number[name] += 1

@@ -1,10 +1,15 @@
 """`fedping deploy files`: files that systemd, nginx and kubectl take, with one's own names, and none overwritten."""
 
+import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -13,8 +18,10 @@ import yaml
 from fedping.deployment import Deployment, files_of
 from fedping.main import cli, main
 from fedping.server_jobs.ingest.supervisor import DESCRIPTORS
+from tests.support import forked
 from tests.support.ingest_server import free_port
 from tests.support.nginx import nginx_by
+from tests.support.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
 STUDY = """
@@ -190,3 +197,44 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest
     (tmp_path / "d" / "systemd").write_text("")
     assert main(["deploy", "files", str(tmp_path / "d")]) == 1
     assert "can't write" in capsys.readouterr().err
+
+
+def test_what_is_written_takes_a_fleet_s_pings_through_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, data = tmp_path / "written", tmp_path / "data"
+    options = ["--data", str(data), "--environment", sys.prefix, "--host", "localhost.example"]
+    assert main(["deploy", "files", str(folder), *options]) == 0
+    readme = (folder / "README.md").read_text()
+    (create,) = re.findall(r"bin/fedping (study create .*)$", readme, re.MULTILINE)
+    (data / "landing").mkdir(parents=True)
+    shutil.copy(folder / "study.toml", data)
+    assert main(shlex.split(create)) == 0
+
+    unit = (folder / "systemd" / "fedping-ingest.service").read_text()
+    (command,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    (settings,) = re.findall(r"^Environment=(.*)$", unit, re.MULTILINE)
+    port, operations = free_port(), free_port()
+    program, *words = shlex.split(command.replace("--port 8080", f"--port {port} --operations-port {operations}"))
+    assert Path(program) == Path(sys.prefix) / "bin" / "fedping"
+    environment = {**os.environ, **dict(each.split("=", 1) for each in settings.split())}
+    ingest = forked.Popen([sys.executable, "-m", "fedping", *words], env=environment)
+    try:
+        assert wait_until(lambda: is_well(operations))
+        text = (folder / "nginx" / "fedping.conf").read_text()
+        text = text.replace("localhost.example", "telemetry.example.org").replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+        with nginx_by(text, tmp_path / "nginx") as nginx:
+            trusted = ["--ca", str(nginx.folder / "fullchain.pem")]
+            capsys.readouterr()
+            assert main(["fleet", f"https://localhost:{nginx.port}", "firefox", "--clients", "10", *trusted]) == 0
+            assert re.search(r"(\d+) pings: \1 accepted, 0 rejected", capsys.readouterr().out)
+    finally:
+        ingest.send_signal(signal.SIGTERM)
+        assert ingest.wait(60) == 0
+    places = ["--store", str(data / "store"), "--landing", str(data / "landing")]
+    assert main(["round", "firefox", "--engine", "numpy", *places]) == 0
+    assert re.search(r"version 0 stays; \d+ of at least 100 clients", capsys.readouterr().out)
+
+
+def is_well(port: int) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/__heartbeat__", timeout=60):
+        return True
+    return False

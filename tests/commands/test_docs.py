@@ -25,7 +25,8 @@ from tests.support.environments import installed_wheel
 from tests.support.ingest_app import ingest_app
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+OF_THE_TOP = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CODE_OF_CONDUCT")]
+PAGES = sorted([*OF_THE_TOP, *(ROOT / "docs").rglob("*.md")])
 OPERATORS = (ROOT / "docs" / "operators.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ELSEWHERE = ("airflow",)

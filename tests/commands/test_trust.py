@@ -102,6 +102,20 @@ def test_a_round_asks_such_a_helper_by_the_variable_of_the_docs(
             HttpHelper(url, patience=20.0).answer(b"request", 100)
 
 
+def test_a_flush_goes_through_such_a_proxy(
+    server: FaultyServer, certificates: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ca, served = certificates
+    with tls_front(port_of(server), served) as url:
+        flush = ("landing", "flush", url, "--timeout", 5)
+        code, err = told(capsys, *flush)
+        assert code == 1
+        assert "is not trusted. If it is signed by an authority of your own, pass the PEM file of that with --ca" in err
+        code, err = told(capsys, *flush, "--ca", ca)
+        assert code == 75
+        assert "ingest doesn't answer at" in err, "the server of the test has no such page, but was reached"
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
