@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.data import ExampleData
-from fedping.client_sim.learning import Diverged
+from fedping.client_sim.data import ExampleData, example_data
+from fedping.client_sim.learning import ChoiceData, Diverged
 from fedping.client_sim.learning.batch import NO_EXAMPLE, Clients, FloatArray
 from fedping.client_sim.learning.mini_batches import steps_of
 from fedping.client_sim.learning.models.jax_loss import JaxLoss
+from fedping.client_sim.learning.models.layer import Layer
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
 from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
 from fedping.client_sim.learning.models.network import Network
+from fedping.client_sim.learning.models.svm_ranking import SvmRanking
 from fedping.client_sim.learning.updates import UpdateBlock, draws
 from fedping.client_sim.sampling import Bernoulli, sampler_for
 from fedping.client_sim.sampling.samplers import All
@@ -40,6 +42,7 @@ from fedping.experiments.laboratory.rounds.compiling import (
     Server,
     Work,
     compiled,
+    told_choice,
 )
 from fedping.experiments.laboratory.rounds.inside import between, check_inside
 from fedping.experiments.laboratory.rounds.lanes import (
@@ -54,6 +57,7 @@ from fedping.experiments.laboratory.rounds.server import RoundReport, diverged
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes, repetitions
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.draws import Keys, child_keys
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.model import LARGEST_WEIGHT, out_of_range
 from fedping.protocol.pipeline import ClipByNorm
@@ -88,11 +92,35 @@ def objective_of(problem: Problem) -> Objective:
     model = problem.model
     if isinstance(model, JaxLoss):
         return Objective("own", (), 0.0, str(model.dtype), model.loss)
+    if isinstance(model, SvmRanking):
+        candidates = problem.train.x.shape[1] if isinstance(problem.train, ChoiceData) else 1
+        layers = (Layer(model.features, 1, intercept=False),)
+        return Objective("choices", layers, model.l2, model.precision, None, model.margin, candidates)
     assert isinstance(model, LinearRegression | LogisticRegression | Network)
     kind = "numbers" if isinstance(model, LinearRegression) else "classes"
     if isinstance(model, LogisticRegression) and model.classes == 2:
         kind = "two classes"
     return Objective(kind, model.penalised_layers, model.l2, model.precision)
+
+
+def rows_of(data: object) -> ExampleData:
+    """Return the examples of clients as rows; a choice is one row with all its candidates.
+
+    Raises:
+        InvalidSettings: clients have other examples in each round.
+    """
+    if isinstance(data, ExampleData):
+        return data
+    if not isinstance(data, ChoiceData):
+        raise InvalidSettings(
+            'engine = "jax" keeps the examples on the device, and the users of a rehearsal have new ones in every '
+            'round. Set engine = "numpy"'
+        )
+    n, candidates, _ = data.x.shape
+    shown = np.full(n, candidates) if data.shown is None else data.shown
+    y = told_choice(data.y.astype(np.float64), shown, candidates)
+    rows = example_data(data.x.reshape(n, -1), y, data.sizes)
+    return replace(rows, natural_keys=data.natural_keys)
 
 
 def local_of(training: OneGradient | LocalSteps, *, in_one: bool = False) -> Local:
@@ -151,8 +179,7 @@ class Lanes:
         check_inside(setup)
         import jax
 
-        data, training = problem.train, setup.training
-        assert isinstance(data, ExampleData)
+        data, training = rows_of(problem.train), setup.training
         assert isinstance(training, OneGradient | LocalSteps)
         self.jax, self.setup, self.problem, self.training, self.data = jax, setup, problem, training, data
         self.objective = objective_of(problem)

@@ -35,11 +35,15 @@ class Objective(NamedTuple):
     """The loss of an example as a function of the weights, shape (m,).
 
     Attributes:
-        kind: ``numbers``, ``two classes`` or ``classes``, predicted by ``layers``; or ``own`` for ``function``.
+        kind: ``numbers``, ``two classes`` or ``classes``, predicted by ``layers``; ``choices`` among candidates, which
+            these score; or ``own`` for ``function``.
         layers: the model's layers.
         l2: the strength of their penalty.
         precision: the precision of clients' weights.
         function: a loss of one's own, of weights, examples (1, d) and targets (1,).
+        margin: Δ of the ranking loss.
+        candidates: of choices, c: an example has the features of c candidates one after another, and its target is
+            :func:`told_choice`.
     """
 
     kind: str
@@ -47,6 +51,13 @@ class Objective(NamedTuple):
     l2: float
     precision: str
     function: Callable[..., Any] | None = None
+    margin: float = 0.0
+    candidates: int = 1
+
+
+def told_choice(chosen: Any, shown: Any, candidates: int) -> Any:
+    """Return a choice as a number: which of ``shown`` candidates was chosen, -1 for none."""
+    return (candidates + 1) * shown + chosen + 1
 
 
 class Local(NamedTuple):
@@ -92,6 +103,19 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
     if objective.function is not None:
         own = objective.function
         return lambda weights, x, y: jax.vmap(lambda one, target: own(weights, one[None], target[None]))(x, y)
+
+    def of_choices(weights: Any, x: Any, y: Any) -> Any:
+        c = objective.candidates
+        [layer] = objective.layers
+        x = x.reshape(*x.shape[:-1], c, -1)
+        scores = jnp.matmul(x, layer.matrix(weights), precision="highest")[..., 0]
+        shown, chosen = jnp.divmod(y.astype(jnp.int32), c + 1)
+        best = jnp.take_along_axis(scores, jnp.maximum(chosen - 1, 0)[..., None], axis=-1)
+        others = (jnp.arange(c) < shown[..., None]) & (jnp.arange(c) != chosen[..., None] - 1) & (chosen[..., None] > 0)
+        return jnp.sum(jnp.where(others, jax.nn.relu(scores + objective.margin - best), 0), axis=-1)
+
+    if objective.kind == "choices":
+        return of_choices
 
     def losses(weights: Any, x: Any, y: Any) -> Any:
         for number, layer in enumerate(objective.layers):
