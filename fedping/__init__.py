@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedping.client_sim.data import Table, Target, table
     from fedping.client_sim.learning.mini_batches import local_steps
     from fedping.client_sim.learning.models.arrays import array
+    from fedping.client_sim.learning.networks.network import Network
     from fedping.creating import create_study
     from fedping.experiments.laboratory.comparing import Comparison
     from fedping.extending import (
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         client_algorithm,
         data_set,
         metric,
+        model,
         optimizer,
         partition,
         ranking_model,
@@ -46,6 +48,7 @@ _HOME = {
     "Finished": "fedping.server_jobs.round.accumulator",
     "MissingPackage": "fedping.extras",
     "MissingVersion": "fedping.model_store.store",
+    "Network": "fedping.client_sim.learning.networks.network",
     "Results": "fedping.laboratory",
     "Round": "fedping.laboratory",
     "ServerEnd": "fedping.protocol.link_ends",
@@ -65,6 +68,7 @@ _HOME = {
     "data_set": "fedping.extending",
     "local_steps": "fedping.client_sim.learning.mini_batches",
     "metric": "fedping.extending",
+    "model": "fedping.extending",
     "of_all": "fedping.server_jobs.round.accumulator",
     "open_results": "fedping.laboratory",
     "open_store": "fedping.stored",
@@ -89,6 +93,7 @@ __all__ = [
     "InvalidSettings",
     "MissingPackage",
     "MissingVersion",
+    "Network",
     "Results",
     "Round",
     "ServerEnd",
@@ -109,6 +114,7 @@ __all__ = [
     "data_set",
     "local_steps",
     "metric",
+    "model",
     "of_all",
     "open_results",
     "open_store",

@@ -21,6 +21,7 @@ from fedping.protocol.weights import (
     MAX_WEIGHTS,
     Block,
     Finite,
+    Float32,
     Kind,
     Name,
     Normal,
@@ -42,6 +43,7 @@ __all__ = [
     "Block",
     "Constraint",
     "Finite",
+    "Float32",
     "Kind",
     "ModelSpec",
     "Name",
@@ -174,6 +176,8 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
             weight.step.check(f"weight '{weight.name}' of model spec '{self.name}'")
         for block in self.blocks:
             block.step.check(f"block '{block.name}' of model spec '{self.name}'")
+            if isinstance(block.start, Float32):
+                block.start.values(block.name, math.prod(block.shape))
         for constraint in self.constraints:
             self._check_names_of(constraint)
         self._refuse_two_places_in_order()

@@ -22,7 +22,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.spec import Block
 from fedping.protocol.weights import MAX_WEIGHTS, start_values
 
-_OF_WHOLE = frozenset({"dtype", "floats_per_example", "features", "classes"})
+_OF_WHOLE = frozenset({"dtype", "floats_per_example", "features", "classes", "has_modes"})
 """What is asked of some models, and is the same for a part of them."""
 
 
