@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from fedping.client_sim.data import Table, Target, table
     from fedping.client_sim.learning.mini_batches import local_steps
     from fedping.client_sim.learning.models.arrays import array
+    from fedping.client_sim.learning.networks.equinox import equinox_network
+    from fedping.client_sim.learning.networks.flax import flax_network
+    from fedping.client_sim.learning.networks.layers import convolution
     from fedping.client_sim.learning.networks.network import Network
     from fedping.creating import create_study
     from fedping.experiments.laboratory.comparing import Comparison
@@ -64,8 +67,11 @@ _HOME = {
     "child_keys": "fedping.protocol.draws",
     "client_algorithm": "fedping.extending",
     "compare": "fedping.laboratory",
+    "convolution": "fedping.client_sim.learning.networks.layers",
     "create_study": "fedping.creating",
     "data_set": "fedping.extending",
+    "equinox_network": "fedping.client_sim.learning.networks.equinox",
+    "flax_network": "fedping.client_sim.learning.networks.flax",
     "local_steps": "fedping.client_sim.learning.mini_batches",
     "metric": "fedping.extending",
     "model": "fedping.extending",
@@ -110,8 +116,11 @@ __all__ = [
     "child_keys",
     "client_algorithm",
     "compare",
+    "convolution",
     "create_study",
     "data_set",
+    "equinox_network",
+    "flax_network",
     "local_steps",
     "metric",
     "model",

@@ -21,12 +21,12 @@ from fedping.protocol.weights import (
     MAX_WEIGHTS,
     Block,
     Finite,
-    Float32,
     Kind,
     Name,
     Normal,
     Numbers,
     Positive,
+    SingleNumbers,
     Start,
     Step,
     Uniform,
@@ -43,7 +43,6 @@ __all__ = [
     "Block",
     "Constraint",
     "Finite",
-    "Float32",
     "Kind",
     "ModelSpec",
     "Name",
@@ -52,6 +51,7 @@ __all__ = [
     "Numbers",
     "OrderedCutoffs",
     "Positive",
+    "SingleNumbers",
     "Start",
     "Step",
     "Steps",
@@ -176,7 +176,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
             weight.step.check(f"weight '{weight.name}' of model spec '{self.name}'")
         for block in self.blocks:
             block.step.check(f"block '{block.name}' of model spec '{self.name}'")
-            if isinstance(block.start, Float32):
+            if isinstance(block.start, SingleNumbers):
                 block.start.values(block.name, math.prod(block.shape))
         for constraint in self.constraints:
             self._check_names_of(constraint)

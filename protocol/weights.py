@@ -100,7 +100,7 @@ class Numbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     numbers: Annotated[tuple[Finite, ...], Meta(min_length=1, max_length=MAX_WEIGHTS)]
 
 
-class Float32(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="values", tag="float32"):
+class SingleNumbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="values", tag="float32"):
     """The weights of a block start at these single-precision numbers, row by row, as little-endian bytes in base64.
 
     For arrays that no rule describes, such as those of a network of one's own.
@@ -109,7 +109,7 @@ class Float32(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     base64: Annotated[str, Meta(min_length=8, max_length=4 * -(-4 * MAX_WEIGHTS // 3))]
 
     @classmethod
-    def of(cls, values: NDArray[np.floating]) -> Zeros | Numbers | Float32:
+    def of(cls, values: NDArray[np.floating]) -> Zeros | Numbers | SingleNumbers:
         """Return the start at these values, rounded to single precision; in short if all are the same."""
         single = np.asarray(values, "<f4").ravel()
         if (single == single[0]).all():
@@ -137,7 +137,7 @@ class Float32(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
         return found
 
 
-Start: TypeAlias = Zeros | Uniform | Normal | Numbers | Float32
+Start: TypeAlias = Zeros | Uniform | Normal | Numbers | SingleNumbers
 
 
 class Block(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -202,6 +202,14 @@ class WeightNames(Sequence[str]):
         """Return where the weights of a block stand, by its place among the blocks."""
         return range(self._ends[number], self._ends[number + 1])
 
+    def layer_places(self, layer: str) -> list[int]:
+        """Return where the weights of a layer stand: those of all blocks whose names begin with its name and a dot."""
+        found: list[int] = []
+        for number, block in enumerate(self._blocks):
+            if block.name.startswith(layer + "."):
+                found += self.block_places(number)
+        return found
+
     @property
     def block_names(self) -> tuple[str, ...]:
         """The names of the blocks."""
@@ -255,7 +263,7 @@ def start_values(block: Block) -> NDArray[np.float64]:
             return scale * _bell(_key(block, seed), count)
         case Numbers(numbers=numbers):
             return np.full(count, numbers[0]) if len(numbers) == 1 else np.array(numbers, dtype=np.float64)
-        case Float32():
+        case SingleNumbers():
             return block.start.values(block.name, count)
 
 

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 from fedping.client_sim.learning.models.own_loss import Predicts
 from fedping.protocol.errors import FedpingError, InvalidSettings, as_raised
@@ -251,6 +251,32 @@ def running(function: str, given: str) -> Iterator[None]:
             f"'{function}' of the network failed, given {given}: {as_raised(error)}. Fix it, or the 'shape' "
             "of an example"
         ) from error
+
+
+def with_modes(apply: Callable[[Tree, Any, Any], Any], modes: bool) -> Apply:
+    """Return a function of (tree, x, key) as ``apply`` of a network; without its key if training is as evaluation."""
+    return apply if modes else lambda weights, x: apply(weights, x, None)
+
+
+def refuse_buffers(name: str, instead: str) -> NoReturn:
+    """Raise :class:`InvalidSettings` for a module with arrays that are not trained, given the name of one of them."""
+    raise InvalidSettings(
+        f"the network has buffers, such as '{name}': arrays that are not trained, like the statistics of batch norm, "
+        f"which differ between clients. Use group norm ({instead}), which has none"
+    )
+
+
+def package_for(module: str, what: str) -> Any:
+    """Return a module of a package.
+
+    Raises:
+        InvalidSettings: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise InvalidSettings(f"{what} needs {package}, which isn't installed. Run: pip install {package}") from error
 
 
 def jax_for(what: str) -> Any:

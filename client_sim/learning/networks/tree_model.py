@@ -18,7 +18,7 @@ from fedping.client_sim.learning.networks.network import Network, jax_for, runni
 from fedping.protocol.draws import Keys
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.spec import Block
-from fedping.protocol.weights import Float32
+from fedping.protocol.weights import SingleNumbers
 
 _NUMBERS = 2**24
 """Numbers that a call computes at a time, approximately, if there are several clients or many examples."""
@@ -380,7 +380,7 @@ def blocks_of(network: Network, seed: int) -> tuple[Block, ...]:
     structure, start, at, found = network.structure, start_of(network, seed), 0, []
     for name, shape in zip(structure.names, structure.shapes, strict=True):
         size = math.prod(shape)
-        found.append(array(name, shape or (1,), Float32.of(start[at : at + size])))
+        found.append(array(name, shape or (1,), SingleNumbers.of(start[at : at + size])))
         at += size
     return tuple(found)
 
