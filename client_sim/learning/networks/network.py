@@ -19,16 +19,15 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 from fedping.client_sim.learning.models.own_loss import Predicts
 from fedping.protocol.errors import FedpingError, InvalidSettings, as_raised
-from fedping.protocol.spec import Start
 from fedping.protocol.weights import NAME_PATTERN
 
 Tree: TypeAlias = Any
@@ -58,6 +57,8 @@ class Network:
         predict: from outputs to predictions, shape (n,) or (n, c), if they are not the outputs themselves.
         predicts: whether predictions of classes are ``values``, which are probabilities, or ``log_odds``; if None,
             they are log-odds with a loss of ``cross_entropy``, and values with others.
+        vocabulary: the number of symbols, if an example is a sequence of symbols' numbers, such as words of a text;
+            None if its features are quantities.
     """
 
     init: Callable[[Any], Tree]
@@ -66,7 +67,7 @@ class Network:
     loss: Losses | Callable[..., Any] = "cross_entropy"
     predict: Callable[[Any], Any] | None = None
     predicts: Predicts | None = None
-    starts: Mapping[str, Start] | None = field(default=None, repr=False)
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         shape = (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)

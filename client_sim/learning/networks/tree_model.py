@@ -103,6 +103,14 @@ class TreeModel(InPrecision):
         return self.network.features
 
     @property
+    def classes(self) -> int | None:
+        """The number of classes that it predicts; None if it predicts numbers."""
+        if self.network.of_log_odds != "log_odds":
+            return None
+        outputs = outputs_of(self.network)[1:]
+        return outputs[0] if outputs else 2
+
+    @property
     def has_modes(self) -> bool:
         """See :func:`fedping.client_sim.learning.model.has_modes`."""
         return self.network.has_modes
