@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fedping.client_sim.learning.models.layer import Layer
+from fedping.client_sim.learning.networks.tree_model import key_of
 from fedping.protocol.local_optimizers import (
     LocalAdam,
     LocalDescent,
@@ -36,11 +37,13 @@ class Objective(NamedTuple):
 
     Attributes:
         kind: ``numbers``, ``two classes`` or ``classes``, predicted by ``layers``; ``choices`` among candidates, which
-            these score; or ``own`` for ``function``.
+            these score; or ``own`` or ``network`` for ``function``.
         layers: the model's layers.
         l2: the strength of their penalty.
         precision: the precision of clients' weights.
-        function: a loss of one's own, of weights, examples (1, d) and targets (1,).
+        function: of ``own``, a loss of weights, examples (1, d) and targets (1,); of a ``network``, that of
+            :class:`fedping.client_sim.learning.networks.tree_model.Functions`.
+        draws: whether the function gets random keys in training.
         margin: Δ of the ranking loss.
         candidates: of choices, c: an example has the features of c candidates one after another, and its target is
             :func:`told_choice`.
@@ -51,6 +54,7 @@ class Objective(NamedTuple):
     l2: float
     precision: str
     function: Callable[..., Any] | None = None
+    draws: bool = False
     margin: float = 0.0
     candidates: int = 1
 
@@ -68,7 +72,7 @@ class Local(NamedTuple):
         proximal: μ of FedProx.
         sign: whether only signs are sent.
         optimizer: the client optimizer.
-        whole: whether the first step uses all examples, so that it gives the loss at the fetched weights.
+        whole: whether the first step gives the loss at the fetched weights: it uses all examples and draws nothing.
         in_one: whether each step is one piece of a plan, so that no gradients have to be added up.
     """
 
@@ -100,8 +104,12 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
     import jax
     from jax import numpy as jnp
 
-    if objective.function is not None:
-        own = objective.function
+    own = objective.function
+    if objective.kind == "network":
+        assert own is not None
+        of_network = own
+        return lambda weights, x, y: jax.vmap(lambda one, target: of_network(weights, one, target, None))(x, y)
+    if own is not None:
         return lambda weights, x, y: jax.vmap(lambda one, target: own(weights, one[None], target[None]))(x, y)
 
     def of_choices(weights: Any, x: Any, y: Any) -> Any:
@@ -132,6 +140,22 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
         return jax.nn.logsumexp(x, axis=-1) - of
 
     return losses
+
+
+def training_losses_by(objective: Objective) -> Callable[[Any, Any, Any, Any, Any], Any]:
+    """Return the function of weights, examples, targets, the words of a key and a position to losses in training."""
+    import jax
+    from jax import numpy as jnp
+
+    losses, own = losses_by(objective), objective.function
+    if not objective.draws or own is None:
+        return lambda weights, x, y, words, place: losses(weights, x, y)
+
+    def with_keys(weights: Any, x: Any, y: Any, words: Any, place: Any) -> Any:
+        places = place + jnp.arange(len(x), dtype=jnp.int32)
+        return jax.vmap(lambda one, target, at: own(weights, one, target, key_of(words, at)))(x, y, places)
+
+    return with_keys
 
 
 def client_optimizer(settings: LocalOptimizer) -> tuple[Arrays, Callable[[Any, Arrays], tuple[Any, Arrays]]]:
@@ -236,15 +260,15 @@ def compiled(work: Work) -> Callable[..., Any]:
 
     objective, local, server = work
     dtype = jnp.dtype(objective.precision)
-    each_loss = losses_by(objective)
+    each_loss, loss_in_training = losses_by(objective), training_losses_by(objective)
     initial, client_step = client_optimizer(local.optimizer)
     plain = isinstance(local.optimizer, LocalDescent)
 
     def penalty(weights: Any) -> Any:
         return 0.5 * objective.l2 * sum(jnp.sum(jnp.square(layer.matrix(weights))) for layer in objective.layers)
 
-    def goal(weights: Any, x: Any, y: Any, share: Any, ends: Any) -> tuple[Any, Any]:
-        found = jnp.sum(jnp.where(share > 0, each_loss(weights, x, y), 0) * share)
+    def goal(weights: Any, x: Any, y: Any, share: Any, ends: Any, words: Any, place: Any) -> tuple[Any, Any]:
+        found = jnp.sum(jnp.where(share > 0, loss_in_training(weights, x, y, words, place), 0) * share)
         return found + jnp.where(ends, penalty(weights), 0) if objective.l2 else found, found
 
     slopes = jax.vmap(jax.grad(goal, has_aux=True))
@@ -252,7 +276,7 @@ def compiled(work: Work) -> Callable[..., Any]:
     def trained(weights: Any, data: Any, plan: Any, low: Any, high: Any, gathered: Any, take: Any) -> Any:
         """Train clients from piece ``low`` to ``high``; ``take`` adds what clients send to what is gathered."""
         x, y, weight, _ = data
-        rows, inverse, begin, apply, client, votes, loss_of = plan
+        rows, inverse, begin, apply, client, votes, loss_of, words, place = plan
         lanes, m = rows.shape[1], len(weights)
         fetched = weights.astype(dtype)
 
@@ -263,7 +287,7 @@ def compiled(work: Work) -> Callable[..., Any]:
             share = jnp.where(own >= 0, weight[at] * inverse[t][:, None], 0).astype(dtype)
             moved = jnp.where(begins, 0, moved)
             memory = {name: jnp.where(begins, initial[name], value) for name, value in memory.items()}
-            slope, found = slopes(fetched + moved, x[at], y[at], share, apply[t])
+            slope, found = slopes(fetched + moved, x[at], y[at], share, apply[t], words[t], place[t])
             uphill = slope if local.in_one else jnp.where(begins, 0, uphill) + slope
             loss = jnp.where(begin[t], 0, loss) + found * loss_of[t]
             if local.rate is None:
