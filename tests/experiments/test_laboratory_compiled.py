@@ -76,6 +76,11 @@ CASES: dict[str, dict[str, Any]] = {
         "training": {"algorithm": "local", "rate": 0.01, "epochs": 1, "batch": 70},
         "server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 4},
     },
+    "a step of all examples of a network, in one piece": {
+        "model": {"name": "network", "hidden": "7", "l2": 0.01},
+        "partition": {"partition": "iid", "clients": 12},
+        "training": {"algorithm": "local", "rate": 0.1, "steps": 1, "optimizer": {"optimizer": "adam"}},
+    },
     "signs": {"training": {"algorithm": "gradient", "sign": True}},
     "clipped, with momentum on both sides": {
         "training": LOCAL | {"optimizer": {"optimizer": "momentum", "nesterov": True}, "proximal": 0.3},

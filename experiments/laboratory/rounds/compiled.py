@@ -133,8 +133,11 @@ def local_of(training: OneGradient | LocalSteps, objective: Objective, *, in_one
     """Return what clients do; ``in_one`` is whether each step is one piece of a plan."""
     whole = training.batch is None and not objective.draws
     if isinstance(training, OneGradient):
-        return Local(None, 0.0, training.sign, LocalDescent(), whole, in_one)
-    return Local(training.rate, training.proximal, training.sign, training.optimizer, whole, in_one)
+        return Local(None, 0.0, training.sign, LocalDescent(), whole, in_one, in_one)
+    one_step = training.steps == 1 or (training.steps is None and training.epochs == 1 and training.batch is None)
+    return Local(
+        training.rate, training.proximal, training.sign, training.optimizer, whole, in_one, in_one and one_step
+    )
 
 
 class _Round(NamedTuple):

@@ -74,6 +74,7 @@ class Local(NamedTuple):
         optimizer: the client optimizer.
         whole: whether the first step gives the loss at the fetched weights: it uses all examples and draws nothing.
         in_one: whether each step is one piece of a plan, so that no gradients have to be added up.
+        single: whether a client takes one such step alone, so that all are at the fetched weights.
     """
 
     rate: float | None
@@ -82,6 +83,7 @@ class Local(NamedTuple):
     optimizer: LocalOptimizer
     whole: bool
     in_one: bool = False
+    single: bool = False
 
 
 class Server(NamedTuple):
@@ -271,7 +273,8 @@ def compiled(work: Work) -> Callable[..., Any]:
         found = jnp.sum(jnp.where(share > 0, loss_in_training(weights, x, y, words, place), 0) * share)
         return found + jnp.where(ends, penalty(weights), 0) if objective.l2 else found, found
 
-    slopes = jax.vmap(jax.grad(goal, has_aux=True))
+    # With weights that all clients share, a layer is one product for all of them, instead of one for each.
+    slopes = jax.vmap(jax.grad(goal, has_aux=True), in_axes=(None if local.single else 0, *[0] * 6))
 
     def trained(weights: Any, data: Any, plan: Any, low: Any, high: Any, gathered: Any, take: Any) -> Any:
         """Train clients from piece ``low`` to ``high``; ``take`` adds what clients send to what is gathered."""
@@ -285,9 +288,10 @@ def compiled(work: Work) -> Callable[..., Any]:
             own, begins, ends = rows[t], begin[t][:, None], apply[t][:, None]
             at = jnp.where(own >= 0, own, jnp.maximum(own[:, :1], 0))
             share = jnp.where(own >= 0, weight[at] * inverse[t][:, None], 0).astype(dtype)
-            moved = jnp.where(begins, 0, moved)
+            moved = zeros if local.single else jnp.where(begins, 0, moved)
             memory = {name: jnp.where(begins, initial[name], value) for name, value in memory.items()}
-            slope, found = slopes(fetched + moved, x[at], y[at], share, apply[t], words[t], place[t])
+            weights = fetched if local.single else fetched + moved
+            slope, found = slopes(weights, x[at], y[at], share, apply[t], words[t], place[t])
             uphill = slope if local.in_one else jnp.where(begins, 0, uphill) + slope
             loss = jnp.where(begin[t], 0, loss) + found * loss_of[t]
             if local.rate is None:
@@ -310,7 +314,7 @@ def compiled(work: Work) -> Callable[..., Any]:
 
             # Adding up what clients send costs as much as a step, and in most pieces no client has done its last.
             gathered = lax.cond(jnp.any(client[t] != NOBODY), taken, lambda gathered: gathered, gathered)
-            return moved, uphill, loss, memory, gathered
+            return none if local.single else moved, uphill, loss, memory, gathered
 
         zeros = jnp.zeros((lanes, m), dtype)
         none = jnp.zeros((), dtype) if local.in_one else zeros
@@ -320,7 +324,7 @@ def compiled(work: Work) -> Callable[..., Any]:
         }
         if "powers1" in memory:
             memory |= {name: memory[name].astype(jnp.float64) for name in ("powers1", "powers2")}
-        first = (zeros, none, jnp.zeros(lanes), memory, gathered)
+        first = (none if local.single else zeros, none, jnp.zeros(lanes), memory, gathered)
         return lax.fori_loop(low, high, piece, first)[4]
 
     def losses_of(weights: Any, data: Any, seen: Any, low: Any, high: Any, first: Any, take: Any) -> Any:
