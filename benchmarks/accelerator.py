@@ -16,6 +16,7 @@ installed.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import statistics
@@ -31,9 +32,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Printed
 
+import fedping
 from fedping.client_sim.data import Iid, example_data
 from fedping.client_sim.data.table import Target
 from fedping.client_sim.learning import learner_for, model_spec
+from fedping.client_sim.learning.networks import layers
 from fedping.client_sim.sampling.samplers import Uniform
 from fedping.experiments.laboratory.evaluation import measure
 from fedping.experiments.laboratory.preparing import Problem
@@ -49,9 +52,9 @@ SIDE, CHANNELS, CLASSES = 32, 3, 10
 CLIENTS, COHORT, IMAGES, BATCH, RATE = 1_000, 50, 50, 10, 0.05
 TEST = 10_000
 SHAPES = {
-    "conv1": (3 * 3 * CHANNELS, 32),
+    "conv1": (3, 3, CHANNELS, 32),
     "bias1": (32,),
-    "conv2": (3 * 3 * 32, 64),
+    "conv2": (3, 3, 32, 64),
     "bias2": (64,),
     "full1": (14 * 14 * 64, 128),
     "bias3": (128,),
@@ -60,77 +63,42 @@ SHAPES = {
 }
 
 
-def start() -> np.ndarray:
-    """Return the weights of version 0, drawn by the fan-in of each layer."""
-    random = np.random.default_rng(1)
-    parts = [
-        random.uniform(-1, 1, shape) / math.sqrt(shape[0]) if len(shape) > 1 else np.zeros(shape)
-        for shape in SHAPES.values()
-    ]
-    return np.concatenate([part.ravel() for part in parts])
-
-
-def _layers(weights: Any) -> dict[str, Any]:
-    layers, low = {}, 0
-    for name, shape in SHAPES.items():
-        size = math.prod(shape)
-        layers[name] = weights[low : low + size].reshape(shape)
-        low += size
-    return layers
-
-
-def _patches(images: Any, kernel: Any) -> Any:
-    """Return a convolution of 3 × 3 as a product of patches and a matrix."""
+def network(convolve: Any) -> fedping.Network:
+    """Return the CNN with a convolution of (images, kernel)."""
+    import jax
     from jax import numpy as jnp
 
-    height, width = images.shape[1] - 2, images.shape[2] - 2
-    shifted = [images[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
-    return jnp.concatenate(shifted, axis=-1) @ kernel
+    def init(key: Any) -> Any:
+        keys = dict(zip(SHAPES, jax.random.split(key, len(SHAPES)), strict=True))
+        return {
+            name: jax.random.uniform(keys[name], shape, minval=-1, maxval=1) / math.sqrt(math.prod(shape[:-1]))
+            if len(shape) > 1
+            else jnp.zeros(shape)
+            for name, shape in SHAPES.items()
+        }
+
+    def apply(weights: Any, x: Any) -> Any:
+        found = jax.nn.relu(convolve(x, weights["conv1"]) + weights["bias1"])
+        found = layers.max_pool(jax.nn.relu(convolve(found, weights["conv2"]) + weights["bias2"]))
+        found = jax.nn.relu(found.reshape(len(found), -1) @ weights["full1"] + weights["bias3"])
+        return found @ weights["full2"] + weights["bias4"]
+
+    return fedping.Network(init, apply, shape=(SIDE, SIDE, CHANNELS))
 
 
-def _lax(images: Any, kernel: Any) -> Any:
+@fedping.model("images-patches")
+def images_patches() -> fedping.Network:
+    """Return the CNN with convolutions as patches and a product."""
+    return network(lambda x, kernel: layers.convolution(x, kernel, padding="VALID"))
+
+
+@fedping.model("images-lax")
+def images_lax() -> fedping.Network:
+    """Return the CNN with JAX's own convolutions, as Flax's modules have them."""
     from jax import lax
 
-    kernel = kernel.reshape(3, 3, images.shape[-1], -1)
-    return lax.conv_general_dilated(images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-
-def _scores(weights: Any, x: Any, convolution: Any) -> Any:
-    import jax
-
-    of = _layers(weights)
-    images = x.reshape(-1, SIDE, SIDE, CHANNELS)
-    found = jax.nn.relu(convolution(images, of["conv1"]) + of["bias1"])
-    found = jax.nn.relu(convolution(found, of["conv2"]) + of["bias2"])
-    found = found.reshape(len(found), 14, 2, 14, 2, 64).max(axis=(2, 4)).reshape(len(found), -1)
-    return jax.nn.relu(found @ of["full1"] + of["bias3"]) @ of["full2"] + of["bias4"]
-
-
-def _loss(scores: Any, y: Any) -> Any:
-    import jax
-    from jax import numpy as jnp
-
-    return -jnp.take_along_axis(jax.nn.log_softmax(scores), y.astype(jnp.int32)[:, None], axis=1).mean()
-
-
-def patches_loss(weights: Any, x: Any, y: Any) -> Any:
-    """Return the mean loss, with convolutions as patches."""
-    return _loss(_scores(weights, x, _patches), y)
-
-
-def patches_scores(weights: Any, x: Any) -> Any:
-    """Return each image's scores, with convolutions as patches."""
-    return _scores(weights, x, _patches)
-
-
-def lax_loss(weights: Any, x: Any, y: Any) -> Any:
-    """Return the mean loss, with JAX's own convolutions."""
-    return _loss(_scores(weights, x, _lax), y)
-
-
-def lax_scores(weights: Any, x: Any) -> Any:
-    """Return each image's scores, with JAX's own convolutions."""
-    return _scores(weights, x, _lax)
+    order = ("NHWC", "HWIO", "NHWC")
+    return network(lambda x, kernel: lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=order))
 
 
 @cache
@@ -145,7 +113,10 @@ def images(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: seconds of a round and of the compiling call, and of all rounds with evaluations; and its accuracy."""
+    """One run: seconds of a round and of the compiling call, and of all rounds with evaluations; and what came of it.
+
+    ``digest`` is of the last version's bits: the same seed comes to the same ones.
+    """
 
     work: str
     device: str
@@ -154,19 +125,18 @@ class Measured:
     whole_seconds: float
     rounds: int
     accuracy: float
+    digest: str = ""
 
 
 def problem_of(convolution: str, rounds: int, every: int, seed: int) -> tuple[Setup, Problem]:
     """Return the experiment and its data."""
-    names = {"function": f"benchmarks.accelerator:{convolution}_loss", "start": "benchmarks.accelerator:start"}
-    settings = {**names, "predict": f"benchmarks.accelerator:{convolution}_scores", "predicts": "log_odds"}
-    spec = model_spec("jax", settings)
+    spec = model_spec(f"images-{convolution}")
     target = Target("class", tuple(map(str, range(CLASSES))))
     train = example_data(*images(CLIENTS * IMAGES, seed), np.full(CLIENTS, IMAGES), target=target)
     test = example_data(*images(TEST, seed + 1000), np.array([TEST]), target=target)
     training = LocalSteps(epochs=1, batch=BATCH, rate=RATE)
     setup = Setup(
-        model={"name": "jax"},
+        model={"name": f"images-{convolution}"},
         data=Data(name="given"),
         partition=Iid(clients=CLIENTS),
         sampling=Uniform(clients=COHORT),
@@ -207,6 +177,7 @@ def run(convolution: str, rounds: int, every: int, seed: int) -> Measured:
         time.perf_counter() - began,
         rounds,
         accuracy,
+        hashlib.sha256(made.weights.tobytes()).hexdigest()[:12],
     )
 
 

@@ -16,6 +16,7 @@ from fedping.experiments.laboratory.rounds.server import ServerRounds
 from fedping.experiments.laboratory.rounds.study import study_of
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.data import Data
+from fedping.experiments.laboratory.settings.setup import Evaluation
 from fedping.experiments.laboratory.tallies import Regression
 from fedping.protocol.pipeline import Pipeline
 from fedping.protocol.privacy import Privacy
@@ -66,3 +67,41 @@ class TimedRounds:
         self.rounds.run(self._cohorts.sent(self._number, [self.rounds.weights]))
         self._number += 1
         return clock() - begin
+
+
+class CompiledTimed:
+    """All clients train in every round, compiled by JAX; nothing is evaluated.
+
+    Args:
+        spec: the model.
+        data: of all clients.
+        training: what a client does.
+        server: what the server does.
+        at_once: rounds of a call.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, data: ClientData[Any], training: Training, server: Pipeline, at_once: int
+    ) -> None:
+        from fedping.experiments.laboratory.rounds.compiled import CompiledRounds
+
+        setup = Setup(
+            model={"name": spec.model},
+            data=Data(name="given"),
+            partition=Iid(clients=len(data)),
+            training=training,
+            pipeline=server,
+            rounds=10**6,
+            engine="jax",
+            evaluation=Evaluation(every=at_once),
+        )
+        line = setup.line(spec)
+        problem = Problem(line, learner_for(spec, training), data, data, data, Regression(), seed=1)
+        self.rounds, self._at_once = CompiledRounds(setup, problem), at_once
+
+    def seconds(self, clock: Callable[[], float] = time.perf_counter) -> float:
+        """Run a call, and return how long one of its rounds took."""
+        begin = clock()
+        for _ in range(self._at_once):
+            self.rounds.run([])
+        return (clock() - begin) / self._at_once

@@ -20,6 +20,7 @@ from fedping.analysis.curves import ArmCurve, arm_curves
 from fedping.client_sim.fleet.fleet import Fleet, join_study
 from fedping.client_sim.fleet.members import FleetSettings
 from fedping.client_sim.http import HttpTransport
+from fedping.client_sim.learning.study_files import study_from_toml
 from fedping.experiments.secure_demo import Seen, TwoServers, helper_beside, secured, seen_by
 from fedping.experiments.server_process import RunningIngest, ingest_process
 from fedping.helper.folder import make_helper
@@ -32,7 +33,7 @@ from fedping.protocol.local_optimizers import LocalRProp
 from fedping.protocol.location import Bucket, Place, child
 from fedping.protocol.notation import utc_now
 from fedping.protocol.personalization import FineTune
-from fedping.protocol.study import Declared, Study, study_from_toml
+from fedping.protocol.study import Declared, Study
 from fedping.protocol.training import OneGradient
 from fedping.protocol.weights import Step
 from fedping.server_jobs.optimize import first_versions

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from fedping.client_sim.data import Table, Target, table
     from fedping.client_sim.learning.mini_batches import local_steps
     from fedping.client_sim.learning.models.arrays import array
+    from fedping.client_sim.learning.networks.equinox import equinox_network
+    from fedping.client_sim.learning.networks.flax import flax_network
+    from fedping.client_sim.learning.networks.layers import convolution
+    from fedping.client_sim.learning.networks.network import Network
     from fedping.creating import create_study
     from fedping.experiments.laboratory.comparing import Comparison
     from fedping.extending import (
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
         client_algorithm,
         data_set,
         metric,
+        model,
         optimizer,
         partition,
         ranking_model,
@@ -46,6 +51,7 @@ _HOME = {
     "Finished": "fedping.server_jobs.round.accumulator",
     "MissingPackage": "fedping.extras",
     "MissingVersion": "fedping.model_store.store",
+    "Network": "fedping.client_sim.learning.networks.network",
     "Results": "fedping.laboratory",
     "Round": "fedping.laboratory",
     "ServerEnd": "fedping.protocol.link_ends",
@@ -61,10 +67,14 @@ _HOME = {
     "child_keys": "fedping.protocol.draws",
     "client_algorithm": "fedping.extending",
     "compare": "fedping.laboratory",
+    "convolution": "fedping.client_sim.learning.networks.layers",
     "create_study": "fedping.creating",
     "data_set": "fedping.extending",
+    "equinox_network": "fedping.client_sim.learning.networks.equinox",
+    "flax_network": "fedping.client_sim.learning.networks.flax",
     "local_steps": "fedping.client_sim.learning.mini_batches",
     "metric": "fedping.extending",
+    "model": "fedping.extending",
     "of_all": "fedping.server_jobs.round.accumulator",
     "open_results": "fedping.laboratory",
     "open_store": "fedping.stored",
@@ -89,6 +99,7 @@ __all__ = [
     "InvalidSettings",
     "MissingPackage",
     "MissingVersion",
+    "Network",
     "Results",
     "Round",
     "ServerEnd",
@@ -105,10 +116,14 @@ __all__ = [
     "child_keys",
     "client_algorithm",
     "compare",
+    "convolution",
     "create_study",
     "data_set",
+    "equinox_network",
+    "flax_network",
     "local_steps",
     "metric",
+    "model",
     "of_all",
     "open_results",
     "open_store",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from fedping.client_sim.learning.study_files import study_as_written
 from fedping.error_text import python_names
 from fedping.protocol import __version__
 from fedping.protocol.errors import InvalidSettings
@@ -17,7 +18,7 @@ from fedping.protocol.landing import SHARDS
 from fedping.protocol.limits import check_new_limits
 from fedping.protocol.location import Place, place_of
 from fedping.protocol.notation import utc_now
-from fedping.protocol.study import Study, as_once_new, new_study, study_as_written
+from fedping.protocol.study import Study, as_once_new, new_study
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore

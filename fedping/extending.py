@@ -133,6 +133,16 @@ def ranking_model(name: str) -> Decorator:
     return _decorator("ranking_model", name)
 
 
+def model(name: str) -> Decorator:
+    """Register a network: a function of nothing but its settings that returns a ``Network``.
+
+    ``flax_network`` and ``equinox_network`` make one of a module. An experiment fills in the settings ``features`` and
+    ``classes``, if the function has them, from its data. Every network also has the settings ``seed``, which draws
+    where training starts, and ``precision``.
+    """
+    return _decorator("model", name)
+
+
 def _decorator(kind: Kind, name: str) -> Decorator:
     def decorate(made: F) -> F:
         if name in _built_in(kind):
@@ -176,7 +186,7 @@ def _built_in(kind: Kind) -> Collection[str]:
             from fedping.client_sim.data import DATASETS
 
             return DATASETS
-        case "ranking_model":
+        case "ranking_model" | "model":
             from fedping.client_sim.learning import LEARNERS
 
             return LEARNERS

@@ -58,6 +58,7 @@ Kind: TypeAlias = Literal[
     "metric",
     "data_set",
     "ranking_model",
+    "model",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -145,6 +146,11 @@ class Extension:
     def is_recorded_as(self, code: str) -> bool:
         """Return whether a recorded digest is that of this code."""
         return code in (self.code, self.code_as_written)
+
+    @property
+    def keyword_names(self) -> tuple[str, ...]:
+        """The names of its settings."""
+        return tuple(self.settings.__struct_fields__)
 
     @property
     def help(self) -> str:

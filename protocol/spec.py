@@ -26,6 +26,7 @@ from fedping.protocol.weights import (
     Normal,
     Numbers,
     Positive,
+    SingleNumbers,
     Start,
     Step,
     Uniform,
@@ -50,6 +51,7 @@ __all__ = [
     "Numbers",
     "OrderedCutoffs",
     "Positive",
+    "SingleNumbers",
     "Start",
     "Step",
     "Steps",
@@ -174,6 +176,13 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
             weight.step.check(f"weight '{weight.name}' of model spec '{self.name}'")
         for block in self.blocks:
             block.step.check(f"block '{block.name}' of model spec '{self.name}'")
+            if isinstance(block.start, SingleNumbers):
+                block.start.values(block.name, math.prod(block.shape))
+                if self.model == FEATURES:
+                    raise InvalidSettings(
+                        f"block '{block.name}' of model spec '{self.name}' starts at values = \"float32\", which "
+                        'browsers don\'t read; use "numbers"'
+                    )
         for constraint in self.constraints:
             self._check_names_of(constraint)
         self._refuse_two_places_in_order()
@@ -340,6 +349,9 @@ def published_spec(spec: ModelSpec) -> dict[str, Any]:
     for constraint in found["constraints"]:
         if constraint["constraint"] == "non_negative" and not constraint["weights"]:
             del constraint["weights"]
+    for block in found["blocks"]:
+        if block["start"]["values"] == "float32":  # of many bytes, and clients begin with what a version has
+            block["start"] = to_builtins(Zeros())
     if spec.model == FEATURES:
         return found
     return {name: value for name, value in found.items() if name not in _OF_FEATURES}

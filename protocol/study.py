@@ -6,15 +6,15 @@ says which line its clients follow and what they do with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, json, to_builtins
 from msgspec.structs import force_setattr, replace
 
 from fedping.protocol.digest import digest_of
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import InvalidSettings, sentences_with
 from fedping.protocol.extensions import ExtensionFailed
 from fedping.protocol.guard import CLAIMED, Guard
 from fedping.protocol.landing import MOST_SHARDS, NO_LINE, SHARDS
@@ -589,11 +589,16 @@ def _refuse_repeated(study: str, what: str, names: list[str]) -> None:
             raise InvalidSettings(f"study '{study}' has two {what} named '{name}'; rename one of them")
 
 
-def study_from_toml(path: Path, *, new: bool = False) -> Study:
+Completes: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""From a study's tables to tables with what they leave out."""
+
+
+def study_from_toml(path: Path, *, new: bool = False, filled_in: Completes = lambda raw: raw) -> Study:
     """Read a study file.
 
     Args:
         path: the file.
+        filled_in: fills in what the file leaves out and follows from a model that the caller knows.
         new: whether the study is about to be new, and gets the safe choice wherever its file makes none: arms by the
             client's id, the usual limits, and for each line a clip and a quorum, where it can have them, and a guard.
             These are not the defaults of the fields: what stored studies do not say has to go on meaning what it meant.
@@ -601,17 +606,21 @@ def study_from_toml(path: Path, *, new: bool = False) -> Study:
     Raises:
         InvalidSettings: the file is not there, is not TOML, or says something that a study cannot mean.
     """
-    written = study_as_written(path)
+    written = study_as_written(path, filled_in=filled_in)
     return new_study(written) if new else _without_what_is_off(written)
 
 
-def study_as_written(path: Path) -> Study:
+def study_as_written(path: Path, *, filled_in: Completes = lambda raw: raw) -> Study:
     """Read a study file, with what it turns off; see :func:`new_study` and :func:`as_once_new`.
 
     Raises:
         InvalidSettings: the file is missing, is no TOML, or describes no study.
     """
-    written = converted(read_toml(path, "study file"), Study, f"the study file {path}: ")
+    where = f"the study file {path}: "
+    raw = read_toml(path, "study file")
+    with sentences_with(where):
+        raw = dict(filled_in(raw))
+    written = converted(raw, Study, where)
     for line in written.lines:
         check("written study", line.parts)
     return written

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -99,7 +100,44 @@ class Numbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     numbers: Annotated[tuple[Finite, ...], Meta(min_length=1, max_length=MAX_WEIGHTS)]
 
 
-Start: TypeAlias = Zeros | Uniform | Normal | Numbers
+class SingleNumbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="values", tag="float32"):
+    """The weights of a block start at these single-precision numbers, row by row, as little-endian bytes in base64.
+
+    For arrays that no rule describes, such as those of a network of one's own.
+    """
+
+    base64: Annotated[str, Meta(min_length=8, max_length=4 * -(-4 * MAX_WEIGHTS // 3))]
+
+    @classmethod
+    def of(cls, values: NDArray[np.floating]) -> Zeros | Numbers | SingleNumbers:
+        """Return the start at these values, rounded to single precision; in short if all are the same."""
+        single = np.asarray(values, "<f4").ravel()
+        if (single == single[0]).all():
+            return Zeros() if single[0] == 0 else Numbers(numbers=(float(single[0]),))
+        return cls(base64=b64encode(single.tobytes()).decode())
+
+    def values(self, block: str, count: int) -> NDArray[np.float64]:
+        """Return the values, shape (count,).
+
+        Raises:
+            InvalidSettings: they are not so many finite numbers.
+        """
+        try:
+            raw = b64decode(self.base64, validate=True)
+        except ValueError:
+            raw = b""
+        if len(raw) != 4 * count:
+            raise InvalidSettings(
+                f"the start of block '{block}' is not {count:,} single-precision numbers in base64; write the spec "
+                "again"
+            )
+        found = np.frombuffer(raw, "<f4").astype(np.float64)
+        if not (np.abs(found) <= LARGEST).all():
+            raise InvalidSettings(f"the start of block '{block}' has a number that is not finite; write the spec again")
+        return found
+
+
+Start: TypeAlias = Zeros | Uniform | Normal | Numbers | SingleNumbers
 
 
 class Block(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -164,6 +202,14 @@ class WeightNames(Sequence[str]):
         """Return where the weights of a block stand, by its place among the blocks."""
         return range(self._ends[number], self._ends[number + 1])
 
+    def layer_places(self, layer: str) -> list[int]:
+        """Return where the weights of a layer stand: those of all blocks whose names begin with its name and a dot."""
+        found: list[int] = []
+        for number, block in enumerate(self._blocks):
+            if block.name.startswith(layer + "."):
+                found += self.block_places(number)
+        return found
+
     @property
     def block_names(self) -> tuple[str, ...]:
         """The names of the blocks."""
@@ -217,6 +263,8 @@ def start_values(block: Block) -> NDArray[np.float64]:
             return scale * _bell(_key(block, seed), count)
         case Numbers(numbers=numbers):
             return np.full(count, numbers[0]) if len(numbers) == 1 else np.array(numbers, dtype=np.float64)
+        case SingleNumbers():
+            return block.start.values(block.name, count)
 
 
 def _key(block: Block, seed: int) -> np.uint64:

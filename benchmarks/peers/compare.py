@@ -9,9 +9,11 @@ Every framework is installed in an environment of its own below ``build/peers``,
 the median of all rounds but the first; starting up is not counted. Memory is that of all processes of a framework
 together, data included. Lines are those that a user has to write.
 
-With ``--one-core`` it is fedping beside JAX: both on one core, by the processor time that a round takes, which other
-work on the machine disturbs less. They run in turns; the ratio is the median of those of the turns, and of the speeds
-each is the median. ``--steps`` are how many steps a client takes in a round.
+With ``--one-core`` it is fedping, with NumPy and with ``engine = "jax"``, beside JAX, a round a call, 20 rounds a call,
+and by chunks of 10 clients: all on one core, by the processor time that a round takes, which other work on the machine
+disturbs less. They run in turns; a ratio is the median of those of the turns, and so is each speed. ``--steps`` are how
+many steps a client takes in a round. ``--here`` runs JAX with this interpreter, which has to have it, instead of
+installing it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from benchmarks.peers.session import PeakMemory, kill
 from benchmarks.peers.work import Measured, Task, make_data
 
 HERE = Path(__file__).parent
-OURS, JAX = "fedping", "JAX"
+OURS, COMPILED, JAX, SCAN, CHUNK = "fedping", "fedping, jax", "JAX", "JAX, scan", "JAX, chunks"
+WAYS = {COMPILED: "compiled", SCAN: "scan", CHUNK: "chunk"}
 BEGIN, END = "# --- what a user writes", "# --- to here"
 ROUNDS = {100: 6, 1_000: 4, 10_000: 2}
 ROUNDS_OF_A_TURN = {100: 60, 1_000: 20, 10_000: 5}
@@ -61,17 +64,24 @@ def main() -> int:
     """Measure, print, and return 1 if the frameworks did not come to the same weights."""
     options = _options()
     workers = {OURS: (Path(sys.executable), "fedping_worker.py")}
-    workers |= {peer.name: (python_of(peer), peer.worker) for peer in PEERS if peer.name in options.peers}
+    if options.one_core:
+        workers[COMPILED] = workers[OURS]
+    for peer in PEERS:
+        if peer.name in options.peers:
+            workers[peer.name] = (Path(sys.executable) if options.here else python_of(peer), peer.worker)
+    if options.one_core and options.steps == 1:
+        workers |= {SCAN: workers[JAX], CHUNK: workers[JAX]}
     rows: list[Row] = []
     for model in options.models:
         for clients in options.clients:
             with tempfile.TemporaryDirectory() as folder:
                 make_data(Path(folder), model, clients)
                 rounds = (ROUNDS_OF_A_TURN if options.one_core else ROUNDS).get(clients, 4)
-                task = Task(model, clients, rounds, folder, options.steps, options.one_core)
                 for _ in range(options.turns):
                     for name, (python, worker) in workers.items():
                         print(f"{model}, {clients:,} clients: {name}", file=sys.stderr, flush=True)
+                        way = WAYS.get(name, "round")
+                        task = Task(model, clients, rounds, folder, options.steps, way, options.one_core)
                         rows.append(measure(name, python, HERE / worker, task, options.seconds))
     if options.json:
         print(json.dumps([asdict(row) | {"updates_per_second": row.updates_per_second} for row in rows]))
@@ -115,12 +125,13 @@ def lines_to_write(worker: Path) -> int:
 
 
 def _agree(rows: list[Row]) -> bool:
-    digests: dict[tuple[str, int], set[float]] = {}
+    digests: dict[tuple[str, int, bool], set[float]] = {}
     for row in rows:
         if row.measured:
-            digests.setdefault((row.model, row.clients), set()).add(round(row.measured.norm, 4))
+            many_a_call = row.framework in (COMPILED, SCAN)  # which do more rounds in all
+            digests.setdefault((row.model, row.clients, many_a_call), set()).add(round(row.measured.norm, 4))
     different = [task for task, norms in digests.items() if max(norms) - min(norms) > 2e-4]
-    for model, clients in different:
+    for model, clients, _ in different:
         print(f"the frameworks came to different weights: {model}, {clients:,} clients", file=sys.stderr)
     return not different
 
@@ -140,18 +151,23 @@ def _print(rows: list[Row], lines: dict[str, int]) -> None:
 
 
 def _print_turns(rows: list[Row]) -> None:
-    table = Table(
-        "model", "clients a round", OURS, JAX, "ratio, median of the turns", "lowest", "highest", box=SIMPLE_HEAD
-    )
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("model", "clients a round", "framework", "updates/s", "beside JAX", "beside the best of JAX"):
+        table.add_column(heading, justify="left" if heading in ("model", "framework") else "right")
     for model, clients in dict.fromkeys((row.model, row.clients) for row in rows):
-        ours, theirs = (
-            [row.updates_per_second or math.nan for row in rows if (row.framework, row.model, row.clients) == at]
-            for at in ((OURS, model, clients), (JAX, model, clients))
-        )
-        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-        speeds = (f"{statistics.median(speeds):,.0f}" for speeds in (ours, theirs))
-        told = (f"{of(ratios):.2f}" for of in (statistics.median, min, max))
-        table.add_row(model, f"{clients:,}", *speeds, *told)
+        at = [row for row in rows if (row.model, row.clients) == (model, clients)]
+        speeds = {
+            name: [row.updates_per_second or math.nan for row in at if row.framework == name]
+            for name in dict.fromkeys(row.framework for row in at)
+        }
+        best = [
+            max(turn) for turn in zip(*(speeds[name] for name in (JAX, SCAN, CHUNK) if name in speeds), strict=True)
+        ]
+        for name, found in speeds.items():
+            ratios = (statistics.median(a / b for a, b in zip(found, of, strict=True)) for of in (speeds[JAX], best))
+            why = next((row.why for row in at if row.framework == name and row.why), "")
+            told = [why[-60:]] if why else [f"{statistics.median(found):,.0f}", *(f"{ratio:.2f}" for ratio in ratios)]
+            table.add_row(model, f"{clients:,}", name, *told)
     Console(width=120).print(table)
 
 
@@ -164,6 +180,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600.0, help="after which a framework has run too long")
     parser.add_argument("--one-core", action="store_true", help="fedping and JAX alone, in turns, on one core")
     parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--here", action="store_true", help="run JAX with this interpreter")
     parser.add_argument(
         "--steps", type=int, default=1, help="that a client takes in a round; more than 1 with JAX alone"
     )

@@ -41,6 +41,8 @@ class Task:
         rounds: how many.
         data: the folder of the clients' data.
         steps: how many a client takes in a round, each on all its examples.
+        way: how rounds are computed, where a framework can do it in several ways: a ``round`` a call, ``scan`` of many
+            rounds in a call, ``chunk``, which adds up some clients at a time, and here also ``compiled``.
         one_core: whether time is that of one processor core, on which the framework has to stay, instead of wall time.
         clip: the Euclidean norm that a client's movement is shortened to, if training is private; else 0.
         noise_multiplier: of private training, the standard deviation of the noise on the sum over ``clip``.
@@ -52,6 +54,7 @@ class Task:
     rounds: int
     data: str
     steps: int = 1
+    way: str = "round"
     one_core: bool = False
     clip: float = 0.0
     noise_multiplier: float = 0.0

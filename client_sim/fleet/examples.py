@@ -27,6 +27,7 @@ from fedping.client_sim.learning.models.matrix_factorization import MatrixFactor
 from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.learning.models.page_ranking import PageRanking
 from fedping.client_sim.learning.models.svm_ranking import SvmRanking
+from fedping.client_sim.learning.networks.tree_model import TreeModel
 from fedping.client_sim.learning.searches import SearchData
 from fedping.client_sim.learning.submodel import Part
 from fedping.client_sim.population.synthetic import Population
@@ -222,6 +223,8 @@ def _made(model: Model[Any], root: np.uint64) -> Make | None:
         case LogisticRegression(features=d, classes=c) | Network(features=d, classes=c):
             scores = 2.0 * normals(truth, d * c).reshape(d, c) / np.sqrt(d)
             return lambda keys, weight: _classes(keys, weight, scores)
+        case TreeModel(features=d, classes=c):
+            return _of_network(_whole(model), truth, d, c)
         case KMeans(features=d, clusters=c):
             centres = 3.0 * normals(truth, c * d).reshape(c, d)
             return lambda keys, weight: _groups(keys, weight, centres)
@@ -233,6 +236,27 @@ def _made(model: Model[Any], root: np.uint64) -> Make | None:
             return lambda keys, weight: _choices(keys, weight, preference)
         case _:
             return None
+
+
+def _of_network(model: Any, truth: Keys, d: int, c: int | None) -> Make:
+    """Return a maker of a network's examples: of quantities, or of sequences whose symbols follow from the last."""
+    if (symbols := model.network.vocabulary) is not None:
+        follows = np.argsort(uniforms(truth, symbols)[0], kind="stable")
+        return lambda keys, weight: _sequences(keys, weight, follows, d)
+    if c is None:
+        slopes = normals(truth, d + 1)[0]
+        return lambda keys, weight: _numbers(keys, weight, slopes)
+    scores = 2.0 * normals(truth, d * c).reshape(d, c) / np.sqrt(d)
+    return lambda keys, weight: _classes(keys, weight, scores)
+
+
+def _sequences(keys: Keys, weight: FloatArray, follows: NDArray[np.intp], d: int) -> Examples:
+    """Draw sequences of d symbols and the next one; one in four is drawn at random, the others follow from the last."""
+    noise = _noise(keys, 2 * (d + 1))
+    drawn = np.floor(noise[..., : d + 1] * len(follows)).astype(np.intp)
+    for at in range(1, d + 1):
+        drawn[..., at] = np.where(noise[..., d + 1 + at] < 0.25, drawn[..., at], follows[drawn[..., at - 1]])
+    return Examples(drawn[..., :d].astype(np.float64), drawn[..., d], weight)
 
 
 def _features(keys: Keys, d: int) -> FloatArray:
@@ -301,7 +325,7 @@ def _drawn(spec: ModelSpec, model: Model[Any], name: str) -> Make:
             f"the target of the data set '{name}' is {has}, and the model '{spec.model}' of model spec '{spec.name}' "
             f"predicts {classes} classes; give another --data, or leave it out for made examples"
         )
-    x = table.x if _rates(model) else _standardised(table.x)
+    x = table.x if _rates(model) or _reads_symbols(model) else _standardised(table.x)
 
     def make(keys: Keys, weight: FloatArray) -> Examples:
         rows = _rows(keys, len(x))
@@ -313,6 +337,12 @@ def _drawn(spec: ModelSpec, model: Model[Any], name: str) -> Make:
 def _rates(model: Model[Any]) -> bool:
     """Return whether a model's only feature is the number of an item, which has no scale."""
     return isinstance(model.whole if isinstance(model, Part) else model, MatrixFactorization)
+
+
+def _reads_symbols(model: Model[Any]) -> bool:
+    """Return whether a model's features are numbers of symbols, which have no scale."""
+    whole = _whole(model)
+    return isinstance(whole, TreeModel) and whole.network.vocabulary is not None
 
 
 def _drawn_choices(table: Table) -> Make:

@@ -35,6 +35,7 @@ from fedping.client_sim.learning.models.k_means import KMeans
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
 from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
 from fedping.client_sim.learning.models.network import Network
+from fedping.client_sim.learning.networks.tree_model import TreeModel
 from fedping.client_sim.learning.submodel import Part
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -144,6 +145,8 @@ def wanted_by(model: Model[Any], words: str) -> Wanted:
             return Wanted(words, d, predicts=True, classes=c)
         case KMeans(features=d):
             return Wanted(words, d, predicts=False)
+        case TreeModel() as network:
+            return Wanted(words, network.features, predicts=True, classes=network.classes)
         case _:
             raise InvalidSettings(f"{words} learns from no table; take part with a client of your own")
 

@@ -248,7 +248,7 @@ class ProtectedRows:
 
     @property
     def _all_classes(self) -> int:
-        return int(getattr(self._whole, "classes", 0))
+        return int(getattr(self._whole, "classes", None) or 0)
 
     @property
     def _classes(self) -> int:

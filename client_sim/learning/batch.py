@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
@@ -16,6 +17,7 @@ from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from fedping.protocol.draws import Keys, child_keys
 from fedping.protocol.errors import FedpingError
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -140,11 +142,13 @@ class Examples(Rectangle):
         x: features, shape (k, n, d).
         y: targets, shape (k, n): a number, or the number of a class.
         weight: shape (k, n).
+        keys: a random key of each client for this step of its training, shape (k,); None outside training.
     """
 
     x: Floats
     y: NDArray[Any]
     weight: FloatArray
+    keys: Keys | None = None
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -177,6 +181,25 @@ class Examples(Rectangle):
             chosen(self.y, examples),
             np.where(examples == NO_EXAMPLE, 0.0, chosen(self.weight, examples)),
         )
+
+
+STEP_DRAWS = 1 << 34
+"""The child of a client's key from which the keys of its steps follow, behind those of mini-batches and of methods."""
+
+
+def with_keys_of_step(batch: B, keys: Keys, step: int) -> B:
+    """Return the examples of a local step with the keys that a model draws by in it, such as for dropout.
+
+    Args:
+        batch: the examples; only :class:`Examples` have keys.
+        keys: a random key for each client, shape (k,).
+        step: the number of the step, from 0.
+    """
+    if not isinstance(batch, Examples):
+        return batch
+    found = copy(batch)  # with what has been computed of its weights
+    object.__setattr__(found, "keys", child_keys(keys, STEP_DRAWS + step))
+    return found
 
 
 def chosen(values: NDArray[Any], examples: NDArray[np.intp]) -> NDArray[Any]:

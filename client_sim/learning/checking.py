@@ -17,8 +17,8 @@ from fedping.client_sim.learning.algorithms import algorithm_for, algorithm_name
 from fedping.client_sim.learning.model import Model, moves_itself
 from fedping.client_sim.learning.models.arrays import OfArrays
 from fedping.client_sim.learning.registry import (
-    LEARNERS,
     OWN_CODE,
+    is_examples_model,
     is_ranking_model,
     learner_for,
     model_names,
@@ -64,7 +64,7 @@ def _check_public(line: PublicLine, pings: str, keeps_state: bool) -> Model[Any]
         )
     # A server may not choose which code a client runs, except code that is installed there.
     of_lists = name == FEATURES and not interactions
-    if not (of_lists or is_ranking_model(name)) and (interactions or name not in LEARNERS or name in OWN_CODE):
+    if not (of_lists or is_ranking_model(name)) and (interactions or not is_examples_model(name)):
         known = ranking_models() if interactions else [each for each in model_names() if each not in OWN_CODE]
         raise InvalidSettings(
             f"simulated {'browsers' if interactions else 'clients'} do not have the model '{line.spec.model}' of line "
@@ -176,7 +176,7 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
             f"{spec.m:,}, is not checked here"
         )
         return
-    if name not in (*LEARNERS, FEATURES) and not is_ranking_model(name):
+    if name != FEATURES and not is_ranking_model(name) and not is_examples_model(name):
         near = get_close_matches(name, model_names(), n=1, cutoff=_NEAR)
         if near:
             raise InvalidSettings(

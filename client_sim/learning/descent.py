@@ -9,10 +9,17 @@ from typing import Any, cast
 import numpy as np
 
 from fedping.client_sim.learning.algorithm import NO_STATE, State
-from fedping.client_sim.learning.batch import Batch, FloatArray, Floats, counts
+from fedping.client_sim.learning.batch import Batch, FloatArray, Floats, counts, with_keys_of_step
 from fedping.client_sim.learning.local_optimizers import Memory, Stepper, keeps, stepper_for
 from fedping.client_sim.learning.mini_batches import mini_batches, some
-from fedping.client_sim.learning.model import Model, MovesItself, losses_and_gradients, moves_itself, precision
+from fedping.client_sim.learning.model import (
+    Model,
+    MovesItself,
+    has_modes,
+    losses_and_gradients,
+    moves_itself,
+    precision,
+)
 from fedping.protocol.draws import Keys
 from fedping.protocol.training import LocalSteps, OneGradient
 
@@ -33,6 +40,8 @@ class GradientAlgorithm:
         """See :meth:`Algorithm.update`."""
         size = self.settings.batch
         part = batch if self._takes_all(batch) else batch.only(some(keys, batch.weight, size or 0))
+        if has_modes(model):
+            part = with_keys_of_step(part, keys, 0)
         gradients = model.gradients(weights, part)
         return np.negative(gradients, out=gradients), state
 
@@ -42,6 +51,8 @@ class GradientAlgorithm:
         """See :meth:`GivesLosses.update_and_losses`."""
         if not self._takes_all(batch):
             return *self.update(model, weights, batch, keys, state), model.losses(weights, batch)
+        if has_modes(model):
+            batch = with_keys_of_step(batch, keys, 0)
         losses, gradients = losses_and_gradients(model, weights, batch)
         return np.negative(gradients, out=gradients), state, losses
 
@@ -134,8 +145,11 @@ class LocalAlgorithm:
         stepper, kept = self._stepper, keeps(self.settings.optimizer)
         memory: Memory = stepper.init(len(batch), fetched.shape[-1], fetched.dtype) if stepper and not kept else state
         local: Floats = fetched
+        modes = has_modes(model)
         for step, taken in enumerate(mini_batches(self.settings, keys, batch.weight)):
             part = batch if taken is None else batch.only(taken)
+            if modes:
+                part = with_keys_of_step(part, keys, step)
             if moved is not None:
                 local = np.add(fetched, moved, out=None if local is fetched else local)
             if losses is not None and step == 0 and taken is None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.learning.batch import NO_EXAMPLE, Batch, FloatArray, counts
+from fedping.client_sim.learning.batch import NO_EXAMPLE, Batch, FloatArray, counts, with_keys_of_step
 from fedping.protocol.draws import Keys, bits, child_keys
 from fedping.protocol.training import LocalSteps
 
@@ -108,9 +108,9 @@ def local_steps(
         UnfitTable: both or none of steps and epochs are given.
     """
     training = LocalSteps(rate=1.0, steps=steps, epochs=epochs, batch=size)
-    for taken in mini_batches(training, keys, batch.weight):
+    for step, taken in enumerate(mini_batches(training, keys, batch.weight)):
         part = batch if taken is None else batch.only(taken)
-        yield part, counts(part) > 0
+        yield with_keys_of_step(part, keys, step), counts(part) > 0
 
 
 def _batches(size: int | None, sizes: NDArray[np.integer]) -> NDArray[np.int64]:

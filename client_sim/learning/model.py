@@ -187,6 +187,11 @@ def mixes(model: Any) -> TypeGuard[Mixes]:
     return hasattr(model, "pulled") and hasattr(model, "penalty")
 
 
+def has_modes(model: Any) -> bool:
+    """Return whether a model does in training what it doesn't elsewhere, such as dropout by its examples' keys."""
+    return bool(getattr(model, "has_modes", False))
+
+
 def has_bounds(model: Any) -> TypeGuard[HasBounds]:
     """Return whether a model implements :class:`HasBounds`."""
     return hasattr(model, "within")

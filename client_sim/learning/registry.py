@@ -30,6 +30,7 @@ from fedping.client_sim.learning.models import (
 from fedping.client_sim.learning.models.arrays import DEFAULT_STEP, OfArrays
 from fedping.client_sim.learning.models.feature_ranking import feature_ranking
 from fedping.client_sim.learning.models.page_ranking import own_page_ranking, page_ranking
+from fedping.client_sim.learning.networks.own import is_network, own_network, own_networks
 from fedping.client_sim.learning.settings import Setting, Settings
 from fedping.client_sim.models import MODELS, ranking_models
 from fedping.client_sim.models.ranking_model import CODE
@@ -58,6 +59,11 @@ OWN_CODE = frozenset({own_loss.NAME, jax_loss.NAME})
 """The models that run Python code of whoever describes them."""
 
 
+def is_examples_model(name: str) -> bool:
+    """Return whether clients have the model of that name without code that the file or the server names."""
+    return (name in LEARNERS and name not in OWN_CODE) or (name not in LEARNERS and is_network(name))
+
+
 def is_ranking_model(name: str) -> bool:
     """Return whether the model of that name ranks pages; only names that are not built in import extensions."""
     return name in MODELS or (name not in LEARNERS and registered("ranking_model", name) is not None)
@@ -65,7 +71,7 @@ def is_ranking_model(name: str) -> bool:
 
 def model_names() -> tuple[str, ...]:
     """Return the names of all models, those of extensions last."""
-    return tuple(dict.fromkeys((*LEARNERS, FEATURES, *ranking_models())))
+    return tuple(dict.fromkeys((*LEARNERS, FEATURES, *ranking_models(), *own_networks())))
 
 
 def learner_for(spec: ModelSpec, training: Training | None = None) -> Model[Any]:
@@ -147,6 +153,8 @@ def _built(name: str, settings: Mapping[str, Setting], margin: float, epsilon: f
             f'ModelSpec(model="{FEATURES}", features=...)'
         )
     if name not in LEARNERS:
+        if is_network(name):
+            return own_network(name, settings)
         if is_ranking_model(name) or CODE in settings:
             return own_page_ranking(name, settings, margin, epsilon)
         known = model_names()

@@ -22,7 +22,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.spec import Block
 from fedping.protocol.weights import MAX_WEIGHTS, start_values
 
-_OF_WHOLE = frozenset({"dtype", "floats_per_example", "features", "classes"})
+_OF_WHOLE = frozenset({"dtype", "floats_per_example", "features", "classes", "has_modes"})
 """What is asked of some models, and is the same for a part of them."""
 
 
@@ -141,7 +141,7 @@ def shared_part(model: Model[Any], local: Sequence[str]) -> Part:
 
     Args:
         model: the whole model.
-        local: the names of the blocks that are not shared.
+        local: the names of the blocks that are not shared, or of layers, whose blocks have names such as ``head.bias``.
 
     Raises:
         InvalidSettings: no block of the model can stay, or none has such a name, or all would stay, or they are too
@@ -157,13 +157,15 @@ def shared_part(model: Model[Any], local: Sequence[str]) -> Part:
             f"'local' names {local[0]!r}, which would stay with the client, but the model moves its weights by a rule "
             "of its own, as k-means does; leave 'personal' out"
         )
-    names, stay = [array.name for array in model.arrays], frozenset(local)
-    there = frozenset(names)
+    names = [array.name for array in model.arrays]
+    there, stay = frozenset(names), frozenset[str]()
     for name in local:
-        if name not in there:
+        blocks = {name} & there or {each for each in names if each.startswith(f"{name}.")}
+        if not blocks:
             raise InvalidSettings(
                 f"'local' names {name!r}, and the model has no block of that name; it has {', '.join(names)}"
             )
+        stay |= blocks
     if not there - stay:
         raise InvalidSettings(
             f"'local' names all blocks of the model, {', '.join(names)}, so nothing would be shared; leave one out"

@@ -27,7 +27,15 @@ from fedping.client_sim.learning.algorithm import (
 from fedping.client_sim.learning.algorithms import algorithm_for, algorithm_name
 from fedping.client_sim.learning.batch import Batch, ClientData, Clients, FloatArray, Floats, counts, naming
 from fedping.client_sim.learning.blas import one_thread
-from fedping.client_sim.learning.model import Model, Projected, Projection, Projections, has_precision, precision
+from fedping.client_sim.learning.model import (
+    Model,
+    Projected,
+    Projection,
+    Projections,
+    has_modes,
+    has_precision,
+    precision,
+)
 from fedping.client_sim.learning.states import Kept
 from fedping.client_sim.learning.submodel import Part
 from fedping.protocol.draws import Keys
@@ -162,12 +170,12 @@ def personal_losses(
     return found if there.all() else np.where(there, found, model.losses(weights, batch))
 
 
-def draws(training: Training) -> bool:
-    """Return whether clients may draw random numbers in this training.
+def draws(training: Training, model: Model[Any] | None = None) -> bool:
+    """Return whether clients may draw random numbers in this training of a model.
 
-    Built-in ones do so only for mini-batches, and for what is a client's own.
+    Built-in trainings do so only for mini-batches, and for what is a client's own.
     """
-    if not isinstance(training, OneGradient | LocalSteps):
+    if not isinstance(training, OneGradient | LocalSteps) or has_modes(model):
         return True
     return training.batch is not None or training.personal is not None
 

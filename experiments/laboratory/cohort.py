@@ -154,7 +154,7 @@ class Cohorts:
         if raid:
             train = raid.data(train, invented)
         training = self._setup.training
-        if draws(training) or self._setup.upload:
+        if draws(training, problem.model) or self._setup.upload:
             keys = child_keys(problem.keys(round_)[clients], repeats)
         else:
             keys = np.zeros(len(clients), np.uint64)  # they are not used, and making them takes time

@@ -25,6 +25,7 @@ from fedping.client_sim.learning.algorithm import ModelAndMore
 from fedping.client_sim.learning.algorithms import with_more
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.models.arrays import DEFAULT_STEP
+from fedping.client_sim.learning.networks.own import derived_settings, is_network
 from fedping.client_sim.learning.registry import LEARNERS, OWN_CODE, is_ranking_model, model_names, model_of
 from fedping.client_sim.learning.settings import Setting, Settings
 from fedping.client_sim.models import MODELS
@@ -47,6 +48,11 @@ FROM_DATA: Mapping[str, tuple[str, ...]] = {
     "jax": ("seed",),
 }
 """For each model, the settings derived from the data and the run's seed unless the experiment gives them."""
+
+
+def from_data(name: str) -> tuple[str, ...]:
+    """Return the settings of a model that are derived from the data and the run's seed unless they are given."""
+    return FROM_DATA[name] if name in FROM_DATA else derived_settings(name)
 
 
 class OfSpec(Struct, frozen=True, kw_only=True):
@@ -106,7 +112,7 @@ def model_for_data(
         spec = features_spec(settings, training)
         return spec, learner_for(spec, training)
     of_spec, own = of_spec_and_own(settings)
-    names = FROM_DATA.get(of_spec.name, ())
+    names = from_data(of_spec.name)
     if "classes" in names and "classes" not in known:
         raise InvalidSettings(
             f"the model '{of_spec.name}' predicts classes, but the target is a number; choose another model, or a "
@@ -229,15 +235,15 @@ def check_choices(model: Mapping[str, Any], data_set: str | None) -> None:
         return
     of_spec, own = of_spec_and_own(model)
     if of_spec.name not in LEARNERS:
-        if is_ranking_model(of_spec.name):
+        if is_ranking_model(of_spec.name) or is_network(of_spec.name):
             return  # its settings were checked on reading
         raise InvalidSettings(f"there is no model '{of_spec.name}'; choose one of {', '.join(model_names())}")
     if of_spec.name in OWN_CODE:
         if "function" not in own:
             raise InvalidSettings(f"the model '{of_spec.name}' needs the setting 'function': my_module:my_loss")
         return
-    from_data = dict.fromkeys(FROM_DATA.get(of_spec.name, ()), 2)
-    settings = Settings(of_spec.name, {**from_data, **own}, of_spec.margin, of_spec.epsilon)
+    derived = dict.fromkeys(from_data(of_spec.name), 2)
+    settings = Settings(of_spec.name, {**derived, **own}, of_spec.margin, of_spec.epsilon)
     LEARNERS[of_spec.name](settings)
     settings.refuse_others()
 
@@ -250,8 +256,8 @@ def _model_choice(name: str) -> ModelChoice:
         model = LEARNERS[name]
     module = sys.modules[LEARNERS[name].__module__].__doc__ or ""
     documented = model if inspect.isroutine(model) else type(model)
-    from_data = FROM_DATA.get(name, ())
-    asks = tuple(_optional(ask) if ask.name in from_data else ask for ask in asking.asks.values())
+    derived = from_data(name)
+    asks = tuple(_optional(ask) if ask.name in derived else ask for ask in asking.asks.values())
     return ModelChoice(name, module.strip().partition("\n")[0], inspect.getdoc(documented) or "", asks)
 
 

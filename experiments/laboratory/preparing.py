@@ -43,7 +43,7 @@ from fedping.client_sim.learning.model import precision
 from fedping.client_sim.learning.registry import is_ranking_model, learner_for
 from fedping.client_sim.learning.submodel import Part
 from fedping.client_sim.models import RankingModel
-from fedping.experiments.laboratory.models import FROM_DATA, known_from, model_for_data
+from fedping.experiments.laboratory.models import from_data, known_from, model_for_data
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.tallies import (
@@ -454,7 +454,7 @@ def refuse_examples(setup: Setup) -> None:
 def refuse_numbers(setup: Setup, target: Target, y: NDArray[Any]) -> None:
     """Raise :class:`InvalidSettings` if the model predicts classes, but the target, with these values, is a number."""
     name = setup.model["name"]
-    if "classes" not in FROM_DATA.get(name, ()) or target.is_class:
+    if "classes" not in from_data(name) or target.is_class:
         return
     remedy = "choose another model, or a target of classes"
     if (y == np.round(y)).all():

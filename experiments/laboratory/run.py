@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from fedping.client_sim.learning.models.own_loss import named
+from fedping.client_sim.learning.networks.own import is_network
 from fedping.client_sim.learning.settings import Settings
 from fedping.client_sim.models.ranking_model import CODE
 from fedping.experiments.laboratory.models import named_in_modules
@@ -269,7 +270,8 @@ def _modules_of(setup: Setup, modules: OwnModules) -> dict[str, str]:
 
 def _extensions_of(setup: Setup) -> Iterator[Extension]:
     if CODE in setup.model:
-        yield recorded("ranking_model", setup.model["name"], "")
+        name = setup.model["name"]
+        yield recorded("model" if is_network(name) else "ranking_model", name, "")
     if setup.data.code:
         yield recorded("data_set", str(setup.data.name), "")
     yield from map(extension_of, _own_in(setup))

@@ -12,6 +12,7 @@ from fedping.client_sim.attacks import Attack
 from fedping.client_sim.fleet.interactions import Gradient
 from fedping.client_sim.fleet.members import check_attack
 from fedping.client_sim.learning.registry import is_ranking_model
+from fedping.client_sim.learning.study_files import study_from_toml
 from fedping.client_sim.population.behaviour import ActivitySettings, UserSettings
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.location import local_path
@@ -23,7 +24,7 @@ from fedping.protocol.stopping_settings import (
     IterationByTime,
     IterationLength,
 )
-from fedping.protocol.study import Study, study_from_toml
+from fedping.protocol.study import Study
 
 Ticks: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
 Rate: TypeAlias = Annotated[float, Meta(gt=0, le=10_000)]

@@ -38,10 +38,10 @@ def audit(study_file: Path, only: str | None, as_json: bool, **effort: Any) -> N
 
     'fedping audit join STUDY_FILE --data TABLE' attacks a table of an institution instead.
     """
+    from fedping.client_sim.learning.study_files import study_from_toml
     from fedping.experiments.privacy.auditing import Effort
     from fedping.experiments.privacy.auditing import audit as audited
     from fedping.protocol.errors import FedpingError
-    from fedping.protocol.study import study_from_toml
     from fedping.server_jobs.privacy.budget import with_noise
     from fedping.terminal import status
 

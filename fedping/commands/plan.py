@@ -158,9 +158,10 @@ def _rows(result: FleetPlan) -> Iterator[tuple[str, str]]:
 
 
 def _line(file: Path | None, name: str | None, weights: int | None) -> Line:
+    from fedping.client_sim.learning.study_files import study_from_toml
     from fedping.protocol.settings_file import converted, read_toml
     from fedping.protocol.spec import ModelSpec
-    from fedping.protocol.study import Line, study_from_toml
+    from fedping.protocol.study import Line
 
     if (file is None) == (weights is None):
         raise InvalidSettings("give the FILE of a study or of a model spec, or the number of weights with --weights")

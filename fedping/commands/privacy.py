@@ -114,8 +114,8 @@ def spent(study: str | None, store_path: Place, as_json: bool) -> None:
 @json_option
 def card(study: str, store_path: Place, as_json: bool) -> None:
     """Show the privacy card of a STUDY of the store, or of a study file: who trusts whom, what is guaranteed."""
+    from fedping.client_sim.learning.study_files import study_from_toml
     from fedping.model_store.store import open_store
-    from fedping.protocol.study import study_from_toml
     from fedping.server_jobs.privacy.card import as_document, card_of
     from fedping.server_jobs.warm_start import start_version
 

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from fedping import __version__
+from fedping.client_sim.learning.study_files import study_as_written
 from fedping.commands.study_file import (
     WarmOptions,
     checked,
@@ -62,7 +63,7 @@ from fedping.protocol.pipeline import (
     TrimmedMean,
 )
 from fedping.protocol.stopping_settings import IterationByClients, IterationByTime
-from fedping.protocol.study import Line, Study, study_as_written
+from fedping.protocol.study import Line, Study
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from fedping.client_sim.learning.study_files import study_from_toml
 from fedping.creating import ready
 from fedping.options import AnyPlace
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.location import without_secrets
 from fedping.protocol.notation import with_minus
-from fedping.protocol.study import Line, Study, study_from_toml
+from fedping.protocol.study import Line, Study
 
 if TYPE_CHECKING:
     from fedping.model_store.store import ModelStore

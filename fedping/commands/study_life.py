@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
+from fedping.client_sim.learning.study_files import study_as_written
 from fedping.commands.study_file import checked, own_model_option
 from fedping.options import LocalPath, json_option, store_option
 from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.protocol.notation import utc_now
-from fedping.protocol.study import Declared, State, as_once_new, study_as_written
+from fedping.protocol.study import Declared, State, as_once_new
 
 if TYPE_CHECKING:
     from fedping.model_store.history import Entry

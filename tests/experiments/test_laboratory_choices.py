@@ -92,3 +92,13 @@ def test_what_does_not_go_with_choices_is_told(file: Path, changes: list[str], s
     with pytest.raises(FedpingError) as raised:
         run(file, "out", *changes)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("training", ['algorithm="gradient"', 'algorithm="local", rate=0.05, epochs=2, batch=7'])
+def test_compiled_rounds_learn_the_same_from_choices_of_any_size(file: Path, training: str) -> None:
+    pytest.importorskip("jax")
+    changes = (f"training={{{training}}}", 'model={name="svm-ranking", margin=1.0, l2=0.01}', "rounds=20")
+    plain, weights = run(file, "numpy", *changes)
+    outcome, compiled = run(file, "jax", *changes, 'engine="jax"')
+    np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
+    assert outcome.final["test"] == pytest.approx(plain.final["test"])

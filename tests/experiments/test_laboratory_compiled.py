@@ -76,6 +76,11 @@ CASES: dict[str, dict[str, Any]] = {
         "training": {"algorithm": "local", "rate": 0.01, "epochs": 1, "batch": 70},
         "server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 4},
     },
+    "a step of all examples of a network, in one piece": {
+        "model": {"name": "network", "hidden": "7", "l2": 0.01},
+        "partition": {"partition": "iid", "clients": 12},
+        "training": {"algorithm": "local", "rate": 0.1, "steps": 1, "optimizer": {"optimizer": "adam"}},
+    },
     "signs": {"training": {"algorithm": "gradient", "sign": True}},
     "clipped, with momentum on both sides": {
         "training": LOCAL | {"optimizer": {"optimizer": "momentum", "nesterov": True}, "proximal": 0.3},
@@ -209,7 +214,7 @@ def test_training_agrees_with_numpy_where_the_server_is_numpy(case: str, tmp_pat
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"model": {"name": "svm-ranking"}}, "the model 'svm-ranking'"),
+        ({"model": {"name": "k-means"}}, "the model 'k-means'"),
         ({"training": LOCAL | {"personal": {"by": "fine_tune", "rate": 0.1, "steps": 1}}}, "'personal' in .training."),
         ({"training": LOCAL | {"optimizer": {"optimizer": "adam", "keep": True}}}, "'keep' of a client optimizer"),
         ({"where": "files"}, "in memory"),
@@ -221,8 +226,8 @@ def test_what_cannot_be_compiled_is_refused_before_the_first_round(changes: dict
 
 
 def test_every_variant_is_checked_before_the_first_round_of_any(tmp_path: Path) -> None:
-    variants = {"a": setup(), "b": setup(engine="jax", model={"name": "svm-ranking"})}
-    with pytest.raises(InvalidSettings, match=r"variant 'b': .*the model 'svm-ranking' cannot be compiled"):
+    variants = {"a": setup(), "b": setup(engine="jax", model={"name": "k-means"})}
+    with pytest.raises(InvalidSettings, match=r"variant 'b': .*the model 'k-means' cannot be compiled"):
         run_experiment(Experiment(name="x", seeds=(1,), variants=variants), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -71,7 +71,7 @@ def named(model: Model[Any], names: Sequence[str], setting: str) -> NDArray[np.b
     every = there if isinstance(there, WeightNames) else WeightNames(tuple(there), ())
     found = np.zeros(len(every), np.bool_)
     for name in names:
-        places = every.places(name)
+        places = every.places(name) or every.layer_places(name)
         if not places:
             known = every.block_names or every[:30]
             raise InvalidSettings(

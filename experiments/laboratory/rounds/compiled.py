@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.data import ExampleData
-from fedping.client_sim.learning import Diverged
+from fedping.client_sim.data import ExampleData, example_data
+from fedping.client_sim.learning import ChoiceData, Diverged
 from fedping.client_sim.learning.batch import NO_EXAMPLE, Clients, FloatArray
 from fedping.client_sim.learning.mini_batches import steps_of
 from fedping.client_sim.learning.models.jax_loss import JaxLoss
+from fedping.client_sim.learning.models.layer import Layer
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
 from fedping.client_sim.learning.models.logistic_regression import LogisticRegression
 from fedping.client_sim.learning.models.network import Network
+from fedping.client_sim.learning.models.svm_ranking import SvmRanking
+from fedping.client_sim.learning.networks.tree_model import TreeModel
 from fedping.client_sim.learning.updates import UpdateBlock, draws
 from fedping.client_sim.sampling import Bernoulli, sampler_for
 from fedping.client_sim.sampling.samplers import All
@@ -40,6 +43,7 @@ from fedping.experiments.laboratory.rounds.compiling import (
     Server,
     Work,
     compiled,
+    told_choice,
 )
 from fedping.experiments.laboratory.rounds.inside import between, check_inside
 from fedping.experiments.laboratory.rounds.lanes import (
@@ -54,6 +58,7 @@ from fedping.experiments.laboratory.rounds.server import RoundReport, diverged
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes, repetitions
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.draws import Keys, child_keys
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.model import LARGEST_WEIGHT, out_of_range
 from fedping.protocol.pipeline import ClipByNorm
@@ -79,6 +84,9 @@ _ROWS = 2**21
 _UPDATES = 2**24
 """Maximum numbers of the updates that a call returns."""
 
+_LOSS = 6
+"""The column of a plan with the numbers of examples for the loss."""
+
 _CAPACITIES: dict[tuple[object, ...], list[int]] = {}
 """The sizes of plans for which there is a compilation, so that runs of other seeds use it too."""
 
@@ -88,6 +96,12 @@ def objective_of(problem: Problem) -> Objective:
     model = problem.model
     if isinstance(model, JaxLoss):
         return Objective("own", (), 0.0, str(model.dtype), model.loss)
+    if isinstance(model, SvmRanking):
+        candidates = problem.train.x.shape[1] if isinstance(problem.train, ChoiceData) else 1
+        layers = (Layer(model.features, 1, intercept=False),)
+        return Objective("choices", layers, model.l2, model.precision, margin=model.margin, candidates=candidates)
+    if isinstance(model, TreeModel):
+        return Objective("network", (), 0.0, model.precision, model.functions.loss, draws=model.has_modes)
     assert isinstance(model, LinearRegression | LogisticRegression | Network)
     kind = "numbers" if isinstance(model, LinearRegression) else "classes"
     if isinstance(model, LogisticRegression) and model.classes == 2:
@@ -95,12 +109,35 @@ def objective_of(problem: Problem) -> Objective:
     return Objective(kind, model.penalised_layers, model.l2, model.precision)
 
 
-def local_of(training: OneGradient | LocalSteps, *, in_one: bool = False) -> Local:
+def rows_of(data: object) -> ExampleData:
+    """Return the examples of clients as rows; a choice is one row with all its candidates.
+
+    Raises:
+        InvalidSettings: clients have other examples in each round.
+    """
+    if isinstance(data, ExampleData):
+        return data
+    if not isinstance(data, ChoiceData):
+        raise InvalidSettings(
+            'engine = "jax" keeps the examples on the device, and the users of a rehearsal have new ones in every '
+            'round. Set engine = "numpy"'
+        )
+    n, candidates, _ = data.x.shape
+    shown = np.full(n, candidates) if data.shown is None else data.shown
+    y = told_choice(data.y.astype(np.float64), shown, candidates)
+    rows = example_data(data.x.reshape(n, -1), y, data.sizes)
+    return replace(rows, natural_keys=data.natural_keys)
+
+
+def local_of(training: OneGradient | LocalSteps, objective: Objective, *, in_one: bool = False) -> Local:
     """Return what clients do; ``in_one`` is whether each step is one piece of a plan."""
-    whole = training.batch is None
+    whole = training.batch is None and not objective.draws
     if isinstance(training, OneGradient):
-        return Local(None, 0.0, training.sign, LocalDescent(), whole, in_one)
-    return Local(training.rate, training.proximal, training.sign, training.optimizer, whole, in_one)
+        return Local(None, 0.0, training.sign, LocalDescent(), whole, in_one, in_one)
+    one_step = training.steps == 1 or (training.steps is None and training.epochs == 1 and training.batch is None)
+    return Local(
+        training.rate, training.proximal, training.sign, training.optimizer, whole, in_one, in_one and one_step
+    )
 
 
 class _Round(NamedTuple):
@@ -151,9 +188,10 @@ class Lanes:
         check_inside(setup)
         import jax
 
-        data, training = problem.train, setup.training
-        assert isinstance(data, ExampleData)
+        data, training = rows_of(problem.train), setup.training
         assert isinstance(training, OneGradient | LocalSteps)
+        if isinstance(problem.model, TreeModel):
+            problem.model.check_examples(data.x.shape[1], float(data.y.max()) if len(data.y) else -np.inf)
         self.jax, self.setup, self.problem, self.training, self.data = jax, setup, problem, training, data
         self.objective = objective_of(problem)
         self._with_server = with_server
@@ -162,7 +200,7 @@ class Lanes:
         self.sampler = sampler_for(setup.sampling, data.sizes[learners], problem.seed, groups)
         self.width = width_of(training.batch, data.sizes)
         longest = min(training.batch or sys.maxsize, int(data.sizes.max(initial=1)))
-        self.local = local_of(training, in_one=longest <= self.width)
+        self.local = local_of(training, self.objective, in_one=longest <= self.width)
         if isinstance(setup.sampling, Bernoulli):
             self.drawn = max(1, round(setup.sampling.share * len(learners)))
         else:
@@ -201,7 +239,7 @@ class Lanes:
     @property
     def is_constant(self) -> bool:
         """Whether all rounds have the same plan."""
-        return isinstance(self.setup.sampling, All) and not draws(self.training)
+        return isinstance(self.setup.sampling, All) and not draws(self.training, self.problem.model)
 
     def drawn_round(self, clients: Clients, keys: Keys) -> _Round:
         """Return the round of some clients with these keys, as the NumPy engine draws it."""
@@ -213,7 +251,8 @@ class Lanes:
             self.setup.pipeline, pings=pings[used], examples=sizes[used], ages=np.zeros(int(used.sum()), np.int64)
         )
         members = Members(first, sizes, keys, votes, data.weight)
-        plan = planned(pieces_of(self.training, members, self.width), members, self.count)
+        pieces = pieces_of(self.training, members, self.width)
+        plan = planned(pieces, members, self.count, draws=self.objective.draws)
         self.padding = self.padding.and_of(plan)
         owner = np.repeat(np.arange(len(clients), dtype=np.int32), sizes)
         row = np.arange(len(owner)) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
@@ -268,6 +307,8 @@ class Lanes:
             np.zeros((sizes[0], lanes), np.int32),
             np.zeros((sizes[0], lanes)),
             np.zeros((sizes[0], lanes)),
+            np.zeros((sizes[0], lanes, 2 * self.objective.draws), np.uint32),
+            np.zeros((sizes[0], lanes), np.int32),
         ]
         seen = [np.zeros((max(sizes[1], 1), SEEN), np.int32) for _ in range(2)]
         for each, end, length in zip(rounds, ends, lengths, strict=True):
@@ -460,7 +501,7 @@ class CompiledRounds:
             problem = self._problem
             clients: Clients = problem.learners[self._lanes.sampler.draw(number)]
             keys = np.zeros(len(clients), np.uint64)
-            if draws(self._lanes.training):
+            if draws(self._lanes.training, problem.model):
                 keys = child_keys(problem.keys(number)[clients], repetitions(clients)[0])
             found = self._lanes.drawn_round(clients, keys)
         if self._lanes.is_constant:
@@ -548,7 +589,7 @@ class CompiledTraining:
             at = np.arange(low, min(low + self._at_once, len(clients)))
             each = lanes.drawn_round(clients[at], keys[at])
             plan, seen, bounds = lanes.packed([each], lanes.capacity(self._work, 1))
-            columns = (*plan[:-1], (plan[-1] > 0).astype(np.float64))
+            columns = (*plan[:_LOSS], (plan[_LOSS] > 0).astype(np.float64), *plan[_LOSS + 1 :])
             with lanes.jax.enable_x64(True):
                 made = compiled(self._work)(weights, lanes.arrays, columns, seen, tuple(bounds[:, 0]), self._at_once)
             updates, losses, penalty = map(np.asarray, made)

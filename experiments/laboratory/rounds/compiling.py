@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fedping.client_sim.learning.models.layer import Layer
+from fedping.client_sim.learning.networks.tree_model import key_of
 from fedping.protocol.local_optimizers import (
     LocalAdam,
     LocalDescent,
@@ -35,11 +36,17 @@ class Objective(NamedTuple):
     """The loss of an example as a function of the weights, shape (m,).
 
     Attributes:
-        kind: ``numbers``, ``two classes`` or ``classes``, predicted by ``layers``; or ``own`` for ``function``.
+        kind: ``numbers``, ``two classes`` or ``classes``, predicted by ``layers``; ``choices`` among candidates, which
+            these score; or ``own`` or ``network`` for ``function``.
         layers: the model's layers.
         l2: the strength of their penalty.
         precision: the precision of clients' weights.
-        function: a loss of one's own, of weights, examples (1, d) and targets (1,).
+        function: of ``own``, a loss of weights, examples (1, d) and targets (1,); of a ``network``, that of
+            :class:`fedping.client_sim.learning.networks.tree_model.Functions`.
+        draws: whether the function gets random keys in training.
+        margin: Δ of the ranking loss.
+        candidates: of choices, c: an example has the features of c candidates one after another, and its target is
+            :func:`told_choice`.
     """
 
     kind: str
@@ -47,6 +54,14 @@ class Objective(NamedTuple):
     l2: float
     precision: str
     function: Callable[..., Any] | None = None
+    draws: bool = False
+    margin: float = 0.0
+    candidates: int = 1
+
+
+def told_choice(chosen: Any, shown: Any, candidates: int) -> Any:
+    """Return a choice as a number: which of ``shown`` candidates was chosen, -1 for none."""
+    return (candidates + 1) * shown + chosen + 1
 
 
 class Local(NamedTuple):
@@ -57,8 +72,9 @@ class Local(NamedTuple):
         proximal: μ of FedProx.
         sign: whether only signs are sent.
         optimizer: the client optimizer.
-        whole: whether the first step uses all examples, so that it gives the loss at the fetched weights.
+        whole: whether the first step gives the loss at the fetched weights: it uses all examples and draws nothing.
         in_one: whether each step is one piece of a plan, so that no gradients have to be added up.
+        single: whether a client takes one such step alone, so that all are at the fetched weights.
     """
 
     rate: float | None
@@ -67,6 +83,7 @@ class Local(NamedTuple):
     optimizer: LocalOptimizer
     whole: bool
     in_one: bool = False
+    single: bool = False
 
 
 class Server(NamedTuple):
@@ -89,9 +106,26 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
     import jax
     from jax import numpy as jnp
 
-    if objective.function is not None:
-        own = objective.function
+    own = objective.function
+    if objective.kind == "network":
+        assert own is not None
+        of_network = own
+        return lambda weights, x, y: jax.vmap(lambda one, target: of_network(weights, one, target, None))(x, y)
+    if own is not None:
         return lambda weights, x, y: jax.vmap(lambda one, target: own(weights, one[None], target[None]))(x, y)
+
+    def of_choices(weights: Any, x: Any, y: Any) -> Any:
+        c = objective.candidates
+        [layer] = objective.layers
+        x = x.reshape(*x.shape[:-1], c, -1)
+        scores = jnp.matmul(x, layer.matrix(weights), precision="highest")[..., 0]
+        shown, chosen = jnp.divmod(y.astype(jnp.int32), c + 1)
+        best = jnp.take_along_axis(scores, jnp.maximum(chosen - 1, 0)[..., None], axis=-1)
+        others = (jnp.arange(c) < shown[..., None]) & (jnp.arange(c) != chosen[..., None] - 1) & (chosen[..., None] > 0)
+        return jnp.sum(jnp.where(others, jax.nn.relu(scores + objective.margin - best), 0), axis=-1)
+
+    if objective.kind == "choices":
+        return of_choices
 
     def losses(weights: Any, x: Any, y: Any) -> Any:
         for number, layer in enumerate(objective.layers):
@@ -108,6 +142,22 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
         return jax.nn.logsumexp(x, axis=-1) - of
 
     return losses
+
+
+def training_losses_by(objective: Objective) -> Callable[[Any, Any, Any, Any, Any], Any]:
+    """Return the function of weights, examples, targets, the words of a key and a position to losses in training."""
+    import jax
+    from jax import numpy as jnp
+
+    losses, own = losses_by(objective), objective.function
+    if not objective.draws or own is None:
+        return lambda weights, x, y, words, place: losses(weights, x, y)
+
+    def with_keys(weights: Any, x: Any, y: Any, words: Any, place: Any) -> Any:
+        places = place + jnp.arange(len(x), dtype=jnp.int32)
+        return jax.vmap(lambda one, target, at: own(weights, one, target, key_of(words, at)))(x, y, places)
+
+    return with_keys
 
 
 def client_optimizer(settings: LocalOptimizer) -> tuple[Arrays, Callable[[Any, Arrays], tuple[Any, Arrays]]]:
@@ -212,23 +262,24 @@ def compiled(work: Work) -> Callable[..., Any]:
 
     objective, local, server = work
     dtype = jnp.dtype(objective.precision)
-    each_loss = losses_by(objective)
+    each_loss, loss_in_training = losses_by(objective), training_losses_by(objective)
     initial, client_step = client_optimizer(local.optimizer)
     plain = isinstance(local.optimizer, LocalDescent)
 
     def penalty(weights: Any) -> Any:
         return 0.5 * objective.l2 * sum(jnp.sum(jnp.square(layer.matrix(weights))) for layer in objective.layers)
 
-    def goal(weights: Any, x: Any, y: Any, share: Any, ends: Any) -> tuple[Any, Any]:
-        found = jnp.sum(jnp.where(share > 0, each_loss(weights, x, y), 0) * share)
+    def goal(weights: Any, x: Any, y: Any, share: Any, ends: Any, words: Any, place: Any) -> tuple[Any, Any]:
+        found = jnp.sum(jnp.where(share > 0, loss_in_training(weights, x, y, words, place), 0) * share)
         return found + jnp.where(ends, penalty(weights), 0) if objective.l2 else found, found
 
-    slopes = jax.vmap(jax.grad(goal, has_aux=True))
+    # With weights that all clients share, a layer is one product for all of them, instead of one for each.
+    slopes = jax.vmap(jax.grad(goal, has_aux=True), in_axes=(None if local.single else 0, *[0] * 6))
 
     def trained(weights: Any, data: Any, plan: Any, low: Any, high: Any, gathered: Any, take: Any) -> Any:
         """Train clients from piece ``low`` to ``high``; ``take`` adds what clients send to what is gathered."""
         x, y, weight, _ = data
-        rows, inverse, begin, apply, client, votes, loss_of = plan
+        rows, inverse, begin, apply, client, votes, loss_of, words, place = plan
         lanes, m = rows.shape[1], len(weights)
         fetched = weights.astype(dtype)
 
@@ -237,9 +288,10 @@ def compiled(work: Work) -> Callable[..., Any]:
             own, begins, ends = rows[t], begin[t][:, None], apply[t][:, None]
             at = jnp.where(own >= 0, own, jnp.maximum(own[:, :1], 0))
             share = jnp.where(own >= 0, weight[at] * inverse[t][:, None], 0).astype(dtype)
-            moved = jnp.where(begins, 0, moved)
+            moved = zeros if local.single else jnp.where(begins, 0, moved)
             memory = {name: jnp.where(begins, initial[name], value) for name, value in memory.items()}
-            slope, found = slopes(fetched + moved, x[at], y[at], share, apply[t])
+            weights = fetched if local.single else fetched + moved
+            slope, found = slopes(weights, x[at], y[at], share, apply[t], words[t], place[t])
             uphill = slope if local.in_one else jnp.where(begins, 0, uphill) + slope
             loss = jnp.where(begin[t], 0, loss) + found * loss_of[t]
             if local.rate is None:
@@ -262,7 +314,7 @@ def compiled(work: Work) -> Callable[..., Any]:
 
             # Adding up what clients send costs as much as a step, and in most pieces no client has done its last.
             gathered = lax.cond(jnp.any(client[t] != NOBODY), taken, lambda gathered: gathered, gathered)
-            return moved, uphill, loss, memory, gathered
+            return none if local.single else moved, uphill, loss, memory, gathered
 
         zeros = jnp.zeros((lanes, m), dtype)
         none = jnp.zeros((), dtype) if local.in_one else zeros
@@ -272,7 +324,7 @@ def compiled(work: Work) -> Callable[..., Any]:
         }
         if "powers1" in memory:
             memory |= {name: memory[name].astype(jnp.float64) for name in ("powers1", "powers2")}
-        first = (zeros, none, jnp.zeros(lanes), memory, gathered)
+        first = (none if local.single else zeros, none, jnp.zeros(lanes), memory, gathered)
         return lax.fori_loop(low, high, piece, first)[4]
 
     def losses_of(weights: Any, data: Any, seen: Any, low: Any, high: Any, first: Any, take: Any) -> Any:

@@ -11,13 +11,15 @@ from fedping.client_sim.learning.models.jax_loss import NAME as OWN
 from fedping.client_sim.learning.models.linear_regression import NAME as LINEAR
 from fedping.client_sim.learning.models.logistic_regression import NAME as LOGISTIC
 from fedping.client_sim.learning.models.network import NAME as NETWORK
+from fedping.client_sim.learning.models.svm_ranking import NAME as RANKING
+from fedping.client_sim.learning.networks.own import is_network
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.pipeline import Adagrad, Adam, ClipByNorm, GradientDescent, Mean, Momentum, NoClip, Yogi
 from fedping.protocol.training import LocalSteps, OneGradient
 
-MODELS = (LINEAR, LOGISTIC, NETWORK, OWN)
-"""The names of the models whose training is compiled."""
+MODELS = (LINEAR, LOGISTIC, NETWORK, RANKING, OWN)
+"""The names of the models whose training is compiled, besides networks of extensions."""
 
 
 def check_inside(setup: Setup) -> None:
@@ -69,7 +71,7 @@ def outside(setup: Setup) -> str | None:
     """Return the first part of a setup because of which its clients' training cannot be compiled; None if it can."""
     training = setup.training
     parts = {
-        f"the model '{setup.model['name']}'": setup.model["name"] not in MODELS,
+        f"the model '{setup.model['name']}'": setup.model["name"] not in MODELS and not is_network(setup.model["name"]),
         "the [training] of an extension": not isinstance(training, OneGradient | LocalSteps),
         "'personal' in [training]": getattr(training, "personal", None) is not None,
         "'structured' in [training]": getattr(training, "structured", False),

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.learning.batch import NO_EXAMPLE, FloatArray
+from fedping.client_sim.learning.batch import NO_EXAMPLE, STEP_DRAWS, FloatArray
 from fedping.client_sim.learning.mini_batches import mini_batches, some
+from fedping.client_sim.learning.networks.tree_model import words_of
 from fedping.experiments.laboratory.rounds.compiling import NOBODY
-from fedping.protocol.draws import Keys
+from fedping.protocol.draws import Keys, child_keys
 from fedping.protocol.training import LocalSteps, OneGradient
 
 MOST_ROWS = 64
@@ -38,6 +39,8 @@ class Pieces:
         share: one by the number of examples of the piece's step.
         apply: whether the piece is the last of its step.
         begins: whether it belongs to the client's first step.
+        step: the number of the step, from 0.
+        place: the position of the piece's first example among those of its step.
     """
 
     client: NDArray[np.intp]
@@ -45,6 +48,8 @@ class Pieces:
     share: FloatArray
     apply: NDArray[np.bool_]
     begins: NDArray[np.bool_]
+    step: NDArray[np.int32]
+    place: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class Plan:
         client: the client's position in the round at its last piece, else :data:`NOBODY`; shape (T, L).
         votes: the client's votes at its last piece, else 0; shape (T, L).
         loss: the number of the client's examples in pieces of its first step, else 0; shape (T, L).
+        words: the key of the piece's step, shape (T, L, 2); (T, L, 0) for a model that draws nothing in training.
+        place: the position of the piece's first example among those of its step, shape (T, L).
         needed: the number of examples of all pieces.
     """
 
@@ -69,12 +76,14 @@ class Plan:
     client: NDArray[np.int32]
     votes: FloatArray
     loss: FloatArray
+    words: NDArray[np.uint32]
+    place: NDArray[np.int32]
     needed: int
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
         """The arrays by piece."""
-        return self.rows, self.share, self.begin, self.apply, self.client, self.votes, self.loss
+        return self.rows, self.share, self.begin, self.apply, self.client, self.votes, self.loss, self.words, self.place
 
     @property
     def computed(self) -> int:
@@ -146,11 +155,9 @@ def pieces_of(training: OneGradient | LocalSteps, members: Members, width: int) 
     ]
     if not found:
         nothing = np.zeros(0)
-        return Pieces(
-            np.zeros(0, np.intp), np.zeros((0, width), np.int32), nothing, nothing.astype(bool), nothing.astype(bool)
-        )
-    client, rows, share, apply, begins = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return Pieces(client, rows, share, apply, begins)
+        none, no = nothing.astype(np.int32), nothing.astype(bool)
+        return Pieces(np.zeros(0, np.intp), np.zeros((0, width), np.int32), nothing, no, no, none, none)
+    return Pieces(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
 def _pieces(
@@ -181,11 +188,12 @@ def _pieces(
             part = step[used, low : low + width]
             rows = np.full((len(used), width), NO_EXAMPLE, np.int32)
             rows[:, : part.shape[1]] = np.where(part == NO_EXAMPLE, NO_EXAMPLE, part + first[used, None])
-            yield at[used], rows, share[used], last[used] < low + width, np.full(len(used), number == 0)
+            nth, place = (np.full(len(used), each, np.int32) for each in (number, low))
+            yield at[used], rows, share[used], last[used] < low + width, nth == 0, nth, place
 
 
-def planned(pieces: Pieces, members: Members, lanes: int) -> Plan:
-    """Return the plan of a round."""
+def planned(pieces: Pieces, members: Members, lanes: int, *, draws: bool = False) -> Plan:
+    """Return the plan of a round; with the keys of steps if the model ``draws`` by them."""
     client = pieces.client
     lengths = np.bincount(client, minlength=len(members.sizes))
     lane_of, begins, trips = _laid(lengths, lanes)
@@ -201,6 +209,8 @@ def planned(pieces: Pieces, members: Members, lanes: int) -> Plan:
         np.full(shape, NOBODY),
         np.zeros(shape),
         np.zeros(shape),
+        np.zeros((*shape, 2 * draws), np.uint32),
+        np.zeros(shape, np.int32),
         int((pieces.rows != NO_EXAMPLE).sum()),
     )
     made.rows[at] = pieces.rows
@@ -209,6 +219,9 @@ def planned(pieces: Pieces, members: Members, lanes: int) -> Plan:
     made.apply[at] = pieces.apply
     made.client[at] = np.where(ends, client, NOBODY)
     made.votes[at] = np.where(ends, members.votes[client], 0.0)
+    made.place[at] = pieces.place
+    if draws:
+        made.words[at] = words_of(child_keys(members.keys[client], STEP_DRAWS + pieces.step.astype(np.int64)))
     made.loss[at] = np.where(pieces.begins, members.sizes[client], 0)
     return made
 

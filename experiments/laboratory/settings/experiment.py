@@ -7,7 +7,7 @@ does, in [line]. Both are read as the same :class:`Setup`. They differ in defaul
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
@@ -16,7 +16,9 @@ from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import replace
 
 from fedping.client_sim.data import DATASETS
+from fedping.client_sim.learning.networks.own import FROM_DATA, OF_EVERY_NETWORK
 from fedping.client_sim.learning.registry import LEARNERS
+from fedping.client_sim.learning.settings import Setting
 from fedping.client_sim.models.ranking_model import CODE
 from fedping.experiments.laboratory.models import OfSpec
 from fedping.experiments.laboratory.settings.merging import (
@@ -252,7 +254,10 @@ def with_code(tables: Raw) -> Raw:
     model, data = tables.get("model"), tables.get("data")
     try:
         if isinstance(model, Mapping) and (extension := _extension("ranking_model", model, LEARNERS)):
-            tables = {**tables, "model": _model(extension, model)}
+            tables = {**tables, "model": _model(extension, model, OF_EVERY_RANKING_MODEL, {})}
+        elif isinstance(model, Mapping) and (extension := _extension("model", model, LEARNERS)):
+            asked = [name for name in FROM_DATA if name in extension.keyword_names]
+            tables = {**tables, "model": _model(extension, model, OF_EVERY_NETWORK, dict.fromkeys(asked, 2))}
         if isinstance(data, Mapping) and (extension := _extension("data_set", data, DATASETS)):
             settings = checked_at(extension, data.get("settings", {}), ("data", "settings"))
             tables = {**tables, "data": {CODE: extension.code, **data, "settings": settings}}
@@ -266,9 +271,14 @@ def _extension(kind: Any, table: Mapping[str, Any], built_in: Mapping[str, Any])
     return None if not isinstance(name, str) or name in built_in else registered(kind, name)
 
 
-def _model(extension: Extension, table: Mapping[str, Any]) -> dict[str, Any]:
-    others = (*OfSpec.__struct_fields__, *OF_EVERY_RANKING_MODEL)
-    own = checked_at(extension, {key: each for key, each in table.items() if key not in others}, ("model",))
+def _model(
+    extension: Extension, table: Mapping[str, Any], of_every: Collection[str], derived: Mapping[str, Setting]
+) -> dict[str, Any]:
+    """Return the table [model] of an extension, checked and completed; ``derived`` settings may be left out."""
+    others = (*OfSpec.__struct_fields__, *of_every)
+    given = {key: each for key, each in table.items() if key not in others}
+    own = checked_at(extension, {**derived, **given}, ("model",))
+    own = {key: each for key, each in own.items() if (key in given or key not in derived) and key not in others}
     odd = next((name for name, each in own.items() if not isinstance(each, bool | int | float | str)), None)
     if odd is not None:
         raise InvalidSettings(

@@ -1,0 +1,85 @@
+"""Networks from a user's package: functions that return a :class:`Network`, registered by ``fedping.model``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+import msgspec
+
+from fedping.client_sim.learning.models.arrays import Precision
+from fedping.client_sim.learning.networks.network import Network
+from fedping.client_sim.learning.networks.tree_model import TreeModel, outputs_of, tree_model
+from fedping.client_sim.learning.settings import Setting, Settings
+from fedping.client_sim.models.ranking_model import CODE
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.extensions import Extension, ExtensionFailed, all_of, recorded, registered
+
+OF_EVERY_NETWORK = ("seed", "precision", CODE)
+"""The settings that every network has besides those of its function."""
+
+FROM_DATA = ("features", "classes")
+"""The settings of a function that an experiment derives from its data."""
+
+
+def is_network(name: str) -> bool:
+    """Return whether an extension has a network of that name."""
+    return registered("model", name) is not None
+
+
+def own_networks() -> tuple[str, ...]:
+    """Return the names of the networks of extensions."""
+    return tuple(each.name for each in all_of("model"))
+
+
+def derived_settings(name: str) -> tuple[str, ...]:
+    """Return the settings of an extension's network that an experiment derives from data and seed; none of others."""
+    extension = registered("model", name)
+    return () if extension is None else (*(each for each in FROM_DATA if each in extension.keyword_names), "seed")
+
+
+def own_network(name: str, settings: Mapping[str, Setting]) -> TreeModel:
+    """Return the network of an extension as a model.
+
+    Args:
+        name: its name.
+        settings: those of its function; ``seed``, ``precision``, and the hash of its code.
+
+    Raises:
+        InvalidSettings: there is no such extension, it has other code, or a setting is invalid.
+        ExtensionFailed: it raises an error, or returns something else.
+    """
+    extension = recorded("model", name, str(settings.get(CODE, "")))
+    ours = Settings(name, {key: value for key, value in settings.items() if key in ("seed", "precision")})
+    own = {key: value for key, value in settings.items() if key not in OF_EVERY_NETWORK}
+    if "seed" in extension.keyword_names and "seed" in settings:
+        own["seed"] = settings["seed"]
+    with extension.guarded():
+        network = _made(extension, msgspec.json.encode(own, order="sorted"))
+        precision = cast("Precision", ours.choice("precision", ("float32", "float64")))
+        model = tree_model(name, network, ours.whole("seed", 0, least=0), precision)
+    _check_classes(model, own.get("classes"))
+    return model
+
+
+@lru_cache(maxsize=32)
+def _made(extension: Extension, settings: bytes) -> Network:
+    """Return a network; the same one for all seeds, so that a compilation serves them all."""
+    found = extension.made(msgspec.json.decode(settings))
+    if not isinstance(found, Network):
+        raise ExtensionFailed(
+            f"{extension}, an extension, returned a {type(found).__name__}; return a fedping.Network, or what "
+            "fedping.flax_network and fedping.equinox_network make of a module"
+        )
+    return found
+
+
+def _check_classes(model: TreeModel, classes: Any) -> None:
+    """Raise unless the network predicts each of the classes that it is asked for."""
+    outputs = outputs_of(model.network)[1:]
+    if isinstance(classes, int) and (outputs != (classes,)) and not (classes == 2 and not outputs):
+        raise InvalidSettings(
+            f"the model '{model.name}' has classes = {classes}, but predicts {outputs[0] if outputs else 'one'} "
+            f"number{'s' if outputs else ''} for an example; give it an output for each class"
+        )

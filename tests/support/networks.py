@@ -1,0 +1,93 @@
+"""Networks as a user's package has them: of functions, and of modules of Flax and Equinox."""
+
+import equinox
+import jax
+from flax import linen, nnx
+from jax import numpy as jnp
+
+import fedping
+
+
+@fedping.model("of-functions")
+def of_functions(*, features: int, classes: int, width: int = 7, dropout: float = 0.5):
+    """A hidden layer, with dropout unless it is 0."""
+
+    def init(key):
+        one, two = jax.random.split(key)
+        return {
+            "hidden": {"kernel": 0.3 * jax.random.normal(one, (features, width)), "bias": jnp.zeros(width)},
+            "head": {"kernel": 0.3 * jax.random.normal(two, (width, classes)), "bias": jnp.zeros(classes)},
+        }
+
+    def dropping(weights, x, key):
+        x = jax.nn.relu(x @ weights["hidden"]["kernel"] + weights["hidden"]["bias"])
+        if key is not None and dropout:
+            x = x * jax.random.bernoulli(key, 1 - dropout, x.shape) / (1 - dropout)
+        return x @ weights["head"]["kernel"] + weights["head"]["bias"]
+
+    def apply(weights, x):
+        return dropping(weights, x, None)
+
+    return fedping.Network(init, dropping if dropout else apply, features)
+
+
+class OfLinen(linen.Module):
+    """A convolution, dropout and a head; one number for each class."""
+
+    classes: int
+    quick: bool = True
+
+    @linen.compact
+    def __call__(self, x, train=False):
+        convolution = fedping.convolution if self.quick else None
+        x = linen.Conv(3, (3, 3), strides=2, name="body", conv_general_dilated=convolution)(x)
+        x = linen.Dropout(0.4, deterministic=not train)(linen.gelu(x).reshape(len(x), -1))
+        return linen.Dense(self.classes, name="head")(x)
+
+
+class OfNnx(nnx.Module):
+    """The same; its streams of random numbers have no stream ``default``."""
+
+    def __init__(self, classes, rngs):
+        self.body = nnx.Conv(1, 3, (3, 3), strides=2, rngs=rngs)
+        self.dropout = nnx.Dropout(0.4, rngs=nnx.Rngs(dropout=3))
+        self.head = nnx.Linear(48, classes, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(self.dropout(nnx.gelu(self.body(x)).reshape(len(x), -1)))
+
+
+class OfEquinox(equinox.Module):
+    """The same, for one example."""
+
+    body: equinox.nn.Conv2d
+    dropout: equinox.nn.Dropout
+    head: equinox.nn.Linear
+
+    def __init__(self, classes, key):
+        one, two = jax.random.split(key)
+        self.body = equinox.nn.Conv2d(1, 3, 3, stride=2, padding=1, key=one)
+        self.dropout = equinox.nn.Dropout(0.4)
+        self.head = equinox.nn.Linear(48, classes, key=two)
+
+    def __call__(self, x, key):
+        x = jax.nn.gelu(self.body(x.reshape(1, 8, 8))).reshape(-1)
+        return self.head(self.dropout(x, key=key))
+
+
+@fedping.model("of-linen")
+def of_linen(*, classes: int):
+    """Of Flax's older interface."""
+    return fedping.flax_network(OfLinen(classes), (8, 8, 1))
+
+
+@fedping.model("of-nnx")
+def of_nnx(*, classes: int):
+    """Of Flax's newer interface."""
+    return fedping.flax_network(lambda rngs: OfNnx(classes, rngs), (8, 8, 1))
+
+
+@fedping.model("of-equinox")
+def of_equinox(*, classes: int):
+    """Of Equinox."""
+    return fedping.equinox_network(lambda key: OfEquinox(classes, key), 64)
