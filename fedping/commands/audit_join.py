@@ -71,7 +71,6 @@ def join(
     through than chance does, or more than it claims.
     """
     from fedping.client_sim.joining.columns import read_columns
-    from fedping.client_sim.learning.study_files import study_from_toml
     from fedping.experiments.privacy.rows.audit import Plan, audit_of_line, target_of
     from fedping.protocol.errors import FedpingError, InvalidSettings
     from fedping.protocol.row_privacy import usual_delta
