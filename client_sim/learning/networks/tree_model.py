@@ -131,7 +131,7 @@ class TreeModel(InPrecision):
         Raises:
             FedpingError: a loss is not a finite number, or the examples do not fit the network.
         """
-        self.check_examples(batch.x.shape[2], batch.largest)
+        self.check_examples(batch.x, batch.largest)
         each = self._of_examples(_compiled(self.network, self.precision).losses, weights, batch)
         at, found = np.nonzero(batch.weight > 0)[0], np.zeros(len(batch))
         np.add.at(found, at, shares(batch)[batch.weight > 0] * each)
@@ -156,18 +156,29 @@ class TreeModel(InPrecision):
 
     def predictions_and_scores(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, FloatArray | None]:
         """See :class:`fedping.client_sim.learning.model.GivesScores`; raises as :meth:`predict`."""
-        self.check_examples(batch.x.shape[2], batch.largest)
+        self.check_examples(batch.x, batch.largest)
         there, predicts = batch.weight > 0, self.network.of_log_odds
         said = np.zeros((*there.shape, *outputs_of(self.network)[1:]))
         said[there] = self._of_examples(_compiled(self.network, self.precision).predictions, weights, batch)
         return predictions_of(self.network.apply, said, there, predicts), scores_of(said, predicts)
 
-    def check_examples(self, features: int, largest: float) -> None:
-        """Raise :class:`FedpingError` unless examples have this network's shape, and their classes its outputs."""
+    def check_examples(self, x: Floats, largest: float) -> None:
+        """Raise :class:`FedpingError` unless examples have this network's shape, and their classes its outputs.
+
+        Args:
+            x: features, shape (..., d).
+            largest: the largest target.
+        """
+        features, symbols = x.shape[-1], self.network.vocabulary
         if features != self.features:
             raise FedpingError(
                 f"the model '{self.name}' takes examples of shape {list(self.network.shape)}, {self.features:,} "
                 f"numbers, but the examples have {features:,} features; choose other data, or another shape"
+            )
+        if symbols is not None and x.size and not (x.min() >= 0 and max(x.max(), largest) < symbols):
+            raise FedpingError(
+                f"the model '{self.name}' knows {symbols:,} symbols, and examples have numbers from {x.min():g} to "
+                f"{max(x.max(), largest):g}; number symbols from 0, or give the network more"
             )
         classes = outputs_of(self.network)[1:]
         if self.network.loss == "cross_entropy" and largest >= (max(classes[-1], 2) if classes else 2):
@@ -179,7 +190,7 @@ class TreeModel(InPrecision):
     def _both(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
         """Return each client's loss and gradient, of training if the examples have keys."""
         k, n = batch.weight.shape
-        self.check_examples(batch.x.shape[2], batch.largest)
+        self.check_examples(batch.x, batch.largest)
         words = words_of(batch.keys) if batch.keys is not None and self.network.has_modes else None
         own, share = np.broadcast_to(self.own(weights), (k, self.m)), shares(batch, self.dtype)
         losses, gradients = np.zeros(k), np.zeros((k, self.m), self.dtype)
