@@ -16,7 +16,7 @@ from fedping.client_sim.data import DATASETS, Partition
 from fedping.client_sim.learning.registry import LEARNERS
 from fedping.client_sim.sampling import Sampling
 from fedping.dashboard.runs.form.nodes import Choice, choices_of, fields_of
-from fedping.dashboard.runs.form.schema import laboratory_nodes, study_nodes
+from fedping.dashboard.runs.form.schema import laboratory_form, laboratory_nodes, study_nodes
 from fedping.dashboard.runs.form.values import Arm, Difference, arms_of, filled_form, input_of, settings, tables_of
 from fedping.dashboard.runs.judging import Judged, Problem, judge, preset, presets
 from fedping.experiments.laboratory.models import OfSpec, features_spec, models
@@ -99,11 +99,13 @@ def test_a_network_of_an_extension_is_offered_with_what_it_does_not_get_from_the
         """A hidden layer."""
 
     extensions.register("model", "wide", wide)
+    laboratory_form.cache_clear()
     laboratory_nodes.cache_clear()
     offered = next(option for option in choice("model").options if option.value == "wide")
     names = [field.path for field in offered.children]
     assert names[:3] == ["model.width", "model.seed", "model.precision"]
     assert not {"model.features", "model.classes", "model.gradient"} & {*names}
+    laboratory_form.cache_clear()
     laboratory_nodes.cache_clear()
 
 
