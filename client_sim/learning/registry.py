@@ -59,6 +59,9 @@ LEARNERS: dict[str, Learner] = {
     text.TRANSFORMER: text.transformer,
 }
 
+NETWORKS = (images.NAME, text.LSTM, text.TRANSFORMER)
+"""The networks written with JAX that are built in."""
+
 OWN_CODE = frozenset({own_loss.NAME, jax_loss.NAME})
 """The models that run Python code of whoever describes them."""
 

@@ -11,15 +11,14 @@ from fedping.client_sim.learning.models.jax_loss import NAME as OWN
 from fedping.client_sim.learning.models.linear_regression import NAME as LINEAR
 from fedping.client_sim.learning.models.logistic_regression import NAME as LOGISTIC
 from fedping.client_sim.learning.models.network import NAME as NETWORK
-from fedping.client_sim.learning.networks.images import NAME as CNN
 from fedping.client_sim.learning.networks.own import is_network
-from fedping.client_sim.learning.networks.text import LSTM, TRANSFORMER
+from fedping.client_sim.learning.registry import NETWORKS
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.pipeline import Adagrad, Adam, ClipByNorm, GradientDescent, Mean, Momentum, NoClip, Yogi
 from fedping.protocol.training import LocalSteps, OneGradient
 
-MODELS = (LINEAR, LOGISTIC, NETWORK, OWN, CNN, LSTM, TRANSFORMER)
+MODELS = (LINEAR, LOGISTIC, NETWORK, OWN, *NETWORKS)
 """The names of the models whose training is compiled, besides networks of extensions."""
 
 
