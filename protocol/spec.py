@@ -349,9 +349,6 @@ def published_spec(spec: ModelSpec) -> dict[str, Any]:
     for constraint in found["constraints"]:
         if constraint["constraint"] == "non_negative" and not constraint["weights"]:
             del constraint["weights"]
-    for block in found["blocks"]:
-        if block["start"]["values"] == "float32":  # of many bytes, and clients begin with what a version has
-            block["start"] = to_builtins(Zeros())
     if spec.model == FEATURES:
         return found
     return {name: value for name, value in found.items() if name not in _OF_FEATURES}

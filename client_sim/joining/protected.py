@@ -19,6 +19,7 @@ from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.models.k_means import KMeans
 from fedping.client_sim.learning.models.layer import Penalised
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
+from fedping.client_sim.learning.networks.tree_model import TreeModel
 from fedping.protocol.discrete_gaussian import Bits
 from fedping.protocol.ping import MOST_CLASSES
 from fedping.protocol.row_privacy import LOSS, UNIT, noisy, shortened, whole_numbers
@@ -241,7 +242,7 @@ class ProtectedRows:
         match self._whole:
             case KMeans(features=features):
                 return 2 * FARTHEST * features
-            case LinearRegression():
+            case LinearRegression() | TreeModel(classes=None):
                 return LARGEST_ERROR
             case _:
                 return float(2 * np.log(max(2, self._all_classes)))

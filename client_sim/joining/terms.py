@@ -23,7 +23,8 @@ from fedping.client_sim.joining.folder import Asked, Joined
 from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.learning.mini_batches import share_of, steps_of
 from fedping.client_sim.learning.model import Model
-from fedping.client_sim.learning.registry import learner_for
+from fedping.client_sim.learning.networks.own import is_network, own_networks
+from fedping.client_sim.learning.registry import NETWORKS, learner_for
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.model import ModelDocument, out_of_range, validate_spec
 from fedping.protocol.personalization import Reconstruct
@@ -114,10 +115,11 @@ def model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
     Raises:
         InvalidSettings: it is none of tables, or the training can't train it.
     """
-    if line.spec.model not in TABLE_MODELS:  # of the others, some would run code that the server names
+    name = line.spec.model
+    if name not in (*TABLE_MODELS, *NETWORKS) and not is_network(name):  # others may run code that the server names
         raise InvalidSettings(
-            f"line '{line.name}' of study '{study.name}' has the model '{line.spec.model}', and 'fedping join' trains "
-            f"{', '.join(TABLE_MODELS)}; take part with a client of your own"
+            f"line '{line.name}' of study '{study.name}' has the model '{name}', and 'fedping join' trains "
+            f"{', '.join((*TABLE_MODELS, *NETWORKS, *own_networks()))}; take part with a client of your own"
         )
     try:
         model = learner_for(line.spec, line.training)

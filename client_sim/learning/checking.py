@@ -12,10 +12,13 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from fedping.client_sim.learning.algorithm import bare
 from fedping.client_sim.learning.algorithms import algorithm_for, algorithm_name, with_more
 from fedping.client_sim.learning.model import Model, moves_itself
 from fedping.client_sim.learning.models.arrays import OfArrays
+from fedping.client_sim.learning.networks.tree_model import TreeModel
 from fedping.client_sim.learning.registry import (
     OWN_CODE,
     is_examples_model,
@@ -24,17 +27,20 @@ from fedping.client_sim.learning.registry import (
     model_names,
     model_of,
 )
+from fedping.client_sim.learning.submodel import Part
 from fedping.client_sim.models import ranking_models
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.features import FEATURES
 from fedping.protocol.limits import usual_limits
 from fedping.protocol.links import Mask, UploadLink, name_of
+from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.personalization import FineTune, Personalization, Vector
 from fedping.protocol.ping import FRECENCY_UPDATE, LIST_UPDATE
+from fedping.protocol.pipeline import GradientDescent, Mean, Pipeline
 from fedping.protocol.rules import Parts, Trait, Traits, check, sentences, traits_of, traits_where
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Line, PublicLine, PublicStudy, Study
-from fedping.protocol.training import OwnTraining, Training
+from fedping.protocol.training import LocalSteps, OwnTraining, Training
 from fedping.protocol.upload import receiving
 
 _NEAR = 0.8
@@ -76,6 +82,39 @@ def _check_public(line: PublicLine, pings: str, keeps_state: bool) -> Model[Any]
     except InvalidSettings as error:
         raise InvalidSettings(f"line '{line.name}' cannot be simulated: {error}") from error
     return model
+
+
+def check_buffers(model: Model[Any], training: Training, pipeline: Pipeline) -> None:
+    """Raise if a network's arrays that are not trained, such as batch norm's statistics, would come to nothing useful.
+
+    Args:
+        model: the model as published for the training.
+        training: what clients do.
+        pipeline: what the server does.
+    """
+    inner = bare(model)
+    whole = inner.whole if isinstance(inner, Part) else inner
+    if not isinstance(whole, TreeModel) or whole.buffers is None:
+        return
+    what = f"the model '{whole.name}' has buffers, such as '{min(whole.network.buffer_names)}'"
+    if not isinstance(training, LocalSteps) or not isinstance(training.optimizer, LocalDescent) or training.sign:
+        raise InvalidSettings(
+            f"{what}, which move only in local steps of plain descent; set algorithm = \"local\" without 'optimizer' "
+            "and 'sign', or use group norm"
+        )
+    shared = np.asarray(inner.buffers)  # type: ignore[attr-defined]
+    if whole.network.keeps == "local" and shared.any():
+        raise InvalidSettings(
+            f"{what}, which are to be local, and the training shares them; name them or their layers in "
+            "[training.personal] local"
+        )
+    optimizer = pipeline.optimizer
+    plain = isinstance(optimizer, GradientDescent) and optimizer == GradientDescent(rate=1.0)
+    if shared.any() and not (plain and isinstance(pipeline.aggregate, Mean)):
+        raise InvalidSettings(
+            f"{what}, whose averages a server takes that adds the mean of the updates; set optimizer = {{ optimizer = "
+            '"gradient_descent", rate = 1.0 } and aggregate = { by = "mean" }, or keep them local'
+        )
 
 
 def check_training(model: Model[Any], training: Training, *, keeps_state: bool = True) -> None:
@@ -197,6 +236,7 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
         raise InvalidSettings(f"{_spec_of(line)}, settings: {error}") from error
     _check_weights(line, model)
     check_training(model, line.training)
+    check_buffers(model, line.training, line.pipeline)
     if not is_ranking_model(name) and spec.integer.any():
         yield (
             f"{_spec_of(line)} has integer weights, so what clients get of the model '{name}' is rounded to whole "

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedping.client_sim.learning.algorithm import NO_STATE, State
 from fedping.client_sim.learning.batch import Batch, FloatArray, Floats, counts, with_keys_of_step
@@ -145,7 +146,7 @@ class LocalAlgorithm:
         stepper, kept = self._stepper, keeps(self.settings.optimizer)
         memory: Memory = stepper.init(len(batch), fetched.shape[-1], fetched.dtype) if stepper and not kept else state
         local: Floats = fetched
-        modes = has_modes(model)
+        modes, paces = has_modes(model), self._paces(model)
         for step, taken in enumerate(mini_batches(self.settings, keys, batch.weight)):
             part = batch if taken is None else batch.only(taken)
             if modes:
@@ -158,7 +159,7 @@ class LocalAlgorithm:
             else:
                 uphill = _uphill(model, local, part)
             if stepper is None:
-                moved = self._moved_on(moved, uphill, part)
+                moved = self._moved_on(moved, uphill, part, paces)
             else:
                 moved, memory = self._stepped(stepper, moved, uphill, part, memory)
         if moved is None:
@@ -184,17 +185,25 @@ class LocalAlgorithm:
             step += moved
         return step, after
 
-    def _moved_on(self, moved: Floats | None, uphill: Floats, batch: Batch) -> Floats:
+    def _paces(self, model: Model[Any]) -> tuple[float | FloatArray, float | FloatArray]:
+        """Return the size of a step, and how much of a movement the proximal term takes back; buffers just move."""
+        rate, pull = self._rate, self._rate * self.settings.proximal
+        held: NDArray[np.bool_] | None = getattr(model, "buffers", None)
+        return (rate, pull) if held is None else (np.where(held, 1.0, rate), np.where(held, 0.0, pull))
+
+    def _moved_on(
+        self, moved: Floats | None, uphill: Floats, batch: Batch, paces: tuple[float | FloatArray, float | FloatArray]
+    ) -> Floats:
         """Let clients with examples left take a step, in place; before the first step nobody has moved."""
-        rate, proximal = self._rate, self.settings.proximal
+        rate, pull = paces
         uphill *= -rate
         if moved is None:
             uphill += 0.0  # turns -0.0 into 0.0, as adding it to zeros would
             moved = uphill
         else:
             moved += uphill
-        if proximal:
-            moved /= np.where(counts(batch)[:, None] > 0, 1.0 + rate * proximal, 1.0).astype(moved.dtype)
+        if self.settings.proximal:
+            moved /= np.where(counts(batch)[:, None] > 0, 1.0 + pull, 1.0).astype(moved.dtype)
         return moved
 
 

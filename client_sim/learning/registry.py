@@ -30,6 +30,7 @@ from fedping.client_sim.learning.models import (
 from fedping.client_sim.learning.models.arrays import DEFAULT_STEP, OfArrays
 from fedping.client_sim.learning.models.feature_ranking import feature_ranking
 from fedping.client_sim.learning.models.page_ranking import own_page_ranking, page_ranking
+from fedping.client_sim.learning.networks import images, text
 from fedping.client_sim.learning.networks.own import is_network, own_network, own_networks
 from fedping.client_sim.learning.settings import Setting, Settings
 from fedping.client_sim.models import MODELS, ranking_models
@@ -53,7 +54,13 @@ LEARNERS: dict[str, Learner] = {
     **{name: page_ranking(name) for name in MODELS},
     own_loss.NAME: own_loss.own,
     jax_loss.NAME: jax_loss.jax_model,
+    images.NAME: images.cnn,
+    text.LSTM: text.lstm,
+    text.TRANSFORMER: text.transformer,
 }
+
+NETWORKS = (images.NAME, text.LSTM, text.TRANSFORMER)
+"""The networks written with JAX that are built in."""
 
 OWN_CODE = frozenset({own_loss.NAME, jax_loss.NAME})
 """The models that run Python code of whoever describes them."""

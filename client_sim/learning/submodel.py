@@ -86,6 +86,12 @@ class Part(OfArrays):
         """The names of the other arrays."""
         return frozenset(array.name for array in self.whole.arrays) - self.names
 
+    @property
+    def buffers(self) -> NDArray[np.bool_] | None:
+        """Which weights are not trained, shape (m,); None if all are."""
+        of_whole: NDArray[np.bool_] | None = getattr(self.whole, "buffers", None)
+        return None if of_whole is None else of_whole[self.mine]
+
     @cached_property
     def mine(self) -> NDArray[np.bool_]:
         """Which weights of the whole model are this one's, shape (M,)."""

@@ -25,7 +25,9 @@ from fedping.client_sim.learning.algorithm import ModelAndMore
 from fedping.client_sim.learning.algorithms import with_more
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.models.arrays import DEFAULT_STEP
+from fedping.client_sim.learning.networks import own as own_networks
 from fedping.client_sim.learning.networks.own import derived_settings, is_network
+from fedping.client_sim.learning.networks.tree_model import TreeModel
 from fedping.client_sim.learning.registry import LEARNERS, OWN_CODE, is_ranking_model, model_names, model_of
 from fedping.client_sim.learning.settings import Setting, Settings
 from fedping.client_sim.models import MODELS
@@ -46,6 +48,9 @@ FROM_DATA: Mapping[str, tuple[str, ...]] = {
     "svm-ranking": ("features",),
     "own": ("seed",),
     "jax": ("seed",),
+    "cnn": ("features", "classes", "seed"),
+    "lstm": ("features", "classes", "seed"),
+    "transformer": ("features", "classes", "seed"),
 }
 """For each model, the settings derived from the data and the run's seed unless the experiment gives them."""
 
@@ -165,6 +170,9 @@ Kind: TypeAlias = Literal["whole", "wholes", "number", "flag", "choice", "text"]
 PAGE_RANKINGS = tuple(MODELS)
 """The models that rank pages, except those of extensions."""
 
+NOT_OF_A_FUNCTION = (*own_networks.FROM_DATA, *own_networks.OF_EVERY_NETWORK)
+"""The settings of an extension's network that its function doesn't read, or that are derived from the data."""
+
 WORKED_OUT = CODE
 """The setting that nobody gives: the code of an extension's model."""
 
@@ -255,7 +263,7 @@ def _model_choice(name: str) -> ModelChoice:
     except FedpingError:  # a package is missing; the settings have been read by then
         model = LEARNERS[name]
     module = sys.modules[LEARNERS[name].__module__].__doc__ or ""
-    documented = model if inspect.isroutine(model) else type(model)
+    documented = LEARNERS[name] if inspect.isroutine(model) or isinstance(model, TreeModel) else type(model)
     derived = from_data(name)
     asks = tuple(_optional(ask) if ask.name in derived else ask for ask in asking.asks.values())
     return ModelChoice(name, module.strip().partition("\n")[0], inspect.getdoc(documented) or "", asks)

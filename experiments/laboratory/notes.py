@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fedping.client_sim.data import ExampleData
+from fedping.client_sim.learning.networks.tree_model import TreeModel, has_convolutions
+from fedping.client_sim.learning.submodel import Part
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.tallies import Regression, better
@@ -22,6 +24,7 @@ def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
     """Yield notes on the data of a run: clients without data, what cannot be tested, odd targets, models not shared."""
     yield from sentences("advice on training", setup.parts)
     yield from _of_population(setup, problem)
+    yield from _of_network(setup, problem)
     if not isinstance(problem.train, NewEachRound):  # users have new data in every round
         yield from _of_clients(setup, problem)
         yield from _of_examples(setup, problem)
@@ -29,6 +32,17 @@ def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
         yield f"there are no test examples, so nothing is tested; {_remedy_of_no_tests(setup)}"
     if isinstance(problem.train, ExampleData):
         yield from _of_target(setup, problem, problem.train)
+
+
+def _of_network(setup: Setup, problem: Problem) -> Iterator[str]:
+    """Yield a note if a network has convolutions that are slow with weights of each client's own."""
+    model = problem.model.whole if isinstance(problem.model, Part) else problem.model
+    if isinstance(model, TreeModel) and has_convolutions(model.network):
+        yield (
+            f"the model '{setup.model['name']}' computes convolutions by jax.lax, which takes 3 to 7 times as long as "
+            "a product of patches where each client has weights of its own; in modules of Flax set "
+            "conv_general_dilated = fedping.convolution"
+        )
 
 
 def _of_clients(setup: Setup, problem: Problem) -> Iterator[str]:

@@ -37,7 +37,7 @@ from fedping.client_sim.data.choice_sets import Candidates, RawCandidates, candi
 from fedping.client_sim.data.seeds import generator, key
 from fedping.client_sim.learning import ClientData, Model, bare, model_spec
 from fedping.client_sim.learning.batch import Clients, FloatArray
-from fedping.client_sim.learning.checking import check_training
+from fedping.client_sim.learning.checking import check_buffers, check_training
 from fedping.client_sim.learning.lists import ListData
 from fedping.client_sim.learning.model import precision
 from fedping.client_sim.learning.registry import is_ranking_model, learner_for
@@ -199,6 +199,12 @@ def check_model(setup: Setup, seed: int) -> None:
         known = known_from(table)
     _, model = _line_and_model(setup, known, seed)
     check_training(model, setup.training)
+    check_buffers(model, setup.training, setup.pipeline)
+    if setup.engine == "jax" and getattr(model, "buffers", None) is not None:
+        raise InvalidSettings(
+            f"engine = \"jax\" computes each example alone, and the model '{setup.model['name']}' has buffers, such as "
+            'those of batch norm. Set engine = "numpy", or use group norm'
+        )
 
 
 def _newcomers(asked: int | float, problem: Problem) -> Clients:

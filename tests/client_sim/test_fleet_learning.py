@@ -54,6 +54,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "svm-ranking": {"features": 4},
     "frecency-2018": {},
     "linear-15": {},
+    "cnn": {"features": 16, "classes": 2, "layout": "rodriguez-barroso-2020"},
+    "lstm": {"features": 5, "classes": 4, "units": 3, "precision": "float64"},
+    "transformer": {"features": 5, "classes": 4, "width": 4, "layers": 1, "dropout": 0.0, "precision": "float64"},
 }
 
 

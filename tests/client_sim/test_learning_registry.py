@@ -21,6 +21,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "svm-ranking": {"features": 4},
     "frecency-2018": {},
     "linear-15": {"gradient": "analytic"},
+    "cnn": {"features": 16, "classes": 2, "layout": "rodriguez-barroso-2020"},
+    "lstm": {"features": 5, "classes": 4, "units": 3},
+    "transformer": {"features": 5, "classes": 4, "width": 4, "layers": 1, "seed": 3},
 }
 
 
@@ -52,7 +55,7 @@ def test_start_weights_may_be_given(name: str) -> None:
     assert list(spec.names) == list(proposed.names)
     assert learner_for(spec).weight_names
     assert spec.name == "mine"
-    with pytest.raises(InvalidSettings, match=rf"has {spec.m}; give one number for each"):
+    with pytest.raises(InvalidSettings, match=rf"has {spec.m:,}; give one number for each"):
         model_spec(name, SETTINGS[name], start=start[:-1])
 
 

@@ -1,6 +1,7 @@
 """A network of one's own as a study: its arrays are the blocks, a fleet trains it over HTTP, rounds add its updates."""
 
 import asyncio
+import importlib
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,9 +15,13 @@ import pytest
 from fedping.client_sim.fleet import FleetSettings, join_study
 from fedping.client_sim.http import HttpTransport
 from fedping.client_sim.joining.examples import wanted_by
+from fedping.client_sim.joining.protected import ProtectedRows
+from fedping.client_sim.joining.terms import model_of
 from fedping.client_sim.learning import learner_for
+from fedping.client_sim.learning.batch import Examples, with_keys_of_step
 from fedping.client_sim.learning.study_files import study_from_toml
 from fedping.model_store.store import open_store
+from fedping.protocol import extensions
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.spec import ModelSpec, SingleNumbers, Zeros
 from fedping.protocol.study import Study, public_json, public_study
@@ -85,7 +90,8 @@ def test_a_study_file_leaves_the_blocks_to_the_network(tmp_path: Path) -> None:
     again = fedping.create_study(study_file(tmp_path), tmp_path / "store")
     assert again == study
     assert spec.start_array.any()
-    assert b"float32" not in public_json(public_study(study)), "clients begin with what a version has"
+    public = msgspec.json.decode(public_json(public_study(study)))
+    assert msgspec.convert(public["lines"][0]["spec"], ModelSpec).digest == spec.digest, "clients hold versions to it"
 
 
 def test_layers_that_stay_with_the_client_are_no_part_of_the_study(tmp_path: Path) -> None:
@@ -137,6 +143,59 @@ def trained(folder: Path, engines: dict[str, Any]) -> tuple[Study, dict[str, np.
         before, after = (np.array(store.version("digits", "main", number).model) for number in (0, 1))
         moved[name] = after - before
     return study, moved
+
+
+def test_an_institution_trains_networks_that_it_has_installed(tmp_path: Path) -> None:
+    study = study_from_toml(study_file(tmp_path))
+    public = public_study(study)
+    assert model_of(public, public.lines[0]).features == 6  # type: ignore[attr-defined]
+    other = msgspec.structs.replace(
+        public.lines[0], spec=msgspec.structs.replace(public.lines[0].spec, model="elsewhere")
+    )
+    with pytest.raises(InvalidSettings, match=r"model 'elsewhere', and 'fedping join' trains .*cnn.*of-functions"):
+        model_of(public, other)
+
+
+def test_protected_rows_are_those_of_evaluation(tmp_path: Path) -> None:
+    """Without noise and with short gradients, their mean is the gradient; nothing is dropped."""
+    model = learner_for(study_from_toml(study_file(tmp_path)).lines[0].spec)
+    random = np.random.default_rng(2)
+    batch = Examples(0.1 * random.normal(size=(1, 20, 6)), random.integers(0, 3, (1, 20)), np.ones((1, 20)))
+    protected = ProtectedRows(model, 1e-9)
+    protected.begin(random.bytes, 10)
+    losses, gradients = protected.losses_and_gradients(model.start, with_keys_of_step(batch, np.zeros(1, np.uint64), 0))
+    np.testing.assert_allclose(gradients, model.gradients(model.start, batch), atol=1e-3)
+    np.testing.assert_allclose(losses, model.losses(model.start, batch), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("package", "use", "says"),
+    [
+        ("jax", lambda: fedping_spec("plain-of-tests", {}), 'needs JAX, .* pip install "fedping.jax."'),
+        ("flax.linen", lambda: fedping.flax_network(None, 4), "a module of Flax needs flax, .* pip install flax"),
+        (
+            "equinox",
+            lambda: fedping.equinox_network(dict, 4),
+            "a module of Equinox needs equinox, .* pip install equinox",
+        ),
+    ],
+)
+def test_a_package_that_is_missing_is_named(package: str, use: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        if name == package:
+            raise ImportError(name)
+        return importlib.import_module(name)
+
+    monkeypatch.setattr("fedping.client_sim.learning.networks.network.import_module", missing)
+    monkeypatch.setattr(extensions, "_registered", dict(extensions._registered))
+    fedping.model("plain-of-tests")(plain_of_tests)
+    with pytest.raises(InvalidSettings, match=says):
+        use()
+
+
+def plain_of_tests() -> fedping.Network:
+    """Return a network of two numbers."""
+    return fedping.Network(lambda key: {"a": np.zeros(2)}, lambda weights, x: x @ weights["a"], 2)
 
 
 def test_an_institution_is_told_which_table_it_needs() -> None:

@@ -10,11 +10,13 @@ from msgspec.structs import replace
 from fedping.client_sim.learning import cohort_updates, learner_for, model_spec
 from fedping.client_sim.learning.algorithms import algorithm_for, with_more
 from fedping.client_sim.learning.batch import Examples, with_keys_of_step
+from fedping.client_sim.learning.checking import check_buffers
 from fedping.client_sim.learning.models.network import Network as BuiltIn
 from fedping.client_sim.learning.personal.method import named
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.pipeline import Adam, GradientDescent, Pipeline
 from fedping.protocol.spec import Numbers
-from fedping.protocol.training import LocalSteps
+from fedping.protocol.training import LocalSteps, OneGradient
 from fedping.protocol.weights import start_values
 
 pytest.importorskip("jax")
@@ -28,7 +30,7 @@ from jax import numpy as jnp
 
 import fedping
 from fedping.client_sim.learning.networks.layers import convolution, max_pool
-from fedping.client_sim.learning.networks.tree_model import TreeModel, tree_model
+from fedping.client_sim.learning.networks.tree_model import TreeModel, has_convolutions, tree_model
 from tests.support import networks
 
 KEYS = np.arange(3, dtype=np.uint64) + np.uint64(2**63)
@@ -123,6 +125,13 @@ def test_a_product_of_patches_is_a_convolution(padding: Any, strides: Any, dilat
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
+def test_slow_convolutions_are_found() -> None:
+    for quick in (True, False):
+        network = fedping.flax_network(networks.OfLinen(4, quick=quick), (8, 8, 1))
+        assert has_convolutions(network) is not quick
+    assert has_convolutions(fedping.equinox_network(lambda key: networks.OfEquinox(4, key), 64))
+
+
 def test_maxima_of_squares() -> None:
     x = np.arange(30.0).reshape(1, 5, 6, 1)
     np.testing.assert_array_equal(max_pool(x)[0, ..., 0], [[7, 9, 11], [19, 21, 23]])
@@ -131,15 +140,17 @@ def test_maxima_of_squares() -> None:
 class LinenNorm(linen.Module):
     @linen.compact
     def __call__(self, x, train=False):  # type: ignore[no-untyped-def]
-        return linen.Dense(2)(linen.BatchNorm(use_running_average=not train)(x))
+        x = linen.BatchNorm(use_running_average=not train, momentum=0.9, name="norm")(x)
+        return linen.Dense(2, name="head")(x)
 
 
 class NnxNorm(nnx.Module):
     def __init__(self, rngs: Any) -> None:
-        self.norm = nnx.BatchNorm(4, rngs=rngs)
+        self.norm = nnx.BatchNorm(4, momentum=0.9, rngs=rngs)
+        self.head = nnx.Linear(4, 2, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
-        return self.norm(x)
+        return self.head(self.norm(x))
 
 
 class EquinoxNorm(equinox.Module):
@@ -162,8 +173,63 @@ class EquinoxNorm(equinox.Module):
     ],
 )
 def test_batch_norm_is_refused_with_what_to_use(make: Any, instead: str) -> None:
-    with pytest.raises(InvalidSettings, match=f"buffers.*Use group norm .{instead}"):
+    with pytest.raises(InvalidSettings, match=f"buffers, such as .*Use group norm .{instead}"):
         make()
+
+
+@pytest.mark.parametrize("make", [LinenNorm(), NnxNorm], ids=["linen", "nnx"])
+def test_statistics_move_as_the_module_moves_them_whatever_the_rate(make: Any) -> None:
+    model = tree_model("norm", fedping.flax_network(make, 4, buffers="average"), 0)
+    assert [block.name for block in model.arrays] == [
+        "head.bias", "head.kernel", "norm.bias", "norm.mean", "norm.scale", "norm.var",
+    ]  # fmt: skip
+    batch = examples(4, 2)
+    training = LocalSteps(rate=0.25, steps=2, proximal=0.5)
+    updates, losses, _ = cohort_updates(model, training, model.start, batch, KEYS)
+    np.testing.assert_array_equal(updates[2], 0)
+    module, start = LinenNorm(), model.network.structure.tree(jnp.asarray(model.start, "float32"))
+    for client, count in ((0, 5), (1, 3)):
+        x, y, tree = jnp.asarray(batch.x[client, :count], "float32"), batch.y[client, :count], start
+        for _ in range(2):
+
+            def loss(weights: Any, x: Any = x, y: Any = y, tree: Any = tree) -> Any:
+                stats = {"norm": {name: tree["norm"][name] for name in ("mean", "var")}}
+                outputs, after = module.apply(
+                    {"params": weights, "batch_stats": stats}, x, train=True, mutable=["batch_stats"]
+                )
+                return -jax.nn.log_softmax(outputs)[jnp.arange(len(y)), y].mean(), after["batch_stats"]["norm"]
+
+            weights = {"head": tree["head"], "norm": {name: tree["norm"][name] for name in ("bias", "scale")}}
+            slopes, stats = jax.grad(loss, has_aux=True)(weights)
+            stepped = jax.tree_util.tree_map(
+                lambda now, slope, first: first + (now - first - 0.25 * slope) / (1 + 0.25 * 0.5),
+                weights, slopes, {"head": start["head"], "norm": {n: start["norm"][n] for n in ("bias", "scale")}},
+            )  # fmt: skip
+            tree = {"head": stepped["head"], "norm": stepped["norm"] | stats}
+        moved = model.network.structure.flat(tree) - model.start
+        np.testing.assert_allclose(updates[client], moved, atol=2e-6)
+        assert np.abs(updates[client, model.buffers]).max() > 0.01
+    np.testing.assert_allclose(losses[:2], model.losses(model.start, batch)[:2], rtol=1e-6)
+
+
+def test_what_would_come_to_nothing_with_statistics_is_refused() -> None:
+    averaged = tree_model("norm", fedping.flax_network(LinenNorm(), 4, buffers="average"), 0)
+    local = tree_model("norm", fedping.flax_network(LinenNorm(), 4, buffers="local"), 0)
+    steps = {"algorithm": "local", "rate": 0.1, "steps": 1}
+    kept = msgspec.convert(steps | {"personal": {"by": "partly_local", "rate": 0.1, "local": ["norm"]}}, LocalSteps)
+    shared = msgspec.convert(steps, LocalSteps)
+    mean, adam = Pipeline(optimizer=GradientDescent()), Pipeline(optimizer=Adam(rate=0.1))
+    check_buffers(averaged, shared, mean)
+    check_buffers(with_more(local, kept), kept, adam)
+    for model, training, pipeline, says in (
+        (averaged, OneGradient(), mean, "'norm.mean', which move only in local steps of plain descent"),
+        (averaged, shared, adam, "a server takes that adds the mean"),
+        (local, shared, mean, "are to be local, and the training shares them"),
+    ):
+        with pytest.raises(InvalidSettings, match=says):
+            check_buffers(model, training, pipeline)
+    with pytest.raises(InvalidSettings, match="'buffers' of the network names 'c', and there is no such array"):
+        tree_model("plain", fedping.Network(arrays, plain, 4, buffers=("c",)), 0).buffers  # noqa: B018
 
 
 def arrays(key: Any) -> Any:

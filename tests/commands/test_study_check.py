@@ -187,7 +187,14 @@ def test_what_clients_can_do_passes_without_a_word(
 def test_the_spec_that_each_model_proposes_is_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    sizes = {"features": 4, "classes": 3, "clusters": 2, "items": 5, "factors": 2}
+    sizes: dict[str, Any] = {
+        "layout": "rodriguez-barroso-2020",
+        "features": 16,
+        "classes": 3,
+        "clusters": 2,
+        "items": 5,
+        "factors": 2,
+    }
     wanted = {
         "linear-regression": ["features"],
         "logistic-regression": ["features", "classes"],
@@ -195,6 +202,9 @@ def test_the_spec_that_each_model_proposes_is_one(
         "matrix-factorization": ["items", "factors"],
         "k-means": ["features", "clusters"],
         "svm-ranking": ["features"],
+        "cnn": ["features", "classes", "layout"],
+        "lstm": ["features", "classes"],
+        "transformer": ["features", "classes"],
     }
     spec = model_spec(name, {key: sizes[key] for key in wanted.get(name, [])})
     code, _, said = checked(tmp_path, capsys, study(msgspec.to_builtins(spec)))

@@ -16,7 +16,7 @@ from fedping.client_sim.data import DATASETS, Partition
 from fedping.client_sim.learning.registry import LEARNERS
 from fedping.client_sim.sampling import Sampling
 from fedping.dashboard.runs.form.nodes import Choice, choices_of, fields_of
-from fedping.dashboard.runs.form.schema import laboratory_nodes, study_nodes
+from fedping.dashboard.runs.form.schema import laboratory_form, laboratory_nodes, study_nodes
 from fedping.dashboard.runs.form.values import Arm, Difference, arms_of, filled_form, input_of, settings, tables_of
 from fedping.dashboard.runs.judging import Judged, Problem, judge, preset, presets
 from fedping.experiments.laboratory.models import OfSpec, features_spec, models
@@ -24,6 +24,7 @@ from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.settings.experiment import Head
 from fedping.experiments.laboratory.settings.setup import Setup
 from fedping.experiments.simulate.settings import Experiment as StudyExperiment
+from fedping.protocol import extensions
 from fedping.protocol.extensions import Own, all_of, is_own
 from fedping.protocol.pipeline import Combination, Optimizer
 from fedping.protocol.settings_file import toml_text
@@ -89,6 +90,23 @@ def test_whatever_is_registered_can_be_chosen_and_is_explained():
     assert all(offered.values())
     data_set = next(field for field in fields_of(laboratory_nodes()) if field.path == "data.name")
     assert dict(data_set.options).keys() == DATASETS.keys() == data_set.about.keys()
+
+
+def test_a_network_of_an_extension_is_offered_with_what_it_does_not_get_from_the_data(monkeypatch):
+    monkeypatch.setattr(extensions, "_registered", dict(extensions._registered))
+
+    def wide(*, features: int, classes: int, width: int = 7):
+        """A hidden layer."""
+
+    extensions.register("model", "wide", wide)
+    laboratory_form.cache_clear()
+    laboratory_nodes.cache_clear()
+    offered = next(option for option in choice("model").options if option.value == "wide")
+    names = [field.path for field in offered.children]
+    assert names[:3] == ["model.width", "model.seed", "model.precision"]
+    assert not {"model.features", "model.classes", "model.gradient"} & {*names}
+    laboratory_form.cache_clear()
+    laboratory_nodes.cache_clear()
 
 
 def test_no_two_inputs_have_the_same_name():

@@ -8,10 +8,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fedping.experiments.laboratory.notes import of_problem
 from fedping.experiments.laboratory.one_run import run_unit
+from fedping.experiments.laboratory.preparing import check_model, prepare
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.experiment import with_code
 from fedping.experiments.laboratory.units import Unit
+from fedping.protocol.errors import InvalidSettings
 
 pytest.importorskip("jax")
 
@@ -61,3 +64,26 @@ def test_both_engines_draw_the_same_dropout(case: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(same_losses, losses, rtol=1e-12)
     assert same_last == pytest.approx(last, rel=1e-9)
+
+
+FEDBN = {"by": "partly_local", "local": ["norm"], "rate": 0.05}
+
+
+def test_batch_norm_stays_with_its_client_and_is_refused_where_it_cannot_run(tmp_path: Path) -> None:
+    asked = {"model": {"name": "with-norm"}, "training": {"algorithm": "local", "rate": 0.05, "epochs": 2, "batch": 10}}
+    kept = asked | {"training": asked["training"] | {"personal": FEDBN}, "evaluation": {"every": 3, "local": True}}
+    weights, _, _ = run(tmp_path / "local", "numpy", **kept)
+    assert len(weights) == 31 * 2, "the head is shared, and not the norm"
+    averaged, _, _ = run(tmp_path / "average", "numpy", **asked | {"model": {"name": "with-norm", "keeps": "average"}})
+    assert len(averaged) == 31 * 2 + 4 * 30
+    for changes, says in (
+        (asked, "which are to be local, and the training shares them"),
+        (asked | {"model": {"name": "with-norm", "keeps": "average"}, "engine": "jax"}, 'Set engine = "numpy"'),
+    ):
+        with pytest.raises(InvalidSettings, match=says):
+            check_model(setup(**changes), 3)
+
+
+def test_a_convolution_of_jax_is_noted(tmp_path: Path) -> None:
+    problem = prepare(setup(model={"name": "of-equinox"}, data={"name": "digits"}), 3, None)
+    assert any("conv_general_dilated = fedping.convolution" in note for note in of_problem(setup(), problem))

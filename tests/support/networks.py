@@ -1,5 +1,7 @@
 """Networks as a user's package has them: of functions, and of modules of Flax and Equinox."""
 
+from typing import Literal
+
 import equinox
 import jax
 from flax import linen, nnx
@@ -91,3 +93,19 @@ def of_nnx(*, classes: int):
 def of_equinox(*, classes: int):
     """Of Equinox."""
     return fedping.equinox_network(lambda key: OfEquinox(classes, key), 64)
+
+
+class WithNorm(linen.Module):
+    """Batch norm and a head."""
+
+    classes: int
+
+    @linen.compact
+    def __call__(self, x, train=False):
+        return linen.Dense(self.classes, name="head")(linen.BatchNorm(not train, name="norm", momentum=0.8)(x))
+
+
+@fedping.model("with-norm")
+def with_norm(*, features: int, classes: int, keeps: Literal["average", "local"] = "local"):
+    """Batch norm, whose statistics are averaged or local."""
+    return fedping.flax_network(WithNorm(classes), features, buffers=keeps)

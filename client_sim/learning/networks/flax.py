@@ -5,17 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedping.client_sim.learning.models.own_loss import Predicts
 from fedping.client_sim.learning.networks.network import (
+    Keeps,
     Losses,
     Network,
     Tree,
     jax_for,
+    merged,
     package_for,
+    part_of,
     refuse_buffers,
     running,
+    structure_of,
     with_modes,
 )
 from fedping.protocol.errors import InvalidSettings
@@ -31,6 +35,7 @@ def flax_network(
     loss: Losses | Callable[..., Any] = "cross_entropy",
     predict: Callable[[Any], Any] | None = None,
     predicts: Predicts | None = None,
+    buffers: Keeps | None = None,
 ) -> Network:
     """Return a module of Flax as a network.
 
@@ -44,17 +49,30 @@ def flax_network(
         loss: see :class:`Network`, as for the others.
         predict: see :class:`Network`.
         predicts: see :class:`Network`.
+        buffers: what becomes of the statistics of batch norm, see ``keeps`` of :class:`Network`; None to refuse them.
 
     Raises:
         InvalidSettings: Flax is not installed, or the module has buffers, such as the statistics of batch norm.
     """
     linen = package_for("flax.linen", "a module of Flax")
     sides = (shape,) if isinstance(shape, int) else tuple(shape)
-    init, apply = (_linen if isinstance(module, linen.Module) else _nnx)(module, sides)
-    return Network(init, apply, sides, loss=loss, predict=predict, predicts=predicts)
+    made = _linen(module, sides, buffers) if isinstance(module, linen.Module) else _nnx(module, buffers)
+    more: dict[str, Any] = {"loss": loss, "predict": predict, "predicts": predicts, "keeps": buffers or "average"}
+    return Network(made.init, made.apply, sides, buffers=made.buffers, **more)
 
 
-def _linen(module: Any, shape: tuple[int, ...]) -> tuple[Callable[[Any], Tree], Callable[..., Any]]:
+class _Made(NamedTuple):
+    """The functions of a network, and the names of its buffers."""
+
+    init: Callable[[Any], Tree]
+    apply: Callable[..., Any]
+    buffers: tuple[str, ...]
+
+
+_OR_KEEP = ', or say buffers = "average" or "local"'
+
+
+def _linen(module: Any, shape: tuple[int, ...], keeps: Keeps | None) -> _Made:
     jax = jax_for("a module of Flax")
     asked = inspect.signature(type(module).__call__).parameters
     modes = [name for name in _MODES if name in asked]
@@ -68,15 +86,25 @@ def _linen(module: Any, shape: tuple[int, ...]) -> tuple[Callable[[Any], Tree], 
     with jax.enable_x64(False), running("__call__", f"x of shape {(1, *shape)}"):
         found = jax.eval_shape(variables, jax.random.key(0))
     others = [each for each in found if each != "params"]
-    if others:
-        refuse_buffers(_first_name(found[others[0]]), "flax.linen.GroupNorm")
+    for each in others:
+        if keeps is None or each != "batch_stats":
+            or_keep = _OR_KEEP if each == "batch_stats" else ""
+            refuse_buffers(_names(found[each])[0], "flax.linen.GroupNorm", or_keep)
     draws = _draws(module, found, shape, told(True))
 
     def apply(weights: Tree, x: Any, key: Any) -> Any:
-        given = told(key is not None)
-        return module.apply({"params": weights}, x, rngs=key if draws and key is not None else None, **given)
+        given = told(key is not None) | {"rngs": key if draws and key is not None else None}
+        parts = {each: part_of(weights, found[each]) for each in found}
+        if key is None or not others:
+            return module.apply(parts, x, **given)
+        outputs, after = module.apply(parts, x, mutable=others, **given)
+        return outputs, merged(parts["params"], *after.values())
 
-    return lambda key: variables(key)["params"], with_modes(apply, bool(modes) or draws)
+    def init(key: Any) -> Tree:
+        return merged(*variables(key).values())
+
+    names = tuple(name for each in others for name in _names(found[each]))
+    return _Made(init, with_modes(apply, bool(modes) or draws or bool(others)), names)
 
 
 def _draws(module: Any, variables: Any, shape: tuple[int, ...], told: dict[str, bool]) -> bool:
@@ -85,7 +113,7 @@ def _draws(module: Any, variables: Any, shape: tuple[int, ...], told: dict[str, 
     x = jax.ShapeDtypeStruct((1, *shape), "float32")
     try:
         with jax.enable_x64(False), running("__call__", f"x of shape {(1, *shape)}"):
-            jax.eval_shape(lambda v, x: module.apply(v, x, **told), variables, x)
+            jax.eval_shape(lambda v, x: module.apply(v, x, mutable=list(v), **told), variables, x)
     except InvalidSettings as error:
         if isinstance(error.__cause__, errors.InvalidRngError):
             return True
@@ -93,7 +121,7 @@ def _draws(module: Any, variables: Any, shape: tuple[int, ...], told: dict[str, 
     return False
 
 
-def _nnx(make: Any, shape: tuple[int, ...]) -> tuple[Callable[[Any], Tree], Callable[..., Any]]:
+def _nnx(make: Any, keeps: Keeps | None) -> _Made:
     nnx, jax = package_for("flax.nnx", "a module of Flax"), jax_for("a module of Flax")
     if isinstance(make, nnx.Module) or not callable(make):
         raise InvalidSettings(
@@ -101,12 +129,17 @@ def _nnx(make: Any, shape: tuple[int, ...]) -> tuple[Callable[[Any], Tree], Call
             "that returns a module, so that each seed has its start"
         )
     module = _made(nnx, make, nnx.Rngs(0))
-    graph, weights, others = nnx.split(module, nnx.Param, ...)
-    treedef = jax.tree_util.tree_structure(weights)
+    kinds = (nnx.Param, nnx.BatchStat)
+    graph, *arrays, others = nnx.split(module, *kinds, ...)
+    pure = [nnx.to_pure_dict(each) for each in arrays]
+    treedefs = [jax.tree_util.tree_structure(each) for each in arrays]
     flat = nnx.to_flat_state(others)
-    buffers = [path for path, each in flat if not issubclass(_kind(each), nnx.RngState)]
-    if buffers:
-        refuse_buffers(".".join(map(str, buffers[0])), "flax.nnx.GroupNorm")
+    odd = [".".join(map(str, path)) for path, each in flat if not issubclass(_kind(each), nnx.RngState)]
+    if odd:
+        refuse_buffers(odd[0], "flax.nnx.GroupNorm")
+    buffers = _names(pure[1])
+    if buffers and keeps is None:
+        refuse_buffers(buffers[0], "flax.nnx.GroupNorm", _OR_KEEP)
     draws = any(issubclass(_kind(each), nnx.RngKey) for _, each in flat)
     has_modes = draws or any(hasattr(each, "deterministic") for _, each in nnx.iter_graph(module))
 
@@ -121,18 +154,23 @@ def _nnx(make: Any, shape: tuple[int, ...]) -> tuple[Callable[[Any], Tree], Call
         return nnx.from_flat_state(found)
 
     def apply(weights: Tree, x: Any, key: Any) -> Any:
-        of_weights = treedef.unflatten(jax.tree_util.tree_leaves(weights))
-        merged = nnx.merge(graph, of_weights, seeded(key), copy=True)
+        leaves = (jax.tree_util.tree_leaves(part_of(weights, each)) for each in pure)
+        states = (treedef.unflatten(each) for treedef, each in zip(treedefs, leaves, strict=True))
+        now = nnx.merge(graph, *states, seeded(key), copy=True)
         if key is None:
-            merged.eval()
-        else:
-            merged.train()
-        return merged(x)
+            now.eval()
+            return now(x)
+        now.train()
+        outputs = now(x)
+        return (outputs, pure_of(now)) if buffers else outputs
+
+    def pure_of(module: Any) -> Tree:
+        return merged(*map(nnx.to_pure_dict, nnx.split(module, *kinds, ...)[1:-1]))
 
     def init(key: Any) -> Tree:
-        return nnx.to_pure_dict(nnx.split(_made(nnx, make, nnx.Rngs(key)), nnx.Param, ...)[1])
+        return pure_of(_made(nnx, make, nnx.Rngs(key)))
 
-    return init, with_modes(apply, has_modes)
+    return _Made(init, with_modes(apply, has_modes or bool(buffers)), buffers)
 
 
 def _made(nnx: Any, make: Callable[..., Any], rngs: Any) -> Any:
@@ -153,6 +191,5 @@ def _kind(variable: Any) -> type:
     return getattr(variable, "type", type(variable)) if not isinstance(variable, type) else variable
 
 
-def _first_name(tree: Any) -> str:
-    paths, _ = jax_for("a module of Flax").tree_util.tree_flatten_with_path(tree)
-    return ".".join(str(getattr(key, "key", key)) for key in paths[0][0]) if paths else "variables"
+def _names(tree: Any) -> tuple[str, ...]:
+    return structure_of(tree).names if jax_for("a module of Flax").tree_util.tree_leaves(tree) else ()

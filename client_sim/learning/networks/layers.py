@@ -1,4 +1,4 @@
-"""Layers for networks whose clients have weights of their own, and the initial numbers of their arrays.
+"""Layers for networks whose clients have weights of their own.
 
 A convolution of JAX becomes one of many groups when each client has a kernel of its own, which takes 3 to 7 times as
 long as the product of patches here (JAX issues 13800 and 26266).
@@ -6,13 +6,11 @@ long as the product of patches here (JAX issues 13800 and 26266).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
 from fedping.client_sim.learning.networks.network import jax_for
-from fedping.protocol.weights import Normal, Uniform
 
 
 def convolution(
@@ -89,16 +87,3 @@ def dropout(x: Any, share: float, key: Any) -> Any:
     jax = jax_for("dropout")
     there = jax.random.bernoulli(key, 1 - share, x.shape)
     return jax.numpy.where(there, x / (1 - share), 0)
-
-
-def he(seed: int, inputs: int) -> Normal:
-    """Return the start of a kernel before a rectifier, given the number of inputs of a unit (He et al. 2015)."""
-    return Normal(seed=seed, scale=math.sqrt(2 / inputs))
-
-
-def glorot(seed: int, inputs: int, outputs: int) -> Uniform:
-    """Return the start of a kernel, given the numbers of inputs and outputs of a unit (Glorot and Bengio 2010)."""
-    return Uniform(seed=seed, scale=math.sqrt(6 / (inputs + outputs)))
-
-
-__all__ = ["convolution", "dropout", "glorot", "he", "max_pool"]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +34,9 @@ Tree: TypeAlias = Any
 """Arrays in dicts, lists, tuples, or any other container that JAX knows."""
 
 Losses: TypeAlias = Literal["cross_entropy", "squared_error"]
+
+Keeps: TypeAlias = Literal["average", "local"]
+"""Whether clients' buffers are averaged, or stay with them."""
 
 Apply: TypeAlias = Callable[..., Any]
 """From a tree and examples, shape (n, ...), to outputs with a row for each example."""
@@ -57,6 +60,11 @@ class Network:
         predict: from outputs to predictions, shape (n,) or (n, c), if they are not the outputs themselves.
         predicts: whether predictions of classes are ``values``, which are probabilities, or ``log_odds``; if None,
             they are log-odds with a loss of ``cross_entropy``, and values with others.
+        buffers: the names of arrays that are not trained, or of their layers, such as the statistics of batch norm. In
+            training, ``apply`` sees all examples of a step, and returns outputs and a tree like ``weights``, of which
+            the client takes these arrays.
+        keeps: what becomes of the buffers: their ``average`` is part of each version, or they are ``local``, and
+            'local' of a personal training has to name them.
         vocabulary: the number of symbols, if an example is a sequence of symbols' numbers, such as words of a text;
             None if its features are quantities.
     """
@@ -67,6 +75,8 @@ class Network:
     loss: Losses | Callable[..., Any] = "cross_entropy"
     predict: Callable[[Any], Any] | None = None
     predicts: Predicts | None = None
+    buffers: tuple[str, ...] = ()
+    keeps: Keeps = "average"
     vocabulary: int | None = None
 
     def __post_init__(self) -> None:
@@ -110,8 +120,29 @@ class Network:
             tree = jax.eval_shape(self.init, jax.random.key(0))
         return structure_of(tree)
 
+    @cached_property
+    def buffer_names(self) -> frozenset[str]:
+        """The names of the arrays that are not trained.
+
+        Raises:
+            InvalidSettings: no array has such a name, or is in a layer of that name.
+        """
+        found = set[str]()
+        for name in self.buffers:
+            named = {each for each in self.structure.names if each == name or each.startswith(f"{name}.")}
+            if not named:
+                raise InvalidSettings(
+                    f"'buffers' of the network names '{name}', and there is no such array; there are "
+                    f"{', '.join(self.structure.names)}"
+                )
+            found |= named
+        return frozenset(found)
+
     def outputs(self, tree: Tree, x: Any, key: Any) -> Any:
-        """Return the outputs of examples, shape (n, ...), given features, shape (n, d); in training with a key."""
+        """Return the outputs of examples, shape (n, ...), given features, shape (n, d); in training with a key.
+
+        With buffers, they are outputs and a tree in training.
+        """
         given: dict[str, Any] = {}
         if self.draws:
             given["key"] = key
@@ -259,11 +290,25 @@ def with_modes(apply: Callable[[Tree, Any, Any], Any], modes: bool) -> Apply:
     return apply if modes else lambda weights, x: apply(weights, x, None)
 
 
-def refuse_buffers(name: str, instead: str) -> NoReturn:
+def merged(*trees: Any) -> Any:
+    """Return nested dicts as one."""
+    found: dict[Any, Any] = {}
+    for tree in trees:
+        for name, value in tree.items():
+            found[name] = merged(found[name], value) if name in found and isinstance(value, Mapping) else value
+    return found
+
+
+def part_of(tree: Any, like: Any) -> Any:
+    """Return those places of nested dicts that another tree has too."""
+    return {name: part_of(tree[name], each) for name, each in like.items()} if isinstance(like, Mapping) else tree
+
+
+def refuse_buffers(name: str, instead: str, or_keep: str = "") -> NoReturn:
     """Raise :class:`InvalidSettings` for a module with arrays that are not trained, given the name of one of them."""
     raise InvalidSettings(
         f"the network has buffers, such as '{name}': arrays that are not trained, like the statistics of batch norm, "
-        f"which differ between clients. Use group norm ({instead}), which has none"
+        f"which differ between clients. Use group norm ({instead}), which has none{or_keep}"
     )
 
 

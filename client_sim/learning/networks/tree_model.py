@@ -115,6 +115,13 @@ class TreeModel(InPrecision):
         """See :func:`fedping.client_sim.learning.model.has_modes`."""
         return self.network.has_modes
 
+    @cached_property
+    def buffers(self) -> NDArray[np.bool_] | None:
+        """Which weights are not trained, shape (m,); None if all are."""
+        names = self.network.buffer_names
+        sizes = [math.prod(block.shape) for block in self.blocks]
+        return np.repeat([block.name in names for block in self.blocks], sizes) if names else None
+
     @property
     def functions(self) -> Functions:
         """The network as functions of its weights."""
@@ -131,7 +138,7 @@ class TreeModel(InPrecision):
         Raises:
             FedpingError: a loss is not a finite number, or the examples do not fit the network.
         """
-        self.check_examples(batch.x.shape[2], batch.largest)
+        self.check_examples(batch.x, batch.largest)
         each = self._of_examples(_compiled(self.network, self.precision).losses, weights, batch)
         at, found = np.nonzero(batch.weight > 0)[0], np.zeros(len(batch))
         np.add.at(found, at, shares(batch)[batch.weight > 0] * each)
@@ -156,18 +163,29 @@ class TreeModel(InPrecision):
 
     def predictions_and_scores(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, FloatArray | None]:
         """See :class:`fedping.client_sim.learning.model.GivesScores`; raises as :meth:`predict`."""
-        self.check_examples(batch.x.shape[2], batch.largest)
+        self.check_examples(batch.x, batch.largest)
         there, predicts = batch.weight > 0, self.network.of_log_odds
         said = np.zeros((*there.shape, *outputs_of(self.network)[1:]))
         said[there] = self._of_examples(_compiled(self.network, self.precision).predictions, weights, batch)
         return predictions_of(self.network.apply, said, there, predicts), scores_of(said, predicts)
 
-    def check_examples(self, features: int, largest: float) -> None:
-        """Raise :class:`FedpingError` unless examples have this network's shape, and their classes its outputs."""
+    def check_examples(self, x: Floats, largest: float) -> None:
+        """Raise :class:`FedpingError` unless examples have this network's shape, and their classes its outputs.
+
+        Args:
+            x: features, shape (..., d).
+            largest: the largest target.
+        """
+        features, symbols = x.shape[-1], self.network.vocabulary
         if features != self.features:
             raise FedpingError(
                 f"the model '{self.name}' takes examples of shape {list(self.network.shape)}, {self.features:,} "
                 f"numbers, but the examples have {features:,} features; choose other data, or another shape"
+            )
+        if symbols is not None and x.size and not (x.min() >= 0 and max(x.max(), largest) < symbols):
+            raise FedpingError(
+                f"the model '{self.name}' knows {symbols:,} symbols, and examples have numbers from {x.min():g} to "
+                f"{max(x.max(), largest):g}; number symbols from 0, or give the network more"
             )
         classes = outputs_of(self.network)[1:]
         if self.network.loss == "cross_entropy" and largest >= (max(classes[-1], 2) if classes else 2):
@@ -179,7 +197,9 @@ class TreeModel(InPrecision):
     def _both(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
         """Return each client's loss and gradient, of training if the examples have keys."""
         k, n = batch.weight.shape
-        self.check_examples(batch.x.shape[2], batch.largest)
+        self.check_examples(batch.x, batch.largest)
+        if self.buffers is not None and batch.keys is not None:
+            return self._of_whole_batches(weights, batch, batch.keys)
         words = words_of(batch.keys) if batch.keys is not None and self.network.has_modes else None
         own, share = np.broadcast_to(self.own(weights), (k, self.m)), shares(batch, self.dtype)
         losses, gradients = np.zeros(k), np.zeros((k, self.m), self.dtype)
@@ -197,6 +217,29 @@ class TreeModel(InPrecision):
                 found = self._run(run, _padded(own[at], rows), *columns, some_words, np.int32(low))
                 losses[at] += np.asarray(found[0], np.float64)[: len(part)]
                 gradients[at] += np.asarray(found[1])[: len(part)]
+        if self.buffers is not None:
+            gradients[:, self.buffers] = 0.0
+        return self._finite(losses), gradients
+
+    def _of_whole_batches(self, weights: FloatArray, batch: Examples, keys: Keys) -> tuple[FloatArray, Floats]:
+        """Return losses and gradients of training where examples depend on each other, as in batch norm.
+
+        There is no padding among them, so clients with as many examples are computed together. The gradient by a
+        buffer is what leads to its new value in a step of rate 1.
+        """
+        k, there, words = len(batch), batch.weight > 0, words_of(keys)
+        own, share = np.broadcast_to(self.own(weights), (k, self.m)), shares(batch, self.dtype)
+        losses, gradients = np.zeros(k), np.zeros((k, self.m), self.dtype)
+        numbers, first = there.sum(axis=1), np.argsort(~there, axis=1, kind="stable")
+        run = _of_whole_batch(self.network, self.precision)
+        for count in np.unique(numbers[numbers > 0]):
+            clients = np.flatnonzero(numbers == count)
+            for some in np.array_split(clients, -(-len(clients) // _CLIENTS)):
+                at = np.resize(some, _CLIENTS if len(clients) > 1 else 1)  # the first ones again, instead of padding
+                rows = (at[:, None], first[at, :count])
+                found = self._run(run, own[at], batch.x[rows], batch.y[rows], share[rows], words[at])
+                losses[some] = np.asarray(found[0], np.float64)[: len(some)]
+                gradients[some] = np.asarray(found[1])[: len(some)]
         return self._finite(losses), gradients
 
     def _of_examples(self, run: Callable[..., Any], weights: FloatArray, batch: Examples) -> FloatArray:
@@ -276,6 +319,25 @@ def _compiled(network: Network, precision: Precision) -> _Compiled:
 
 
 @lru_cache(maxsize=64)
+def _of_whole_batch(network: Network, precision: Precision) -> Callable[..., Any]:
+    """Return the compiled function of weights (k, m), x, y, shares and words of keys (k, 2) to losses and gradients."""
+    jax, structure = jax_for("a network"), network.structure
+    sizes = [math.prod(shape) for shape in structure.shapes]
+    held = np.repeat([name in network.buffer_names for name in structure.names], sizes)
+
+    def loss(weights: Any, x: Any, y: Any, share: Any, words: Any) -> Any:
+        outputs, after = network.outputs(structure.tree(weights), x, key_of(words, 0))
+        return jax.numpy.sum(share * network.losses(outputs, x, y)), structure.flat(after)
+
+    def both(weights: Any, x: Any, y: Any, share: Any, words: Any) -> Any:
+        (found, after), slopes = jax.value_and_grad(loss, has_aux=True)(weights, x, y, share, words)
+        return found, jax.numpy.where(held, weights - after, slopes)
+
+    compiled: Callable[..., Any] = jax.jit(jax.vmap(both))
+    return compiled
+
+
+@lru_cache(maxsize=64)
 def outputs_of(network: Network) -> tuple[int, ...]:
     """Return the shape of the predictions of one example, (1,) or (1, c), having checked what the functions return.
 
@@ -290,6 +352,13 @@ def outputs_of(network: Network) -> tuple[int, ...]:
             weights, x = jnp.zeros(structure.m), jnp.zeros((1, network.features))
             with running("apply", given):
                 outputs = jax.eval_shape(lambda w, x, key=key: network.outputs(structure.tree(w), x, key), weights, x)
+        if network.buffer_names and key is not None:
+            if not isinstance(outputs, tuple) or jax.tree_util.tree_structure(outputs[1]) != structure.treedef:
+                raise InvalidSettings(
+                    "'apply' of the network, which has 'buffers', returned no outputs and tree like the weights in "
+                    "training; return both"
+                )
+            outputs = outputs[0]
         if not getattr(outputs, "shape", ()) or outputs.shape[0] != 1:
             raise InvalidSettings(
                 f"'apply' of the network returned {_shown(outputs)}, given {given}; return an array with a row for "
@@ -354,6 +423,24 @@ def _numbers_in(jaxpr: Any) -> int:
         own = sum(math.prod(made.aval.shape) for made in step.outvars if hasattr(made.aval, "shape"))
         total += turns * sum(inner) if inner else own
     return total
+
+
+@lru_cache(maxsize=64)
+def has_convolutions(network: Network) -> bool:
+    """Return whether a network computes convolutions by JAX's own, which are slow with weights of each client's own."""
+    jax, structure = jax_for("a network"), network.structure
+    with jax.enable_x64(False):
+        made = jax.make_jaxpr(lambda w, x: network.outputs(structure.tree(w), x, None))(
+            jax.ShapeDtypeStruct((structure.m,), "float32"), jax.ShapeDtypeStruct((1, network.features), "float32")
+        )
+    return _has_convolutions(made.jaxpr)
+
+
+def _has_convolutions(jaxpr: Any) -> bool:
+    return any(
+        step.primitive.name == "conv_general_dilated" or any(map(_has_convolutions, programs_in(step.params)))
+        for step in jaxpr.eqns
+    )
 
 
 def programs_in(params: Mapping[str, Any]) -> Iterator[Any]:

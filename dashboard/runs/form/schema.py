@@ -22,7 +22,16 @@ from fedping.dashboard.runs.form.nodes import (
     node_of,
     plain,
 )
-from fedping.experiments.laboratory.models import PAGE_RANKINGS, WORKED_OUT, Ask, ModelChoice, OfSpec, data_sets, models
+from fedping.experiments.laboratory.models import (
+    NOT_OF_A_FUNCTION,
+    PAGE_RANKINGS,
+    WORKED_OUT,
+    Ask,
+    ModelChoice,
+    OfSpec,
+    data_sets,
+    models,
+)
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.settings.experiment import Head
 from fedping.experiments.laboratory.settings.setup import Setup
@@ -173,9 +182,13 @@ def _model() -> Choice:
         name="model.name",
         label=words.label("model"),
         tag="name",
-        options=(*map(_of_model, models()), _of_features(), *map(_of_extension, all_of("ranking_model"))),
+        options=(*map(_of_model, models()), _of_features(), *map(_of_extension, _own_models())),
         default=models()[0].name,
     )
+
+
+def _own_models() -> tuple[Extension, ...]:
+    return (*all_of("ranking_model"), *all_of("model"))
 
 
 def _of_model(model: ModelChoice) -> Option:
@@ -214,15 +227,15 @@ def _of_extension(model: Extension) -> Option:
     own = (
         node_of(model.settings, each, f"model.{each.encode_name}", f"{name}.{each.encode_name}")
         for each in fields_of_struct(model.settings)
+        if model.kind != "model" or each.encode_name not in NOT_OF_A_FUNCTION
     )
-    gradient = (
-        ask for each in models() if each.name in PAGE_RANKINGS for ask in each.settings if ask.name == "gradient"
-    )
+    like, names = (("cnn",), ("seed", "precision")) if model.kind == "model" else (PAGE_RANKINGS[:1], ("gradient",))
+    more = (ask for each in models() if each.name in like for ask in each.settings if ask.name in names)
     return Option(
         value=model.name,
         label=model.name,
         help=first_paragraph(model.help),
-        children=(*own, _input_field(next(gradient), name), *_of_spec(name).values()),
+        children=(*own, *(_input_field(ask, name) for ask in more), *_of_spec(name).values()),
     )
 
 

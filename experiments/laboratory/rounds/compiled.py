@@ -191,7 +191,7 @@ class Lanes:
         data, training = rows_of(problem.train), setup.training
         assert isinstance(training, OneGradient | LocalSteps)
         if isinstance(problem.model, TreeModel):
-            problem.model.check_examples(data.x.shape[1], float(data.y.max()) if len(data.y) else -np.inf)
+            problem.model.check_examples(data.x, float(data.y.max()) if len(data.y) else -np.inf)
         self.jax, self.setup, self.problem, self.training, self.data = jax, setup, problem, training, data
         self.objective = objective_of(problem)
         self._with_server = with_server

@@ -13,12 +13,13 @@ from fedping.client_sim.learning.models.logistic_regression import NAME as LOGIS
 from fedping.client_sim.learning.models.network import NAME as NETWORK
 from fedping.client_sim.learning.models.svm_ranking import NAME as RANKING
 from fedping.client_sim.learning.networks.own import is_network
+from fedping.client_sim.learning.registry import NETWORKS
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.pipeline import Adagrad, Adam, ClipByNorm, GradientDescent, Mean, Momentum, NoClip, Yogi
 from fedping.protocol.training import LocalSteps, OneGradient
 
-MODELS = (LINEAR, LOGISTIC, NETWORK, RANKING, OWN)
+MODELS = (LINEAR, LOGISTIC, NETWORK, RANKING, OWN, *NETWORKS)
 """The names of the models whose training is compiled, besides networks of extensions."""
 
 
