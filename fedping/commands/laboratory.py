@@ -212,7 +212,7 @@ def _let_import_from(folder: Path) -> None:
 
 @contextmanager
 def _bar(experiment: Experiment) -> Iterator[Watch]:
-    """Show a bar over all rounds on a terminal; elsewhere nothing, because the summary has it all."""
+    """Show a bar over all rounds, with rounds a second, on a terminal; elsewhere nothing: the summary has it all."""
     from fedping.experiments.laboratory.units import units_of
     from fedping.terminal import bars
 
@@ -229,7 +229,9 @@ def _bar(experiment: Experiment) -> Iterator[Watch]:
             work = _work(now.unit.setup.most_rounds, now.unit.baseline)
             done[now.unit] = work if now.finished else min(now.rounds, work)
             ended += now.finished
-            bar.update(task, completed=sum(done.values()), description=f"{ended} of {len(units)} runs")
+            speed = bar.tasks[0].speed
+            pace = f", {speed:,.3g} rounds/s" if speed else ""
+            bar.update(task, completed=sum(done.values()), description=f"{ended} of {len(units)} runs{pace}")
 
         yield watch
 
