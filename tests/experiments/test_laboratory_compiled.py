@@ -19,7 +19,7 @@ from fedping.experiments.laboratory.rounds.inside import check_inside, resolved
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.units import Unit
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import FedpingError, InvalidSettings
 
 pytest.importorskip("jax")
 
@@ -261,3 +261,20 @@ def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_nothing_but_the_engine_imports_jax(tmp_path: Path) -> None:
     code = "import sys; import fedping.experiments.laboratory.run; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_device_without_memory_is_told_what_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax
+
+    asked = setup(engine="jax")
+    rounds = CompiledRounds(asked, prepare(asked, 3, None))
+
+    def full(work: object) -> Any:
+        def call(*_: object) -> Any:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 29601511208 bytes.")
+
+        return call
+
+    monkeypatch.setattr("fedping.experiments.laboratory.rounds.compiled.compiled", full)
+    with pytest.raises(FedpingError, match=r"5 clients train at a time, each on up to 10 examples in a step, by 31 w"):
+        rounds.run([])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -58,7 +59,7 @@ from fedping.experiments.laboratory.rounds.server import RoundReport, diverged
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes, repetitions
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.draws import Keys, child_keys
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.model import LARGEST_WEIGHT, out_of_range
 from fedping.protocol.pipeline import ClipByNorm
@@ -68,6 +69,8 @@ from fedping.server_jobs.optimize import first_state
 from fedping.server_jobs.optimize.optimizers import rate_at
 from fedping.server_jobs.optimize.transformation import link_name
 from fedping.server_jobs.round import votes_of
+
+_NO_MEMORY, _MIB = "RESOURCE_EXHAUSTED", 2**20
 
 _CACHE = 2**18
 """Numbers that all lanes work on at a time, which fit a processor's cache."""
@@ -226,6 +229,22 @@ class Lanes:
                 self.jax.numpy.asarray(np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]))
                 for column in columns
             )
+
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Raise :class:`FedpingError` with what takes the memory where a device has too little."""
+        try:
+            yield
+        except self.jax.errors.JaxRuntimeError as error:
+            if _NO_MEMORY not in str(error):
+                raise
+            rows = sum(array.nbytes for array in self.arrays)
+            raise FedpingError(
+                f"the device has too little memory: the examples take {rows / _MIB:,.0f} MiB, and {self.count:,} "
+                f"clients train at a time, each on up to {self.width:,} examples in a step, by "
+                f"{self.problem.spec.m:,} weights. "
+                'Set a smaller batch in [training], fewer clients in [sampling], or engine = "numpy"'
+            ) from error
 
     @property
     def most_trips(self) -> int:
@@ -470,8 +489,8 @@ class CompiledRounds:
     def _called(self, plan: Any, seen: Any, per: tuple[NDArray[Any], ...]) -> Any:
         """Return what the compiled rounds make of the state before the current call."""
         state = {"weights": self._begun.weights, **self._begun.state}
-        with self._lanes.jax.enable_x64(True):
-            return compiled(self._work)(state, self._lanes.arrays, plan, seen, per)
+        with self._lanes.jax.enable_x64(True), self._lanes.fitting():
+            return self._lanes.jax.block_until_ready(compiled(self._work)(state, self._lanes.arrays, plan, seen, per))
 
     def _version(self, rounds: int) -> FloatArray:
         """Return the version after so many rounds of the current call, which are computed again."""
@@ -590,9 +609,9 @@ class CompiledTraining:
             each = lanes.drawn_round(clients[at], keys[at])
             plan, seen, bounds = lanes.packed([each], lanes.capacity(self._work, 1))
             columns = (*plan[:_LOSS], (plan[_LOSS] > 0).astype(np.float64), *plan[_LOSS + 1 :])
-            with lanes.jax.enable_x64(True):
+            with lanes.jax.enable_x64(True), lanes.fitting():
                 made = compiled(self._work)(weights, lanes.arrays, columns, seen, tuple(bounds[:, 0]), self._at_once)
-            updates, losses, penalty = map(np.asarray, made)
+                updates, losses, penalty = map(np.asarray, made)
             sizes = lanes.data.sizes[clients[at]]
             yield UpdateBlock(at, updates[: len(at)], np.where(sizes > 0, losses[: len(at)] + penalty, 0.0))
 
