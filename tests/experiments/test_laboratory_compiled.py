@@ -178,6 +178,7 @@ def test_rounds_resume_within_a_call() -> None:
     whole = CompiledRounds(asked, problem)
     for _ in range(7):
         whole.run([])
+    assert whole.notes[0].startswith("made by JAX ")
     resumed = CompiledRounds(asked, problem)
     resumed.restore({name: np.array(value) for name, value in whole.snapshot().items()})
     for _ in range(3):

@@ -230,6 +230,12 @@ class Lanes:
                 for column in columns
             )
 
+    @property
+    def made_by(self) -> str:
+        """By what the last bits of the weights were made."""
+        device = self.jax.devices()[0].device_kind
+        return f"made by JAX {self.jax.__version__} on {device}, {self.count:,} clients at a time"
+
     @contextmanager
     def fitting(self) -> Iterator[None]:
         """Raise :class:`FedpingError` with what takes the memory where a device has too little."""
@@ -394,7 +400,7 @@ class CompiledRounds:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know about the computation."""
-        return self._lanes.padding.notes
+        return (self._lanes.made_by, *self._lanes.padding.notes)
 
     @property
     def checkpoint(self) -> Part | None:
@@ -593,7 +599,7 @@ class CompiledTraining:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know about the computation."""
-        return (*self._notes, *self._lanes.padding.notes)
+        return (*self._notes, self._lanes.made_by, *self._lanes.padding.notes)
 
     def updates(self, weights: FloatArray, clients: Clients, keys: Keys) -> Iterator[UpdateBlock]:
         """Yield the updates of some clients in blocks, as :func:`fedping.client_sim.learning.updates_of_fleet` does.
