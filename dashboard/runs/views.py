@@ -10,15 +10,18 @@ from typing import Any, NamedTuple
 
 from flask import Blueprint, Response, jsonify, redirect, render_template, request, url_for
 from markupsafe import Markup, escape
+from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.answers import wants_page
+from fedping.dashboard.runs.choosing import ON_A_PAGE, View, condition, view_of
 from fedping.dashboard.runs.form.nodes import Node, choices_of, fields_of
 from fedping.dashboard.runs.form.schema import KIND, laboratory_form, study_form
 from fedping.dashboard.runs.form.values import Arm, Filled, arms_of, filled_form, input_of, settings, tables_of
 from fedping.dashboard.runs.form.words import label
+from fedping.dashboard.runs.index import COMPARISONS, OWN, SETTINGS
 from fedping.dashboard.runs.judging import Judged, Preset, Problem, judge_all, preset, presets
-from fedping.dashboard.runs.listing import RunsFeed, chosen_rows, metric_columns, row, visible_runs
+from fedping.dashboard.runs.listing import RunsFeed, listed, look, one_item
 from fedping.dashboard.runs.places import forget, labelled, place, write_labels
 from fedping.dashboard.runs.registry import RunBook, UnknownRun
 from fedping.dashboard.settings import Services
@@ -39,29 +42,42 @@ def blueprint(services: Services) -> Blueprint:
 
 def _list(views: Blueprint, services: Services, book: RunBook) -> None:
     @views.get("/")
-    def index() -> str:
-        rows = [row(book.folder, where) for where in visible_runs(book)]
-        asked = {name: request.args.get(name, "") for name in ("q", "tag", "sort", "backwards")}
-        shown = chosen_rows(rows, asked["q"], asked["tag"], asked["sort"], bool(asked["backwards"]))
-        return render_template(
-            "runs/list.html",
-            rows=shown,
-            all=len(rows),
-            columns=metric_columns(rows),
-            tags=sorted({tag for each in rows for tag in each["tags"]}),
-            asked=asked,
-            at_most=book.at_most,
-        )
+    def index() -> str | AnyResponse:
+        view = view_of(request.args)
+        if _is_untidy(request.args):
+            return redirect(view.but(page=view.page, where=(*view.where, *_added(request.args))))
+        index = look(book)
+        with index.request():
+            page = listed(book.folder, view)
+            return render_template(
+                "runs/list.html",
+                page=page,
+                view=view,
+                tags=index.tags(),
+                conditions=[(each, condition(each)) for each in view.where],
+                known=index.columns(),
+                at_most=book.at_most,
+                own=OWN,
+                comparisons=COMPARISONS,
+                prefix=SETTINGS,
+                on_a_page=ON_A_PAGE,
+            )
+
+    @views.get("/rows")
+    def rows() -> str:
+        view = view_of(request.args)
+        with look(book).request():
+            return render_template("runs/rows.html", page=listed(book.folder, view), view=view)
 
     @views.get("/feed")
     def feed() -> Response:
-        return services.streams.answer(RunsFeed(services.settings.runs, services.settings.runs_at_once))
+        return services.streams.answer(RunsFeed(book.folder, book.at_most, view_of(request.args)))
 
     @views.get("/<id>/row")
     def one_row(id: str) -> str:
-        shown = row(book.folder, place(book.folder, id))
-        columns = request.args.get("columns", "")
-        return render_template("runs/row.html", run=shown, columns=[each for each in columns.split(",") if each])
+        columns = [each for each in request.args.get("columns", "").split(",") if each]
+        item = one_item(book.folder, place(book.folder, id), columns)
+        return render_template("runs/row.html", item=item, columns=columns, view=View())
 
     @views.post("/<id>/labels")
     def labels(id: str) -> AnyResponse:
@@ -69,6 +85,20 @@ def _list(views: Blueprint, services: Services, book: RunBook) -> None:
             book.folder, place(book.folder, id).id, labelled(request.form.get("tags", ""), request.form.get("note", ""))
         )
         return redirect(f"/runs/{id}/")
+
+
+_ADDED = ("add_column", "add_is", "add_value")
+"""The fields of the form that adds a condition."""
+
+
+def _is_untidy(args: MultiDict[str, str]) -> bool:
+    """Return whether a form has sent fields that are empty or make a condition, which an address to keep has not."""
+    return any(name in args for name in _ADDED) or any(not value for value in args.values())
+
+
+def _added(args: MultiDict[str, str]) -> list[str]:
+    column, is_, value = (args.get(name, "").strip() for name in _ADDED)
+    return [f"{column} {is_} {value}"] if column and is_ and value else []
 
 
 def _actions(views: Blueprint, book: RunBook) -> None:
@@ -84,7 +114,7 @@ def _actions(views: Blueprint, book: RunBook) -> None:
 
     @views.get("/<id>/delete")
     def ask_to_delete(id: str) -> str:
-        return render_template("runs/delete.html", run=row(book.folder, place(book.folder, book.run(id).id)))
+        return render_template("runs/delete.html", run=book.run(id))
 
     @views.post("/<id>/delete")
     def delete(id: str) -> AnyResponse:
