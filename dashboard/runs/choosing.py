@@ -168,6 +168,11 @@ class Group:
         """All seeds of its runs."""
         return sorted({seed for row in self.rows for seed in seeds_of(row)})
 
+    @property
+    def seeds_text(self) -> str:
+        """The seeds as a text, such as "1 to 4, 9"."""
+        return _ranges(self.seeds)
+
 
 def seeds_of(row: Row) -> list[int]:
     """Return the seeds of a run."""
@@ -289,6 +294,20 @@ def _own_cell(values: Mapping[int, Value]) -> Cell:
 def _texts(values: Mapping[int, Value]) -> list[str]:
     return [value.text for value in values.values() if value.text is not None]
 
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return whole numbers in order as a text, three and more in a row as a range."""
+    rows: list[list[int]] = []
+    for number in numbers:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    texts = [f"{row[0]} to {row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows]
+    return ", ".join(texts[:_MOST_RANGES]) + (" …" if len(texts) > _MOST_RANGES else "")
+
+
+_MOST_RANGES = 8
 
 _NAMED = 3
 """Values that a cell names; of more, it gives the number."""

@@ -43,6 +43,9 @@ _CHUNK = 50
 _AT_ONCE = 30
 """Steps of a scan, each a run or a chunk of stamps, that are done at once on the slowest machine too."""
 
+_QUICK = 0.1
+"""Seconds below which a scan is done at every look at a folder that has just changed."""
+
 _WAIT = 5.0
 """Seconds to wait for another process that writes."""
 
@@ -194,7 +197,7 @@ class RunIndex:
             return True
         since, changed = time.monotonic() - self._ended, _changed(self.folder)
         if changed is None or changed != self._changed:
-            return since >= self._took
+            return since >= self._took or not least or self._took < _QUICK
         return since >= (max(least, 30 * self._took) if least else self._took)
 
     def _scan_to_the_end(self) -> None:

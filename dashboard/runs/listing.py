@@ -33,7 +33,7 @@ PATIENCE = 0.3
 REST = 1.0
 """Seconds after which a folder is looked through again for a page that is open."""
 
-MOST_METRICS, MOST_SETTINGS = 4, 3
+MOST_METRICS, MOST_SETTINGS = 3, 2
 """Columns of a page whose address names none: the metrics that most of its runs have, the settings that differ most."""
 
 

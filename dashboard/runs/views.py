@@ -144,24 +144,22 @@ def describing(views: Blueprint, book: RunBook, data: Sequence[Path]) -> None:
 
     @views.get("/new")
     def new() -> str | AnyResponse:
-        text, title = _begin(book)
-        return _form_or_text(text, title)
+        return _form_or_text(_begin(book))
 
     @views.post("/new")
     def new_from_text() -> str | AnyResponse:
         if "text" in request.form:
-            return _form_or_text(request.form["text"], request.form.get("title", ""))
+            return _form_or_text(Beginning(request.form["text"], request.form.get("title", "")))
         return _form_again()
 
     @views.get("/text")
     def text() -> str:
-        begun, title = _begin(book)
-        return _text_page(begun, title)
+        return _text_page(_begin(book))
 
     @views.post("/text")
     def text_from_form() -> str:
         described, problem = _described(request.form)
-        return _text_page(described, request.form.get("title", ""), [problem] if problem else [])
+        return _text_page(Beginning(described, request.form.get("title", "")), [problem] if problem else [])
 
     @views.post("/describe")
     def describe() -> Response:
@@ -177,8 +175,9 @@ def describing(views: Blueprint, book: RunBook, data: Sequence[Path]) -> None:
         if not isinstance(judged, Judged):
             if not wants_page(request):
                 raise InvalidSettings(judged[0].sentence)
-            again = _text_page(described, request.form.get("title", ""), judged) if "text" in request.form else None
-            return again or _form_page(_filled(request.form), request.form.get("title", ""), judged), 400
+            title = request.form.get("title", "")
+            again = _text_page(Beginning(described, title), judged) if "text" in request.form else None
+            return again or _form_page(_filled(request.form), title, judged), 400
         title = request.form.get("title", "").strip() or judged.name
         run = book.start(described.encode(), title[:200], judged.beside)
         return redirect(f"/runs/{run.id}/")
@@ -203,31 +202,39 @@ def wrong_in(nodes: Sequence[Node], wrong: Mapping[str, str]) -> bool:
     return not wrong.keys().isdisjoint([*(f.name for f in fields_of(there)), *(c.name for c in choices_of(there))])
 
 
-def _begin(book: RunBook) -> tuple[str, str]:
-    """Return the text and title to begin with, from the address: a run, a preset, or the default."""
+class Beginning(NamedTuple):
+    """What a form begins with: a description, its title, and the shipped experiment that it is, unless it is none."""
+
+    text: str
+    title: str
+    preset: str = ""
+
+
+def _begin(book: RunBook) -> Beginning:
+    """Return what to begin with, from the address: a run, a preset, or the default."""
     if "like" in request.args:
         run = book.run(request.args["like"])
         try:
-            return run.description.read_text(encoding="utf-8"), run.title
+            return Beginning(run.description.read_text(encoding="utf-8"), run.title)
         except (OSError, UnicodeDecodeError) as error:
             raise UnknownRun(
                 f"the description of run '{run.id}', {run.description}, cannot be read; begin from an example"
             ) from error
     chosen = preset(request.args.get("from", FIRST))
-    return chosen.text, ""
+    return Beginning(chosen.text, "", chosen.id)
 
 
-def _form_or_text(text: str, title: str) -> str | AnyResponse:
+def _form_or_text(begun: Beginning) -> str | AnyResponse:
     """Return the form of a description, or its text if the form cannot show it."""
     try:
-        tables = tables_in(text, "this")
+        tables = tables_in(begun.text, "this")
     except NotToml:
-        return _text_page(text, title)
+        return _text_page(begun)
     filled = filled_form(tables)
     if filled.unplaced:
         note = f"The form has no field for {', '.join(filled.unplaced)}, so that this is shown as text."
-        return _text_page(text, title, note=note)
-    return _form_page(filled, title)
+        return _text_page(begun, note=note)
+    return _form_page(filled, begun.title, begun=begun.preset)
 
 
 def _form_again() -> str:
@@ -293,7 +300,9 @@ def _size(judged: Judged) -> str:
     return f"{arms} variant{'s' * (arms > 1)} × {seeds} seed{'s' * (seeds > 1)}"
 
 
-def _form_page(filled: Filled, title: str, problems: Sequence[Problem] = (), blank: int | None = None) -> str:
+def _form_page(
+    filled: Filled, title: str, problems: Sequence[Problem] = (), blank: int | None = None, begun: str = ""
+) -> str:
     form = filled.values
     messages = _of_form(problems, form, filled.arms)
     try:
@@ -313,6 +322,7 @@ def _form_page(filled: Filled, title: str, problems: Sequence[Problem] = (), bla
         problems=messages,
         wrong={each.input: each.sentence for each in messages if each.input},
         presets=_by_kind(),
+        begun=begun,
     )
 
 
@@ -328,9 +338,15 @@ def _hints() -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _text_page(text: str, title: str, problems: Sequence[Problem] = (), note: str | None = None) -> str:
+def _text_page(begun: Beginning, problems: Sequence[Problem] = (), note: str | None = None) -> str:
     return render_template(
-        "runs/text.html", text=text, title=title, problems=_of_text(problems), note=note, presets=_by_kind()
+        "runs/text.html",
+        text=begun.text,
+        title=begun.title,
+        problems=_of_text(problems),
+        note=note,
+        presets=_by_kind(),
+        begun=begun.preset,
     )
 
 

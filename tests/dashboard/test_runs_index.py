@@ -70,7 +70,7 @@ def test_runs_that_differ_only_by_seed_are_one_row_with_their_mean_and_interval(
     band = band_of([accuracy_of(number) for number in range(RUNS - SEEDS, RUNS)])
     assert band.mean is not None
     assert band.half is not None
-    assert "4 runs that differ only by seed; seeds 1, 2, 3, 4" in newest
+    assert "4 runs, seeds 1 to 4" in newest
     assert f"{band.mean:.4g}" in newest
     assert f"± {band.half:.2g}" in newest
     [link] = re.findall(r'href="/runs/(\?alike=[^"]+)"', newest)
@@ -113,7 +113,7 @@ def test_an_address_holds_filter_order_columns_and_groups(address: str) -> None:
     assert titles_of(answer.text) == [f"point {number}" for number in expected]
     assert titles_of(page_of(answer.url + "&backwards=1"))[0] == f"point {expected[-1]}"
     _, row = rows_of(answer.text)[0]
-    assert f'<td class="setting">{rate_of(expected[0])}</td>' in row
+    assert f'data-label="server.optimizer.rate">{rate_of(expected[0])}</td>' in row
     assert row.count("<td") == 6, "the two chosen columns and the four that every row has"
 
 
