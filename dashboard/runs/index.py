@@ -34,7 +34,7 @@ from fedping.protocol.local_files import is_settled
 FOLDER, FILE = ".index", "runs.sqlite"
 """Where the index is, below the folder of the runs."""
 
-_FORMAT = f"1 {__version__}"
+_FORMAT = f"2 {__version__}"
 """An index of another format or version of fedping is made anew."""
 
 _CHUNK = 50
@@ -164,6 +164,7 @@ class RunIndex:
         self._ended: float | None = None
         self._changed: int | None = None
         self._requests = 0
+        self._building = False
         self._counted = -1
         self._count_next = float("-inf")
 
@@ -171,6 +172,11 @@ class RunIndex:
     def complete(self) -> bool:
         """Whether every run's stamp has been compared since this process opened the index."""
         return self._ended is not None
+
+    @property
+    def is_building(self) -> bool:
+        """Whether so many runs are still to be read that what is listed lacks some of them."""
+        return self._building
 
     def look(self, patience: float, least: float = 0.0) -> None:
         """Take in what has changed in the folder, for at most about ``patience`` seconds; a thread does the rest.
@@ -249,6 +255,7 @@ class RunIndex:
         with self._lock:
             known = {id: (stamp, state) for id, stamp, state in self._rows("SELECT id, stamp, state FROM run")}
             opened = self._times_opened
+        self._building = not known and len(names) > _CHUNK
         due: list[tuple[str, Stamp]] = []
         for place, id in enumerate(names):
             stamp = stamp_of(self.folder, id, labels)
@@ -261,6 +268,7 @@ class RunIndex:
                 yield Progress(self.progress.known, len(names))
         took = time.monotonic() - began
         self._forget(list(known))
+        self._building = len(due) > _CHUNK
         for start in range(0, len(due), _CHUNK):
             found: list[tuple[str, Stamp, Kept]] = []
             for place, (id, stamp) in enumerate(due[start : start + _CHUNK]):
@@ -271,6 +279,7 @@ class RunIndex:
                 return
             self._write(found)
         self._took, self._changed, self._ended = took, changed, time.monotonic()
+        self._building = False
         if self.generation != self._counted and self._ended > self._count_next:
             self._counted = self.generation
             for _ in self._count_columns():
@@ -284,7 +293,7 @@ class RunIndex:
             numbers = _Names(database)
             for id, stamp, kept in found:
                 key = _forgotten(database, id)
-                blob = msgspec.json.encode(kept)
+                blob = zlib.compress(msgspec.msgpack.encode(kept), 1)
                 text = stamp.text if stamp.settled else ""
                 row = (key, id, text, *_facts(kept), _seal(text, blob), blob)
                 cursor = database.execute(f"INSERT INTO run VALUES ({','.join('?' * len(row))})", row)
@@ -318,8 +327,8 @@ class RunIndex:
     def _as_kept(self, id: str, stamp: str, seal: int, blob: bytes, state: str) -> Kept | None:
         now = stamp_of(self.folder, id, None)
         if now is not None and now.text == stamp and state in _AT_REST and seal == _seal(stamp, blob):
-            with suppress(msgspec.DecodeError):
-                return msgspec.json.decode(blob, type=Kept)
+            with suppress(msgspec.DecodeError, zlib.error):
+                return msgspec.msgpack.decode(zlib.decompress(blob), type=Kept)
         return kept_of(self.folder, id)
 
     def choose(self, words: Sequence[str], conditions: Sequence[Condition], most: int = -1) -> list[Row]:
@@ -415,7 +424,8 @@ class RunIndex:
         if self._database is None:
             self._times_opened += 1
             self._folder_was_there = self.folder.is_dir()
-            self._database, self._inode = _opened(self.folder)
+            self._database = _opened(self.folder)
+            self._inode = _inode(self.folder)  # also of a file that could not be used: another is tried again
         return self._database
 
     def _open_again_if_replaced(self) -> None:
@@ -424,7 +434,7 @@ class RunIndex:
             if self._database is None:
                 return
             now = _inode(self.folder)
-            if now != self._inode or (self._inode is None and not self._folder_was_there and self.folder.is_dir()):
+            if now != self._inode or (not self._folder_was_there and self.folder.is_dir()):
                 self._start_again()
 
     def _recover(self, error: sqlite3.DatabaseError) -> None:
@@ -454,20 +464,20 @@ class BusyIndex(WrongState):
     """Another process has the index for long."""
 
 
-def _opened(folder: Path) -> tuple[sqlite3.Connection, int | None]:
-    """Return the index of a folder, and the inode of its file; in memory, and None, where there can be no file."""
+def _opened(folder: Path) -> sqlite3.Connection:
+    """Return the index of a folder; in memory where there can be no file."""
     if folder.is_dir():
         for _ in range(2):
             try:
                 (folder / FOLDER).mkdir(exist_ok=True)
-                return _usable(str(folder / FOLDER / FILE)), _inode(folder)
+                return _usable(str(folder / FOLDER / FILE))
             except sqlite3.DatabaseError as error:
                 if _is_busy(error):
                     break
                 _remove(folder)
             except OSError:
                 break
-    return _usable(":memory:"), None
+    return _usable(":memory:")
 
 
 def _usable(file: str) -> sqlite3.Connection:

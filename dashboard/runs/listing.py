@@ -27,7 +27,7 @@ from fedping.dashboard.runs.index import OWN, SETTINGS, Column, Progress, Row, R
 from fedping.dashboard.runs.places import Place
 from fedping.dashboard.runs.registry import RunBook
 
-PATIENCE = 0.3
+PATIENCE = 0.2
 """Seconds that a page waits for what has changed in the folder; what is not read by then follows."""
 
 REST = 1.0
@@ -135,7 +135,7 @@ def listed(folder: Path, view: View) -> Listed:
         all=index.count(),
         matching=len(rows),
         rows=len(groups),
-        progress=None if index.complete else index.progress,
+        progress=index.progress if index.is_building else None,
     )
 
 

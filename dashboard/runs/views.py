@@ -19,7 +19,7 @@ from fedping.dashboard.runs.form.nodes import Node, choices_of, fields_of
 from fedping.dashboard.runs.form.schema import KIND, laboratory_form, study_form
 from fedping.dashboard.runs.form.values import Arm, Filled, arms_of, filled_form, input_of, settings, tables_of
 from fedping.dashboard.runs.form.words import label
-from fedping.dashboard.runs.index import COMPARISONS, OWN, SETTINGS
+from fedping.dashboard.runs.index import COMPARISONS, OWN, SETTINGS, index_of
 from fedping.dashboard.runs.judging import Judged, Preset, Problem, judge_all, preset, presets
 from fedping.dashboard.runs.listing import RunsFeed, listed, look, one_item
 from fedping.dashboard.runs.places import forget, labelled, place, write_labels
@@ -46,8 +46,8 @@ def _list(views: Blueprint, services: Services, book: RunBook) -> None:
         view = view_of(request.args)
         if _is_untidy(request.args):
             return redirect(view.but(page=view.page, where=(*view.where, *_added(request.args))))
-        index = look(book)
-        with index.request():
+        with index_of(book.folder).request():
+            index = look(book)
             page = listed(book.folder, view)
             return render_template(
                 "runs/list.html",
@@ -66,7 +66,8 @@ def _list(views: Blueprint, services: Services, book: RunBook) -> None:
     @views.get("/rows")
     def rows() -> str:
         view = view_of(request.args)
-        with look(book).request():
+        with index_of(book.folder).request():
+            look(book)
             return render_template("runs/rows.html", page=listed(book.folder, view), view=view)
 
     @views.get("/feed")

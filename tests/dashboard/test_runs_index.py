@@ -207,7 +207,7 @@ def test_a_damaged_index_is_made_anew(runs: Path, damage: str) -> None:
     file = runs / FOLDER / FILE
     if damage == "other rows":
         with sqlite3.connect(file) as database:
-            database.execute("UPDATE run SET kept = replace(kept, 'finished', 'waiting!')")
+            database.execute("UPDATE run SET kept = zeroblob(length(kept))")
     elif damage == "other tables":
         file.unlink()
         with sqlite3.connect(file) as database:
@@ -261,6 +261,7 @@ def test_two_processes_may_write_it(runs: Path) -> None:
 def test_the_first_page_does_not_wait_for_the_index(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "PATIENCE", 0.0)
     monkeypatch.setattr(index_of_runs, "_AT_ONCE", 0)
+    monkeypatch.setattr(index_of_runs, "_CHUNK", 1)
     client = dashboard_client(runs.parent, runs_at_once=0)
     page = shown(client)
     assert 'id="indexing">' in page
