@@ -133,7 +133,7 @@ class Cell(NamedTuple):
         text: of a setting, and of several values of it; None for a metric.
         mean: of a metric.
         half: half its 95 % t interval over seeds; None for one seed.
-        number: the number of seeds or runs behind the mean.
+        number: the number of seeds or runs behind the mean, or of different values of a setting.
     """
 
     text: str | None
@@ -218,7 +218,7 @@ def cell_of(group: Group, column: str, values: Values, deciding: Mapping[str, Va
         return _own_cell(values.get(group.one.key, {}))
     if column.startswith(SETTINGS):
         texts = dict.fromkeys(text for row in group.rows for text in _texts(values.get(row.key, {})))
-        return Cell(_several(list(texts)))
+        return Cell(_several(list(texts)), number=len(texts))
     if group.over == "runs":
         means = [own.number for row in group.rows if (own := values.get(row.key, {}).get(0)) and own.number is not None]
         return _pooled([(mean, None, 1) for mean in means], interval=False)
@@ -284,9 +284,10 @@ def _pooled(parts: Sequence[Part], interval: bool = True) -> Cell:
 def _own_cell(values: Mapping[int, Value]) -> Cell:
     own = values.get(0)
     if own is None:
-        return Cell(_several(list(dict.fromkeys(_texts(values)))))
+        texts = list(dict.fromkeys(_texts(values)))
+        return Cell(_several(texts), number=len(texts))
     if own.text is not None:
-        return Cell(own.text)
+        return Cell(own.text, number=1)
     part = _part(own)
     return _pooled([part]) if part else Cell(None)
 

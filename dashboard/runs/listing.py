@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from fedping.dashboard.runs.choosing import (
     in_order,
 )
 from fedping.dashboard.runs.entries import Kept, kept
-from fedping.dashboard.runs.index import OWN, SETTINGS, Column, Progress, Row, RunIndex, index_of
+from fedping.dashboard.runs.index import OWN, SETTINGS, Column, Progress, Row, RunIndex, index_of, number_in
 from fedping.dashboard.runs.places import Place
 from fedping.dashboard.runs.registry import RunBook
+from fedping.protocol.errors import InvalidSettings
 
 PATIENCE = 0.2
 """Seconds that a page waits for what has changed in the folder; what is not read by then follows."""
@@ -165,6 +166,76 @@ def _usual_columns(index: RunIndex, shown: Sequence[Kept], view: View) -> list[s
 
 def _differing(columns: Sequence[Column]) -> list[Column]:
     return [each for each in columns if each.is_setting and each.texts > 1]
+
+
+MOST_POINTS = 2000
+"""Rows that a drawing has: the first in the order of the view."""
+
+MOST_AXES = 8
+
+
+@dataclass(frozen=True)
+class Point:
+    """A row of the list in a drawing: its id, its title, the number of runs, and its value on each axis."""
+
+    id: str
+    title: str
+    runs: int
+    values: tuple[float | str | None, ...]
+
+
+@dataclass(frozen=True)
+class Points:
+    """The rows of a drawing, and the number of rows of the view."""
+
+    axes: tuple[str, ...]
+    points: list[Point]
+    rows: int
+
+
+def points_of(folder: Path, view: View, axes: Sequence[str]) -> Points:
+    """Return the rows of a view with their values of some settings and metrics.
+
+    Raises:
+        InvalidSettings: there are no axes, or too many.
+    """
+    axes = tuple(dict.fromkeys(axes))
+    if not 0 < len(axes) <= MOST_AXES:
+        raise InvalidSettings(f"axis: {len(axes)} axes cannot be drawn; choose 1 to {MOST_AXES} settings and metrics")
+    index = index_of(folder)
+    rows = index.choose(view.words.split(), view.conditions)
+    groups = in_order(grouped(rows, view.group, index), view, index)
+    drawn = groups[:MOST_POINTS]
+    keys = [row.key for group in drawn for row in group.rows]
+    values = [index.values(name, keys) for name in axes]
+    deciding = deciding_of(drawn, index)
+    points = [
+        Point(
+            group.key,
+            group.newest.title if group.over == "seeds" else group.key,
+            len(group.rows),
+            tuple(_value(cell_of(group, name, of, deciding)) for name, of in zip(axes, values, strict=True)),
+        )
+        for group in drawn
+    ]
+    return Points(axes, points, len(groups))
+
+
+def _value(cell: Cell) -> float | str | None:
+    if cell.text is None:
+        return cell.mean
+    if cell.number != 1:
+        return None  # there is no one place for several values
+    number = number_in(cell.text)
+    return cell.text if number is None else number
+
+
+def usual_axes(folder: Path, view: View) -> list[str]:
+    """Return the axes of a drawing whose address names none: the settings that differ most, then a metric."""
+    page = listed(folder, replace(view, columns=(), page=1))
+    settings = [name for name in page.columns if name.startswith(SETTINGS)]
+    metrics = [name for name in page.columns if not name.startswith(SETTINGS)]
+    return [*settings, *metrics[:1]]
 
 
 def one_item(runs: Path, where: Place, columns: Sequence[str]) -> Item:

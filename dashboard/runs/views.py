@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response as AnyResponse
 
-from fedping.dashboard.answers import wants_page
+from fedping.dashboard.answers import as_json, wants_page
 from fedping.dashboard.runs.choosing import ON_A_PAGE, View, condition, view_of
 from fedping.dashboard.runs.form.nodes import Node, choices_of, fields_of
 from fedping.dashboard.runs.form.schema import KIND, laboratory_form, study_form
@@ -21,7 +21,7 @@ from fedping.dashboard.runs.form.values import Arm, Filled, arms_of, filled_form
 from fedping.dashboard.runs.form.words import label
 from fedping.dashboard.runs.index import COMPARISONS, OWN, SETTINGS, index_of
 from fedping.dashboard.runs.judging import Judged, Preset, Problem, judge_all, preset, presets
-from fedping.dashboard.runs.listing import RunsFeed, listed, look, one_item
+from fedping.dashboard.runs.listing import MOST_AXES, RunsFeed, listed, look, one_item, points_of, usual_axes
 from fedping.dashboard.runs.places import forget, labelled, place, write_labels
 from fedping.dashboard.runs.registry import RunBook, UnknownRun
 from fedping.dashboard.settings import Services
@@ -69,6 +69,21 @@ def _list(views: Blueprint, services: Services, book: RunBook) -> None:
         with index_of(book.folder).request():
             look(book)
             return render_template("runs/rows.html", page=listed(book.folder, view), view=view)
+
+    @views.get("/drawing")
+    def drawing() -> str:
+        view = view_of(request.args)
+        with index_of(book.folder).request():
+            index = look(book)
+            axes = [each for each in request.args.getlist("axis") if each] or usual_axes(book.folder, view)
+            return render_template("runs/drawing.html", view=view, axes=axes, known=index.columns(), most=MOST_AXES)
+
+    @views.get("/points.json")
+    def points() -> Response:
+        view = view_of(request.args)
+        with index_of(book.folder).request():
+            look(book)
+            return as_json(points_of(book.folder, view, request.args.getlist("axis")))
 
     @views.get("/feed")
     def feed() -> Response:

@@ -47,6 +47,7 @@ PAGES = {
     "a question": f"/results/{FINISHED}/",
     "all runs": "/runs/",
     "chosen runs": "/runs/?group=kind&where=title+~+o&column=test+accuracy&column=settings.rounds",
+    "drawn runs": "/runs/drawing?axis=settings.rounds&axis=test+accuracy",
     "a form": "/runs/new?from=breast_cancer",
     "a form as text": "/runs/text",
     "a run": f"/runs/{RUN}/",

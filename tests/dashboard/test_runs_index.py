@@ -144,6 +144,22 @@ def test_groups_by_a_setting_have_the_mean_over_their_runs(address: str) -> None
     assert "standard deviation" in page
 
 
+def test_drawings_have_the_values_of_the_rows_and_are_bounded(address: str) -> None:
+    axes = ["settings.server.optimizer.rate", "settings.model.name", "test accuracy"]
+    drawn = requests.get(f"{address}points.json", params={"axis": axes}, timeout=60).json()
+    assert (drawn["rows"], len(drawn["points"]), drawn["axes"]) == (RUNS // SEEDS, RUNS // SEEDS, axes)
+    newest = drawn["points"][0]
+    mean = sum(accuracy_of(number) for number in range(RUNS - SEEDS, RUNS)) / SEEDS
+    assert newest["runs"] == SEEDS
+    assert newest["values"] == [rate_of(RUNS - 1), "logistic-regression", pytest.approx(mean)]
+    page = page_of(address, "drawing")
+    assert '<option value="settings.server.optimizer.rate">' in page
+    for count in (0, 9):
+        asked = {"axis": [f"settings.{number}" for number in range(count)]}
+        refused = requests.get(f"{address}points.json", params=asked, timeout=60)
+        assert (refused.status_code, "choose 1 to 8" in refused.json()["error"]) == (400, True)
+
+
 def test_only_what_differs_between_runs_is_shown(address: str) -> None:
     one, other, third = ids_of(RUNS)[:2] + ids_of(RUNS)[8:9]
     url = address.replace("/runs/", "/compare/differences")
