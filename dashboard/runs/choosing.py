@@ -18,8 +18,8 @@ from fedping.protocol.errors import InvalidSettings
 ON_A_PAGE = 50
 """Rows of a page."""
 
-MOST_CHOSEN = 24
-"""Columns that may be chosen."""
+MOST_CHOSEN, MOST_CONDITIONS, MOST_WORDS = 24, 20, 20
+"""Columns that may be chosen, conditions, and words that are searched for."""
 
 BY_SEED, NO_GROUPS = "", "none"
 """The usual grouping, by all settings but the seeds; and each run on its own."""
@@ -95,6 +95,11 @@ def view_of(args: MultiDict[str, str]) -> View:
     columns = tuple(dict.fromkeys(filter(None, args.getlist("column"))))
     if len(columns) > MOST_CHOSEN:
         raise InvalidSettings(f"column: {len(columns)} columns are too many; choose at most {MOST_CHOSEN}")
+    where = tuple(dict.fromkeys(filter(None, map(str.strip, args.getlist("where")))))
+    if len(where) > MOST_CONDITIONS:
+        raise InvalidSettings(f"where: {len(where)} conditions are too many; give at most {MOST_CONDITIONS}")
+    if len(args.get("q", "").split()) > MOST_WORDS:
+        raise InvalidSettings(f"q: {len(args['q'].split())} words are too many; search for at most {MOST_WORDS}")
     page = args.get("page", "1")
     if not page.isascii() or not page.isdigit() or not int(page[:9]) > 0:
         raise InvalidSettings(f"page: '{page[:80]}' is not a page; give a number from 1 on")
@@ -102,7 +107,7 @@ def view_of(args: MultiDict[str, str]) -> View:
         words=args.get("q", "").strip(),
         tag=args.get("tag", ""),
         alike=args.get("alike", ""),
-        where=tuple(dict.fromkeys(filter(None, map(str.strip, args.getlist("where"))))),
+        where=where,
         columns=columns,
         sort=args.get("sort", ""),
         backwards=bool(args.get("backwards")),

@@ -17,11 +17,11 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -30,6 +30,8 @@ from fedping.dashboard.runs.entries import Kept, Stamp, kept_of, stamp_of
 from fedping.dashboard.runs.places import FOLDER as LABELS
 from fedping.protocol import __version__
 from fedping.protocol.local_files import is_settled
+
+T = TypeVar("T")
 
 FOLDER, FILE = ".index", "runs.sqlite"
 """Where the index is, below the folder of the runs."""
@@ -42,6 +44,9 @@ _CHUNK = 50
 
 _AT_ONCE = 30
 """Steps of a scan, each a run or a chunk of stamps, that are done at once on the slowest machine too."""
+
+_MOST_REMEMBERED = 16
+"""Answers that are kept until the index changes."""
 
 _QUICK = 0.1
 """Seconds below which a scan is done at every look at a folder that has just changed."""
@@ -164,6 +169,9 @@ class RunIndex:
         self._ended: float | None = None
         self._changed: int | None = None
         self._requests = 0
+        self._counting = threading.Lock()
+        self._version = 0
+        self._memory: tuple[int, dict[Hashable, Any]] = (0, {})
         self._building = False
         self._counted = -1
         self._count_next = float("-inf")
@@ -242,11 +250,13 @@ class RunIndex:
     @contextmanager
     def request(self) -> Iterator[None]:
         """Let a scan in another thread wait."""
-        self._requests += 1
+        with self._counting:
+            self._requests += 1
         try:
             yield
         finally:
-            self._requests -= 1
+            with self._counting:
+                self._requests -= 1
 
     def _scan_steps(self, changed: int | None) -> Iterator[Progress]:
         """Compare all stamps, read what has changed, newest first, and forget what is gone."""
@@ -272,7 +282,7 @@ class RunIndex:
         for start in range(0, len(due), _CHUNK):
             found: list[tuple[str, Stamp, Kept]] = []
             for place, (id, stamp) in enumerate(due[start : start + _CHUNK]):
-                if (kept := kept_of(self.folder, id)) is not None:
+                if (kept := self._read(id)) is not None:
                     found.append((id, stamp, kept))
                 yield Progress(len(names) - len(due) + start + place, len(names))
             if opened != self._times_opened:  # it has been made anew: so is the scan
@@ -290,16 +300,22 @@ class RunIndex:
 
     def _write(self, found: Sequence[tuple[str, Stamp, Kept]]) -> None:
         with self._lock, _transaction(self._connection()) as database:
-            numbers = _Names(database)
+            numbers, changed = _Names(database), False
             for id, stamp, kept in found:
-                key = _forgotten(database, id)
+                if kept.row["state"] not in _AT_REST:  # it is read again whenever it is shown
+                    kept = msgspec.structs.replace(kept, row={**kept.row, "done": None})
                 blob = zlib.compress(msgspec.msgpack.encode(kept), 1)
                 text = stamp.text if stamp.settled else ""
-                row = (key, id, text, *_facts(kept), _seal(text, blob), blob)
+                seal = _seal(text, blob)
+                if database.execute("SELECT 1 FROM run WHERE id = ? AND seal = ?", (id, seal)).fetchone():
+                    continue
+                changed = True
+                key = _forgotten(database, id)
+                row = (key, id, text, *_facts(kept), seal, blob)
                 cursor = database.execute(f"INSERT INTO run VALUES ({','.join('?' * len(row))})", row)
                 values = [(numbers.of(name), cursor.lastrowid, *rest) for name, *rest in _values(kept)]
                 database.executemany("INSERT INTO value VALUES (?, ?, ?, ?, ?, ?, ?)", values)
-        self.generation += bool(found)
+        self.generation += changed
 
     def _forget(self, ids: Sequence[str]) -> None:
         if not ids:
@@ -319,7 +335,7 @@ class RunIndex:
         known = {id: rest for id, *rest in rows}
         found = []
         for id in wanted:
-            kept = self._as_kept(id, *known[id]) if id in known else kept_of(self.folder, id)
+            kept = self._as_kept(id, *known[id]) if id in known else self._read(id)
             if kept is not None:
                 found.append(Shown(id, kept))
         return found
@@ -329,7 +345,14 @@ class RunIndex:
         if now is not None and now.text == stamp and state in _AT_REST and seal == _seal(stamp, blob):
             with suppress(msgspec.DecodeError, zlib.error):
                 return msgspec.msgpack.decode(zlib.decompress(blob), type=Kept)
-        return kept_of(self.folder, id)
+        return self._read(id)
+
+    def _read(self, id: str) -> Kept | None:
+        """Return a run from its files; None if there is none, or its files cannot be read."""
+        try:
+            return kept_of(self.folder, id)
+        except OSError:
+            return None
 
     def choose(self, words: Sequence[str], conditions: Sequence[Condition], most: int = -1) -> list[Row]:
         """Return the runs whose text has all ``words``, and that meet all conditions; the newest first.
@@ -356,15 +379,15 @@ class RunIndex:
 
     def count(self) -> int:
         """Return the number of runs that the index knows."""
-        return int(self._ask("SELECT count(*) FROM run", ())[0][0])
+        return sum(self.states().values())
 
     def states(self) -> Mapping[str, int]:
         """Return the number of runs in each state."""
-        return dict(self._ask("SELECT state, count(*) FROM run GROUP BY state", ()))
+        return self.remembered("states", lambda: dict(self._ask("SELECT state, count(*) FROM run GROUP BY state", ())))
 
     def tags(self) -> list[str]:
         """Return all tags of runs."""
-        rows = self._ask("SELECT DISTINCT tags FROM run WHERE tags != ''", ())
+        rows = self.remembered("tags", lambda: self._ask("SELECT DISTINCT tags FROM run WHERE tags != ''", ()))
         return sorted({tag for (tags,) in rows for tag in tags.split(_BREAK) if tag})
 
     def values(self, column: str, of: Sequence[int] | None = None) -> dict[int, dict[int, Value]]:
@@ -436,6 +459,21 @@ class RunIndex:
             now = _inode(self.folder)
             if now != self._inode or (not self._folder_was_there and self.folder.is_dir()):
                 self._start_again()
+                return
+            with suppress(sqlite3.DatabaseError):  # which the next question finds
+                version = self._database.execute("PRAGMA data_version").fetchone()[0]
+                self.generation += version != self._version  # another process has written
+                self._version = version
+
+    def remembered(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return what was computed under a key, again only after a change of what is kept."""
+        generation = self.generation
+        if self._memory[0] != generation or len(self._memory[1]) > _MOST_REMEMBERED:
+            self._memory = (generation, {})
+        memory = self._memory[1]
+        if key not in memory:
+            memory[key] = compute()
+        return cast(T, memory[key])
 
     def _recover(self, error: sqlite3.DatabaseError) -> None:
         """Make the index anew after an error, unless another process is just writing it.

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -107,12 +107,25 @@ class Listed:
         return max(1, -(-self.rows // ON_A_PAGE))
 
 
+class _Plan(NamedTuple):
+    """The groups on a page, the number of all, and of the runs in them."""
+
+    page: list[Group]
+    rows: int
+    matching: int
+
+
+def _planned(index: RunIndex, view: View) -> _Plan:
+    rows = index.choose(view.words.split(), view.conditions)
+    groups = in_order(grouped(rows, view.group, index), view, index)
+    return _Plan(groups[(view.page - 1) * ON_A_PAGE : view.page * ON_A_PAGE], len(groups), len(rows))
+
+
 def listed(folder: Path, view: View) -> Listed:
     """Return a page of the runs in a folder, as their files are now."""
     index = index_of(folder)
-    rows = index.choose(view.words.split(), view.conditions)
-    groups = in_order(grouped(rows, view.group, index), view, index)
-    page = groups[(view.page - 1) * ON_A_PAGE : view.page * ON_A_PAGE]
+    plan = index.remembered(view, lambda: _planned(index, view))
+    page = plan.page
     newest = {shown.id: shown.kept for shown in index.fresh(group.newest.id for group in page)}
     there = [group for group in page if group.newest.id in newest]
     columns = list(view.columns) or _usual_columns(index, [newest[group.newest.id] for group in there], view)
@@ -134,8 +147,8 @@ def listed(folder: Path, view: View) -> Listed:
         items,
         [name for name in columns if name not in OWN],
         all=index.count(),
-        matching=len(rows),
-        rows=len(groups),
+        matching=plan.matching,
+        rows=plan.rows,
         progress=index.progress if index.is_building else None,
     )
 
