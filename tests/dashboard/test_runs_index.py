@@ -23,7 +23,17 @@ from fedping.dashboard.runs.index import FILE, FOLDER, Condition, RunIndex, inde
 from tests.support.dashboard import dashboard_client
 from tests.support.dashboard_server import start_dashboard
 from tests.support.forked import run
-from tests.support.many_runs import SEEDS, accuracy_of, band_of, ids_of, many_runs, rate_of, summary_of, write_summary
+from tests.support.many_runs import (
+    SEEDS,
+    accuracy_of,
+    band_of,
+    ids_of,
+    many_runs,
+    rate_of,
+    retell,
+    summary_of,
+    write_summary,
+)
 from tests.support.processes import wait_until
 
 HTML = {"Accept": "text/html"}
@@ -200,10 +210,29 @@ def shown(client: FlaskClient, query: str = "?group=none") -> str:
     return client.get(f"/runs/{query}", headers=HTML).get_data(as_text=True)
 
 
+def test_a_group_has_the_best_variant_of_all_its_seeds_and_each_seed_once(client: FlaskClient, runs: Path) -> None:
+    ids = ids_of(3)
+    retell(runs / ids[0], a={1: 0.5, 2: 0.9}, b={1: 0.1, 2: 0.2})
+    retell(runs / ids[1], a={2: 0.6, 3: 0.7}, b={2: 0.8, 3: 0.82})
+    retell(runs / ids[2], a={4: 0.9, 5: 0.91}, b={4: 0.89, 5: 0.87})
+    [(_, row)] = [each for each in rows_of(shown(client, "?column=test+accuracy")) if "3 runs" in each[1]]
+    of_b = [0.8, 0.82, 0.89, 0.87]  # the newest run has a as its best, and the oldest repeats seed 2
+    mean = sum(of_b) / 4
+    deviation = (sum((value - mean) ** 2 for value in of_b) / 3) ** 0.5
+    assert 'data-label="best variant">b</td>' in row
+    assert f"{mean:.4g} " in row
+    assert f"± {3.182446 * deviation / 2:.2g}" in row
+    assert 'title="of 4 seeds"' in row
+    ungrouped = dict(rows_of(shown(client, "?group=none&column=test+accuracy")))
+    assert [re.findall(r'best variant">(\w+)<', ungrouped[id])[0] for id in ids] == ["a", "b", "a"]
+    differing = client.get("/runs/feed?where=settings.server.optimizer.rate+%3D+2").get_json()["data"]
+    assert differing["matching"] == 3, "a condition is met by any variant"
+
+
 def test_files_overrule_the_index(client: FlaskClient, runs: Path) -> None:
     ids = ids_of(FEW)
     assert "0.1234" not in shown(client)
-    write_summary(runs / ids[3] / "out", summary_of("federated", {4: 0.1234}))
+    write_summary(runs / ids[3] / "out", summary_of(federated={4: 0.1234}))
     page = shown(client)
     assert "0.1234" in dict(rows_of(page))[ids[3]]
     assert titles_of(shown(client, "?group=none&sort=test+accuracy"))[0] == "point 3"

@@ -86,7 +86,7 @@ def _results(out: Path, experiment: dict[str, Any], values: dict[str, Any], accu
     seed, rounds = values["seed"], values["rounds"]
     folder = f"runs/{variant}/seed-{seed}"
     write_units(out, [UnitNote(name=variant, baseline=False, seed=seed, fold=None, folder=folder, rounds=rounds)])
-    write_summary(out, summary_of(variant, {seed: accuracy}))
+    write_summary(out, summary_of(**{variant: {seed: accuracy}}))
 
 
 def write_summary(out: Path, summary: Summary) -> None:
@@ -94,28 +94,42 @@ def write_summary(out: Path, summary: Summary) -> None:
     (out / "summary.json").write_bytes(with_format(msgspec.json.format(msgspec.json.encode(summary))))
 
 
-def summary_of(variant: str, by_seed: dict[int, float]) -> Summary:
-    """Return the summary of one variant with these accuracies, by seed; its other metrics are the same number."""
-    found = band_of(list(by_seed.values()))
-    row = VariantSummary(
-        runs=len(by_seed),
-        rounds=Band(5.0, None, 1),
-        metrics={split: dict.fromkeys(METRICS, found) for split in SPLITS},
-    )
+def summary_of(**accuracies: dict[int, float]) -> Summary:
+    """Return the summary of variants with these accuracies, by seed; their other metrics are the same numbers."""
+    seeds = tuple(next(iter(accuracies.values())))
+    rows = {}
+    for variant, by_seed in accuracies.items():
+        found = band_of(list(by_seed.values()))
+        metrics = {split: dict.fromkeys(METRICS, found) for split in SPLITS}
+        rows[variant] = VariantSummary(runs=len(by_seed), rounds=Band(5.0, None, 1), metrics=metrics)
     return Summary(
         name="points",
         digest="0" * 64,
-        seeds=tuple(by_seed),
+        seeds=seeds,
         metric="accuracy",
         split="test",
         shown=("accuracy", "auc"),
-        best=variant,
+        best=max(rows, key=lambda variant: rows[variant].metrics["validation"]["accuracy"].mean or 0.0),
         notes=(),
-        variants={variant: row},
+        variants=rows,
         baselines={},
         level={},
         chosen_on="validation",
     )
+
+
+def retell(run: Path, **accuracies: dict[int, float]) -> None:
+    """Let a run have these variants, with these accuracies by seed; their settings differ in the step size alone."""
+    out = run / "out"
+    note = msgspec.json.decode((out / EXPERIMENT).read_bytes())
+    [setup] = note["variants"].values()
+    note["seeds"] = list(next(iter(accuracies.values())))
+    note["variants"] = {}
+    for number, variant in enumerate(accuracies, 1):
+        server = {**setup["server"], "optimizer": {**setup["server"]["optimizer"], "rate": float(number)}}
+        note["variants"][variant] = {**setup, "server": server}
+    write_whole_bytes(out / EXPERIMENT, msgspec.json.encode(note))
+    write_summary(out, summary_of(**accuracies))
 
 
 def band_of(values: list[float]) -> Band:
