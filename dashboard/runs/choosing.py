@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import ge, gt, le, lt
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
 from werkzeug.datastructures import MultiDict
 
-from fedping.dashboard.runs.index import OWN, SETTINGS, Condition, Row, RunIndex, Value
+from fedping.dashboard.runs.index import OWN, SETTINGS, Condition, Row, RunIndex, Value, number_in
 from fedping.experiments.laboratory.summary import t_quantile
 from fedping.protocol.errors import InvalidSettings
 
@@ -21,8 +22,8 @@ ON_A_PAGE = 50
 MOST_CHOSEN, MOST_CONDITIONS, MOST_WORDS = 24, 20, 20
 """Columns that may be chosen, conditions, and words that are searched for."""
 
-BY_SEED, NO_GROUPS = "", "none"
-"""The usual grouping, by all settings but the seeds; and each run on its own."""
+BY_SEED, NO_GROUPS, BY_VARIANT = "", "none", "variant"
+"""The usual grouping, by all settings but the seeds; each run on its own; and each variant of each run."""
 
 _CONDITION = re.compile(r"\s*(.+?)\s*(<=|>=|!=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 
@@ -39,7 +40,7 @@ class View:
         columns: the settings and metrics that are shown; the usual ones if empty.
         sort: the column that decides the order; the time of description if empty.
         backwards: whether the order is reversed.
-        group: what is grouped by: :data:`BY_SEED`, :data:`NO_GROUPS` or a column.
+        group: what is grouped by: :data:`BY_SEED`, :data:`NO_GROUPS`, :data:`BY_VARIANT` or a column.
         page: the number of the page, from 1 on.
     """
 
@@ -152,16 +153,23 @@ class Group:
     """Runs that make one row; ``key`` names what they have in common.
 
     ``over`` says what a metric's mean and spread are over: the seeds of runs that are otherwise alike, or runs.
+    ``variant`` is the place, from 1 on, of the only variant of its run that the row is about; 0 for all.
     """
 
     key: str
     rows: tuple[Row, ...]
     over: Literal["seeds", "runs"]
+    variant: int = 0
 
     @property
     def one(self) -> Row | None:
-        """The only run, if there is one alone."""
-        return self.rows[0] if len(self.rows) == 1 and self.over == "seeds" else None
+        """The only run, if there is one alone with all its variants."""
+        return self.rows[0] if len(self.rows) == 1 and self.over == "seeds" and not self.variant else None
+
+    @property
+    def name(self) -> str:
+        """The name of its only variant; empty for all."""
+        return self.rows[0].names[self.variant - 1] if self.variant else ""
 
     @property
     def newest(self) -> Row:
@@ -188,6 +196,8 @@ def grouped(rows: Sequence[Row], by: str, index: RunIndex) -> list[Group]:
     """Return runs, newest first, in groups, in the order of the newest of each."""
     if by == NO_GROUPS:
         return [Group(row.id, (row,), "seeds") for row in rows]
+    if by == BY_VARIANT:
+        return [group for row in rows for group in _variants_of(row)]
     found: dict[str, list[Row]] = {}
     if by == BY_SEED:
         for row in rows:
@@ -197,6 +207,42 @@ def grouped(rows: Sequence[Row], by: str, index: RunIndex) -> list[Group]:
     for row in rows:
         found.setdefault(_text(row, by, values.get(row.key, {})), []).append(row)
     return [Group(key, tuple(of), "runs") for key, of in found.items()]
+
+
+def _variants_of(row: Row) -> list[Group]:
+    if not row.names:
+        return [Group(row.id, (row,), "seeds")]
+    return [Group(f"{row.id}:{place}", (row,), "seeds", place) for place in range(1, len(row.names) + 1)]
+
+
+def chosen(view: View, index: RunIndex) -> list[Group]:
+    """Return the rows of a view on all its pages, in its order."""
+    conditions = view.conditions
+    if view.group != BY_VARIANT:
+        return in_order(grouped(index.choose(view.words.split(), conditions), view.group, index), view, index)
+    # here each variant has to meet them, and not only its run
+    of_values = [each for each in conditions if each.column not in (*OWN, "tag", "alike")]
+    of_runs = [each for each in conditions if each not in of_values]
+    groups = grouped(index.choose(view.words.split(), of_runs), view.group, index)
+    for each in of_values:
+        values = index.values(each.column)
+        groups = [group for group in groups if _meets(cell_of(group, each.column, values, {}), each)]
+    return in_order(groups, view, index)
+
+
+def _meets(cell: Cell, of: Condition) -> bool:
+    """Return whether a cell meets a condition, as the index has it."""
+    number = cell.mean if cell.text is None else number_in(cell.text)
+    wanted = number_in(of.value)
+    if of.is_ == "~":
+        return cell.text is not None and of.value.lower() in cell.text.lower()
+    if of.is_ in ("=", "!="):
+        equal = cell.text == of.value or (wanted is not None and number == wanted)
+        return equal == (of.is_ == "=")
+    return number is not None and wanted is not None and _ORDERS[of.is_](number, wanted)
+
+
+_ORDERS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 def _text(row: Row, column: str, values: Mapping[int, Value]) -> str:
@@ -221,6 +267,10 @@ def cell_of(group: Group, column: str, values: Values, deciding: Mapping[str, Va
     """
     if group.one is not None:
         return _own_cell(values.get(group.one.key, {}))
+    if group.variant:
+        of_run = values.get(group.newest.key, {})
+        value = of_run.get(group.variant) or (of_run.get(0) if column.startswith(SETTINGS) else None)
+        return _own_cell({} if value is None else {0: value})
     if column.startswith(SETTINGS):
         texts = dict.fromkeys(text for row in group.rows for text in _texts(values.get(row.key, {})))
         return Cell(_several(list(texts)), number=len(texts))
@@ -233,8 +283,8 @@ def cell_of(group: Group, column: str, values: Values, deciding: Mapping[str, Va
 
 
 def best_of(group: Group, deciding: Mapping[str, Values]) -> int:
-    """Return the place of a group's best variant, from 1 on; 0 if its runs have one variant."""
-    return _best_variant(group, _disjoint(group.rows), deciding)
+    """Return the place of a group's best or only variant, from 1 on; 0 if its runs have one variant."""
+    return group.variant or _best_variant(group, _disjoint(group.rows), deciding)
 
 
 Part: TypeAlias = tuple[float, float | None, int]
@@ -343,7 +393,7 @@ def in_order(groups: Sequence[Group], view: View, index: RunIndex) -> list[Group
 
 def deciding_of(groups: Sequence[Group], index: RunIndex) -> dict[str, Values]:
     """Return the values that decide which variants are best, for the groups of several runs."""
-    several = [group for group in groups if group.one is None and group.over == "seeds"]
+    several = [group for group in groups if group.one is None and group.over == "seeds" and not group.variant]
     names = {group.newest.decides for group in several if group.newest.decides}
     keys = [row.key for group in several for row in group.rows]
     return {name: index.values(name, keys) for name in names}

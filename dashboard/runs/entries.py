@@ -89,6 +89,12 @@ class Kept(Struct, frozen=True):
     alike: str | None = None
 
     @property
+    def names(self) -> list[str]:
+        """The names of its variants, in order; empty with one variant."""
+        names = sorted({*self.differing, *self.metrics})
+        return names if len(names) > 1 else []
+
+    @property
     def of_best(self) -> Mapping[str, Found]:
         """The metrics of the best variant."""
         return self.metrics.get(self.best or "", {})

@@ -36,7 +36,7 @@ T = TypeVar("T")
 FOLDER, FILE = ".index", "runs.sqlite"
 """Where the index is, below the folder of the runs."""
 
-_FORMAT = f"2 {__version__}"
+_FORMAT = f"3 {__version__}"
 """An index of another format or version of fedping is made anew."""
 
 _CHUNK = 50
@@ -60,7 +60,7 @@ _SCHEMA = (
     "DROP TABLE IF EXISTS value",
     "CREATE TABLE run (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, stamp TEXT NOT NULL, title TEXT, state TEXT, "
     "kind TEXT, described TEXT, took REAL, best TEXT, tags TEXT, text TEXT, alike TEXT, seeds TEXT, decides TEXT, "
-    "upwards INTEGER, seal INTEGER NOT NULL, kept BLOB NOT NULL)",  # last what is long, and read for few
+    "upwards INTEGER, variants TEXT, seal INTEGER NOT NULL, kept BLOB NOT NULL)",  # last what is long, and read for few
     "DROP TABLE IF EXISTS known",
     "CREATE TABLE known (place INTEGER PRIMARY KEY, name TEXT, runs INTEGER, texts INTEGER)",
     "CREATE TABLE name (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
@@ -68,8 +68,8 @@ _SCHEMA = (
     "seeds INTEGER, PRIMARY KEY (name, run, variant)) WITHOUT ROWID",
 )
 
-_BREAK = "\n"
-"""Stands before, between and behind the tags of a run."""
+BREAK = "\n"
+"""Stands before, between and behind the tags of a run, and between the names of its variants."""
 
 _AT_REST = ("finished", "failed", "stopped", "lost")
 """States that change with the files alone; a run in another is read again whenever it is shown."""
@@ -107,6 +107,12 @@ class Row(NamedTuple):
     seeds: str
     decides: str | None
     upwards: int
+    variants: str
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its variants, in order; empty with one variant."""
+        return self.variants.split(BREAK) if self.variants else []
 
 
 class Value(NamedTuple):
@@ -388,7 +394,7 @@ class RunIndex:
     def tags(self) -> list[str]:
         """Return all tags of runs."""
         rows = self.remembered("tags", lambda: self._ask("SELECT DISTINCT tags FROM run WHERE tags != ''", ()))
-        return sorted({tag for (tags,) in rows for tag in tags.split(_BREAK) if tag})
+        return sorted({tag for (tags,) in rows for tag in tags.split(BREAK) if tag})
 
     def values(self, column: str, of: Sequence[int] | None = None) -> dict[int, dict[int, Value]]:
         """Return the values of a setting or a metric by run and variant; variant 0 is that of the run as a whole.
@@ -624,12 +630,13 @@ def _facts(kept: Kept) -> tuple[Any, ...]:
         row["described"],
         took(row),
         row["best"],
-        _BREAK.join(("", *row["tags"], "")) if row["tags"] else "",
+        BREAK.join(("", *row["tags"], "")) if row["tags"] else "",
         " ".join((*texts, *row["tags"])).lower(),
         kept.alike,
         ",".join(map(str, kept.seeds)),
         kept.decides,
         int(kept.upwards),
+        BREAK.join(kept.names),
     )
 
 
@@ -644,15 +651,14 @@ def _values(kept: Kept) -> Iterator[tuple[Any, ...]]:
     """Yield name, variant, text, number, deviation and seeds of all settings and metrics of a run."""
     for name, text in kept.settings.items():
         yield SETTINGS + name, 0, text, number_in(text), None, None
-    for place, variant in enumerate(sorted(kept.differing), 1):
-        for name, text in kept.differing[variant].items():
+    for place, variant in enumerate(kept.names, 1):
+        for name, text in kept.differing.get(variant, {}).items():
             yield SETTINGS + name, place, text, number_in(text), None, None
     for name, found in kept.of_best.items():
         yield name, 0, None, *found
-    if len(kept.metrics) > 1:
-        for place, variant in enumerate(sorted(kept.metrics), 1):
-            for name, found in kept.metrics[variant].items():
-                yield name, place, None, *found
+    for place, variant in enumerate(kept.names, 1):
+        for name, found in kept.metrics.get(variant, {}).items():
+            yield name, place, None, *found
 
 
 def number_in(text: str) -> float | None:
@@ -672,7 +678,7 @@ def _where(condition: Condition) -> tuple[str, list[Any]]:
     """Return a condition in SQL, and its values."""
     column, is_, value = condition
     if column == "tag":
-        where, values = "instr(tags, ?) > 0", [f"{_BREAK}{value}{_BREAK}"]
+        where, values = "instr(tags, ?) > 0", [f"{BREAK}{value}{BREAK}"]
         return (f"NOT {where}" if is_ == "!=" else where), values
     if column in (*OWN, "alike"):
         return _compared(column, column, is_, value)

@@ -18,9 +18,8 @@ from fedping.dashboard.runs.choosing import (
     View,
     best_of,
     cell_of,
+    chosen,
     deciding_of,
-    grouped,
-    in_order,
 )
 from fedping.dashboard.runs.entries import Kept, kept
 from fedping.dashboard.runs.index import OWN, SETTINGS, Column, Progress, Row, RunIndex, index_of, number_in
@@ -116,9 +115,9 @@ class _Plan(NamedTuple):
 
 
 def _planned(index: RunIndex, view: View) -> _Plan:
-    rows = index.choose(view.words.split(), view.conditions)
-    groups = in_order(grouped(rows, view.group, index), view, index)
-    return _Plan(groups[(view.page - 1) * ON_A_PAGE : view.page * ON_A_PAGE], len(groups), len(rows))
+    groups = chosen(view, index)
+    runs = len({row.key for group in groups for row in group.rows})
+    return _Plan(groups[(view.page - 1) * ON_A_PAGE : view.page * ON_A_PAGE], len(groups), runs)
 
 
 def listed(folder: Path, view: View) -> Listed:
@@ -141,7 +140,7 @@ def listed(folder: Path, view: View) -> Listed:
             else {name: cell_of(group, name, of, deciding) for name, of in values.items()}
         )
         place = 0 if group.one is not None else best_of(group, deciding)
-        best = sorted(run.metrics)[place - 1] if 0 < place <= len(run.metrics) else run.best
+        best = run.names[place - 1] if 0 < place <= len(run.names) else run.best
         items.append(Item(group.key, run, group, cells, best))
     return Listed(
         items,
@@ -216,8 +215,7 @@ def points_of(folder: Path, view: View, axes: Sequence[str]) -> Points:
     if not 0 < len(axes) <= MOST_AXES:
         raise InvalidSettings(f"axis: {len(axes)} axes cannot be drawn; choose 1 to {MOST_AXES} settings and metrics")
     index = index_of(folder)
-    rows = index.choose(view.words.split(), view.conditions)
-    groups = in_order(grouped(rows, view.group, index), view, index)
+    groups = chosen(view, index)
     drawn = groups[:MOST_POINTS]
     keys = [row.key for group in drawn for row in group.rows]
     values = [index.values(name, keys) for name in axes]
@@ -225,13 +223,19 @@ def points_of(folder: Path, view: View, axes: Sequence[str]) -> Points:
     points = [
         Point(
             group.key,
-            group.newest.title if group.over == "seeds" else group.key,
+            _title(group),
             len(group.rows),
             tuple(_value(cell_of(group, name, of, deciding)) for name, of in zip(axes, values, strict=True)),
         )
         for group in drawn
     ]
     return Points(axes, points, len(groups))
+
+
+def _title(group: Group) -> str:
+    if group.over == "runs":
+        return group.key
+    return f"{group.newest.title}: {group.name}" if group.variant else group.newest.title
 
 
 def _value(cell: Cell) -> float | str | None:
@@ -254,7 +258,7 @@ def usual_axes(folder: Path, view: View) -> list[str]:
 def one_item(runs: Path, where: Place, columns: Sequence[str]) -> Item:
     """Return one run as a row with these columns."""
     found = kept(runs, where)
-    facts = Row(0, where.id, where.title, where.state, where.kind, "", None, found.best, None, "", None, 1)
+    facts = Row(0, where.id, where.title, where.state, where.kind, "", None, found.best, None, "", None, 1, "")
     return Item(
         where.id, found, Group(where.id, (facts,), "seeds"), {name: _own(found, name) for name in columns}, found.best
     )

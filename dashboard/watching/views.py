@@ -122,12 +122,14 @@ def _comparing(page: Blueprint, runs: Path) -> None:
     @page.get("/compare/")
     def compare() -> str | AnyResponse:
         if ticked := request.args.getlist("run"):
-            return redirect(f"/compare/?{urlencode([('of', key) for key in _variants_of(runs, ticked)])}")
+            keys = [*request.args.getlist("of"), *_variants_of(runs, ticked)]
+            return redirect(f"/compare/?{urlencode([('of', key) for key in keys])}")
         return _compare_page(runs, compared_runs(runs, request.args.getlist("of")))
 
     @page.get("/compare/differences")
     def differing_runs() -> str:
-        found = differences(runs, request.args.getlist("run"))
+        of_variants = [key.partition(":")[0] for key in request.args.getlist("of")]
+        found = differences(runs, [*request.args.getlist("run"), *of_variants])
         return render_template("watching/differences.html", found=found, absent=ABSENT)
 
     @page.get("/compare/curves.json")

@@ -229,6 +229,28 @@ def test_a_group_has_the_best_variant_of_all_its_seeds_and_each_seed_once(client
     assert differing["matching"] == 3, "a condition is met by any variant"
 
 
+def test_each_variant_may_be_a_row_with_its_own_settings_and_conditions(client: FlaskClient, runs: Path) -> None:
+    ids = ids_of(2)
+    retell(runs / ids[0], a={1: 0.5}, b={1: 0.1})
+    retell(runs / ids[1], a={1: 0.6}, b={1: 0.8}, c={1: 0.7})
+    query = "?group=variant&column=settings.server.optimizer.rate&column=test+accuracy&sort=test+accuracy"
+    rows = [row for _, row in rows_of(shown(client, query)) if "variants" in row]
+    cells = re.compile(r'<p class="said">(\w)</p>.*?rate"[^>]*>([\d.]+)<.*?test"[^>]*>([\d.]+)<', re.DOTALL)
+    expected = ["b 2.0 0.1", "a 1.0 0.5", "a 1.0 0.6", "c 3.0 0.7", "b 2.0 0.8"]
+    assert [" ".join(cells.findall(row)[0]) for row in rows] == expected
+    asked = "&where=settings.server.optimizer.rate+%3E%3D+1&where=test+accuracy+%3C+0.75&where=settings.rounds+=+5"
+    rows = [row for _, row in rows_of(shown(client, query + asked)) if "variants" in row]
+    assert len(rows) == 4
+    asked = "&where=settings.server.optimizer.rate+!=+1&where=settings.server.optimizer.rate+~+."
+    names = [re.findall(r'<p class="said">(\w)</p>', row) for _, row in rows_of(shown(client, query + asked))]
+    assert [name for [name] in filter(None, names)] == ["b", "c", "b"]
+    points = client.get(f"/runs/points.json{query}&axis=settings.server.optimizer.rate&axis=test+accuracy").get_json()
+    drawn = {point["title"]: point["values"] for point in points["points"]}
+    assert drawn["point 1: c"] == [3.0, 0.7]
+    compared = client.get(f"/compare/?of={ids[0]}:a&run={ids[1]}")
+    assert compared.location.count("of=") == 2
+
+
 def test_files_overrule_the_index(client: FlaskClient, runs: Path) -> None:
     ids = ids_of(FEW)
     assert "0.1234" not in shown(client)

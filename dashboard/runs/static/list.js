@@ -41,10 +41,10 @@ function replaced(old, row) {
   for (const time of row.querySelectorAll("time[datetime]")) shownTime(time);
   showTimes(row);
   if (!old) return row;
-  const ticked = old.querySelector("[name=run]")?.checked;
+  const ticked = old.querySelector(".tick input")?.checked;
   const focused = old.contains(document.activeElement);
   old.replaceWith(row);
-  const box = row.querySelector("[name=run]");
+  const box = row.querySelector(".tick input");
   if (box && ticked) box.checked = true;
   if (focused) (row.querySelector("button") ?? row.querySelector("a"))?.focus();
   return row;
@@ -70,7 +70,7 @@ function showProgress(progress) {
 
 /** Whether a reload would lose something: what is typed, ticked or opened. */
 const isBusy = () =>
-  document.activeElement?.matches("input, select") || Boolean(document.querySelector("#listed :checked[name=run], .choosing [open]"));
+  document.activeElement?.matches("input, select") || Boolean(document.querySelector("#runs .tick :checked, .choosing [open]"));
 
 function show({ runs, all, progress }) {
   if (showProgress(progress) && !isBusy()) return location.reload(); // with the columns and counts known by now
