@@ -81,6 +81,10 @@ class View:
         ]
         return urlencode(given)
 
+    def with_columns(self, columns: Sequence[str]) -> View:
+        """Return this view with these columns, so that rows that are requested later have no others."""
+        return replace(self, columns=tuple(columns))
+
     def but(self, **changes: Any) -> str:
         """Return the address of this view with changes, on its first page unless ``page`` is one of them."""
         query = replace(self, **{"page": 1, **changes}).query

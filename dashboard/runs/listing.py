@@ -298,6 +298,7 @@ class RunsFeed:
             "all": page.all,
             "matching": page.matching,
             "rows": page.rows,
+            "columns": page.columns,
         }
         digest = hashlib.sha256(msgspec.json.encode([data, progress and progress[0]])).hexdigest()[:16]
         return None if digest == position else Change(digest, {**data, "progress": progress and progress[1:]})

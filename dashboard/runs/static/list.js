@@ -72,8 +72,18 @@ function showProgress(progress) {
 const isBusy = () =>
   document.activeElement?.matches("input, select") || Boolean(document.querySelector("#runs .tick :checked, .choosing [open]"));
 
-function show({ runs, all, progress }) {
-  if (showProgress(progress) && !isBusy()) return location.reload(); // with the columns and counts known by now
+const whole = (value) => value.toLocaleString("en");
+
+function showCounts({ matching, all, rows }) {
+  const of = matching === all ? "" : ` of ${whole(all)}`;
+  at("count").textContent = `${whole(matching)}${of} ${matching === 1 && all === 1 ? "run" : "runs"}${rows === matching ? "" : ` in ${whole(rows)} rows`}`;
+}
+
+function show({ runs, all, matching, rows: count, columns, progress }) {
+  const ended = showProgress(progress);
+  const others = columns.length !== Number(list.dataset.columns); // the first runs have come, with their settings and metrics
+  if ((ended || others) && !isBusy()) return location.reload();
+  showCounts({ matching, all, rows: count });
   at("none").hidden = all > 0 || Boolean(progress);
   at("listed").hidden = !all && !progress;
   const rows = [...list.children];
