@@ -298,6 +298,19 @@ def test_a_damaged_index_is_made_anew(runs: Path, damage: str) -> None:
         assert [one.kept.row["state"] for one in index.fresh(ids_of(FEW))] == ["finished"] * FEW
 
 
+def test_an_index_that_another_process_holds_is_left_alone(
+    client: FlaskClient, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_of_runs, "_WAIT", 0.05)
+    assert len(rows_of(shown(client))) == FEW
+    with sqlite3.connect(runs / FOLDER / FILE, isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        held = client.get("/runs/?q=point", headers=HTML)
+        assert (held.status_code, "process has been writing the index" in held.get_data(as_text=True)) == (409, True)
+        other.execute("ROLLBACK")
+    assert len(rows_of(shown(client, "?q=point&group=none"))) == FEW
+
+
 WRITER = """
 import sys
 from pathlib import Path
