@@ -11,6 +11,7 @@ BENCHMARKS = (
     "ingest",
     "outcomes",
     "viewers",
+    "runs_list",
     "aggregation",
     "shards",
     "encodings",

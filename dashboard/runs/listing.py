@@ -1,269 +1,304 @@
-"""The list of runs that a page shows and follows."""
+"""The list of runs that a page shows and follows: one page of rows, each a run or a group of runs."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from fedping.dashboard.feeds import Change, last_lines
-from fedping.dashboard.runs.places import Place, labels_of, places
+from fedping.dashboard.feeds import Change
+from fedping.dashboard.runs.choosing import (
+    ON_A_PAGE,
+    Cell,
+    Group,
+    View,
+    best_of,
+    cell_of,
+    chosen,
+    deciding_of,
+)
+from fedping.dashboard.runs.entries import Kept, kept
+from fedping.dashboard.runs.index import OWN, SETTINGS, Column, Progress, Row, RunIndex, index_of, number_in
+from fedping.dashboard.runs.places import Place
 from fedping.dashboard.runs.registry import RunBook
-from fedping.experiments.laboratory.report import columns_of
-from fedping.experiments.laboratory.results import PROGRESS, UnitNote, read_units
-from fedping.experiments.laboratory.settings import experiment_of
-from fedping.experiments.laboratory.summary import Summary
-from fedping.experiments.run_folder import NOTE, DamagedRun
-from fedping.experiments.simulate.run import read_study_progress
-from fedping.protocol.errors import FedpingError
-from fedping.protocol.formats import NewerFormat, without_format
-from fedping.protocol.local_files import is_settled
-from fedping.protocol.settings_file import tables_in
+from fedping.protocol.errors import InvalidSettings
 
-_TAIL = 8192
-"""Bytes at the end of a run's progress that are searched for its last round."""
+PATIENCE = 0.2
+"""Seconds that a page waits for what has changed in the folder; what is not read by then follows."""
 
-_USUAL_ROUNDS = 10
-"""Rounds that a baseline counts for, since its number of rounds is unknown beforehand."""
+REST = 1.0
+"""Seconds after which a folder is looked through again for a page that is open."""
+
+MOST_METRICS, MOST_SETTINGS = 3, 2
+"""Columns of a page whose address names none: the metrics that most of its runs have, the settings that differ most."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One row of the page.
+
+    Attributes:
+        id: the run's id, or the key of the group.
+        kept: the run, or the newest of the group.
+        group: the runs.
+        cells: what the columns show.
+        best: the best variant, by the group's means if it is one.
+    """
+
+    id: str
+    kept: Kept
+    group: Group
+    cells: Mapping[str, Cell]
+    best: str | None
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The run, or the newest of the group."""
+        return self.kept.row
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is a group of runs."""
+        return self.group.one is None
+
+    @property
+    def mark(self) -> str:
+        """A text that changes with all that the row shows, but the progress."""
+        shown = {**self.row, "done": None}, [row.id for row in self.group.rows], self.cells
+        return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:12]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """It as the feed has it: the run; of a group, the newest run, the number of runs and of their seeds."""
+        told = {**self.row, "mark": self.mark}
+        if self.is_group:
+            told |= {"id": self.id, "runs": len(self.group.rows), "seeds": len(self.group.seeds)}
+        return told
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A page of the list.
+
+    Attributes:
+        items: its rows.
+        columns: the settings and metrics shown.
+        all: the number of runs in the folder, as far as they are known.
+        matching: the number of runs that the view asks for.
+        rows: the number of rows on all pages.
+        progress: how far the index is; None if it is complete.
+    """
+
+    items: Sequence[Item]
+    columns: Sequence[str]
+    all: int
+    matching: int
+    rows: int
+    progress: Progress | None
+
+    @property
+    def pages(self) -> int:
+        """The number of pages."""
+        return max(1, -(-self.rows // ON_A_PAGE))
+
+
+class _Plan(NamedTuple):
+    """The groups on a page, the number of all, and of the runs in them."""
+
+    page: list[Group]
+    rows: int
+    matching: int
+
+
+def _planned(index: RunIndex, view: View) -> _Plan:
+    groups = chosen(view, index)
+    runs = len({row.key for group in groups for row in group.rows})
+    return _Plan(groups[(view.page - 1) * ON_A_PAGE : view.page * ON_A_PAGE], len(groups), runs)
+
+
+def listed(folder: Path, view: View) -> Listed:
+    """Return a page of the runs in a folder, as their files are now."""
+    index = index_of(folder)
+    plan = index.remembered(view, lambda: _planned(index, view))
+    page = plan.page
+    newest = {shown.id: shown.kept for shown in index.fresh(group.newest.id for group in page)}
+    there = [group for group in page if group.newest.id in newest]
+    columns = list(view.columns) or _usual_columns(index, [newest[group.newest.id] for group in there], view)
+    keys = [row.key for group in there for row in group.rows]
+    values = {name: index.values(name, keys) for name in columns if name not in OWN}
+    deciding = deciding_of(there, index)
+    items = []
+    for group in there:
+        run = newest[group.newest.id]
+        cells = (
+            {name: _own(run, name) for name in values}
+            if group.one is not None
+            else {name: cell_of(group, name, of, deciding) for name, of in values.items()}
+        )
+        place = 0 if group.one is not None else best_of(group, deciding)
+        best = run.names[place - 1] if 0 < place <= len(run.names) else run.best
+        items.append(Item(group.key, run, group, cells, best))
+    return Listed(
+        items,
+        [name for name in columns if name not in OWN],
+        all=index.count(),
+        matching=plan.matching,
+        rows=plan.rows,
+        progress=index.progress if index.is_building else None,
+    )
+
+
+def _own(kept: Kept, column: str) -> Cell:
+    """Return what a single run shows, from its files."""
+    if column.startswith(SETTINGS):
+        name = column.removeprefix(SETTINGS)
+        if name in kept.settings:
+            return Cell(kept.settings[name])
+        return Cell(", ".join(dict.fromkeys(of[name] for of in kept.differing.values() if name in of)) or None)
+    found = kept.of_best.get(column)
+    if found is None:
+        return Cell(None)
+    return Cell(None, found.mean, found.half, found.seeds)
+
+
+def _usual_columns(index: RunIndex, shown: Sequence[Kept], view: View) -> list[str]:
+    counts: dict[str, int] = {}
+    for run in shown:
+        for name in run.row["metrics"]:
+            counts[name] = counts.get(name, 0) + 1
+    metrics = sorted(counts, key=lambda name: -counts[name])[:MOST_METRICS]
+    settings = [] if not shown else sorted(_differing(index.columns()), key=lambda each: -each.texts)[:MOST_SETTINGS]
+    asked = [view.sort] if view.sort and view.sort not in OWN else []
+    return list(dict.fromkeys([*(each.name for each in settings), *asked, *metrics]))
+
+
+def _differing(columns: Sequence[Column]) -> list[Column]:
+    return [each for each in columns if each.is_setting and each.texts > 1]
+
+
+MOST_POINTS = 2000
+"""Rows that a drawing has: the first in the order of the view."""
+
+MOST_AXES = 8
+
+
+@dataclass(frozen=True)
+class Point:
+    """A row of the list in a drawing: its id, its title, the number of runs, and its value on each axis."""
+
+    id: str
+    title: str
+    runs: int
+    values: tuple[float | str | None, ...]
+
+
+@dataclass(frozen=True)
+class Points:
+    """The rows of a drawing, and the number of rows of the view."""
+
+    axes: tuple[str, ...]
+    points: list[Point]
+    rows: int
+
+
+def points_of(folder: Path, view: View, axes: Sequence[str]) -> Points:
+    """Return the rows of a view with their values of some settings and metrics.
+
+    Raises:
+        InvalidSettings: there are no axes, or too many.
+    """
+    axes = tuple(dict.fromkeys(axes))
+    if not 0 < len(axes) <= MOST_AXES:
+        raise InvalidSettings(f"axis: {len(axes)} axes cannot be drawn; choose 1 to {MOST_AXES} settings and metrics")
+    index = index_of(folder)
+    groups = chosen(view, index)
+    drawn = groups[:MOST_POINTS]
+    keys = [row.key for group in drawn for row in group.rows]
+    values = [index.values(name, keys) for name in axes]
+    deciding = deciding_of(drawn, index)
+    points = [
+        Point(
+            group.key,
+            _title(group),
+            len(group.rows),
+            tuple(_value(cell_of(group, name, of, deciding)) for name, of in zip(axes, values, strict=True)),
+        )
+        for group in drawn
+    ]
+    return Points(axes, points, len(groups))
+
+
+def _title(group: Group) -> str:
+    if group.over == "runs":
+        return group.key
+    return f"{group.newest.title}: {group.name}" if group.variant else group.newest.title
+
+
+def _value(cell: Cell) -> float | str | None:
+    if cell.text is None:
+        return cell.mean
+    if cell.number != 1:
+        return None  # there is no one place for several values
+    number = number_in(cell.text)
+    return cell.text if number is None else number
+
+
+def usual_axes(folder: Path, view: View) -> list[str]:
+    """Return the axes of a drawing whose address names none: the settings that differ most, then a metric."""
+    page = listed(folder, replace(view, columns=(), page=1))
+    settings = [name for name in page.columns if name.startswith(SETTINGS)]
+    metrics = [name for name in page.columns if not name.startswith(SETTINGS)]
+    return [*settings, *metrics[:1]]
+
+
+def one_item(runs: Path, where: Place, columns: Sequence[str]) -> Item:
+    """Return one run as a row with these columns."""
+    found = kept(runs, where)
+    facts = Row(0, where.id, where.title, where.state, where.kind, "", None, found.best, None, "", None, 1, "")
+    return Item(
+        where.id, found, Group(where.id, (facts,), "seeds"), {name: _own(found, name) for name in columns}, found.best
+    )
+
+
+def look(book: RunBook, least: float = 0.0) -> RunIndex:
+    """Take in what has changed in a folder of runs, start waiting runs if there is room, and return the index."""
+    index = index_of(book.folder)
+    index.look(PATIENCE, least)
+    states = index.states()
+    if states.get("waiting") and states.get("running", 0) < book.at_most:
+        book.start_waiting()
+        index.look(PATIENCE)
+    return index
+
+
+USUAL = View()
+"""The view of an address that asks for nothing."""
 
 
 @dataclass(frozen=True)
 class RunsFeed:
-    """All runs of a folder, sent whole at every change."""
+    """A page of the runs of a folder, sent whole at every change; the first page unless ``view`` says otherwise."""
 
     folder: Path
     at_most: int
+    view: View = USUAL
 
     def since(self, position: str | None) -> Change | None:
-        """Return the list if it differs from that of ``position``."""
-        changed = _changed(self.folder)
-        if position is not None and _at_rest.get(self.folder) == (changed, position):
-            return None
-        runs = visible_runs(RunBook(self.folder, self.at_most))
-        rows = [row(self.folder, where) for where in runs]
-        digest = hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
-        if changed is not None and all(where.over for where in runs):
-            _at_rest[self.folder] = (changed, digest)
-        return None if digest == position else Change(digest, {"whole": True, "runs": rows})
-
-
-_at_rest: dict[Path, tuple[int, str]] = {}
-"""For folders whose runs are all over, the time of the last change and the position: no need to read them again."""
-
-
-def _changed(folder: Path) -> int | None:
-    """Return when a folder was changed, if long enough ago that a further change would have another time."""
-    try:
-        changed = folder.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None
-    return changed if is_settled(changed) else None
-
-
-def visible_runs(book: RunBook) -> list[Place]:
-    """Return all runs of a folder, also those of the command line, the newest first, after starting waiting ones."""
-    book.look()
-    return sorted(places(book.folder), key=_described_at, reverse=True)
-
-
-def _described_at(where: Place) -> datetime:
-    if where.run is not None:
-        return where.run.described
-    try:
-        return datetime.fromtimestamp((where.out / NOTE).stat().st_mtime, UTC)
-    except FileNotFoundError:  # it was deleted in this moment
-        return datetime.fromtimestamp(0, UTC)
-
-
-def row(runs: Path, where: Place) -> Mapping[str, Any]:
-    """Return a run as the list shows it."""
-    run, labels, result = where.run, labels_of(runs, where.id), result_of(where.out)
-    described = _described(run.description, where.id) if run else _size_of(where)
-    return {
-        "id": where.id,
-        "title": where.title,
-        "state": where.state,
-        "stopping": run is not None and run.stopping,
-        "described": moment_text(_described_at(where)),
-        "started": moment_text(run.started) if run else None,
-        "ended": moment_text(run.ended) if run else None,
-        "message": run.message if run else None,
-        "can_go_on": run is not None and run.can_resume,
-        "is_over": where.over,
-        "by": "dashboard" if run else "command line",
-        **described,
-        "done": 1.0 if where.state == "finished" else _done(where, described["kind"]),
-        "best": result.best if result else None,
-        "metrics": result.metrics if result else {},
-        "tags": labels.tags,
-        "note": labels.note,
-    }
-
-
-def _size_of(where: Place) -> Mapping[str, Any]:
-    """Return the size of a run of the command line."""
-    if where.kind == "study":
-        return {"kind": "study", "variants": None, "seeds": None}
-    units = [unit for unit in _units(where.out) if not unit.baseline]
-    names, seeds = {unit.name for unit in units}, {unit.seed for unit in units}
-    return {"kind": "laboratory", "variants": len(names) or None, "seeds": len(seeds) or None}
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a finished run: its best variant, and its means with half their intervals, by "split metric"."""
-
-    best: str | None
-    metrics: Mapping[str, tuple[float, float | None]]
-
-
-def result_of(out: Path) -> Result | None:
-    """Return the result of the run in a folder; None before it is finished, and for a study, which has its pages."""
-    file = out / "summary.json"
-    try:
-        return _result(file, file.stat().st_mtime_ns)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-@lru_cache(maxsize=1024)
-def _result(file: Path, changed: int) -> Result | None:
-    try:
-        summary = msgspec.json.decode(without_format(file.read_bytes(), str(file)), type=Summary)
-    except (msgspec.MsgspecError, UnicodeDecodeError, NewerFormat):  # a study's; or damaged, as its own page says
-        return None
-    if summary.best is None or summary.best not in summary.variants:
-        return Result(None, {})
-    metrics = summary.variants[summary.best].metrics
-    return Result(
-        summary.best,
-        {
-            f"{split} {metric}": (band.mean, band.half)
-            for split, metric in columns_of(summary)
-            if (band := metrics.get(split, {}).get(metric)) is not None and band.mean is not None
-        },
-    )
-
-
-MOST_COLUMNS = 4
-"""The most metric columns in the list: those that most runs have."""
-
-_SORTED_BY = ("title", "state", "described", "took")
-
-
-def metric_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the metrics that are columns, as "split metric"."""
-    counts = Counter(name for each in rows for name in each["metrics"])
-    return [name for name, _ in counts.most_common(MOST_COLUMNS)]
-
-
-def chosen_rows(
-    rows: Sequence[Mapping[str, Any]], search: str = "", tag: str = "", sort: str = "", backwards: bool = False
-) -> list[Mapping[str, Any]]:
-    """Return the rows with all words of ``search`` and the ``tag``, sorted by a column; rows without it come last."""
-    words = search.lower().split()
-    matching = [
-        each for each in rows if (not tag or tag in each["tags"]) and all(word in _text(each) for word in words)
-    ]
-    having = [each for each in matching if _sort_key(each, sort) is not None]
-    having.sort(key=lambda each: _sort_key(each, sort), reverse=backwards)
-    return having + [each for each in matching if _sort_key(each, sort) is None]
-
-
-def _text(row: Mapping[str, Any]) -> str:
-    """Return all searchable text."""
-    texts = (
-        row["title"],
-        row["id"],
-        row["state"],
-        row["kind"],
-        row["by"],
-        row["best"] or "",
-        row["note"],
-        *row["tags"],
-    )
-    return " ".join(texts).lower()
-
-
-def _sort_key(row: Mapping[str, Any], sort: str) -> Any:
-    if sort == "took":
-        return _took(row)
-    if sort in _SORTED_BY:
-        return str(row[sort]).lower()
-    return row["metrics"][sort][0] if sort in row["metrics"] else None
-
-
-def _took(row: Mapping[str, Any]) -> float | None:
-    if row["started"] is None or row["ended"] is None:
-        return None
-    return (datetime.fromisoformat(row["ended"]) - datetime.fromisoformat(row["started"])).total_seconds()
-
-
-def moment_text(moment: datetime | None) -> str | None:
-    """Return a time as ISO 8601 in UTC."""
-    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
-
-
-@lru_cache(maxsize=1024)
-def _described(description: Path, id: str) -> Mapping[str, Any]:
-    """Return what a description says about its size; a run's description never changes."""
-    try:
-        tables = tables_in(description.read_text(encoding="utf-8"), "this")
-        if "study" in tables:
-            return {"kind": "study", "variants": None, "seeds": None}
-        experiment = experiment_of(tables, name="experiment", folder=description.parent)
-    except (OSError, ValueError, FedpingError):
-        return {"kind": "laboratory", "variants": None, "seeds": None}
-    return {"kind": "laboratory", "variants": len(experiment.variants), "seeds": len(experiment.seeds)}
-
-
-def _done(run: Place, kind: str) -> float | None:
-    """Return the share of a run that is done; None if unknown."""
-    if run.state == "waiting":
-        return None
-    if kind == "study":
-        now = read_study_progress(run.out)
-        return now.done / now.total if now is not None and now.total else None
-    units = _units(run.out)
-    if not units:
-        return None
-    works = [max(1, _USUAL_ROUNDS if unit.rounds is None else unit.rounds) for unit in units]
-    return sum(map(_work_done, units, works, [run.out] * len(units))) / sum(works)
-
-
-def _units(out: Path) -> list[UnitNote]:
-    try:
-        return _units_at(out, (out / "units.json").stat().st_mtime_ns)
-    except FileNotFoundError:
-        return []
-
-
-@lru_cache(maxsize=64)
-def _units_at(out: Path, changed: int) -> list[UnitNote]:
-    try:
-        return read_units(out) or []
-    except DamagedRun:  # its own page reports it
-        return []
-
-
-def _work_done(unit: UnitNote, work: int, out: Path) -> int:
-    folder = out / unit.folder
-    if (folder / "run.json").exists():
-        return work
-    return min(work, _last_round(folder / PROGRESS))
-
-
-def _last_round(file: Path) -> int:
-    """Return the number of rounds in the last whole line of a run's progress."""
-    try:
-        whole = last_lines(file, _TAIL)[:-1]
-        return max((int(row[0]) for row in msgspec.json.decode(whole[-1])), default=0)
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, KeyError, IndexError):
-        return 0
+        """Return the page if it differs from that of ``position``."""
+        look(RunBook(self.folder, self.at_most), least=REST)
+        page = listed(self.folder, self.view)
+        progress = page.progress and [100 * page.progress.known // max(1, page.progress.all), *page.progress]
+        data = {
+            "whole": True,
+            "runs": [item.told for item in page.items],
+            "all": page.all,
+            "matching": page.matching,
+            "rows": page.rows,
+            "columns": page.columns,
+        }
+        digest = hashlib.sha256(msgspec.json.encode([data, progress and progress[0]])).hexdigest()[:16]
+        return None if digest == position else Change(digest, {**data, "progress": progress and progress[1:]})

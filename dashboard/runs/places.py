@@ -171,5 +171,10 @@ def forget(runs: Path, id: str) -> None:
 
 
 def _file(runs: Path, id: str) -> Path:
+    return runs / FOLDER / label_name(id)
+
+
+def label_name(id: str) -> str:
+    """Return the name of the file with the labels of a run."""
     name = id if len(os.fsencode(id)) <= _LONGEST_NAME else sha256(os.fsencode(id)).hexdigest()
-    return runs / FOLDER / f"{name}.json"
+    return f"{name}.json"

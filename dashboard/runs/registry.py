@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,8 +18,9 @@ from pathlib import Path
 import msgspec
 
 from fedping.dashboard.answers import NotThere, WrongState
-from fedping.dashboard.jobs import Job, Queue, read_job
+from fedping.dashboard.jobs import WAITING, Job, Queue, read_job
 from fedping.experiments.run_folder import write_document, write_whole_bytes
+from fedping.experiments.run_process import ENDED
 from fedping.protocol.local_files import is_settled
 
 DESCRIPTION, NOTE = "experiment.toml", "run.json"
@@ -129,22 +130,9 @@ class RunBook:
 
     def runs(self) -> list[Run]:
         """Return all runs, newest first."""
-        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
-        known = []
-        for name in filter(_ID.fullmatch, names):
-            try:
-                known.append(read_run(self.folder / name))
-            except UnknownRun:  # it is just being created or deleted
-                continue
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        known = _read([self.folder / name for name in filter(_ID.fullmatch, names)])
         return sorted(known, key=lambda run: run.described, reverse=True)
-
-    def look(self) -> list[Run]:
-        """Return all runs, newest first, after starting waiting ones as far as there is room."""
-        current = self.runs()
-        if self._queue.room(current) and any(run.state == "waiting" for run in current):
-            self.start_waiting()
-            return self.runs()
-        return current
 
     def run(self, id: str) -> Run:
         """Return one run.
@@ -216,7 +204,13 @@ class RunBook:
 
     def start_waiting(self) -> None:
         """Start waiting runs, the longest waiting first, until as many run as allowed."""
-        self._queue.start_waiting(self.runs, self._start)
+        self._queue.start_waiting(self._unfinished, self._start)
+
+    def _unfinished(self) -> list[Run]:
+        """Return the runs that wait or may be running, without reading the many that are over."""
+        names = filter(_ID.fullmatch, os.listdir(self.folder))
+        folders = [self.folder / name for name in names]
+        return _read([one for one in folders if (one / WAITING).exists() or not (one / ENDED).exists()])
 
     def _start(self, run: Run) -> None:
         command = [sys.executable, "-m", "fedping", "simulate", str(run.description), "--out", str(run.out)]
@@ -241,6 +235,16 @@ class RunBook:
         with self._queue.alone():
             yield self.run(id)
             os.utime(self.folder)
+
+
+def _read(folders: Iterable[Path]) -> list[Run]:
+    known = []
+    for folder in folders:
+        try:
+            known.append(read_run(folder))
+        except UnknownRun:  # it is just being created or deleted
+            continue
+    return known
 
 
 def _printed(title: str) -> str:

@@ -10,15 +10,18 @@ from typing import Any, NamedTuple
 
 from flask import Blueprint, Response, jsonify, redirect, render_template, request, url_for
 from markupsafe import Markup, escape
+from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response as AnyResponse
 
-from fedping.dashboard.answers import wants_page
+from fedping.dashboard.answers import as_json, wants_page
+from fedping.dashboard.runs.choosing import ON_A_PAGE, View, condition, view_of
 from fedping.dashboard.runs.form.nodes import Node, choices_of, fields_of
 from fedping.dashboard.runs.form.schema import KIND, laboratory_form, study_form
 from fedping.dashboard.runs.form.values import Arm, Filled, arms_of, filled_form, input_of, settings, tables_of
 from fedping.dashboard.runs.form.words import label
+from fedping.dashboard.runs.index import COMPARISONS, OWN, SETTINGS, index_of
 from fedping.dashboard.runs.judging import Judged, Preset, Problem, judge_all, preset, presets
-from fedping.dashboard.runs.listing import RunsFeed, chosen_rows, metric_columns, row, visible_runs
+from fedping.dashboard.runs.listing import MOST_AXES, RunsFeed, listed, look, one_item, points_of, usual_axes
 from fedping.dashboard.runs.places import forget, labelled, place, write_labels
 from fedping.dashboard.runs.registry import RunBook, UnknownRun
 from fedping.dashboard.settings import Services
@@ -39,29 +42,58 @@ def blueprint(services: Services) -> Blueprint:
 
 def _list(views: Blueprint, services: Services, book: RunBook) -> None:
     @views.get("/")
-    def index() -> str:
-        rows = [row(book.folder, where) for where in visible_runs(book)]
-        asked = {name: request.args.get(name, "") for name in ("q", "tag", "sort", "backwards")}
-        shown = chosen_rows(rows, asked["q"], asked["tag"], asked["sort"], bool(asked["backwards"]))
-        return render_template(
-            "runs/list.html",
-            rows=shown,
-            all=len(rows),
-            columns=metric_columns(rows),
-            tags=sorted({tag for each in rows for tag in each["tags"]}),
-            asked=asked,
-            at_most=book.at_most,
-        )
+    def index() -> str | AnyResponse:
+        view = view_of(request.args)
+        if _is_untidy(request.args):
+            return redirect(view.but(page=view.page, where=(*view.where, *_added(request.args))))
+        with index_of(book.folder).request():
+            index = look(book)
+            page = listed(book.folder, view)
+            return render_template(
+                "runs/list.html",
+                page=page,
+                view=view,
+                tags=index.tags(),
+                conditions=[(each, condition(each)) for each in view.where],
+                known=index.columns(),
+                at_most=book.at_most,
+                own=OWN,
+                comparisons=COMPARISONS,
+                prefix=SETTINGS,
+                on_a_page=ON_A_PAGE,
+            )
+
+    @views.get("/rows")
+    def rows() -> str:
+        view = view_of(request.args)
+        with index_of(book.folder).request():
+            look(book)
+            return render_template("runs/rows.html", page=listed(book.folder, view), view=view)
+
+    @views.get("/drawing")
+    def drawing() -> str:
+        view = view_of(request.args)
+        with index_of(book.folder).request():
+            index = look(book)
+            axes = [each for each in request.args.getlist("axis") if each] or usual_axes(book.folder, view)
+            return render_template("runs/drawing.html", view=view, axes=axes, known=index.columns(), most=MOST_AXES)
+
+    @views.get("/points.json")
+    def points() -> Response:
+        view = view_of(request.args)
+        with index_of(book.folder).request():
+            look(book)
+            return as_json(points_of(book.folder, view, request.args.getlist("axis")))
 
     @views.get("/feed")
     def feed() -> Response:
-        return services.streams.answer(RunsFeed(services.settings.runs, services.settings.runs_at_once))
+        return services.streams.answer(RunsFeed(book.folder, book.at_most, view_of(request.args)))
 
     @views.get("/<id>/row")
     def one_row(id: str) -> str:
-        shown = row(book.folder, place(book.folder, id))
-        columns = request.args.get("columns", "")
-        return render_template("runs/row.html", run=shown, columns=[each for each in columns.split(",") if each])
+        columns = [each for each in request.args.get("columns", "").split(",") if each]
+        item = one_item(book.folder, place(book.folder, id), columns)
+        return render_template("runs/row.html", item=item, columns=columns, view=View())
 
     @views.post("/<id>/labels")
     def labels(id: str) -> AnyResponse:
@@ -69,6 +101,20 @@ def _list(views: Blueprint, services: Services, book: RunBook) -> None:
             book.folder, place(book.folder, id).id, labelled(request.form.get("tags", ""), request.form.get("note", ""))
         )
         return redirect(f"/runs/{id}/")
+
+
+_ADDED = ("add_column", "add_is", "add_value")
+"""The fields of the form that adds a condition."""
+
+
+def _is_untidy(args: MultiDict[str, str]) -> bool:
+    """Return whether a form has sent fields that are empty or make a condition, which an address to keep has not."""
+    return any(name in args for name in _ADDED) or any(not value for value in args.values())
+
+
+def _added(args: MultiDict[str, str]) -> list[str]:
+    column, is_, value = (args.get(name, "").strip() for name in _ADDED)
+    return [f"{column} {is_} {value}"] if column and is_ and value else []
 
 
 def _actions(views: Blueprint, book: RunBook) -> None:
@@ -84,7 +130,7 @@ def _actions(views: Blueprint, book: RunBook) -> None:
 
     @views.get("/<id>/delete")
     def ask_to_delete(id: str) -> str:
-        return render_template("runs/delete.html", run=row(book.folder, place(book.folder, book.run(id).id)))
+        return render_template("runs/delete.html", run=book.run(id))
 
     @views.post("/<id>/delete")
     def delete(id: str) -> AnyResponse:
@@ -114,24 +160,22 @@ def describing(views: Blueprint, book: RunBook, data: Sequence[Path]) -> None:
 
     @views.get("/new")
     def new() -> str | AnyResponse:
-        text, title = _begin(book)
-        return _form_or_text(text, title)
+        return _form_or_text(_begin(book))
 
     @views.post("/new")
     def new_from_text() -> str | AnyResponse:
         if "text" in request.form:
-            return _form_or_text(request.form["text"], request.form.get("title", ""))
+            return _form_or_text(Beginning(request.form["text"], request.form.get("title", "")))
         return _form_again()
 
     @views.get("/text")
     def text() -> str:
-        begun, title = _begin(book)
-        return _text_page(begun, title)
+        return _text_page(_begin(book))
 
     @views.post("/text")
     def text_from_form() -> str:
         described, problem = _described(request.form)
-        return _text_page(described, request.form.get("title", ""), [problem] if problem else [])
+        return _text_page(Beginning(described, request.form.get("title", "")), [problem] if problem else [])
 
     @views.post("/describe")
     def describe() -> Response:
@@ -147,8 +191,9 @@ def describing(views: Blueprint, book: RunBook, data: Sequence[Path]) -> None:
         if not isinstance(judged, Judged):
             if not wants_page(request):
                 raise InvalidSettings(judged[0].sentence)
-            again = _text_page(described, request.form.get("title", ""), judged) if "text" in request.form else None
-            return again or _form_page(_filled(request.form), request.form.get("title", ""), judged), 400
+            title = request.form.get("title", "")
+            again = _text_page(Beginning(described, title), judged) if "text" in request.form else None
+            return again or _form_page(_filled(request.form), title, judged), 400
         title = request.form.get("title", "").strip() or judged.name
         run = book.start(described.encode(), title[:200], judged.beside)
         return redirect(f"/runs/{run.id}/")
@@ -173,31 +218,39 @@ def wrong_in(nodes: Sequence[Node], wrong: Mapping[str, str]) -> bool:
     return not wrong.keys().isdisjoint([*(f.name for f in fields_of(there)), *(c.name for c in choices_of(there))])
 
 
-def _begin(book: RunBook) -> tuple[str, str]:
-    """Return the text and title to begin with, from the address: a run, a preset, or the default."""
+class Beginning(NamedTuple):
+    """What a form begins with: a description, its title, and the shipped experiment that it is, unless it is none."""
+
+    text: str
+    title: str
+    preset: str = ""
+
+
+def _begin(book: RunBook) -> Beginning:
+    """Return what to begin with, from the address: a run, a preset, or the default."""
     if "like" in request.args:
         run = book.run(request.args["like"])
         try:
-            return run.description.read_text(encoding="utf-8"), run.title
+            return Beginning(run.description.read_text(encoding="utf-8"), run.title)
         except (OSError, UnicodeDecodeError) as error:
             raise UnknownRun(
                 f"the description of run '{run.id}', {run.description}, cannot be read; begin from an example"
             ) from error
     chosen = preset(request.args.get("from", FIRST))
-    return chosen.text, ""
+    return Beginning(chosen.text, "", chosen.id)
 
 
-def _form_or_text(text: str, title: str) -> str | AnyResponse:
+def _form_or_text(begun: Beginning) -> str | AnyResponse:
     """Return the form of a description, or its text if the form cannot show it."""
     try:
-        tables = tables_in(text, "this")
+        tables = tables_in(begun.text, "this")
     except NotToml:
-        return _text_page(text, title)
+        return _text_page(begun)
     filled = filled_form(tables)
     if filled.unplaced:
         note = f"The form has no field for {', '.join(filled.unplaced)}, so that this is shown as text."
-        return _text_page(text, title, note=note)
-    return _form_page(filled, title)
+        return _text_page(begun, note=note)
+    return _form_page(filled, begun.title, begun=begun.preset)
 
 
 def _form_again() -> str:
@@ -263,7 +316,9 @@ def _size(judged: Judged) -> str:
     return f"{arms} variant{'s' * (arms > 1)} × {seeds} seed{'s' * (seeds > 1)}"
 
 
-def _form_page(filled: Filled, title: str, problems: Sequence[Problem] = (), blank: int | None = None) -> str:
+def _form_page(
+    filled: Filled, title: str, problems: Sequence[Problem] = (), blank: int | None = None, begun: str = ""
+) -> str:
     form = filled.values
     messages = _of_form(problems, form, filled.arms)
     try:
@@ -283,6 +338,7 @@ def _form_page(filled: Filled, title: str, problems: Sequence[Problem] = (), bla
         problems=messages,
         wrong={each.input: each.sentence for each in messages if each.input},
         presets=_by_kind(),
+        begun=begun,
     )
 
 
@@ -298,9 +354,15 @@ def _hints() -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _text_page(text: str, title: str, problems: Sequence[Problem] = (), note: str | None = None) -> str:
+def _text_page(begun: Beginning, problems: Sequence[Problem] = (), note: str | None = None) -> str:
     return render_template(
-        "runs/text.html", text=text, title=title, problems=_of_text(problems), note=note, presets=_by_kind()
+        "runs/text.html",
+        text=begun.text,
+        title=begun.title,
+        problems=_of_text(problems),
+        note=note,
+        presets=_by_kind(),
+        begun=begun.preset,
     )
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
+from fedping.dashboard.runs.flat import Flat, flat
 from fedping.dashboard.runs.places import Place, place
 from fedping.dashboard.watching.curves import Measured, Points, finished, grown
 from fedping.dashboard.watching.units import Unit, units_in
@@ -80,9 +81,6 @@ def _summary(variants: Mapping[str, Sequence[Outcome]], baselines: Mapping[str, 
     return summarised("", "", Criteria(seeds=tuple(seeds), shown=first.shown, split=first.split), variants, baselines)
 
 
-Flat: TypeAlias = dict[str, str]
-"""Settings by dotted name, as texts."""
-
 ABSENT = "–"
 
 OF_BASELINES = ("data", "evaluation", "model", "partition")
@@ -114,17 +112,6 @@ def settings_of_file(file: Path) -> dict[str, Flat]:
     """Return the settings of each variant that an experiment's file describes."""
     experiment = experiment_from_toml(file)
     return {name: flat(msgspec.to_builtins(setup)) for name, setup in experiment.variants.items()}
-
-
-def flat(settings: Mapping[str, Any], before: str = "") -> Flat:
-    """Return settings with names such as "training.rate"; lists are written as text."""
-    found: Flat = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{name}.")
-        elif value is not None:
-            found[before + name] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return found
 
 
 def of_baseline(name: str, variants: Mapping[str, Flat]) -> Flat:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fedping.dashboard.feeds import Change, last_lines
-from fedping.dashboard.runs.listing import moment_text
+from fedping.dashboard.runs.entries import moment_text
 from fedping.dashboard.runs.places import Place, place
 from fedping.dashboard.watching.curves import Grown, Measured, Points, Reached, finished, grown, measured_by
 from fedping.dashboard.watching.units import Pace, Unit, seconds_left, units_in

@@ -16,15 +16,18 @@ from pyarrow import csv
 from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.answers import NotThere
+from fedping.dashboard.runs.entries import moment_text
+from fedping.dashboard.runs.flat import Flat
+from fedping.dashboard.runs.index import Condition, index_of
 from fedping.dashboard.runs.judging import preset, presets
-from fedping.dashboard.runs.listing import moment_text
-from fedping.dashboard.runs.places import Place, labels_of, place, places
+from fedping.dashboard.runs.listing import PATIENCE
+from fedping.dashboard.runs.places import Place, labels_of, place
+from fedping.dashboard.runs.registry import UnknownRun
 from fedping.dashboard.settings import Services
 from fedping.dashboard.watching.comparing import (
     ABSENT,
     MOST,
     Finals,
-    Flat,
     One,
     Sweep,
     best_among,
@@ -40,6 +43,7 @@ from fedping.dashboard.watching.comparing import (
     sweep_of,
 )
 from fedping.dashboard.watching.curves import Measured, default_curve, measured, read_measurements
+from fedping.dashboard.watching.differing import differences
 from fedping.dashboard.watching.feed import LogFeed, RunFeed, quantiles
 from fedping.dashboard.watching.units import Unit, units_in
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, MetricLog, read_progress
@@ -118,8 +122,15 @@ def _comparing(page: Blueprint, runs: Path) -> None:
     @page.get("/compare/")
     def compare() -> str | AnyResponse:
         if ticked := request.args.getlist("run"):
-            return redirect(f"/compare/?{urlencode([('of', key) for key in _variants_of(runs, ticked)])}")
+            keys = [*request.args.getlist("of"), *_variants_of(runs, ticked)]
+            return redirect(f"/compare/?{urlencode([('of', key) for key in keys])}")
         return _compare_page(runs, compared_runs(runs, request.args.getlist("of")))
+
+    @page.get("/compare/differences")
+    def differing_runs() -> str:
+        of_variants = [key.partition(":")[0] for key in request.args.getlist("of")]
+        found = differences(runs, [*request.args.getlist("run"), *of_variants])
+        return render_template("watching/differences.html", found=found, absent=ABSENT)
 
     @page.get("/compare/curves.json")
     def curves() -> Response:
@@ -169,7 +180,7 @@ def _run_page(runs: Path, where: Place) -> str:
         variants=list(variants),
         apart=differing(list(variants.values())),
         other=other,
-        others=[each for each in places(runs) if each.id != where.id and each.kind == "laboratory"],
+        others=_others(runs, where.id, request.args.get("than")),
         presets=[each.id for each in presets() if each.kind == "laboratory"],
         changes=differing([common(variants), other.settings]) if other else [],
         known=len(units),
@@ -224,27 +235,77 @@ def _compare_page(runs: Path, ones: list[One]) -> str:
         pairs=pairs(ones) if len(ones) > 1 else [],
         best=best_among(ones, _wanted(units)) if ones else None,
         apart=settings_apart(ones),
-        choices=[_choice(where) for where in places(runs) if where.kind == "laboratory"],
+        choices=_choices(runs),
+        runs_at_most=MOST_RUNS,
+        names_at_most=MOST_NAMES,
+        asked=request.args.get("q", ""),
         most=MOST,
         quantiles=quantiles(max((len(one.units) for one in ones), default=1)),
         no_quality=NO_QUALITY,
     )
 
 
+MOST_RUNS, MOST_NAMES = 20, 30
+"""Runs to choose from on the page that compares, and variants of each."""
+
+MOST_OTHERS = 100
+"""Runs that the page of a run offers to be held against, the newest."""
+
+
 class _Choice(NamedTuple):
-    """A run to choose from: its variants and baselines, and which are baselines; the error if it is damaged."""
+    """A run to choose from: its variants and baselines, and which are baselines; the error if it is damaged.
+
+    ``more`` is the number of those that are left out.
+    """
 
     where: Place
     names: list[tuple[str, bool]]
+    more: int
     damage: str | None
+
+
+class _Choices(NamedTuple):
+    """The runs to choose from, and the number of those that were found, and of all."""
+
+    runs: list[_Choice]
+    found: int
+    all: int
+
+
+def _choices(runs: Path) -> _Choices:
+    index = index_of(runs)
+    index.look(PATIENCE)
+    laboratory = [Condition("kind", "=", "laboratory")]
+    rows = index.choose(request.args.get("q", "").split(), laboratory)
+    found = [_choice(where) for row in rows[:MOST_RUNS] if (where := _where(runs, row.id)) is not None]
+    return _Choices(found, len(rows), len(index.choose((), laboratory)))
+
+
+def _where(runs: Path, id: str) -> Place | None:
+    try:
+        return place(runs, id)
+    except UnknownRun:  # it was deleted in this moment
+        return None
 
 
 def _choice(where: Place) -> _Choice:
     try:
         units = units_in(where.out)
     except DamagedRun as error:  # the others can still be compared
-        return _Choice(where, [], str(error))
-    return _Choice(where, list(dict.fromkeys((unit.note.name, unit.note.baseline) for unit in units)), None)
+        return _Choice(where, [], 0, str(error))
+    names = list(dict.fromkeys((unit.note.name, unit.note.baseline) for unit in units))
+    return _Choice(where, names[:MOST_NAMES], max(0, len(names) - MOST_NAMES), None)
+
+
+def _others(runs: Path, id: str, chosen: str | None) -> list[tuple[str, str]]:
+    """Return the ids and titles of other runs to hold a run against, the chosen one among them."""
+    index = index_of(runs)
+    index.look(PATIENCE)
+    rows = index.choose((), [Condition("kind", "=", "laboratory")], MOST_OTHERS)
+    known = {row.id: row.title for row in rows if row.id != id}
+    if chosen and ":" not in chosen and chosen not in known:
+        known[chosen] = place(runs, chosen).title
+    return list(known.items())
 
 
 def _differences(ones: list[One], of: Measured) -> list[dict[str, Any]]:

@@ -46,6 +46,8 @@ PAGES = {
     "all studies": "/results/",
     "a question": f"/results/{FINISHED}/",
     "all runs": "/runs/",
+    "chosen runs": "/runs/?group=kind&where=title+~+o&column=test+accuracy&column=settings.rounds",
+    "drawn runs": "/runs/drawing?axis=settings.rounds&axis=test+accuracy",
     "a form": "/runs/new?from=breast_cancer",
     "a form as text": "/runs/text",
     "a run": f"/runs/{RUN}/",
@@ -91,6 +93,13 @@ def is_fit_for_all(page: Page) -> None:
         drawn(widened(page, width, HIGH)).evaluate(opened)
         assert axe_violations(page) == [], f"dark: {dark}, {width} pixels wide"
         assert not scrolls_sideways(page), f"the page is wider than {width} pixels"
+
+
+def test_a_simulated_study_tells_its_own_time(dashboard: Dashboard, chromium: Pages) -> None:
+    numbers = chromium.new_page(f"{dashboard.url}/live/{FINISHED}/main/").locator("#health")
+    expect(numbers).to_contain_text("simulated time")
+    assert " ago" not in numbers.inner_text()
+    assert "overdue" not in numbers.inner_text()
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -32,7 +32,7 @@ for (const change of changes) {
 console.log(JSON.stringify({
   loss: Object.fromEntries(line.loss), pings: Object.fromEntries(line.pings), clients: line.clients,
   stable: line.stable, marks: line.marks, times: [...line.times],
-  versions: line.rows.map((row) => row.version), interval: line.interval, told,
+  versions: line.rows.map((row) => row.version), newest: line.newestVersion, interval: line.interval, told,
 }));
 """
 
@@ -56,6 +56,8 @@ def test_the_lines_are_those_of_the_analysis_however_the_rows_come(tmp_path: Pat
     whole = msgspec.to_builtins(feed.since(None).data)  # type: ignore[union-attr]
     parts = [{**whole, "rows": whole["rows"][:5]}]
     parts += [{"whole": False, "rows": [row], "complete": True, "now": whole["now"]} for row in whole["rows"][5:]]
+    some = taken(tmp_path, parts[:1])
+    assert (some["versions"][-1], some["newest"]) == (4, 13), "the newest is named before its row has come"
     found = taken(tmp_path, parts)
     assert found == {**taken(tmp_path, [parts[0], whole]), "told": found["told"]}, "nor do rows come twice"
     assert found["versions"] == store.iterations("study", "main")

@@ -164,7 +164,8 @@ def test_runs_wait_for_their_turn_and_follow_without_anybody(tmp_path, mark):
     assert [first.state, second.state, third.state] == ["waiting"] * 3
     book = RunBook(tmp_path)
     assert [run.state for run in book.runs()] == ["waiting"] * 3
-    assert [run.state for run in book.look()] == ["waiting", "waiting", "running"]
+    book.start_waiting()
+    assert [run.state for run in book.runs()] == ["waiting", "waiting", "running"]
     book.stop(second.id)
     assert book.run(second.id).state == "stopped"
     # From here on nobody looks at the list: the one that ends starts the next.
@@ -180,7 +181,7 @@ def test_two_books_of_one_folder_start_a_run_once(tmp_path, mark):
     for number in range(3):
         RunBook(tmp_path, at_most=0).start(LONG, f"run {number}")
     books = [RunBook(tmp_path, at_most=2) for _ in range(6)]
-    looks = [threading.Thread(target=book.look) for book in books]
+    looks = [threading.Thread(target=book.start_waiting) for book in books]
     for look in looks:
         look.start()
     for look in looks:

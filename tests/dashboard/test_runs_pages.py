@@ -178,6 +178,25 @@ def test_a_run_can_be_described_again_like_another(client, book):
     assert (form["model.name"], form["title"], form["arm.1.name"]) == ("k-means", "centroids", "recluster, IID")
 
 
+@pytest.mark.parametrize(
+    ("address", "held"),
+    [
+        ("/runs/new", "breast_cancer"),
+        ("/runs/new?from=attacks", "attacks"),
+        ("/runs/text?from=demo_study", "demo_study"),
+        ("/runs/new?like=RUN", ""),
+    ],
+)
+def test_the_list_to_begin_with_names_what_the_form_holds(client, book, address, held):
+    run = book.start(preset("attacks").text.encode(), "mine")
+    page = client.get(address.replace("RUN", run.id), headers=HTML).get_data(as_text=True)
+    options = page.partition('name="from"')[2].partition("</select>")[0]
+    chosen = re.findall(r"<option value=\"([^\"]*)\"[^>]* selected>", options)
+    assert chosen == [held]
+    again = client.post("/runs/new", data=inputs_of(client, "/runs/new").sent | {"add": "arm"}).get_data(as_text=True)
+    assert '<option value="" selected>choose one' in again
+
+
 def test_a_study_is_described_in_the_form_and_brings_its_file(client, book):
     form = inputs_of(client, "/runs/new?from=notebooks").sent
     assert (form["study"], form["clients"], "text" in form) == ("demo.toml", "20000", False)
@@ -217,7 +236,7 @@ def test_nothing_is_changed_without_the_token_of_the_page(client, book):
 
 def test_the_list_is_told_anew_only_when_something_has_changed(client, book):
     first = client.get("/runs/feed").get_json()
-    assert first["data"] == {"whole": True, "runs": []}
+    assert (first["data"]["whole"], first["data"]["runs"], first["data"]["all"]) == (True, [], 0)
     assert client.get("/runs/feed", query_string={"since": first["position"]}).status_code == 204
     book.start(b"rounds = 1", "mine")
     changed = client.get("/runs/feed", query_string={"since": "0"}).get_json()

@@ -34,14 +34,14 @@ function showJudgement(health) {
 }
 
 function tiles(line) {
-  const { now: present, newest, lastRound } = line;
+  const { now: present, lastRound } = line;
   if (present.privacy) return privateTiles(line);
   return [
-    tile("Newest version", count(newest.version), published(newest)),
+    tile("Newest version", count(line.newestVersion), published(line)),
     present.health.over.length
       ? tile("Training", "is over", `version ${count(newest.restored)}, the best, is published again`)
       : tile("Rounds come every", duration(line.interval), due(line)),
-    tile(`Landed for version ${present.newest}`, count(present.landed.pings), `pings; a step takes ${count(line.line.min_clients)} ${line.line.min_clients === 1 ? "client" : "clients"}`),
+    landed(line),
     !present.discreet && tile("In the journal", count(present.ingest.pending), "pings of all studies that have not landed yet"),
     present.declared.simulated
       ? tile("Ingest", "none", "pings are simulated")
@@ -56,12 +56,12 @@ function tiles(line) {
 
 /** What is told of a private line: nothing that one ping more would change before a round has added noise. */
 function privateTiles(line) {
-  const { now: present, newest, lastRound } = line;
+  const { now: present, lastRound } = line;
   const { epsilon, delta, most, releases, rounds, rounds_left: left, noise, local } = present.privacy;
   const around = noise ? `clients, with noise of ± ${count(Math.round(noise))} in each arm` : local ? "clients, each with noise of its own" : "clients";
   const stepped = lastRound?.privacy?.stepped ? "the weights moved" : "the weights stayed as they were";
   return [
-    tile("Newest version", count(newest.version), published(newest)),
+    tile("Newest version", count(line.newestVersion), published(line)),
     epsilon !== null && tile("Epsilon spent", number(epsilon, 3), `of ${number(most)}, at delta ${delta.toExponential(1)}`),
     left === null
       ? tile("Rounds", count(releases), "nothing bounds them")
@@ -76,20 +76,34 @@ const INGEST = { running: "running", stopped: "not running", absent: "not runnin
 
 const tile = (name, value, ...small) => el("div", {}, el("dt", {}, name), el("dd", {}, value, el("small", {}, ...small)));
 
-function published(row) {
-  const time = shownTime(el("time", { datetime: row.created }));
+/** The pings of the newest version; the server counts them less often than versions come. */
+function landed({ now: present, newestVersion, line }) {
+  const clients = `a step takes ${count(line.min_clients)} ${line.min_clients === 1 ? "client" : "clients"}`;
+  const name = `Landed for version ${newestVersion}`;
+  if (present.newest < newestVersion) return tile(name, "–", `not counted yet; the last count was for version ${count(present.newest)}`);
+  return tile(name, count(present.landed.pings), `pings; ${clients}`);
+}
+
+/** When the newest version was published; in a simulation by its own clock, to which this moment means nothing. */
+function published(line) {
+  const { newest, newestVersion, now: present } = line;
+  if (newest.version < newestVersion) return `${count(newest.version)} of them are read so far`;
+  const time = shownTime(el("time", { datetime: newest.created }));
+  if (present.declared.simulated) return el("span", {}, time, ", simulated time");
   time.title = `${time.textContent} (${time.title})`;
-  time.textContent = ago(row.created, now());
+  time.textContent = ago(newest.created, now());
   return time;
 }
 
 function due(line) {
-  const { state } = line.now.declared;
+  const { state, simulated } = line.now.declared;
+  if (simulated) return "of simulated time";
   if (state !== "running") return state === "paused" ? "none while the study is paused" : "the study has ended";
   const { longest } = line.line;
   if (longest) return `an iteration lasts up to ${duration(longest)}`;
   const late = line.lateness(now());
   if (late === null) return "as soon as there are two";
+  if (line.newest.version < line.newestVersion) return "";
   const seconds = line.interval * (1 - late);
   if (seconds >= 0) return `the next is due in ${duration(seconds)}`;
   return late > 2 ? "the next is overdue" : "the next is due now";

@@ -78,6 +78,11 @@ export class Line {
     return this.rows.at(-1) ?? null;
   }
 
+  /** The number of the newest version that is known, whose row may not have come yet; null before any. */
+  get newestVersion() {
+    return this.newest && Math.max(this.newest.version, this.now?.newest ?? 0);
+  }
+
   /** The newest row made by a round. */
   get lastRound() {
     return this.rows.findLast((row) => row.clients !== null) ?? null;

@@ -82,7 +82,7 @@ export function describePresets() {
   const about = document.getElementById("about-preset");
   const say = () => {
     const { about: words, source, seconds } = list.selectedOptions[0].dataset;
-    about.textContent = `${words} (${source}${seconds ? `, about ${seconds} s of processor time` : ""})`;
+    about.textContent = words === undefined ? "" : `${words} (${source}${seconds ? `, about ${seconds} s of processor time` : ""})`;
   };
   list.addEventListener("change", say);
   say();

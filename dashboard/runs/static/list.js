@@ -1,15 +1,11 @@
-// The list of runs, kept up to date: a run whose state changes is requested again, a running one just moves its bar.
+// The list of runs, kept up to date: rows that change are requested again, a running run just moves its bar.
 
 import { now } from "/static/js/clock.js";
 import { duration, shownTime } from "/static/js/format.js";
 import { follow } from "/static/js/stream.js";
 
-const list = document.getElementById("runs");
-const none = document.getElementById("none");
-const listed = document.getElementById("listed");
-const columns = encodeURIComponent(list.dataset.columns);
-
-const keyOf = (run) => [run.state, run.stopping ? "True" : "False", run.started ?? "None"].join("/");
+const at = (id) => document.getElementById(id);
+const list = at("runs");
 
 function showTimes(within = list) {
   for (const took of within.querySelectorAll(".took")) {
@@ -18,17 +14,40 @@ function showTimes(within = list) {
   }
 }
 
-async function renew(item, run) {
-  item.dataset.key = keyOf(run); // at once, so that it is requested only once
-  const answer = await fetch(`/runs/${run.id}/row?columns=${columns}`, { headers: { Accept: "text/html" } });
-  if (!answer.ok) return;
-  const ticked = item.querySelector("[name=run]")?.checked;
-  const held = item.contains(document.activeElement) ? document.activeElement.dataset.action ?? "" : null;
-  item.innerHTML = await answer.text();
-  for (const time of item.querySelectorAll("time[datetime]")) shownTime(time);
-  showTimes(item);
-  if (ticked) item.querySelector("[name=run]").checked = true;
-  if (held !== null) (item.querySelector("button") ?? item.querySelector("a")).focus();
+let shown = 0;
+
+/** Replace the rows that differ from what the server has; keep ticks and the focus. */
+async function renew() {
+  const number = ++shown;
+  const answer = await fetch(list.dataset.rows, { headers: { Accept: "text/html" } });
+  if (!answer.ok || number !== shown) return;
+  const body = document.createElement("tbody");
+  body.innerHTML = await answer.text();
+  const ids = new Set([...body.children].map((row) => row.id));
+  for (const old of [...list.children]) if (!ids.has(old.id)) old.remove();
+  let before = null;
+  for (const row of [...body.children]) {
+    const old = at(row.id);
+    const current = old?.dataset.mark === row.dataset.mark ? old : replaced(old, row);
+    if (before ? before.nextElementSibling !== current : list.firstElementChild !== current) {
+      if (before) before.after(current);
+      else list.prepend(current);
+    }
+    before = current;
+  }
+}
+
+function replaced(old, row) {
+  for (const time of row.querySelectorAll("time[datetime]")) shownTime(time);
+  showTimes(row);
+  if (!old) return row;
+  const ticked = old.querySelector(".tick input")?.checked;
+  const focused = old.contains(document.activeElement);
+  old.replaceWith(row);
+  const box = row.querySelector(".tick input");
+  if (box && ticked) box.checked = true;
+  if (focused) (row.querySelector("button") ?? row.querySelector("a"))?.focus();
+  return row;
 }
 
 function moveBar(item, run) {
@@ -38,26 +57,39 @@ function moveBar(item, run) {
   item.querySelector(".percent").textContent = `${Math.floor(100 * run.done)} %`;
 }
 
-function show({ runs }) {
-  const there = new Set(runs.map((run) => run.id));
-  for (const item of [...list.children]) if (!there.has(item.dataset.id)) item.remove();
-  none.hidden = runs.length > 0;
-  listed.hidden = !runs.length;
-  let before = null;
-  for (const run of runs) {
-    let item = document.getElementById(`run-${run.id}`);
-    if (!item) {
-      if ("found" in list.dataset) continue; // only the server knows whether it matches the search
-      item = document.createElement("tr");
-      item.id = `run-${run.id}`;
-      item.dataset.id = run.id;
-      if (before) before.after(item);
-      else list.prepend(item);
-    }
-    before = item;
-    if (item.dataset.key !== keyOf(run)) renew(item, run);
-    else moveBar(item, run);
-  }
+function showProgress(progress) {
+  const was = !at("indexing").hidden;
+  at("indexing").hidden = !progress;
+  if (!progress) return was;
+  const [known, all] = progress;
+  at("indexed").textContent = `${known.toLocaleString("en")} of ${all.toLocaleString("en")}`;
+  at("index-bar").max = Math.max(1, all);
+  at("index-bar").value = known;
+  return false;
+}
+
+/** Whether a reload would lose something: what is typed, ticked or opened. */
+const isBusy = () =>
+  document.activeElement?.matches("input, select") || Boolean(document.querySelector("#runs .tick :checked, .choosing [open]"));
+
+const whole = (value) => value.toLocaleString("en");
+
+function showCounts({ matching, all, rows }) {
+  const of = matching === all ? "" : ` of ${whole(all)}`;
+  at("count").textContent = `${whole(matching)}${of} ${matching === 1 && all === 1 ? "run" : "runs"}${rows === matching ? "" : ` in ${whole(rows)} rows`}`;
+}
+
+function show({ runs, all, matching, rows: count, columns, progress }) {
+  const ended = showProgress(progress);
+  const others = columns.length !== Number(list.dataset.columns); // the first runs have come, with their settings and metrics
+  if ((ended || others) && !isBusy()) return location.reload();
+  showCounts({ matching, all, rows: count });
+  at("none").hidden = all > 0 || Boolean(progress);
+  at("listed").hidden = !all && !progress;
+  const rows = [...list.children];
+  const same = rows.length === runs.length && rows.every((row, place) => row.dataset.id === runs[place].id);
+  if (!same || runs.some((run, place) => rows[place].dataset.mark !== run.mark)) renew();
+  else for (const [place, run] of runs.entries()) moveBar(rows[place], run);
 }
 
 showTimes();
