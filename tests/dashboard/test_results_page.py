@@ -16,12 +16,13 @@ from flask.testing import FlaskClient
 from scipy.stats import norm
 
 from fedping.analysis.report import table_notes
+from fedping.analysis.statistics import Estimate
 from fedping.analysis.verdict import Asked, Verdict, as_document, plan_of, reach_verdict
 from fedping.analysis.verdict.words import percent_text
 from fedping.dashboard.results.counts import ASKED, LANDED
 from fedping.dashboard.results.landed import Landed
 from fedping.dashboard.results.page import outlook
-from fedping.dashboard.results.question import key_of, query_of
+from fedping.dashboard.results.question import LABELS, by_fields, key_of, query_of
 from fedping.dashboard.results.views import comparisons_csv, sizes_csv
 from fedping.experiments.run_process import ENDED, PROCESS, STDERR, STDOUT, Ended, Process
 from fedping.model_store.store import open_store
@@ -118,12 +119,13 @@ def test_the_verdict_comes_first_and_guardrails_stand_apart(client: FlaskClient,
             verdict.headline,
             "Mind <the> training.",
             "Goals",
-            verdict.sentences[0],
+            verdict.lift_sentences[0],
             "Guardrails",
-            verdict.sentences[1],
+            verdict.lift_sentences[1],
             "Sizes of the arms",
             verdict.ratio_sentence,
             "Tests and effects",
+            verdict.sentences[0],
         )
     ]
     assert places == sorted(places)
@@ -152,15 +154,30 @@ def test_an_interim_look_cannot_be_taken_for_the_end(client: FlaskClient, keep: 
     assert "p, which decides nothing yet" in said
 
 
-def test_the_document_within_the_page_is_the_kept_one_and_ends_no_script(client: FlaskClient, keep: Keep) -> None:
+def test_what_the_page_draws_is_of_the_kept_document_and_ends_no_script(
+    client: FlaskClient, keep: Keep, study: Study
+) -> None:
     id = keep(GUARDED)
     text = page(client, f"count={id}")
-    embedded = re.search(r'<script type="application/json" id="document">(.*?)</script>', text, re.S)
+    embedded = re.search(r'<script type="application/json" id="view">(.*?)</script>', text, re.S)
     assert embedded is not None
     assert "<" not in embedded[1]
-    printed = client.get(f"/results/study/document.json?count={id}").get_data()
-    assert json.loads(embedded[1]) == json.loads(printed)
-    assert list(json.loads(embedded[1])["arms"]) == ["treatment", "control"]
+    view = json.loads(embedded[1])
+    assert list(view["arms"]) == ["treatment", "control"]
+    assert client.get(f"/results/study/document.json?count={id}").get_data(as_text=True).startswith('{"format": 1')
+    for effects, one in zip(view["effects"], verdict_of(GUARDED, study).comparisons, strict=True):
+        [row] = effects["rows"]
+        assert row["pair"] == list(one.pair)
+        lift, difference, ranks = (row["scales"][scale] for scale in ("lift", "difference", "ranks"))
+        assert (lift["value"], lift["low"], lift["high"]) == tuple(
+            100 * each for each in (one.effect.lift.relative.value, *bounds(one.effect.lift.relative))
+        )
+        assert (difference["low"], difference["high"]) == bounds(one.effect.lift.difference)
+        assert (ranks["low"], ranks["high"]) == tuple(100 * each for each in bounds(one.deciding))
+
+
+def bounds(estimate: Estimate) -> tuple[float, float]:
+    return estimate.low, estimate.high
 
 
 def test_csv_has_a_comparison_and_an_arm_a_row_with_every_digit(client: FlaskClient, keep: Keep, study: Study) -> None:
@@ -220,7 +237,7 @@ def test_a_count_that_failed_says_why_and_the_last_good_one_is_still_shown(clien
     [
         ({"metrics": ""}, "There is nothing to compare; name at least one metric and one pair of arms."),
         ({"metrics": "loss", "alpha": "5"}, "The level alpha lies between 0 and 1, not at 5."),
-        ({"metrics": "loss", "planned-clients": "500"}, "give --interim with it."),
+        ({"metrics": "loss", "planned-clients": "500"}, "give 'Interim' with it."),
         ({"metrics": "loss", "guardrails": "rank_selected"}, "'rank_selected' is not among the metrics loss; add it"),
         ({"metrics": "loss", "from-iteration": "7"}, "but none from iteration 7."),
         ({"metrics": "loss", "pairs": "treatment:placebo"}, "has no arm 'placebo'"),
@@ -320,3 +337,19 @@ def test_better_and_worse_have_signs_and_differences_percent(client: FlaskClient
     assert {"less": "▲ better", "inconclusive": "○ inconclusive", "more": "▼ worse"}[
         verdict.comparisons[0].finding
     ] in said
+
+
+def test_a_message_names_the_fields_of_the_form(client: FlaskClient, keep: Keep) -> None:
+    keep(GUARDED)
+    said = words(page(client, query_of(GUARDED)))
+    assert "--" not in said
+    form = said[said.index("Ask something else") :].casefold()
+    assert [label for label in LABELS.values() if label.casefold() not in form] == []
+    assert by_fields("give --from-iteration 7, or --since; see --help") == (
+        "give 'From iteration' 7, or 'Since'; see --help"
+    )
+
+
+def test_the_range_that_was_counted_is_told_with_its_zone(client: FlaskClient, keep: Keep) -> None:
+    keep(GUARDED)
+    assert "2018-06-26 08:00 to 11:00 UTC" in words(page(client, query_of(GUARDED)))

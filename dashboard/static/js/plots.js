@@ -2,6 +2,7 @@
 // and `d3`.
 
 import { tick } from "./format.js";
+import { shortened } from "./points.js";
 
 /** The common options of all plots; a narrow page gets fewer ticks. */
 export const options = (width, height = Math.round(Math.min(300, Math.max(200, width * 0.42)))) => ({
@@ -15,6 +16,10 @@ export const options = (width, height = Math.round(Math.min(300, Math.max(200, w
 });
 
 const NARROW = 520;
+
+/** Pixels: the width of a letter; and the letters of a name that are always kept. */
+const LETTER = 6.6;
+const FEWEST_LETTERS = 12;
 const HALO = { fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4 };
 
 /**
@@ -32,9 +37,12 @@ const HALO = { fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4 };
  * @param {number} [of.zero] position of no effect
  * @param {number} of.width
  */
-export function intervals({ rows, x, left, right, zero = 0, width }) {
+export function intervals({ rows: given, x, left, right, zero = 0, width }) {
   const narrow = width < NARROW;
-  const domain = reach(rows, zero);
+  const domain = reach(given, zero);
+  const letters = narrow ? (width - LETTER * Math.max(...given.map((row) => row.said?.length ?? 8))) / LETTER - 3 : (width * 0.36) / LETTER;
+  const names = shortened(given.map((row) => row.name), Math.max(FEWEST_LETTERS, Math.floor(letters)));
+  const rows = given.map((row, i) => ({ ...row, name: names[i] }));
   const ends = rows.map((row) => ({ ...row, from: row.low ?? domain[0], to: row.high ?? domain[1] }));
   const colour = (row) => row.colour ?? "var(--ink)";
   const beside = Math.min(width * 0.4, 18 + 6.6 * Math.max(...rows.map((row) => row.name.length)));
