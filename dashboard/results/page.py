@@ -173,6 +173,14 @@ class Page:
         return "" if self.asked is None else query_of(self.asked)
 
     @property
+    def interim_query(self) -> str:
+        """The query of the same question as an interim look; empty where it is one, or where there can be none."""
+        asked = self.asked
+        if asked is None or asked.interim or asked.ratios or asked.adjust or asked.cap is not None:
+            return ""
+        return query_of(with_fields(asked, interim=True))
+
+    @property
     def goals(self) -> list[Effects]:
         """The effects on goals."""
         return [one for one in self.effects if one.role == "goal"]
@@ -309,7 +317,10 @@ class Page:
             "effects": self.effects,
             "over_time": {
                 "hours": over_time["hours"],
-                "effects": [one for one in over_time["effects"] if (one["metric"], tuple(one["pair"])) in lines],
+                **{
+                    kind: [one for one in over_time.get(kind, ()) if (one["metric"], tuple(one["pair"])) in lines]
+                    for kind in ("effects", "so_far")
+                },
             },
             "metrics": document["metrics"],
             "segments": self.segments,

@@ -1,8 +1,13 @@
 """The results of many arms in a browser: the few that matter, a search, and a view that its address reopens."""
 
+import csv
+import io
 from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Page, expect
 
 from fedping.dashboard.results.effects import AT_ONCE, FEW
@@ -58,6 +63,30 @@ def test_the_few_that_matter_come_first_and_others_are_found(dashboard: Dashboar
     assert len(arms_of(page)) == 11
     page.get_by_label("Find an arm").first.fill("nothing")
     expect(card.locator(".none")).to_have_text("No arm's name has “nothing” in it.")
+
+
+def test_figures_and_tables_are_saved_as_they_are_shown(dashboard: Dashboard, chromium: Pages) -> None:
+    page = drawn(chromium.new_page(f"{dashboard.url}/results/many/", height=6000))
+    page.locator(f"{TYPED} .drawing svg").wait_for()
+
+    def saved(name: str) -> bytes:
+        with page.expect_download() as started:
+            page.get_by_role("button", name=name, exact=True).click()
+        return Path(started.value.path()).read_bytes()
+
+    drawing = saved("Characters typed: save as SVG").decode()
+    ElementTree.fromstring(drawing)
+    assert all(words in drawing for words in ("Characters typed", "v-20", "lift over control, %", "A dot is filled"))
+    assert "var(" not in drawing, "a file has no style sheet"
+    with Image.open(io.BytesIO(saved("Exposed clients so far: save as PNG"))) as picture:
+        assert picture.width > 800
+        assert len(picture.convert("RGB").getcolors(2**20) or ()) > 20, "it is no empty picture"
+    rows = list(csv.reader(io.StringIO(saved("Characters typed: save as CSV").decode())))
+    assert rows[0][:3] == ["first", "second", "lift, %"]
+    assert {rows[1][0], rows[2][0]} == {"v-20", "v-39"}
+    assert all(float(row[3]) < float(row[2]) < float(row[4]) for row in rows[1:])
+    sizes = list(csv.reader(io.StringIO(saved("Sizes of the arms: save as CSV").decode())))
+    assert len(sizes) == 1 + ARMS
 
 
 def test_many_arms_fit_a_telephone(dashboard: Dashboard, chromium: Pages) -> None:

@@ -7,6 +7,7 @@ import { count, duration, signed } from "/static/js/format.js";
 import { getJSON } from "/static/js/http.js";
 import { lineChart } from "/static/js/line_chart.js";
 import { intervals } from "/static/js/plots.js";
+import { savable } from "/static/js/saving.js";
 import { follow } from "/static/js/stream.js";
 
 const HOUR_MS = 3_600_000;
@@ -22,6 +23,9 @@ const SCALES = {
 };
 const PATIENCE_MS = 200;
 
+/** Lines with bands that can still be told apart. */
+const LINES_AT_FIRST = 2;
+
 const source = document.getElementById("view");
 const counting = document.getElementById("counting");
 const viewing = document.getElementById("viewing");
@@ -29,7 +33,10 @@ const viewing = document.getElementById("viewing");
 function draw(found) {
   const state = { scale: found.scale };
   const cards = found.effects.map((one) => effect(document.querySelector(`[data-metric="${CSS.escape(one.key)}"]`), one, found, state));
-  for (const card of document.querySelectorAll("[data-metric]")) overTime(card.querySelector(".over-time"), card.dataset.metric, found);
+  for (const card of document.querySelectorAll("[data-metric]")) {
+    soFar(card.querySelector(".so-far"), card.dataset.metric, found);
+    overTime(card.querySelector(".over-time"), card.dataset.metric, found);
+  }
   for (const card of document.querySelectorAll("[data-segment]")) {
     segment(card.querySelector(".effect"), found.segments[Number(card.dataset.segment)], found);
   }
@@ -173,34 +180,54 @@ const aloud = ({ text, tag }) => `${text.replaceAll("−", "minus ")}, ${tag.rep
 
 const between = (pair) => `${pair[0]} − ${pair[1]}`;
 
+/** The effect of an interim look by the end of each part of the time: the last point is the look itself. */
+function soFar(element, name, found) {
+  const rows = (found.over_time.so_far ?? []).filter((one) => one.metric === name && one.until_ms.length);
+  if (!element || !rows.length) return;
+  curves(element, rows, "until_ms", {
+    title: "So far",
+    y: "difference at any look",
+    note: "Over all clients that had arrived by then, by their first values. The intervals hold at every look; the last is this look.",
+  });
+}
+
 /** The difference of means in each part of the time, with a line per pair and its interval as a band. */
 function overTime(element, name, found) {
-  if (!element) return;
   const { hours, effects } = found.over_time;
   const rows = effects.filter((one) => one.metric === name && one.from_ms.length);
-  if (!rows.length) return;
+  if (!element || !rows.length) return;
+  curves(element, rows, "from_ms", {
+    title: { 1: "Hour by hour", 24: "Day by day", 168: "Week by week" }[hours] ?? `Every ${duration(3600 * hours)}`,
+    y: "difference of means",
+    note: `Over the clients of each ${hours === 1 ? "hour" : `${hours} hours`}, with 95 % intervals, which decide nothing.`,
+  });
+}
+
+/** Lines of difference over time, a pair each; of several, the first few are drawn until others are chosen. */
+function curves(element, rows, at, { title, y, note }) {
   const series = rows.map((one) => ({
     name: between(one.pair),
-    points: one.from_ms.map((at, i) => [at, one.value[i]]),
-    band: one.from_ms.map((at, i) => [at, one.low[i], one.high[i]]).filter(([, low, high]) => low !== null && high !== null),
+    points: one[at].map((time, i) => [time, one.value[i]]),
+    band: one[at].map((time, i) => [time, one.low[i], one.high[i]]).filter(([, low, high]) => low !== null && high !== null),
   }));
+  const hidden = series.length > LINES_AT_FIRST ? series.slice(LINES_AT_FIRST).map((one) => one.name) : [];
   figure(element, {
     level: 4,
-    title: "Over time",
+    title,
     describe: () => rows.map((one) => `${between(one.pair)}: from ${told(one.value[0])} to ${told(one.value.at(-1))}.`).join(" "),
     draw: (_, width, stage) =>
-      lineChart(stage, { series, time: true, y: "difference of means", rules: [{ name: "no difference", y: 0 }], width }),
-    note: () => `Over the clients of each ${hours === 1 ? "hour" : `${hours} hours`}, with 95 % intervals, which decide nothing; UTC.`,
+      lineChart(stage, { series, hidden, time: true, y, rules: [{ name: "no difference", y: 0 }], width }),
+    note: () => `${note} Times are UTC.${hidden.length ? " Choose other lines in the legend." : ""}`,
     table: () => ({
-      head: ["time (UTC)", "arms", "difference", "low", "high", "in percent"],
+      head: ["time (UTC)", "first", "second", "difference", "low", "high", "in percent"],
       rows: rows.flatMap((one) =>
-        one.from_ms.map((at, i) => [
-          new Date(at).toISOString().slice(0, 16).replace("T", " "), between(one.pair), one.value[i], one.low[i], one.high[i], one.percent[i],
-        ]),
+        one[at].map((time, i) => [minute(time), ...one.pair, one.value[i], one.low[i], one.high[i], one.percent[i]]),
       ),
     }),
-  }).update(found);
+  }).update(rows);
 }
+
+const minute = (at) => new Date(at).toISOString().slice(0, 16).replace("T", " ");
 
 /** One comparison in the groups of a segment, or in parts of the clients' time, without dots, since these intervals decide nothing. */
 function segment(element, one, found) {
@@ -295,7 +322,7 @@ const words = (step) => (step === HOUR_MS ? "hour" : "day");
 const table = (series, unit) => ({
   head: ["time (UTC)", ...series.map((one) => `${one.name}, ${unit}`)],
   rows: series[0].points.map(([at], i) => [
-    new Date(at).toISOString().slice(0, 16).replace("T", " "),
+    minute(at),
     ...series.map((one) => one.points[i][1]),
   ]),
 });
@@ -357,6 +384,13 @@ function interimFields() {
   show();
 }
 
+/** Every table of results can be saved. */
+function tables() {
+  for (const table of document.querySelectorAll("main .card .wide > table")) {
+    if (!table.closest("figure") && table.tHead) savable(table, table.parentElement.getAttribute("aria-label"));
+  }
+}
+
 /** A tick chooses pairs; a search hides the boxes of other arms. */
 function pairFields() {
   const boxes = document.getElementById("pairs");
@@ -394,3 +428,4 @@ if (!counting.dataset.idle) watch(counting);
 interimFields();
 pairFields();
 partsForm();
+tables();
