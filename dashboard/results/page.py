@@ -6,8 +6,7 @@ With two, five and ten looks at evenly spaced times, each tested at 5 %, the cha
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -16,11 +15,9 @@ from typing import Any, TypeAlias
 import msgspec
 from markupsafe import Markup
 from msgspec.structs import replace as with_fields
-from scipy.special import ndtri
 
 from fedping.analysis.report.rows import Titled, interval_notes, lift_cells
 from fedping.analysis.statistics import Estimate
-from fedping.analysis.statistics.looks import boundary
 from fedping.analysis.study import metrics_of
 from fedping.analysis.study.tally import HOUR_MS
 from fedping.analysis.verdict import Asked, against, all_pairs, control_of, effect_of
@@ -39,6 +36,7 @@ from fedping.dashboard.results.effects import (
     lifts_that_matter,
     tag_of,
 )
+from fedping.dashboard.results.power import EFFECT, Needed, needs, outlook
 from fedping.dashboard.results.question import (
     Subject,
     asked_by,
@@ -114,18 +112,32 @@ class View:
         scale: the scale of the effects; None for the first that there is.
         find: only pairs in whose arms' names this text occurs.
         arms: the pair, as ``first:second``, whose effects are shown by segment; empty for the first pair shown.
+        effect: the smallest effect of interest, in percent.
     """
 
     scale: Scale | None = None
     find: str = ""
     arms: str = ""
+    effect: float = EFFECT
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> View:
-        """Return the view in an address; a scale that does not exist is none."""
+        """Return the view in an address; a scale or an effect that cannot be is the default."""
         named = next((scale for scale in SCALES if scale == values.get("scale")), None)
-        return cls(named, values.get("find", "")[:MOST_LETTERS], values.get("arms", "")[:MOST_LETTERS])
+        find, arms = (values.get(name, "")[:MOST_LETTERS] for name in ("find", "arms"))
+        return cls(named, find, arms, _effect(values.get("effect", "")))
 
+
+def _effect(given: str) -> float:
+    try:
+        effect = float(given)
+    except ValueError:
+        return EFFECT
+    return effect if LEAST_EFFECT <= effect <= MOST_EFFECT else EFFECT
+
+
+LEAST_EFFECT, MOST_EFFECT = 0.01, 1000.0
+"""Percent: effects that may be of interest."""
 
 MOST_LETTERS = 200
 """Letters of a search that are read."""
@@ -252,6 +264,13 @@ class Page:
         return f"{first:%Y-%m-%d %H:%M} to {last:{'%H:%M' if same_day else '%Y-%m-%d %H:%M'}} UTC"
 
     @property
+    def trimmed(self) -> str:
+        """How clients' values are winsorised, in words; empty if they are not."""
+        comparisons = self.document["comparisons"] if self.document else []
+        tails = comparisons[0]["per_client"].get("tails") if comparisons else 0
+        return f"winsorised at {100 * tails:.3g} % of the clients at either end" if tails else ""
+
+    @property
     def sizes_sentence(self) -> str:
         """The result of the check of the arms' sizes; of many arms without their list."""
         ratio = (self.document or {})["sample_ratio"]
@@ -327,7 +346,7 @@ class Page:
             "in_study": self.in_study,
             "arms": {name: document["arms"][name] for name in arms},
             "all_arms": len(document["arms"]),
-            "range": self.counted_range,
+            "trimmed": self.trimmed,
             "reliable": not document["sample_ratio"]["mismatch"],
         }
 
@@ -342,6 +361,11 @@ class Page:
     def outlook(self) -> list[str]:
         """What the count can show, and the time left to the planned end."""
         return outlook(self.few) if self.few else []
+
+    @property
+    def needs(self) -> list[Needed]:
+        """What the comparisons shown need to show the smallest effect of interest."""
+        return needs(self.few, self.view.effect) if self.few else []
 
     @property
     def lifts(self) -> list[tuple[str, ...]]:
@@ -566,100 +590,3 @@ def _estimate(given: Document) -> Estimate:
         float("inf") if high is None else high,
         given["confidence"],
     )
-
-
-POWER = 0.8
-PACE_HOURS = 24
-"""Hours at the end of the pings that determine the pace."""
-
-
-def outlook(document: Document) -> list[str]:
-    """Return what a count can show, one sentence per comparison; if interim, then the time to the planned end."""
-    return [*_shows(document), *_time_left(document)]
-
-
-def _shows(document: Document) -> Iterator[str]:
-    for one in document["comparisons"]:
-        limits = _least(one, document)
-        if limits is None:
-            continue
-        metric, pair = document["metrics"][one["metric"]]["title"].capitalize(), " against ".join(one["pair"])
-        text = f"{metric}, {pair}: differences from about {_difference_text(limits[0], one)}"
-        if document["interim"] and sum(one["per_client"]["n"]) < document["planned_clients"]:
-            text += (
-                f" now, and from about {_difference_text(limits[1], one)} at {document['planned_clients']:,} clients"
-            )
-        yield f"{text} are shown with a power of {100 * POWER:g} %."
-
-
-def _least(one: Document, document: Document) -> tuple[float, float] | None:
-    """Return the smallest difference of means that shows now, and at the planned end; None if the spread is unknown.
-
-    It is computed for means, and so is close to what the rank test shows unless there are outliers.
-    """
-    level, n = 1 - document["confidence"], sum(one["per_client"]["n"])
-    estimate = one["anytime_valid"] or one["per_client"]["difference"]
-    if estimate["low"] is None or estimate["high"] is None:
-        return None
-    half, more = (estimate["high"] - estimate["low"]) / 2, float(ndtri(POWER))
-    if not document["interim"]:
-        now = half * (1 + more / -float(ndtri(level / 2)))
-        return now, now
-    planned = document["planned_clients"]
-    if one.get("anytime_bounds"):  # its reach is nearly the same number of standard errors at every look
-        plain = one["per_client"]["difference"]
-        if plain["low"] is None or plain["high"] is None:
-            return None
-        now = half + more * (plain["high"] - plain["low"]) / 2 / -float(ndtri(level / 2))
-        return now, now * math.sqrt(n / planned)
-    error = half / boundary(n, level, planned)
-    at_end = error * math.sqrt(n / planned)
-    return half + more * error, at_end * (boundary(planned, level, planned) + more)
-
-
-def _difference_text(difference: float, one: Document) -> str:
-    base = one["per_client"]["means"][1]
-    return f"{difference:.3g}" + (f" ({_short(100 * difference / abs(base))} %)" if base else "")
-
-
-def _short(value: float) -> str:
-    """Return a number in two digits, or as an integer: 0.012, 3.5, 1,200."""
-    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
-
-
-def _time_left(document: Document) -> Iterator[str]:
-    if not document["interim"]:
-        return
-    planned = document["planned_clients"]
-    for pair in dict.fromkeys(tuple(one["pair"]) for one in document["comparisons"]):
-        left = planned - sum(document["arms"][arm]["exposed"] for arm in pair)
-        names = " and ".join(pair)
-        pace = _an_hour([document["arms"][arm]["by_hour"] for arm in pair])
-        if left <= 0:
-            yield f"{names}: the planned {planned:,} clients are reached."
-        elif pace > 0:
-            yield (
-                f"{names}: {left:,} clients to the planned end, about {_duration(left / pace)} at the pace of the last "
-                f"{PACE_HOURS} hours ({_short(pace)} new clients an hour)."
-            )
-        else:
-            yield f"{names}: {left:,} clients to the planned end; none was new in the last {PACE_HOURS} hours."
-
-
-def _an_hour(arms: list[Document]) -> float:
-    """Return the number of new clients per hour at the end of the pings."""
-    hours = [at for arm in arms for at in arm["from_ms"]]
-    if not hours:
-        return 0.0
-    end = max(hours) + HOUR_MS
-    first = max(min(hours), end - PACE_HOURS * HOUR_MS)
-    new = sum(
-        count for arm in arms for at, count in zip(arm["from_ms"], arm["newly_exposed"], strict=True) if at >= first
-    )
-    return float(new / ((end - first) / HOUR_MS))
-
-
-def _duration(hours: float) -> str:
-    if hours < 1:
-        return "less than an hour"
-    return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:,.0f} days"

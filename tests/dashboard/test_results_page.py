@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,11 +18,12 @@ from scipy.stats import norm
 
 from fedping.analysis.report import table_notes
 from fedping.analysis.statistics import Estimate
+from fedping.analysis.statistics.looks import boundary
 from fedping.analysis.verdict import Asked, Verdict, as_document, plan_of, reach_verdict
 from fedping.analysis.verdict.words import percent_text
 from fedping.dashboard.results.counts import ASKED, LANDED
 from fedping.dashboard.results.landed import Landed
-from fedping.dashboard.results.page import outlook
+from fedping.dashboard.results.power import clients_for, needs, outlook
 from fedping.dashboard.results.question import LABELS, by_fields, key_of, query_of
 from fedping.dashboard.results.views import comparisons_csv, sizes_csv
 from fedping.experiments.run_process import ENDED, PROCESS, STDERR, STDOUT, Ended, Process
@@ -312,6 +314,37 @@ def test_the_least_difference_that_is_shown_has_the_power_that_is_said(study: St
     one["per_client"]["means"][1] = float(found[1]) / 12
     assert re.search(r" \(1,[0-9]{3} %\)", outlook(document)[0]), "no power of ten"
     assert percent_text(0.6, 0.05) == " (+1,200 %)"
+
+
+@pytest.mark.parametrize("interim", [False, True])
+def test_the_clients_that_an_effect_needs_show_just_that_effect(study: Study, interim: bool) -> None:
+    asked = Asked(metrics=("num_chars_typed",), interim=interim, planned_clients=5000 if interim else None)
+    document = as_document(verdict_of(asked, study))
+    [one] = document["comparisons"]
+    n, base = sum(one["per_client"]["n"]), one["per_client"]["means"][1]
+    needed = clients_for(one, document, 0.03 * base)
+    assert needed is not None
+    assert needed > n
+    wide = one["anytime_valid"] or one["per_client"]["difference"]
+    half, level = (wide["high"] - wide["low"]) / 2, 1 - wide["confidence"]
+    z = norm.isf(level / 2)
+    if interim:
+        error = half / boundary(n, level, 5000) * math.sqrt(n / needed)
+        assert norm.sf(boundary(needed, level, 5000) - 0.03 * base / error) == pytest.approx(0.8, abs=0.01)
+    else:
+        assert norm.sf(z - 0.03 * base / (half / z * math.sqrt(n / needed))) == pytest.approx(0.8, abs=0.01)
+    [row] = needs(document, 3.0)
+    assert row.needed == f"{int(float(f'{needed:.3g}')):,}"
+    assert row.time.endswith((" hours", " days"))
+    assert needs(document, 500.0)[0].needed == "reached"
+    assert clients_for(one, document, 1e-9) is None
+
+
+def test_an_effect_of_interest_is_part_of_the_address(client: FlaskClient, keep: Keep) -> None:
+    keep(GUARDED)
+    assert "clients for 2.5 %" in words(page(client, f"{query_of(GUARDED)}&effect=2.5"))
+    for wrong in ("-1", "nan", "inf", "1e9", "five"):
+        assert "clients for 5 %" in words(page(client, f"{query_of(GUARDED)}&effect={wrong}"))
 
 
 def test_a_document_of_an_earlier_version_is_still_shown(client: FlaskClient, keep: Keep, tmp_path: Path) -> None:

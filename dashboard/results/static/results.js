@@ -7,6 +7,7 @@ import { count, duration, signed } from "/static/js/format.js";
 import { getJSON } from "/static/js/http.js";
 import { lineChart } from "/static/js/line_chart.js";
 import { intervals } from "/static/js/plots.js";
+import { shortened } from "/static/js/points.js";
 import { savable } from "/static/js/saving.js";
 import { follow } from "/static/js/stream.js";
 
@@ -22,6 +23,12 @@ const SCALES = {
   ranks: { zero: 50, none: "50 %", head: "larger in, %" },
 };
 const PATIENCE_MS = 200;
+
+/** Letters of an arm's name below an axis. */
+const MOST_LETTERS = 20;
+
+/** What an address says of the view, beside the question. */
+const VIEW = ["scale", "find", "arms", "effect"];
 
 /** Lines with bands that can still be told apart. */
 const LINES_AT_FIRST = 2;
@@ -170,9 +177,9 @@ function whisker({ pair, scales }, scale, only) {
 }
 
 function axis(scale, only, found) {
-  const against = only === null ? "the second arm" : only;
+  const against = only === null ? "the second arm" : shortened([only], MOST_LETTERS)[0];
   if (scale === "lift") return `lift over ${against}, %`;
-  if (scale === "ranks") return only === null ? "pairs of clients in which the first has the larger value, %" : `pairs in which a client's value is larger than that of one of ${only}, %`;
+  if (scale === "ranks") return `larger than of ${against}, % of pairs of clients`;
   return found.interim ? `difference from ${against} at any look` : `difference of means from ${against}`;
 }
 
@@ -199,7 +206,7 @@ function overTime(element, name, found) {
   curves(element, rows, "from_ms", {
     title: { 1: "Hour by hour", 24: "Day by day", 168: "Week by week" }[hours] ?? `Every ${duration(3600 * hours)}`,
     y: "difference of means",
-    note: `Over the clients of each ${hours === 1 ? "hour" : `${hours} hours`}, with 95 % intervals, which decide nothing.`,
+    note: `Over the clients of each ${hours === 1 ? "hour" : `${hours} hours`}, with 95 % intervals, which decide nothing${found.trimmed ? `; means ${found.trimmed}` : ""}.`,
   });
 }
 
@@ -241,6 +248,7 @@ function segment(element, one, found) {
     level: 3,
     title: `${metric.title[0].toUpperCase()}${metric.title.slice(1)} by ${one.segment}, ${between(one.pair)}`,
     describe: () => rows.map((row) => `${row.name}: ${row.said.replace("−", "minus ")}.`).join(" "),
+    note: () => (found.trimmed ? `Means are ${found.trimmed}.` : ""),
     draw: (_, width) => (rows.length ? intervals({ rows, x: "difference of means", left, right, width }) : document.createTextNode("No group has clients of both arms.")),
     table: () => ({
       head: ["group", `clients of ${one.pair[0]}`, `clients of ${one.pair[1]}`, "difference", "low", "high", "in percent"],
@@ -407,15 +415,17 @@ function pairFields() {
   });
 }
 
-/** Other arms in parts: the page is asked again, at the same place. */
-function partsForm() {
-  const form = document.getElementById("for-whom");
-  form?.addEventListener("change", () => {
-    for (const [name, value] of new URL(location.href).searchParams) {
-      if (name === "scale" || name === "find") setHidden(form, name, value);
-    }
-    form.submit();
-  });
+/** Other arms in parts, or another effect of interest: the page is asked again, at the same place, with the same view. */
+function viewForms() {
+  const parts = document.getElementById("for-whom");
+  for (const form of [parts, document.getElementById("power")]) {
+    form?.addEventListener("submit", () => {
+      for (const [name, value] of new URL(location.href).searchParams) {
+        if (VIEW.includes(name) && !form.querySelector(`[name=${name}]:not([type=hidden])`)) setHidden(form, name, value);
+      }
+    });
+  }
+  parts?.addEventListener("change", () => parts.requestSubmit());
 }
 
 function setHidden(form, name, value) {
@@ -427,5 +437,5 @@ if (source) draw(JSON.parse(source.textContent));
 if (!counting.dataset.idle) watch(counting);
 interimFields();
 pairFields();
-partsForm();
+viewForms();
 tables();

@@ -53,10 +53,10 @@ export function intervals({ rows: given, x, left, right, zero = 0, width }) {
   const open = (side, edge, text) =>
     Plot.text(ends.filter((row) => row[side] === null), { y: "name", x: edge, text: () => text, fill: colour, fontSize: 14 });
   const side = (words, anchor, dx) =>
-    words && Plot.text([words], { x: zero, frameAnchor: "top", textAnchor: anchor, dx, dy: -16, fill: "var(--soft)", text: (w) => w });
+    words && Plot.text([words], { x: zero, frameAnchor: "top", textAnchor: anchor, dx, dy: stacked ? -34 : -16, fill: "var(--soft)", text: (w) => w });
   return Plot.plot({
-    ...options(width, 66 + (stacked ? 66 : narrow ? 50 : 42) * rows.length),
-    marginTop: 28,
+    ...options(width, 66 + (stacked ? 18 : 0) + (stacked ? 66 : narrow ? 50 : 42) * rows.length),
+    marginTop: stacked ? 46 : 28,
     marginLeft: narrow ? 8 : beside,
     marginRight: 12,
     marginBottom: 38,
