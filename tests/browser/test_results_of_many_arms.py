@@ -100,4 +100,10 @@ def test_many_arms_fit_a_telephone(dashboard: Dashboard, chromium: Pages) -> Non
     expect(page.locator("#pairs label:visible")).to_have_count(1)
     page.locator("#pairs label:visible input").uncheck()
     expect(page.get_by_role("radio", name="These only")).to_be_checked()
+    page.locator("#find-pair").fill("")
+    page.get_by_role("button", name="Tick none").click()
+    page.locator("#find-pair").fill("v-4")
+    page.get_by_role("button", name="Tick all").click()
+    ticked = page.locator("input[name=pairs]:checked").evaluate_all("boxes => boxes.map((box) => box.value)")
+    assert ticked == [f"v-{i}:control" for i in range(40, 50)]
     assert not scrolls_sideways(page)

@@ -399,7 +399,7 @@ function tables() {
   }
 }
 
-/** A tick chooses pairs; a search hides the boxes of other arms. */
+/** A tick chooses pairs; a search hides the boxes of other arms, and two buttons tick those that it leaves. */
 function pairFields() {
   const boxes = document.getElementById("pairs");
   if (!boxes) return;
@@ -410,6 +410,12 @@ function pairFields() {
     const wanted = target.value.trim().toLowerCase();
     for (const label of boxes.children) label.hidden = !label.textContent.toLowerCase().includes(wanted);
   });
+  for (const button of document.querySelectorAll("[data-tick]")) {
+    button.addEventListener("click", () => {
+      for (const box of boxes.querySelectorAll("label:not([hidden]) input")) box.checked = Boolean(button.dataset.tick);
+      boxes.dispatchEvent(new Event("change"));
+    });
+  }
   document.querySelector("[name=against]").addEventListener("change", () => {
     document.querySelector("[name=compared][value=against]").checked = true;
   });

@@ -10,6 +10,9 @@ const STYLES = [
 ];
 const FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif";
 
+/** A canvas has a pixel for each cell, which is drawn as large as the page does. */
+const CELLS = { preserveAspectRatio: "none", "image-rendering": "pixelated" };
+
 /** Pixels: margin, height of a line of text, width of a letter, and how much finer a PNG is. */
 const [MARGIN, LINE, LETTER, FINER] = [16, 20, 6.4, 2];
 
@@ -75,7 +78,7 @@ function picture(title, figureElement) {
     if (shape.parentElement.closest("svg")) continue;
     const at = shape.getBoundingClientRect();
     const place = { x: MARGIN + at.left - box.left, y: y + at.top - box.top, width: at.width, height: at.height };
-    parts.push(shape instanceof HTMLCanvasElement ? svg("image", { ...place, href: shape.toDataURL() }) : put(styled(shape, colours), place));
+    parts.push(shape instanceof HTMLCanvasElement ? svg("image", { ...place, ...CELLS, href: shape.toDataURL() }) : put(styled(shape, colours), place));
   }
   y += box.height + LINE;
   const caption = figureElement.querySelector("figcaption");
