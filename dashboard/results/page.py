@@ -21,7 +21,7 @@ from fedping.analysis.statistics import Estimate
 from fedping.analysis.study import metrics_of
 from fedping.analysis.study.tally import HOUR_MS
 from fedping.analysis.verdict import Asked, against, all_pairs, control_of, effect_of
-from fedping.analysis.verdict.words import interval_text, p_text, percent_text, share_text
+from fedping.analysis.verdict.words import LEFT_OUT, interval_text, p_text, percent_text, share_text
 from fedping.dashboard.results.counts import Count, Counts
 from fedping.dashboard.results.effects import (
     FEW,
@@ -269,6 +269,21 @@ class Page:
         comparisons = self.document["comparisons"] if self.document else []
         tails = comparisons[0]["per_client"].get("tails") if comparisons else 0
         return f"winsorised at {100 * tails:.3g} % of the clients at either end" if tails else ""
+
+    @property
+    def excluded(self) -> str:
+        """What landed but was not compared, in a sentence."""
+        document = self.document or {}
+        pings, clients = document.get("duplicates", 0), document.get("clients_in_several_arms", 0)
+        parts = [
+            f"{pings:,} {'copy' if pings == 1 else 'copies'} of documents",
+            f"{clients:,} {'client' if clients == 1 else 'clients'} with pings of several arms",
+        ]
+        left_out = (document.get("left_out") or {}).get("pings", {})
+        parts += [
+            f"{number:,} {'ping' if number == 1 else 'pings'} that {LEFT_OUT[why]}" for why, number in left_out.items()
+        ]
+        return f"Not compared: {', '.join(parts)}."
 
     @property
     def sizes_sentence(self) -> str:

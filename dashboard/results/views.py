@@ -16,7 +16,7 @@ from fedping.analysis.study.metrics import window_folders
 from fedping.analysis.verdict import all_pairs, plan_of
 from fedping.dashboard.answers import as_file, as_json
 from fedping.dashboard.results.counts import Count, CountFeed, Counts, UnknownCount, landed_since
-from fedping.dashboard.results.effects import AT_ONCE, NAMES, Selection, effects_of
+from fedping.dashboard.results.effects import AT_ONCE, NAMES, Selection, effects_of, headline
 from fedping.dashboard.results.landed import Watch
 from fedping.dashboard.results.page import Page, View, page_of
 from fedping.dashboard.results.question import (
@@ -84,7 +84,7 @@ class Results:
             return redirect(url_for("results.study", study=studies[0]))
         newest = {study: self._newest(study) for study in studies}
         private = {study for study in studies if self._study(study).is_private}
-        return render_template("results/index.html", studies=newest, private=private, sentence=None)
+        return render_template("results/index.html", studies=newest, private=private, sentence=None, headline=headline)
 
     def study(self, study: str) -> AnyResponse | str:
         """Show a question and its newest count; without a question, redirect to the one that was counted last."""

@@ -383,6 +383,19 @@ def test_a_message_names_the_fields_of_the_form(client: FlaskClient, keep: Keep)
     )
 
 
+def test_what_was_not_compared_is_told_where_the_arms_are(client: FlaskClient, keep: Keep, tmp_path: Path) -> None:
+    id = keep(GUARDED)
+    [kept] = (tmp_path / "runs" / "results" / "study").glob(f"{id}/stdout")
+    document = json.loads(kept.read_text())
+    document["left_out"]["pings"] = {"not_enrolled": 7}
+    kept.write_text(json.dumps(document))
+    said = words(page(client, query_of(GUARDED)))
+    assert (
+        "Not compared: 2 copies of documents, 0 clients with pings of several arms, 7 pings that named an arm that "
+        "their client's id does not belong to."
+    ) in said
+
+
 def test_the_range_that_was_counted_is_told_with_its_zone(client: FlaskClient, keep: Keep) -> None:
     keep(GUARDED)
     assert "2018-06-26 08:00 to 11:00 UTC" in words(page(client, query_of(GUARDED)))
