@@ -40,6 +40,7 @@ from fedping.dashboard.results.power import EFFECT, Needed, needs, outlook
 from fedping.dashboard.results.question import (
     Subject,
     asked_by,
+    expanded,
     fields_of,
     key_of,
     query_of,
@@ -182,7 +183,7 @@ class Page:
     @property
     def query(self) -> str:
         """The query of this page's address, without the count."""
-        return "" if self.asked is None else query_of(self.asked)
+        return "" if self.asked is None else query_of(self.asked, self.study)
 
     @property
     def interim_query(self) -> str:
@@ -190,7 +191,7 @@ class Page:
         asked = self.asked
         if asked is None or asked.interim or asked.ratios or asked.adjust or asked.cap is not None:
             return ""
-        return query_of(with_fields(asked, interim=True))
+        return query_of(with_fields(asked, interim=True), self.study)
 
     @property
     def goals(self) -> list[Effects]:
@@ -454,7 +455,7 @@ def pairs_of(study: Study, given: str | None) -> Pairs:
     """Return the choice of pairs for the pairs of a question, which are None for all."""
     arms = tuple(arm.name for arm in study.arms)
     everything = all_pairs(study)
-    chosen = None if given is None else [pair for pair in given.split(",") if pair]
+    chosen = None if given is None else list(expanded([pair for pair in given.split(",") if pair], study))
     second = {pair.partition(":")[2] for pair in chosen or ()}
     control = next(iter(second)) if len(second) == 1 and second <= set(arms) else control_of(study)
     default = [":".join(pair) for pair in against(study, control)]
@@ -495,7 +496,7 @@ def page_of(
     history = tuple(one for one in everything if one.state == "finished")
     count = chosen or next((one for one in mine if one.state == "finished"), None)
     latest = mine[0] if mine else None
-    page = Page(study, fields_of(asked), asked, view or View(), latest=latest, history=history)
+    page = Page(study, fields_of(asked, study), asked, view or View(), latest=latest, history=history)
     if history:
         page = replace(page, usual=history[0].seconds)
     return page if count is None or count.state != "finished" else _with_document(page, count)

@@ -90,23 +90,50 @@ def asked_by(fields: Mapping[str, str], study: Study) -> Asked:
             :func:`fedping.analysis.verdict.plan_of`.
     """
     asked = Asked(**{"metrics": default_metrics(study), **dict(_read(fields))})
-    pairs = None if asked.pairs is None else _unless_all(asked.pairs, study)
+    pairs = None if asked.pairs is None else _unless_all(tuple(expanded(asked.pairs, study)), study)
     return msgspec.structs.replace(asked, pairs=pairs)
 
 
-def fields_of(asked: Asked) -> dict[str, str]:
-    """Return the fields of a question: always the metrics, everything else if it is not the default."""
+EVERY = "*:"
+"""Begins a pair that stands for every arm against the one that follows, so that addresses stay short."""
+
+
+def expanded(pairs: Sequence[str], study: Study) -> Iterator[str]:
+    """Yield pairs, and every arm's in the place of those that begin with `EVERY`.
+
+    Raises:
+        InvalidSettings: the study does not have the arm.
+    """
+    for pair in pairs:
+        if pair.startswith(EVERY):
+            yield from map(":".join, against(study, pair.removeprefix(EVERY).strip()))
+        else:
+            yield pair
+
+
+def fields_of(asked: Asked, study: Study | None = None) -> dict[str, str]:
+    """Return the fields of a question: always the metrics, everything else if it is not the default.
+
+    Args:
+        asked: the question.
+        study: its study, to write "every arm against one" in short; None writes every pair.
+    """
     fields = {"metrics": ",".join(asked.metrics)}
     for name in FIELDS[1:]:
         value = getattr(asked, name.replace("-", "_"))
         if value != _DEFAULTS[name]:
             fields[name] = _written(name, value)
+    if study is not None and asked.pairs is not None and len(asked.pairs) > 1:
+        every = EVERY + asked.pairs[0].partition(":")[2].strip()
+        if every.removeprefix(EVERY) in {arm.name for arm in study.arms}:
+            short = tuple(expanded([every], study)) == asked.pairs
+            fields["pairs"] = every if short else fields["pairs"]
     return fields
 
 
-def query_of(asked: Asked) -> str:
-    """Return the query of a question's address."""
-    return urlencode(fields_of(asked), safe=",:")
+def query_of(asked: Asked, study: Study | None = None) -> str:
+    """Return the query of a question's address; for ``study`` see :func:`fields_of`."""
+    return urlencode(fields_of(asked, study), safe=",:*")
 
 
 def options_of(asked: Asked) -> list[str]:

@@ -95,12 +95,12 @@ class Results:
         if not fields and id is None:
             newest = self._newest(study)
             if newest is not None:
-                return redirect(self._address(study, query_of(newest.asked)))
+                return redirect(self._address(study, query_of(newest.asked, about)))
         try:
             all_pairs(about)
         except InvalidSettings as error:
             return render_template("results/index.html", studies=[], sentence=str(error))
-        fields = fields or fields_of(first_question(about))
+        fields = fields or fields_of(first_question(about), about)
         return self._render(page_of(self._counts, about, fields, id, View.of(request.args)), pinned=id is not None)
 
     def ask(self, study: str) -> AnyResponse | tuple[str, int]:
@@ -121,10 +121,10 @@ class Results:
 
     def stop(self, study: str) -> AnyResponse:
         """Stop a count."""
-        self._study(study)
+        about = self._study(study)
         count = self._counts.count(study, request.form.get("count", ""))
         self._counts.stop(study, count.id)
-        return redirect(self._address(study, query_of(count.asked)), 303)
+        return redirect(self._address(study, query_of(count.asked, about)), 303)
 
     def feed(self, study: str) -> Response:
         """Send the state of a question's count, and what has landed since the count that is shown."""
@@ -198,6 +198,7 @@ class Results:
             since=since,
             studies=open_store(self._settings.store).studies.names(),
             query_of=query_of,
+            fields_of=fields_of,
             lift_heads=LIFT_HEADS,
             scale_names=NAMES,
         )

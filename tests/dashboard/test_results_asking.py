@@ -108,6 +108,22 @@ def test_every_arm_is_compared_with_the_control_unless_all_pairs_are_asked_for()
         chosen_pairs({"compared": ["against"], "against": ["placebo"]}, STUDY)
 
 
+@given(questions)
+def test_an_address_may_be_short_and_asks_the_same(asked: Asked) -> None:
+    assert read(query_of(asked, STUDY)) == asked
+
+
+def test_every_arm_against_one_is_short_in_an_address_and_whole_for_the_command() -> None:
+    asked = Asked(pairs=("new:older", "old:older"))
+    assert fields_of(asked, STUDY)["pairs"] == "*:older"
+    assert query_of(asked, STUDY).endswith("pairs=*:older")
+    assert "--pairs=new:older,old:older" in options_of(asked)
+    assert read("pairs=*:old,new:older").pairs == ("new:old", "older:old", "new:older")
+    assert fields_of(Asked(pairs=("old:older", "new:older")), STUDY)["pairs"] == "old:older,new:older"
+    with pytest.raises(InvalidSettings, match="no arm 'placebo'"):
+        read("pairs=*:placebo")
+
+
 def test_the_control_is_the_arm_of_that_name_or_the_first_that_applies_no_model() -> None:
     def study(**applies: bool) -> Study:
         arms = tuple(
