@@ -15,7 +15,17 @@ from fedping.analysis.study.columns import counted_values, dealt_arm, in_window,
 from fedping.analysis.study.means import ClientRows, needed_for, only, with_means
 from fedping.analysis.study.metrics import Means, Metric, NothingLanded, Window, window_folders
 from fedping.analysis.study.reading import PARTITIONS_A_CORE, Reading, spark_types
-from fedping.analysis.study.tally import HOUR_MS, IN_STUDY, WEEKS, Ends, StudyTally, centres_of, gathered, split_columns
+from fedping.analysis.study.tally import (
+    HOUR_MS,
+    IN_STUDY,
+    WEEKS,
+    Ends,
+    StudyTally,
+    arrivals_of,
+    centres_of,
+    gathered,
+    split_columns,
+)
 from fedping.protocol.enrolment import hash_assignment
 from fedping.protocol.landing import OLDER
 from fedping.protocol.location import Place, base_name
@@ -109,7 +119,12 @@ def count_study(
         with reading.checked():
             found = _parts(documents, clients, metrics, segments, hours, ends).toArrow()
         named = split_columns(names, metrics, found, [None, *(segment.name for segment in segments), IN_STUDY])
-        return only(replace(tally, parts=named, hours=hours), asked)
+        tally = replace(tally, parts=named, hours=hours)
+        if first_values:
+            with reading.checked():
+                arrived = _arrivals(clients, metrics, hours).toArrow()
+            tally = replace(tally, arrivals=arrivals_of(names, metrics, arrived))
+        return only(tally, asked)
     finally:
         every.unpersist()
         clients.unpersist()
@@ -360,6 +375,27 @@ def _values(documents: DataFrame, clients: DataFrame, metrics: Sequence[Metric],
             kinds[f"f{i}"] = (exposed, F.col(f"f{i}"))
         for kind, (rows, value) in kinds.items():
             frames.append(counted_values(kind, rows.select("arm", on_grid(value, metric.digits).alias("value"))))
+    union = frames[0]
+    for other in frames[1:]:
+        union = union.unionAll(other)
+    return union
+
+
+def _arrivals(clients: DataFrame, metrics: Sequence[Metric], hours: int) -> DataFrame:
+    """Return rows (metric, number, arm, value, count): first values by the part of the time in which a client arrived.
+
+    A metric is its position, a part of the time its first hour.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    exposed = clients.where("n > 0 and arm is not null")
+    number = (F.floor(F.col("since") / hours) * hours).cast("int").alias("number")
+    frames = []
+    for i, metric in enumerate(metrics):
+        value = on_grid(F.col(f"f{i}"), metric.digits).alias("value")
+        rows = exposed.select("arm", number, value).groupBy("number", "arm", "value")
+        counted = rows.agg(F.count(F.lit(1)).alias("count"))
+        frames.append(counted.select(F.lit(i).alias("metric"), "number", "arm", "value", "count"))
     union = frames[0]
     for other in frames[1:]:
         union = union.unionAll(other)

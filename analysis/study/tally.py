@@ -117,6 +117,19 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Arrivals:
+    """The clients whose first ping with an example came in a part of the time, by their values of that ping.
+
+    Attributes:
+        number: the part's first hour since 1970.
+        arms: value counts by arm and metric; without arms of which no client arrived.
+    """
+
+    number: int
+    arms: Mapping[str, Mapping[str, ValueCounts]]
+
+
+@dataclass(frozen=True)
 class LaterCounts:
     """What of a later outcome counts in a verdict, and what does not.
 
@@ -149,6 +162,7 @@ class StudyTally:
         mixed: clients whose pings name more than one arm. Which one they belong to cannot be said.
         parts: over time, then by segment, in order; empty unless asked for.
         hours: how many hours a part of the time has.
+        arrivals: the first values by part of the time, ascending; empty unless parts and first values were asked for.
         left_out: how many landed pings count nowhere, by the reason why; without those for which none does.
         tails: the share of an arm's clients at either end whose values are winsorised; 0 if none is.
         caps: by metric, the value that larger ones count as in lifts; empty unless requested.
@@ -161,6 +175,7 @@ class StudyTally:
     mixed: int
     parts: tuple[Part, ...] = ()
     hours: int = 1
+    arrivals: tuple[Arrivals, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
     tails: float = 0.0
     caps: Mapping[str, float] = field(default_factory=dict)
@@ -285,4 +300,26 @@ def split_columns(
         parts_by_number.setdefault((row["segment"], row["number"]), {})[arms[row["arm"]]] = moments
     return tuple(
         Part(segments[segment], number, by_arm) for (segment, number), by_arm in sorted(parts_by_number.items())
+    )
+
+
+def arrivals_of(arms: Sequence[str], metrics: Sequence[Metric], rows: pa.Table) -> tuple[Arrivals, ...]:
+    """Assemble the first values by part of the time from rows (metric, number, arm, value, count)."""
+    found: dict[int, dict[str, dict[str, tuple[list[float], list[int]]]]] = {}
+    for row in rows.to_pylist():
+        if row["value"] is None or not math.isfinite(row["value"]):
+            continue
+        of_arm = found.setdefault(row["number"], {}).setdefault(arms[row["arm"]], {})
+        values, counts = of_arm.setdefault(metrics[row["metric"]].name, ([], []))
+        values.append(row["value"])
+        counts.append(row["count"])
+    return tuple(
+        Arrivals(
+            number,
+            {
+                arm: {name: ValueCounts.summed(values, counts) for name, (values, counts) in of_arm.items()}
+                for arm, of_arm in by_arm.items()
+            },
+        )
+        for number, by_arm in sorted(found.items())
     )

@@ -223,7 +223,7 @@ def compare(
     level = deciding_level(p, plan.alpha, plan.correction)
     comparisons = []
     for i, (metric, pair, a, b) in enumerate(tallies):
-        sequence = _sequence(metric, *_firsts(a, b), plan) if plan.interim else None
+        sequence = sequence_of(metric, *_firsts(a, b), plan) if plan.interim else None
         finding = _finding(clients[i], corrected[i], sequence, plan.alpha)
         comparisons.append(
             Comparison(
@@ -325,7 +325,8 @@ def _firsts(a: MetricTally, b: MetricTally) -> tuple[ValueCounts, ValueCounts]:
     return a.first, b.first
 
 
-def _sequence(metric: Metric, a: ValueCounts, b: ValueCounts, plan: Plan) -> Estimate:
+def sequence_of(metric: Metric, a: ValueCounts, b: ValueCounts, plan: Plan) -> Estimate:
+    """Return the difference of clients' first values with the interval by which an interim look decides."""
     if metric.bounds is not None:
         return bounded_sequence(a, b, metric.bounds, plan.confidence)
     if metric.wide is None:
@@ -361,7 +362,7 @@ def _fragility(
         return rank_fragility(a.clients, b.clients, math.log10(level))
 
     def shown(ours: ValueCounts, theirs: ValueCounts) -> bool:
-        sequence = _sequence(metric, ours, theirs, plan)
+        sequence = sequence_of(metric, ours, theirs, plan)
         return sequence.excludes(0) and _direction(sequence.value) == finding
 
     return mean_fragility(*_firsts(a, b), shown)

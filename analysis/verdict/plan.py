@@ -96,6 +96,19 @@ def all_pairs(study: Study) -> tuple[Pair, ...]:
     return tuple(combinations((arm.name for arm in study.arms), 2))
 
 
+def control_of(study: Study) -> str:
+    """Return the arm that others are compared with: 'control', else the first that applies no model, else the last."""
+    names = [arm.name for arm in study.arms]
+    plain = [arm.name for arm in study.arms if not arm.applies]
+    return "control" if "control" in names else (plain or names[-1:])[0]
+
+
+def against(study: Study, control: str) -> tuple[Pair, ...]:
+    """Return the pair of every other arm with one arm; raises :class:`InvalidSettings` if the study has no such arm."""
+    named = study.arm(control).name
+    return tuple((arm.name, named) for arm in study.arms if arm.name != named)
+
+
 DEFAULT_METRICS = tuple(metric.name for metric in METRICS[:2])
 
 

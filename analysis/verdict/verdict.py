@@ -24,6 +24,7 @@ from fedping.analysis.verdict.comparison import (
     effects_in_study,
 )
 from fedping.analysis.verdict.plan import Plan
+from fedping.analysis.verdict.so_far import SoFar, effects_so_far
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.study import Study
 
@@ -88,6 +89,11 @@ class Verdict:
     def parts(self) -> tuple[PartEffects, ...]:
         """The comparisons over time, by segment, and by the clients' time in the study."""
         return effects_in_parts(self.plan, self.tally.parts)
+
+    @cached_property
+    def so_far(self) -> tuple[SoFar, ...]:
+        """The comparisons of an interim look as they were by the end of each part of the time."""
+        return effects_so_far(self.plan, self.comparisons, self.tally.arrivals, self.tally.hours)
 
     @property
     def in_study(self) -> tuple[PartEffects, ...]:
@@ -238,6 +244,7 @@ def as_document(verdict: Verdict, caution: str | None = None, notes: Sequence[st
         "over_time": {
             "hours": verdict.tally.hours,
             "effects": [_over_time(one) for one in verdict.parts if one.segment is None],
+            "so_far": [_so_far(one) for one in verdict.so_far],
         },
         "segments": [
             {
@@ -264,6 +271,18 @@ def _over_time(one: PartEffects) -> dict[str, Any]:
         "n": [list(effect.n) for effect in effects],
         **{name: [_estimate(effect.difference)[name] for effect in effects] for name in ("value", "low", "high")},
         "percent": [effect.percent for effect in effects],
+    }
+
+
+def _so_far(one: SoFar) -> dict[str, Any]:
+    steps = one.steps
+    return {
+        "metric": one.metric.name,
+        "pair": list(one.pair),
+        "until_ms": [step.hour * HOUR_MS for step in steps],
+        "n": [list(step.n) for step in steps],
+        **{name: [_estimate(step.estimate)[name] for step in steps] for name in ("value", "low", "high")},
+        "percent": [step.percent for step in steps],
     }
 
 

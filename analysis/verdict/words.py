@@ -260,9 +260,8 @@ def fragility_sentence(comparisons: Sequence[Comparison]) -> str | None:
 
 
 def _fragile(comparison: Comparison) -> str:
-    clients = "client" if comparison.fragility == 1 else "clients"
     how = "with other values would" if comparison.sequence is None else "less would"
-    return f"{fragility_text(comparison)} {clients} {how} overturn this finding"
+    return f"{fragility_text(comparison)} clients {how} overturn this finding"
 
 
 def means_words(tails: float) -> str:

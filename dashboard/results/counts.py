@@ -30,12 +30,12 @@ from typing import Any
 import msgspec
 
 from fedping.analysis.study.metrics import window_folders
-from fedping.analysis.verdict import Asked, default_metrics, plan_of
+from fedping.analysis.verdict import Asked, plan_of
 from fedping.dashboard.answers import NotThere
 from fedping.dashboard.feeds import Change
 from fedping.dashboard.jobs import Job, Queue, read_job
 from fedping.dashboard.results.landed import Folders, Landed, Since, Watch
-from fedping.dashboard.results.question import key_of, options_of
+from fedping.dashboard.results.question import first_question, key_of, options_of
 from fedping.experiments.run_folder import write_document, write_whole_bytes
 from fedping.experiments.run_process import ENDED, STDERR, STDOUT, Ended
 from fedping.model_store.store import open_store
@@ -285,7 +285,7 @@ def refresh(counts: Counts) -> Iterator[Count]:
 
 def _question(counts: Counts, study: Study) -> Asked:
     looked = (one.asked for one in counts.of(study.name) if one.asked.interim)
-    return next(looked, Asked(metrics=default_metrics(study), interim=True))
+    return next(looked, msgspec.structs.replace(first_question(study), interim=True))
 
 
 def keep_refreshing(counts: Counts, minutes: float, stop: threading.Event) -> None:

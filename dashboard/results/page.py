@@ -6,24 +6,46 @@ With two, five and ten looks at evenly spaced times, each tested at 5 %, the cha
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, TypeAlias
 
+import msgspec
 from markupsafe import Markup
 from msgspec.structs import replace as with_fields
-from scipy.special import ndtri
 
 from fedping.analysis.report.rows import Titled, interval_notes, lift_cells
 from fedping.analysis.statistics import Estimate
-from fedping.analysis.statistics.looks import boundary
 from fedping.analysis.study import metrics_of
 from fedping.analysis.study.tally import HOUR_MS
-from fedping.analysis.verdict import Asked, all_pairs, effect_of
-from fedping.analysis.verdict.words import interval_text, p_text, percent_text, share_text
+from fedping.analysis.verdict import Asked, against, all_pairs, control_of, effect_of
+from fedping.analysis.verdict.words import LEFT_OUT, interval_text, p_text, percent_text, share_text
 from fedping.dashboard.results.counts import Count, Counts
-from fedping.dashboard.results.question import Subject, asked_by, fields_of, key_of, query_of, subject_of
+from fedping.dashboard.results.effects import (
+    FEW,
+    SCALES,
+    Effects,
+    Lift,
+    Scale,
+    Selection,
+    disagreements,
+    effects_of,
+    headline,
+    lifts_that_matter,
+    tag_of,
+)
+from fedping.dashboard.results.power import EFFECT, Needed, needs, outlook
+from fedping.dashboard.results.question import (
+    Subject,
+    asked_by,
+    expanded,
+    fields_of,
+    key_of,
+    query_of,
+    subject_of,
+)
 from fedping.protocol.study import Study
 
 
@@ -84,6 +106,51 @@ def _is_about(count: Count, subject: Subject, study: Study) -> bool:
 
 
 @dataclass(frozen=True)
+class View:
+    """How a page shows a count; part of its address, so that a link reopens the same view.
+
+    Attributes:
+        scale: the scale of the effects; None for the first that there is.
+        find: only pairs in whose arms' names this text occurs.
+        arms: the pair, as ``first:second``, whose effects are shown by segment; empty for the first pair shown.
+        effect: the smallest effect of interest, in percent.
+    """
+
+    scale: Scale | None = None
+    find: str = ""
+    arms: str = ""
+    effect: float = EFFECT
+
+    @classmethod
+    def of(cls, values: Mapping[str, str]) -> View:
+        """Return the view in an address; a scale or an effect that cannot be is the default."""
+        named = next((scale for scale in SCALES if scale == values.get("scale")), None)
+        find, arms = (values.get(name, "")[:MOST_LETTERS] for name in ("find", "arms"))
+        return cls(named, find, arms, _effect(values.get("effect", "")))
+
+
+def _effect(given: str) -> float:
+    try:
+        effect = float(given)
+    except ValueError:
+        return EFFECT
+    return effect if LEAST_EFFECT <= effect <= MOST_EFFECT else EFFECT
+
+
+LEAST_EFFECT, MOST_EFFECT = 0.01, 1000.0
+"""Percent: effects that may be of interest."""
+
+MOST_LETTERS = 200
+"""Letters of a search that are read."""
+
+MOST_LINES = 6
+"""Lines of a figure over time, so that it stays readable."""
+
+MOST_ARMS = 8
+"""Arms in the figures of traffic."""
+
+
+@dataclass(frozen=True)
 class Page:
     """See the module.
 
@@ -91,12 +158,12 @@ class Page:
         study: the study.
         fields: the contents of the form.
         asked: the question; None if the fields are invalid.
+        view: how the count is shown.
         count: the count shown; None if the question has not been counted.
         latest: the newest count of the question, whatever its state.
         history: all finished counts of the study, newest first.
         document: the document of the count.
-        goals: its blocks of goals.
-        guardrails: its blocks of guardrails.
+        effects: the effects shown.
         looks: sentences about how often the study was looked at.
         usual: how many seconds the last count took.
     """
@@ -104,25 +171,200 @@ class Page:
     study: Study
     fields: Mapping[str, str]
     asked: Asked | None
+    view: View = View()
     count: Count | None = None
     latest: Count | None = None
     history: tuple[Count, ...] = ()
     document: Mapping[str, Any] | None = None
-    goals: tuple[Block, ...] = ()
-    guardrails: tuple[Block, ...] = ()
+    effects: tuple[Effects, ...] = ()
     looks: tuple[str, ...] = ()
     usual: float | None = None
 
     @property
     def query(self) -> str:
         """The query of this page's address, without the count."""
-        return "" if self.asked is None else query_of(self.asked)
+        return "" if self.asked is None else query_of(self.asked, self.study)
+
+    @property
+    def interim_query(self) -> str:
+        """The query of the same question as an interim look; empty where it is one, or where there can be none."""
+        asked = self.asked
+        if asked is None or asked.interim or asked.ratios or asked.adjust or asked.cap is not None:
+            return ""
+        return query_of(with_fields(asked, interim=True), self.study)
+
+    @property
+    def goals(self) -> list[Effects]:
+        """The effects on goals."""
+        return [one for one in self.effects if one.role == "goal"]
+
+    @property
+    def guardrails(self) -> list[Effects]:
+        """The effects on guardrails."""
+        return [one for one in self.effects if one.role == "guardrail"]
+
+    @property
+    def scales(self) -> list[Scale]:
+        """The scales that any of the effects has."""
+        return [scale for scale in SCALES if any(scale in one.scales for one in self.effects)]
+
+    @property
+    def scale(self) -> Scale | None:
+        """The scale shown."""
+        return self.view.scale if self.view.scale in self.scales else next(iter(self.scales), None)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a metric has more rows than are shown at first."""
+        return any(one.total > FEW for one in self.effects)
+
+    @property
+    def answer(self) -> list[Lift]:
+        """The lifts that matter most."""
+        return lifts_that_matter(self.effects)
+
+    @property
+    def headline(self) -> str:
+        """The verdict, cut if it names many findings."""
+        return headline(self.document) if self.document else ""
+
+    @cached_property
+    def few(self) -> Mapping[str, Any] | None:
+        """The document with the comparisons that are shown alone."""
+        if self.document is None:
+            return None
+        shown = {(one.key, row.pair) for one in self.effects for row in one.rows}
+        kept = [
+            (one, said)
+            for one, said in zip(self.document["comparisons"], self.document["sentences"], strict=True)
+            if (one["metric"], tuple(one["pair"])) in shown
+        ]
+        ratios = [one for one in self.document.get("ratios", ()) if (one["ratio"], tuple(one["pair"])) in shown]
+        comparisons, sentences = ([each[i] for each in kept] for i in (0, 1))
+        return {**self.document, "comparisons": comparisons, "sentences": sentences, "ratios": ratios}
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The tests of the comparisons shown, goals before guardrails."""
+        return [block for role in ("goal", "guardrail") for block in blocks_of(self.few or {}, role)]
+
+    @property
+    def disagreements(self) -> list[str]:
+        """Where lifts and the test of ranks say different things."""
+        return list(disagreements(self.document)) if self.document else []
+
+    @property
+    def counted_range(self) -> str:
+        """From when to when the counted pings were received, by the hour; empty without any."""
+        arms = (self.document or {}).get("arms", {}).values()
+        hours = [at for arm in arms for at in (arm["by_hour"]["from_ms"] or ())]
+        if not hours:
+            return ""
+        first, last = (datetime.fromtimestamp(at / 1000, UTC) for at in (min(hours), max(hours) + HOUR_MS))
+        same_day = f"{first:%Y-%m-%d}" == f"{last:%Y-%m-%d}"
+        return f"{first:%Y-%m-%d %H:%M} to {last:{'%H:%M' if same_day else '%Y-%m-%d %H:%M'}} UTC"
+
+    @property
+    def trimmed(self) -> str:
+        """How clients' values are winsorised, in words; empty if they are not."""
+        comparisons = self.document["comparisons"] if self.document else []
+        tails = comparisons[0]["per_client"].get("tails") if comparisons else 0
+        return f"winsorised at {100 * tails:.3g} % of the clients at either end" if tails else ""
+
+    @property
+    def excluded(self) -> str:
+        """What landed but was not compared, in a sentence."""
+        document = self.document or {}
+        pings, clients = document.get("duplicates", 0), document.get("clients_in_several_arms", 0)
+        parts = [
+            f"{pings:,} {'copy' if pings == 1 else 'copies'} of documents",
+            f"{clients:,} {'client' if clients == 1 else 'clients'} with pings of several arms",
+        ]
+        left_out = (document.get("left_out") or {}).get("pings", {})
+        parts += [
+            f"{number:,} {'ping' if number == 1 else 'pings'} that {LEFT_OUT[why]}" for why, number in left_out.items()
+        ]
+        return f"Not compared: {', '.join(parts)}."
+
+    @property
+    def sizes_sentence(self) -> str:
+        """The result of the check of the arms' sizes; of many arms without their list."""
+        ratio = (self.document or {})["sample_ratio"]
+        sentence = str(ratio["sentence"])
+        if len((self.document or {})["arms"]) <= FEW:
+            return sentence
+        begin = sentence.partition(": ")[0]
+        if not ratio["mismatch"]:
+            return f"{begin}."
+        observed = {name: arm["clients"] for name, arm in (self.document or {})["arms"].items()}
+        expected = ratio["expected"]
+        apart = sorted(expected, key=lambda name: -((observed[name] - expected[name]) ** 2) / max(expected[name], 1e-9))
+        worst = ", ".join(f"{name} {observed[name]:,} (expected {expected[name]:,.0f})" for name in apart[:3])
+        return (
+            f"{begin}, most of all {worst}. Something removes or moves clients of one arm more than of another; find "
+            "it before comparing anything."
+        )
+
+    @property
+    def parts_pairs(self) -> list[str]:
+        """The pairs whose effects by segment can be shown; those that matter first."""
+        document = self.document or {}
+        parts = [*document.get("segments", ()), *(document.get("in_study") or {}).get("effects", ())]
+        there = dict.fromkeys(":".join(one["pair"]) for one in parts)
+        first = [":".join(row.pair) for one in self.effects for row in one.rows]
+        return [pair for pair in dict.fromkeys([*first, *there]) if pair in there]
+
+    @property
+    def parts_pair(self) -> str:
+        """The pair whose effects by segment are shown."""
+        pairs = self.parts_pairs
+        return self.view.arms if self.view.arms in pairs else next(iter(pairs), "")
+
+    @property
+    def segments(self) -> list[Mapping[str, Any]]:
+        """The effects of that pair by segment."""
+        return [one for one in (self.document or {}).get("segments", ()) if ":".join(one["pair"]) == self.parts_pair]
+
+    @property
+    def in_study(self) -> list[Mapping[str, Any]]:
+        """The effects of that pair by the clients' time in the study."""
+        parts = (self.document or {}).get("in_study") or {}
+        return [one for one in parts.get("effects", ()) if ":".join(one["pair"]) == self.parts_pair]
 
     @property
     def embedded(self) -> Markup:
-        """The document for embedding in a page: as printed, arms in order, without signs that could end a script."""
-        text = self.count.printed.decode() if self.count else "null"
+        """What the page draws, for embedding in it: arms in order, without signs that could end a script."""
+        if self.document is None:
+            return Markup("null")
+        text = msgspec.json.encode(self._drawn(self.document)).decode()
         return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+    def _drawn(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        lines = {(one.key, row.pair) for one in self.effects for row in one.rows[:MOST_LINES]}
+        over_time = document.get("over_time") or {"hours": 1, "effects": ()}
+        shown = dict.fromkeys(arm for one in self.effects for row in one.rows for arm in reversed(row.pair))
+        arms = sorted(list(shown)[:MOST_ARMS], key=list(document["arms"]).index)
+        return {
+            "interim": document["interim"],
+            "pings": document["pings"],
+            "scale": self.scale,
+            "few": FEW,
+            "effects": self.effects,
+            "over_time": {
+                "hours": over_time["hours"],
+                **{
+                    kind: [one for one in over_time.get(kind, ()) if (one["metric"], tuple(one["pair"])) in lines]
+                    for kind in ("effects", "so_far")
+                },
+            },
+            "metrics": document["metrics"],
+            "segments": self.segments,
+            "in_study": self.in_study,
+            "arms": {name: document["arms"][name] for name in arms},
+            "all_arms": len(document["arms"]),
+            "trimmed": self.trimmed,
+            "reliable": not document["sample_ratio"]["mismatch"],
+        }
 
     @property
     def clients_so_far(self) -> tuple[int, int]:
@@ -134,7 +376,12 @@ class Page:
     @property
     def outlook(self) -> list[str]:
         """What the count can show, and the time left to the planned end."""
-        return outlook(self.document) if self.document else []
+        return outlook(self.few) if self.few else []
+
+    @property
+    def needs(self) -> list[Needed]:
+        """What the comparisons shown need to show the smallest effect of interest."""
+        return needs(self.few, self.view.effect) if self.few else []
 
     @property
     def lifts(self) -> list[tuple[str, ...]]:
@@ -147,7 +394,7 @@ class Page:
         return [*interval_notes(self._effects()), *(self.document or {}).get("means", {}).get("notes", ())]
 
     def _effects(self) -> list[Titled]:
-        asked, document = self.asked, self.document
+        asked, document = self.asked, self.few
         if document is None or asked is None or "lifts" not in document:  # of an older version
             return []
         if not (self.study.outcomes or asked.ratios or asked.adjust or asked.cap is not None):
@@ -175,20 +422,60 @@ class Page:
             for one in metrics_of(self.study)
         ]
 
-    @property
-    def pairs(self) -> list[tuple[str, str, bool]]:
-        """For the form: the arms of every pair, in the requested direction, and whether it is requested."""
-        given = self.fields.get("pairs")
-        chosen = None if given is None else given.split(",")
-        found = []
-        for first, second in all_pairs(self.study):
-            turned = chosen is not None and f"{second}:{first}" in chosen
-            pair = (second, first) if turned else (first, second)
-            found.append((*pair, chosen is None or ":".join(pair) in chosen))
-        return found
+    @cached_property
+    def pairs(self) -> Pairs:
+        """For the form: the pairs that can be compared."""
+        return pairs_of(self.study, self.fields.get("pairs"))
 
 
-def page_of(counts: Counts, study: Study, fields: Mapping[str, str], id: str | None = None) -> Page:
+MOST_PAIRS = 15
+"""Pairs up to which a form has a box for each; if there are more, one for each arm against the control."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The choice of pairs in the form.
+
+    Attributes:
+        mode: "against" one arm, "all" pairs, or "chosen" ones.
+        control: the arm that others are compared with.
+        arms: all arms.
+        boxes: the pairs with a box each, and whether it is ticked.
+        number: the number of all pairs.
+    """
+
+    mode: str
+    control: str
+    arms: tuple[str, ...]
+    boxes: tuple[tuple[str, str, bool], ...]
+    number: int
+
+
+def pairs_of(study: Study, given: str | None) -> Pairs:
+    """Return the choice of pairs for the pairs of a question, which are None for all."""
+    arms = tuple(arm.name for arm in study.arms)
+    everything = all_pairs(study)
+    chosen = None if given is None else list(expanded([pair for pair in given.split(",") if pair], study))
+    second = {pair.partition(":")[2] for pair in chosen or ()}
+    control = next(iter(second)) if len(second) == 1 and second <= set(arms) else control_of(study)
+    default = [":".join(pair) for pair in against(study, control)]
+    mode = "all" if chosen is None else "against" if sorted(chosen) == sorted(default) else "chosen"
+    if len(everything) == 1 and mode == "all":
+        mode = "against" if [":".join(everything[0])] == default else "all"
+    boxes = list(everything) if len(everything) <= MOST_PAIRS else list(against(study, control))
+    for pair in chosen or ():
+        first, _, other = pair.partition(":")
+        if (other, first) in boxes:
+            boxes[boxes.index((other, first))] = (first, other)
+        elif (first, other) not in boxes and {first, other} <= set(arms):
+            boxes.append((first, other))
+    ticked = tuple((first, other, chosen is None or f"{first}:{other}" in chosen) for first, other in boxes)
+    return Pairs(mode, control, arms, ticked, len(everything))
+
+
+def page_of(
+    counts: Counts, study: Study, fields: Mapping[str, str], id: str | None = None, view: View | None = None
+) -> Page:
     """Return the page of a question, or of one of its counts.
 
     Args:
@@ -196,6 +483,7 @@ def page_of(counts: Counts, study: Study, fields: Mapping[str, str], id: str | N
         study: the study.
         fields: the question; empty for that of ``id``.
         id: the count to show; the newest finished one if None.
+        view: how to show it.
 
     Raises:
         InvalidSettings: a field is invalid.
@@ -207,7 +495,8 @@ def page_of(counts: Counts, study: Study, fields: Mapping[str, str], id: str | N
     mine = [one for one in everything if one.key == key_of(asked)]
     history = tuple(one for one in everything if one.state == "finished")
     count = chosen or next((one for one in mine if one.state == "finished"), None)
-    page = Page(study, fields_of(asked), asked, latest=mine[0] if mine else None, history=history)
+    latest = mine[0] if mine else None
+    page = Page(study, fields_of(asked, study), asked, view or View(), latest=latest, history=history)
     if history:
         page = replace(page, usual=history[0].seconds)
     return page if count is None or count.state != "finished" else _with_document(page, count)
@@ -219,8 +508,7 @@ def _with_document(page: Page, count: Count) -> Page:
         page,
         count=count,
         document=document,
-        goals=tuple(blocks_of(document, "goal")),
-        guardrails=tuple(blocks_of(document, "guardrail")),
+        effects=tuple(effects_of(document, Selection(page.view.find))),
         looks=tuple(looks_at(count, page.history, page.study).sentences),
     )
 
@@ -273,7 +561,7 @@ def blocks_of(document: Document, role: str) -> list[Block]:
 
 
 def _row(one: Document, sentence: str, better: str | None) -> Row:
-    clients, tag = one["per_client"], _tag(one, better)
+    clients, tag = one["per_client"], tag_of(one["finding"], better, one["role"])
     superiority = _estimate(clients["superiority"])
     return Row(
         first=one["pair"][0],
@@ -310,20 +598,6 @@ def _decides(one: Document) -> str:
     return share_text(_estimate(one.get("decides") or one["per_client"]["superiority"]))
 
 
-def _tag(one: Document, better: str | None) -> tuple[str, str]:
-    """Return a finding as a sign and a word or two, and its tone; ``better`` is None if neither direction is better."""
-    sure, worse = one["finding"] != "inconclusive", one["worse"]
-    if one["role"] == "guardrail":
-        if worse:
-            return "▼ broken", "worse"
-        return ("▲ held, better", "better") if sure else ("○ no harm shown", "")
-    if not sure:
-        return "○ inconclusive", ""
-    if better is None:
-        return "● differs", ""
-    return ("▼ worse", "worse") if worse else ("▲ better", "better")
-
-
 def _estimate(given: Document) -> Estimate:
     low, high = given["low"], given["high"]
     return Estimate(
@@ -332,100 +606,3 @@ def _estimate(given: Document) -> Estimate:
         float("inf") if high is None else high,
         given["confidence"],
     )
-
-
-POWER = 0.8
-PACE_HOURS = 24
-"""Hours at the end of the pings that determine the pace."""
-
-
-def outlook(document: Document) -> list[str]:
-    """Return what a count can show, one sentence per comparison; if interim, then the time to the planned end."""
-    return [*_shows(document), *_time_left(document)]
-
-
-def _shows(document: Document) -> Iterator[str]:
-    for one in document["comparisons"]:
-        limits = _least(one, document)
-        if limits is None:
-            continue
-        metric, pair = document["metrics"][one["metric"]]["title"].capitalize(), " against ".join(one["pair"])
-        text = f"{metric}, {pair}: differences from about {_difference_text(limits[0], one)}"
-        if document["interim"] and sum(one["per_client"]["n"]) < document["planned_clients"]:
-            text += (
-                f" now, and from about {_difference_text(limits[1], one)} at {document['planned_clients']:,} clients"
-            )
-        yield f"{text} are shown with a power of {100 * POWER:g} %."
-
-
-def _least(one: Document, document: Document) -> tuple[float, float] | None:
-    """Return the smallest difference of means that shows now, and at the planned end; None if the spread is unknown.
-
-    It is computed for means, and so is close to what the rank test shows unless there are outliers.
-    """
-    level, n = 1 - document["confidence"], sum(one["per_client"]["n"])
-    estimate = one["anytime_valid"] or one["per_client"]["difference"]
-    if estimate["low"] is None or estimate["high"] is None:
-        return None
-    half, more = (estimate["high"] - estimate["low"]) / 2, float(ndtri(POWER))
-    if not document["interim"]:
-        now = half * (1 + more / -float(ndtri(level / 2)))
-        return now, now
-    planned = document["planned_clients"]
-    if one.get("anytime_bounds"):  # its reach is nearly the same number of standard errors at every look
-        plain = one["per_client"]["difference"]
-        if plain["low"] is None or plain["high"] is None:
-            return None
-        now = half + more * (plain["high"] - plain["low"]) / 2 / -float(ndtri(level / 2))
-        return now, now * math.sqrt(n / planned)
-    error = half / boundary(n, level, planned)
-    at_end = error * math.sqrt(n / planned)
-    return half + more * error, at_end * (boundary(planned, level, planned) + more)
-
-
-def _difference_text(difference: float, one: Document) -> str:
-    base = one["per_client"]["means"][1]
-    return f"{difference:.3g}" + (f" ({_short(100 * difference / abs(base))} %)" if base else "")
-
-
-def _short(value: float) -> str:
-    """Return a number in two digits, or as an integer: 0.012, 3.5, 1,200."""
-    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
-
-
-def _time_left(document: Document) -> Iterator[str]:
-    if not document["interim"]:
-        return
-    planned = document["planned_clients"]
-    for pair in dict.fromkeys(tuple(one["pair"]) for one in document["comparisons"]):
-        left = planned - sum(document["arms"][arm]["exposed"] for arm in pair)
-        names = " and ".join(pair)
-        pace = _an_hour([document["arms"][arm]["by_hour"] for arm in pair])
-        if left <= 0:
-            yield f"{names}: the planned {planned:,} clients are reached."
-        elif pace > 0:
-            yield (
-                f"{names}: {left:,} clients to the planned end, about {_duration(left / pace)} at the pace of the last "
-                f"{PACE_HOURS} hours ({_short(pace)} new clients an hour)."
-            )
-        else:
-            yield f"{names}: {left:,} clients to the planned end; none was new in the last {PACE_HOURS} hours."
-
-
-def _an_hour(arms: list[Document]) -> float:
-    """Return the number of new clients per hour at the end of the pings."""
-    hours = [at for arm in arms for at in arm["from_ms"]]
-    if not hours:
-        return 0.0
-    end = max(hours) + HOUR_MS
-    first = max(min(hours), end - PACE_HOURS * HOUR_MS)
-    new = sum(
-        count for arm in arms for at, count in zip(arm["from_ms"], arm["newly_exposed"], strict=True) if at >= first
-    )
-    return float(new / ((end - first) / HOUR_MS))
-
-
-def _duration(hours: float) -> str:
-    if hours < 1:
-        return "less than an hour"
-    return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:,.0f} days"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from fedping.analysis.statistics.looks import CORRECTIONS
-from fedping.analysis.verdict import Asked, all_pairs, default_metrics, words_of
+from fedping.analysis.verdict import Asked, against, all_pairs, control_of, default_metrics, words_of
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Study
@@ -44,9 +45,41 @@ _TIMES = ("%Y-%m-%d", *(f"%Y-%m-%d{between}{time}" for between in "T " for time 
 """Times as in addresses, and as people write them, in 24 hours, while a browser's own field may use 12."""
 
 
+COMPARED = "compared"
+"""The field of the form that says which pairs are compared: those against one arm, all, or the ticked ones."""
+
+AGAINST = "against"
+"""The field of the form with the arm that others are compared with."""
+
+
 def given_fields(values: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the fields in a form or an address; repeated ones, such as ticked boxes, are joined by commas."""
     return {name: ",".join(values[name]).strip() for name in FIELDS if name in values}
+
+
+def chosen_pairs(values: Mapping[str, Sequence[str]], study: Study) -> dict[str, str]:
+    """Return the fields of a form, with the pairs that its choice of pairs means.
+
+    Raises:
+        InvalidSettings: the study does not have the arm that others are to be compared with.
+    """
+    fields, compared = given_fields(values), values.get(COMPARED, [""])[0]
+    if compared == "all":
+        fields.pop("pairs", None)
+    elif compared == AGAINST:
+        control = next(iter(values.get(AGAINST, ())), "") or control_of(study)
+        fields["pairs"] = ",".join(map(":".join, against(study, control)))
+    return fields
+
+
+def first_question(study: Study) -> Asked:
+    """Return the question of a study that none was asked of: its own metrics, every arm against the control."""
+    pairs = tuple(map(":".join, against(study, control_of(study))))
+    return Asked(metrics=default_metrics(study), pairs=None if len(study.arms) < 2 else _unless_all(pairs, study))
+
+
+def _unless_all(pairs: tuple[str, ...], study: Study) -> tuple[str, ...] | None:
+    return None if pairs == tuple(map(":".join, all_pairs(study))) else pairs
 
 
 def asked_by(fields: Mapping[str, str], study: Study) -> Asked:
@@ -57,23 +90,50 @@ def asked_by(fields: Mapping[str, str], study: Study) -> Asked:
             :func:`fedping.analysis.verdict.plan_of`.
     """
     asked = Asked(**{"metrics": default_metrics(study), **dict(_read(fields))})
-    every = tuple(":".join(pair) for pair in all_pairs(study))
-    return msgspec.structs.replace(asked, pairs=None) if asked.pairs == every else asked
+    pairs = None if asked.pairs is None else _unless_all(tuple(expanded(asked.pairs, study)), study)
+    return msgspec.structs.replace(asked, pairs=pairs)
 
 
-def fields_of(asked: Asked) -> dict[str, str]:
-    """Return the fields of a question: always the metrics, everything else if it is not the default."""
+EVERY = "*:"
+"""Begins a pair that stands for every arm against the one that follows, so that addresses stay short."""
+
+
+def expanded(pairs: Sequence[str], study: Study) -> Iterator[str]:
+    """Yield pairs, and every arm's in the place of those that begin with `EVERY`.
+
+    Raises:
+        InvalidSettings: the study does not have the arm.
+    """
+    for pair in pairs:
+        if pair.startswith(EVERY):
+            yield from map(":".join, against(study, pair.removeprefix(EVERY).strip()))
+        else:
+            yield pair
+
+
+def fields_of(asked: Asked, study: Study | None = None) -> dict[str, str]:
+    """Return the fields of a question: always the metrics, everything else if it is not the default.
+
+    Args:
+        asked: the question.
+        study: its study, to write "every arm against one" in short; None writes every pair.
+    """
     fields = {"metrics": ",".join(asked.metrics)}
     for name in FIELDS[1:]:
         value = getattr(asked, name.replace("-", "_"))
         if value != _DEFAULTS[name]:
             fields[name] = _written(name, value)
+    if study is not None and asked.pairs is not None and len(asked.pairs) > 1:
+        every = EVERY + asked.pairs[0].partition(":")[2].strip()
+        if every.removeprefix(EVERY) in {arm.name for arm in study.arms}:
+            short = tuple(expanded([every], study)) == asked.pairs
+            fields["pairs"] = every if short else fields["pairs"]
     return fields
 
 
-def query_of(asked: Asked) -> str:
-    """Return the query of a question's address."""
-    return urlencode(fields_of(asked), safe=",:")
+def query_of(asked: Asked, study: Study | None = None) -> str:
+    """Return the query of a question's address; for ``study`` see :func:`fields_of`."""
+    return urlencode(fields_of(asked, study), safe=",:*")
 
 
 def options_of(asked: Asked) -> list[str]:
@@ -184,3 +244,32 @@ def _written(name: str, value: Any) -> str:
     if name in ("since", "until"):
         return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%dT%H:%M:%S}"
     return "1" if value is True else str(value)
+
+
+LABELS = {
+    "metrics": "Metrics",
+    "guardrails": "guardrail",
+    "pairs": "Pairs of arms",
+    "alpha": "Alpha",
+    "correction": "Correction",
+    "from-iteration": "From iteration",
+    "to-iteration": "To iteration",
+    "since": "Since",
+    "until": "Until",
+    "interim": "Interim",
+    "planned-clients": "Planned clients",
+    "enrolled": "Enrolled",
+    "settle": "Days to settle",
+    "ratios": "Ratios",
+    "adjust": "Adjust",
+    "cap": "Cap",
+}
+"""What the form calls each field."""
+
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+
+
+def by_fields(sentence: str) -> str:
+    """Return a sentence of the analysis with the form's fields in the place of the command's options."""
+    named = _OPTION.sub(lambda found: f"'{LABELS[found[1]]}'" if found[1] in LABELS else found[0], sentence)
+    return named.replace("(docs/operators.md)", "(see “Who may be counted” in the guide for operators)")

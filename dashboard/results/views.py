@@ -16,9 +16,19 @@ from fedping.analysis.study.metrics import window_folders
 from fedping.analysis.verdict import all_pairs, plan_of
 from fedping.dashboard.answers import as_file, as_json
 from fedping.dashboard.results.counts import Count, CountFeed, Counts, UnknownCount, landed_since
+from fedping.dashboard.results.effects import AT_ONCE, NAMES, Selection, effects_of, headline
 from fedping.dashboard.results.landed import Watch
-from fedping.dashboard.results.page import Page, page_of
-from fedping.dashboard.results.question import asked_by, given_fields, key_of, query_of
+from fedping.dashboard.results.page import Page, View, page_of
+from fedping.dashboard.results.question import (
+    asked_by,
+    by_fields,
+    chosen_pairs,
+    fields_of,
+    first_question,
+    given_fields,
+    key_of,
+    query_of,
+)
 from fedping.dashboard.settings import DashboardSettings, Services
 from fedping.model_store.store import StoreError, open_store
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -26,6 +36,9 @@ from fedping.protocol.study import Study
 
 FOLDER = "results"
 """The folder of the counts, below the folder of the runs."""
+
+MOST_DIGITS = 10
+"""Digits of a row's position that are read."""
 
 
 def blueprint(services: Services) -> Blueprint:
@@ -38,6 +51,7 @@ def blueprint(services: Services) -> Blueprint:
         static_folder="static",
         static_url_path="/page/static",
     )
+    pages.add_app_template_filter(by_fields, "by_fields")
     results = Results(services)
     pages.add_url_rule("/", "index", results.index)
     pages.add_url_rule("/<study>/", "study", results.study)
@@ -47,6 +61,7 @@ def blueprint(services: Services) -> Blueprint:
     pages.add_url_rule("/<study>/document.json", "document", results.document)
     pages.add_url_rule("/<study>/comparisons.csv", "comparisons", results.comparisons)
     pages.add_url_rule("/<study>/sizes.csv", "sizes", results.sizes)
+    pages.add_url_rule("/<study>/effects.json", "effects", results.effects)
     return pages
 
 
@@ -69,7 +84,7 @@ class Results:
             return redirect(url_for("results.study", study=studies[0]))
         newest = {study: self._newest(study) for study in studies}
         private = {study for study in studies if self._study(study).is_private}
-        return render_template("results/index.html", studies=newest, private=private, sentence=None)
+        return render_template("results/index.html", studies=newest, private=private, sentence=None, headline=headline)
 
     def study(self, study: str) -> AnyResponse | str:
         """Show a question and its newest count; without a question, redirect to the one that was counted last."""
@@ -80,19 +95,22 @@ class Results:
         if not fields and id is None:
             newest = self._newest(study)
             if newest is not None:
-                return redirect(self._address(study, query_of(newest.asked)))
+                return redirect(self._address(study, query_of(newest.asked, about)))
         try:
             all_pairs(about)
         except InvalidSettings as error:
             return render_template("results/index.html", studies=[], sentence=str(error))
-        return self._render(page_of(self._counts, about, fields, id), pinned=id is not None)
+        fields = fields or fields_of(first_question(about), about)
+        return self._render(page_of(self._counts, about, fields, id, View.of(request.args)), pinned=id is not None)
 
     def ask(self, study: str) -> AnyResponse | tuple[str, int]:
         """Have a question counted; if it is invalid, say why above the form, which keeps what was entered."""
-        about, fields = self._study(study), given_fields(request.form.to_dict(flat=False))
+        about = self._study(study)
         if about.is_private:
             raise InvalidSettings(f"study '{study}' is private, and its pings are gone: there is nothing to count")
+        fields = given_fields(request.form.to_dict(flat=False))
         try:
+            fields = chosen_pairs(request.form.to_dict(flat=False), about)
             asked = asked_by(fields, about)
             plan_of(about, asked)
             window_folders(self._settings.landing, about, asked.window)
@@ -103,10 +121,10 @@ class Results:
 
     def stop(self, study: str) -> AnyResponse:
         """Stop a count."""
-        self._study(study)
+        about = self._study(study)
         count = self._counts.count(study, request.form.get("count", ""))
         self._counts.stop(study, count.id)
-        return redirect(self._address(study, query_of(count.asked)), 303)
+        return redirect(self._address(study, query_of(count.asked, about)), 303)
 
     def feed(self, study: str) -> Response:
         """Send the state of a question's count, and what has landed since the count that is shown."""
@@ -122,6 +140,17 @@ class Results:
         if (about := self._study(study)).is_private:
             return as_json(_private(self._settings, about))
         return as_file(self._chosen(study).printed, "application/json", f"{study}.json", kept=False)
+
+    def effects(self, study: str) -> Response:
+        """Return rows of one metric's effects: those that a search finds, from a position on."""
+        view, first = View.of(request.args), request.args.get("from", "0")
+        if not (first.isascii() and first.isdigit() and len(first) < MOST_DIGITS):
+            raise InvalidSettings(f"'from' is the position of a row, a whole number from 0 on, not '{first[:80]}'")
+        selection = Selection(view.find, int(first), AT_ONCE)
+        found = effects_of(self._chosen(study).document, selection, request.args.get("metric", ""))
+        if not found:
+            raise UnknownCount(f"this count has no metric '{request.args.get('metric', '')[:80]}'")
+        return as_json(found[0])
 
     def comparisons(self, study: str) -> Response:
         """Return the comparisons as CSV."""
@@ -169,7 +198,9 @@ class Results:
             since=since,
             studies=open_store(self._settings.store).studies.names(),
             query_of=query_of,
+            fields_of=fields_of,
             lift_heads=LIFT_HEADS,
+            scale_names=NAMES,
         )
 
 

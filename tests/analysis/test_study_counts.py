@@ -1,5 +1,6 @@
 """What Spark counts is what the landed rows say, and the verdict follows from it: on real parts, from Parquet on."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -77,7 +78,7 @@ COUNTED: dict[Path, StudyTally] = {}
 def counted(count: Count, landing: Path) -> StudyTally:
     """The landed study with all that can be counted of it, counted once."""
     if landing not in COUNTED:
-        COUNTED[landing] = count(landing, small_study(), first_values=True)
+        COUNTED[landing] = count(landing, small_study(), first_values=True, parts=True)
     return COUNTED[landing]
 
 
@@ -161,6 +162,19 @@ def test_an_effect_is_found_in_its_direction(counted: StudyTally, interim: bool)
     assert typed.clients.difference.high < 0
     assert typed.clients.superiority.high < 0.5
     assert not verdict.ratio.mismatch
+
+
+def test_first_values_by_the_hour_in_which_clients_arrive_are_all_of_them(counted: StudyTally) -> None:
+    for name, arm in counted.arms.items():
+        for metric, counts in arm.metrics.items():
+            of_parts = [part.arms[name][metric] for part in counted.arrivals if name in part.arms]
+            merged = functools.reduce(ValueCounts.merged, of_parts)
+            assert merged.to_mapping() == counts.first.to_mapping()  # type: ignore[union-attr]
+        hours = {}
+        for hour, clients in arm.exposed_by_hour.items():
+            part = hour // counted.hours * counted.hours
+            hours[part] = hours.get(part, 0) + clients
+        assert {part.number: part.arms[name]["loss"].n for part in counted.arrivals if name in part.arms} == hours
 
 
 @pytest.mark.long  # as test_false_alarms does without Spark

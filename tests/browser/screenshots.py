@@ -66,7 +66,7 @@ WRITTEN_OVER = """
 for (const cell of document.querySelectorAll(".matrix td"))
     cell.textContent = cell.textContent.replace(/[\\d.,]+ (ms|s|min)\\b.*/, "1 s");
 for (const term of document.querySelectorAll(".verdict dt"))
-    if (term.textContent === "Counted") term.nextElementSibling.textContent = "22 June 2018, 12:20 UTC";
+    if (term.textContent === "Counting began") term.nextElementSibling.textContent = "22 June 2018, 12:20 UTC";
 """
 """What this machine's clock has a part in."""
 

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -233,3 +235,14 @@ def test_who_moves_the_model_is_drawn_where_rounds_tell_it_and_nowhere_else(
     assert rows_of(other, "#newcomers") == [[str(1 + i), str(number)] for i, number in enumerate(new)]
     assert set(new) <= {0, 1}, "there was one each time, and a sketch misses one in a hundred"
     assert axe_violations(other) == []
+
+
+def test_a_heat_map_is_saved_with_its_cells(dashboard: Dashboard, chromium: Pages) -> None:
+    page = drawn(chromium.new_page(dashboard.url + LINE, height=6000))
+    button = page.get_by_role("button", name=re.compile("^Weights: .*: save as SVG$"))
+    with page.expect_download() as started:
+        button.click()
+    saved = Path(started.value.path()).read_text()
+    assert 'href="data:image/png' in saved
+    assert "pixelated" in saved
+    ElementTree.fromstring(saved)

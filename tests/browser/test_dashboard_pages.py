@@ -131,14 +131,21 @@ def test_results_are_those_of_the_landed_pings(dashboard: Dashboard, chromium: P
         for arm, n in Counter(ping["study_variation"] for ping in judged).items()
     }
     drawn(page)
-    for metric in document["metrics"]:
-        (row,) = rows_of(page, f"[data-metric={metric}] .effect")
-        (found,) = [one for one in document["comparisons"] if one["metric"] == metric]
-        told = {bound: 100 * found["decides"][bound] for bound in ("value", "low", "high")}
-        assert row[:2] == ["treatment", "control"]
-        assert [float(cell.replace("−", "-")) for cell in row[2:5]] == pytest.approx(
-            [told[bound] for bound in ("value", "low", "high")], rel=1e-3
-        )
+    scales = {
+        "Lift": lambda one: (100, one["means"]["lift"]),
+        "Difference": lambda one: (1, one["means"]["difference"]),
+        "Test of ranks": lambda one: (100, one["decides"]),
+    }
+    for name, told in scales.items():
+        page.get_by_role("group", name="Show").get_by_text(name, exact=True).click()
+        for metric in document["metrics"]:
+            (row,) = rows_of(page, f"[data-metric={metric}] .effect")
+            (found,) = [one for one in document["comparisons"] if one["metric"] == metric]
+            times, estimate = told(found)
+            assert row[:2] == ["treatment", "control"]
+            assert [float(cell.replace("−", "-")) for cell in row[2:5]] == pytest.approx(
+                [times * estimate[bound] for bound in ("value", "low", "high")], rel=1e-3
+            )
     assert page.get_by_role("heading", name="Guardrails").is_visible()
 
 

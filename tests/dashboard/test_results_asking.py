@@ -2,6 +2,7 @@
 
 from urllib.parse import parse_qs
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,9 @@ from fedping.analysis.study import METRICS
 from fedping.analysis.verdict import Asked, plan_of
 from fedping.dashboard.results.question import (
     asked_by,
+    chosen_pairs,
     fields_of,
+    first_question,
     given_fields,
     key_of,
     options_of,
@@ -19,6 +22,7 @@ from fedping.dashboard.results.question import (
 )
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Arm, Study
+from tests.support.versions import small_study
 
 STUDY = Study(name="three", arms=tuple(Arm(name=name, share=0.3) for name in ("new", "old", "older")))
 PAIRS = ("new:old", "new:older", "old:older")
@@ -89,6 +93,48 @@ def test_ticked_boxes_are_joined_and_all_pairs_are_no_choice() -> None:
     asked = asked_by(fields, STUDY)
     assert asked == Asked(metrics=("loss", "rank_selected"))
     assert fields_of(asked) == {"metrics": "loss,rank_selected"}
+
+
+def test_every_arm_is_compared_with_the_control_unless_all_pairs_are_asked_for() -> None:
+    against_older = ("new:older", "old:older")
+    ticked = {"metrics": ["loss"], "pairs": ["", "new:old"]}
+    assert chosen_pairs({**ticked, "compared": ["against"], "against": ["older"]}, STUDY)["pairs"] == ",".join(
+        against_older
+    )
+    assert chosen_pairs({**ticked, "compared": ["against"]}, STUDY)["pairs"] == "old:new,older:new", "the first"
+    assert "pairs" not in chosen_pairs({**ticked, "compared": ["all"]}, STUDY)
+    assert chosen_pairs({**ticked, "compared": ["chosen"]}, STUDY)["pairs"] == ",new:old"
+    with pytest.raises(InvalidSettings, match="no arm 'placebo'"):
+        chosen_pairs({"compared": ["against"], "against": ["placebo"]}, STUDY)
+
+
+@given(questions)
+def test_an_address_may_be_short_and_asks_the_same(asked: Asked) -> None:
+    assert read(query_of(asked, STUDY)) == asked
+
+
+def test_every_arm_against_one_is_short_in_an_address_and_whole_for_the_command() -> None:
+    asked = Asked(pairs=("new:older", "old:older"))
+    assert fields_of(asked, STUDY)["pairs"] == "*:older"
+    assert query_of(asked, STUDY).endswith("pairs=*:older")
+    assert "--pairs=new:older,old:older" in options_of(asked)
+    assert read("pairs=*:old,new:older").pairs == ("new:old", "older:old", "new:older")
+    assert fields_of(Asked(pairs=("old:older", "new:older")), STUDY)["pairs"] == "old:older,new:older"
+    with pytest.raises(InvalidSettings, match="no arm 'placebo'"):
+        read("pairs=*:placebo")
+
+
+def test_the_control_is_the_arm_of_that_name_or_the_first_that_applies_no_model() -> None:
+    def study(**applies: bool) -> Study:
+        arms = tuple(
+            Arm(name=name, share=0.3, line="main", applies=each, submits=True) for name, each in applies.items()
+        )
+        return msgspec.structs.replace(STUDY, lines=small_study().lines, arms=arms)
+
+    assert first_question(study(a=True, b=False, control=True)).pairs == ("a:control", "b:control")
+    assert first_question(study(a=True, b=False, c=False)).pairs == ("a:b", "c:b")
+    assert first_question(study(a=True, b=True)).pairs is None, "that is every pair"
+    assert first_question(study(a=False, b=True)).pairs == ("b:a",)
 
 
 def test_nothing_ticked_is_nothing_asked() -> None:

@@ -99,7 +99,7 @@ def test_the_page_has_the_lifts_and_what_was_done(client: FlaskClient) -> None:
     answer = client.get(f"/results/{SHOP}/?{query_of(ASKED_FOR)}", headers={"Accept": "text/html"})
     assert answer.status_code == 200
     said = words(answer.get_data(as_text=True))
-    assert said.index("The lift") < said.index("Sizes of the arms")
+    assert said.index("opened per choices") < said.index("Sizes of the arms") < said.index("The lift")
     for part in (
         "opened per choices",
         "paid within 48h",

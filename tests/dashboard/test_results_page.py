@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,12 +17,14 @@ from flask.testing import FlaskClient
 from scipy.stats import norm
 
 from fedping.analysis.report import table_notes
+from fedping.analysis.statistics import Estimate
+from fedping.analysis.statistics.looks import boundary
 from fedping.analysis.verdict import Asked, Verdict, as_document, plan_of, reach_verdict
 from fedping.analysis.verdict.words import percent_text
 from fedping.dashboard.results.counts import ASKED, LANDED
 from fedping.dashboard.results.landed import Landed
-from fedping.dashboard.results.page import outlook
-from fedping.dashboard.results.question import key_of, query_of
+from fedping.dashboard.results.power import clients_for, needs, outlook
+from fedping.dashboard.results.question import LABELS, by_fields, key_of, query_of
 from fedping.dashboard.results.views import comparisons_csv, sizes_csv
 from fedping.experiments.run_process import ENDED, PROCESS, STDERR, STDOUT, Ended, Process
 from fedping.model_store.store import open_store
@@ -118,12 +121,13 @@ def test_the_verdict_comes_first_and_guardrails_stand_apart(client: FlaskClient,
             verdict.headline,
             "Mind <the> training.",
             "Goals",
-            verdict.sentences[0],
+            verdict.lift_sentences[0],
             "Guardrails",
-            verdict.sentences[1],
+            verdict.lift_sentences[1],
             "Sizes of the arms",
             verdict.ratio_sentence,
             "Tests and effects",
+            verdict.sentences[0],
         )
     ]
     assert places == sorted(places)
@@ -152,15 +156,30 @@ def test_an_interim_look_cannot_be_taken_for_the_end(client: FlaskClient, keep: 
     assert "p, which decides nothing yet" in said
 
 
-def test_the_document_within_the_page_is_the_kept_one_and_ends_no_script(client: FlaskClient, keep: Keep) -> None:
+def test_what_the_page_draws_is_of_the_kept_document_and_ends_no_script(
+    client: FlaskClient, keep: Keep, study: Study
+) -> None:
     id = keep(GUARDED)
     text = page(client, f"count={id}")
-    embedded = re.search(r'<script type="application/json" id="document">(.*?)</script>', text, re.S)
+    embedded = re.search(r'<script type="application/json" id="view">(.*?)</script>', text, re.S)
     assert embedded is not None
     assert "<" not in embedded[1]
-    printed = client.get(f"/results/study/document.json?count={id}").get_data()
-    assert json.loads(embedded[1]) == json.loads(printed)
-    assert list(json.loads(embedded[1])["arms"]) == ["treatment", "control"]
+    view = json.loads(embedded[1])
+    assert list(view["arms"]) == ["treatment", "control"]
+    assert client.get(f"/results/study/document.json?count={id}").get_data(as_text=True).startswith('{"format": 1')
+    for effects, one in zip(view["effects"], verdict_of(GUARDED, study).comparisons, strict=True):
+        [row] = effects["rows"]
+        assert row["pair"] == list(one.pair)
+        lift, difference, ranks = (row["scales"][scale] for scale in ("lift", "difference", "ranks"))
+        assert (lift["value"], lift["low"], lift["high"]) == tuple(
+            100 * each for each in (one.effect.lift.relative.value, *bounds(one.effect.lift.relative))
+        )
+        assert (difference["low"], difference["high"]) == bounds(one.effect.lift.difference)
+        assert (ranks["low"], ranks["high"]) == tuple(100 * each for each in bounds(one.deciding))
+
+
+def bounds(estimate: Estimate) -> tuple[float, float]:
+    return estimate.low, estimate.high
 
 
 def test_csv_has_a_comparison_and_an_arm_a_row_with_every_digit(client: FlaskClient, keep: Keep, study: Study) -> None:
@@ -220,7 +239,7 @@ def test_a_count_that_failed_says_why_and_the_last_good_one_is_still_shown(clien
     [
         ({"metrics": ""}, "There is nothing to compare; name at least one metric and one pair of arms."),
         ({"metrics": "loss", "alpha": "5"}, "The level alpha lies between 0 and 1, not at 5."),
-        ({"metrics": "loss", "planned-clients": "500"}, "give --interim with it."),
+        ({"metrics": "loss", "planned-clients": "500"}, "give 'Interim' with it."),
         ({"metrics": "loss", "guardrails": "rank_selected"}, "'rank_selected' is not among the metrics loss; add it"),
         ({"metrics": "loss", "from-iteration": "7"}, "but none from iteration 7."),
         ({"metrics": "loss", "pairs": "treatment:placebo"}, "has no arm 'placebo'"),
@@ -297,6 +316,37 @@ def test_the_least_difference_that_is_shown_has_the_power_that_is_said(study: St
     assert percent_text(0.6, 0.05) == " (+1,200 %)"
 
 
+@pytest.mark.parametrize("interim", [False, True])
+def test_the_clients_that_an_effect_needs_show_just_that_effect(study: Study, interim: bool) -> None:
+    asked = Asked(metrics=("num_chars_typed",), interim=interim, planned_clients=5000 if interim else None)
+    document = as_document(verdict_of(asked, study))
+    [one] = document["comparisons"]
+    n, base = sum(one["per_client"]["n"]), one["per_client"]["means"][1]
+    needed = clients_for(one, document, 0.03 * base)
+    assert needed is not None
+    assert needed > n
+    wide = one["anytime_valid"] or one["per_client"]["difference"]
+    half, level = (wide["high"] - wide["low"]) / 2, 1 - wide["confidence"]
+    z = norm.isf(level / 2)
+    if interim:
+        error = half / boundary(n, level, 5000) * math.sqrt(n / needed)
+        assert norm.sf(boundary(needed, level, 5000) - 0.03 * base / error) == pytest.approx(0.8, abs=0.01)
+    else:
+        assert norm.sf(z - 0.03 * base / (half / z * math.sqrt(n / needed))) == pytest.approx(0.8, abs=0.01)
+    [row] = needs(document, 3.0)
+    assert row.needed == f"{int(float(f'{needed:.3g}')):,}"
+    assert row.time.endswith((" hours", " days"))
+    assert needs(document, 500.0)[0].needed == "reached"
+    assert clients_for(one, document, 1e-9) is None
+
+
+def test_an_effect_of_interest_is_part_of_the_address(client: FlaskClient, keep: Keep) -> None:
+    keep(GUARDED)
+    assert "clients for 2.5 %" in words(page(client, f"{query_of(GUARDED)}&effect=2.5"))
+    for wrong in ("-1", "nan", "inf", "1e9", "five"):
+        assert "clients for 5 %" in words(page(client, f"{query_of(GUARDED)}&effect={wrong}"))
+
+
 def test_a_document_of_an_earlier_version_is_still_shown(client: FlaskClient, keep: Keep, tmp_path: Path) -> None:
     id = keep(GUARDED)
     [kept] = (tmp_path / "runs" / "results" / "study").glob(f"{id}/stdout")
@@ -320,3 +370,32 @@ def test_better_and_worse_have_signs_and_differences_percent(client: FlaskClient
     assert {"less": "▲ better", "inconclusive": "○ inconclusive", "more": "▼ worse"}[
         verdict.comparisons[0].finding
     ] in said
+
+
+def test_a_message_names_the_fields_of_the_form(client: FlaskClient, keep: Keep) -> None:
+    keep(GUARDED)
+    said = words(page(client, query_of(GUARDED)))
+    assert "--" not in said
+    form = said[said.index("Ask something else") :].casefold()
+    assert [label for label in LABELS.values() if label.casefold() not in form] == []
+    assert by_fields("give --from-iteration 7, or --since; see --help") == (
+        "give 'From iteration' 7, or 'Since'; see --help"
+    )
+
+
+def test_what_was_not_compared_is_told_where_the_arms_are(client: FlaskClient, keep: Keep, tmp_path: Path) -> None:
+    id = keep(GUARDED)
+    [kept] = (tmp_path / "runs" / "results" / "study").glob(f"{id}/stdout")
+    document = json.loads(kept.read_text())
+    document["left_out"]["pings"] = {"not_enrolled": 7}
+    kept.write_text(json.dumps(document))
+    said = words(page(client, query_of(GUARDED)))
+    assert (
+        "Not compared: 2 copies of documents, 0 clients with pings of several arms, 7 pings that named an arm that "
+        "their client's id does not belong to."
+    ) in said
+
+
+def test_the_range_that_was_counted_is_told_with_its_zone(client: FlaskClient, keep: Keep) -> None:
+    keep(GUARDED)
+    assert "2018-06-26 08:00 to 11:00 UTC" in words(page(client, query_of(GUARDED)))

@@ -1,11 +1,14 @@
 // The results of a study: effects as dots with whiskers, exposure over time, and the progress of a count.
 
 import { now } from "/static/js/clock.js";
-import { fill } from "/static/js/dom.js";
+import { el, fill } from "/static/js/dom.js";
 import { figure } from "/static/js/figures.js";
 import { count, duration, signed } from "/static/js/format.js";
+import { getJSON } from "/static/js/http.js";
 import { lineChart } from "/static/js/line_chart.js";
 import { intervals } from "/static/js/plots.js";
+import { shortened } from "/static/js/points.js";
+import { savable } from "/static/js/saving.js";
 import { follow } from "/static/js/stream.js";
 
 const HOUR_MS = 3_600_000;
@@ -14,88 +17,224 @@ const HOURS_AT_MOST = 96;
 
 /** The words below and above no difference, by which of them is better; a metric may have neither. */
 const SIDES = { less: ["better", "worse"], more: ["worse", "better"] };
-const source = document.getElementById("document");
+const SCALES = {
+  lift: { zero: 0, none: "0", head: "lift, %" },
+  difference: { zero: 0, none: "0", head: "difference" },
+  ranks: { zero: 50, none: "50 %", head: "larger in, %" },
+};
+const PATIENCE_MS = 200;
+
+/** Letters of an arm's name below an axis. */
+const MOST_LETTERS = 20;
+
+/** What an address says of the view, beside the question. */
+const VIEW = ["scale", "find", "arms", "effect"];
+
+/** Lines with bands that can still be told apart. */
+const LINES_AT_FIRST = 2;
+
+const source = document.getElementById("view");
 const counting = document.getElementById("counting");
+const viewing = document.getElementById("viewing");
+
 function draw(found) {
+  const state = { scale: found.scale };
+  const cards = found.effects.map((one) => effect(document.querySelector(`[data-metric="${CSS.escape(one.key)}"]`), one, found, state));
   for (const card of document.querySelectorAll("[data-metric]")) {
-    effect(card.querySelector(".effect"), card.dataset.metric, found);
+    soFar(card.querySelector(".so-far"), card.dataset.metric, found);
     overTime(card.querySelector(".over-time"), card.dataset.metric, found);
   }
   for (const card of document.querySelectorAll("[data-segment]")) {
     segment(card.querySelector(".effect"), found.segments[Number(card.dataset.segment)], found);
   }
   for (const card of document.querySelectorAll("[data-in-study]")) {
-    segment(card.querySelector(".effect"), found.in_study.effects[Number(card.dataset.inStudy)], found);
+    segment(card.querySelector(".effect"), found.in_study[Number(card.dataset.inStudy)], found);
   }
   exposure(document.getElementById("exposure"), found);
   traffic(document.getElementById("traffic"), found);
+  follows(state, cards);
 }
 
-/** The differences of one metric: all pairs on one axis, with the interval that decides. */
-function effect(element, name, found) {
-  const metric = found.metrics[name];
-  const rows = found.comparisons.filter((one) => one.metric === name).map((one) => ({
-    ...deciding(one),
-    name: `${one.pair[0]} − ${one.pair[1]}`,
-    sure: one.finding !== "inconclusive",
-    pair: one.pair,
-    said: `${effectWords(one)}${one.finding === "inconclusive" ? "" : `  ${sign(one, metric)}`}`,
-  }));
-  const [left, right] = SIDES[metric.better] ?? ["less", "more"];
-  const zero = found.interim ? 0 : 50;
-  const x = found.interim ? "difference at any look" : "pairs of users in which the first has the larger value, %";
-  figure(element, {
+/** The page's controls: a scale for all effects, and a search for arms; both stay in the address. */
+function follows(state, cards) {
+  if (!viewing) return;
+  let waiting = 0;
+  viewing.addEventListener("submit", (event) => event.preventDefault());
+  viewing.addEventListener("change", ({ target }) => {
+    if (target.name !== "scale") return;
+    state.scale = target.value;
+    remember("scale", target.value);
+    for (const card of cards) card.show();
+  });
+  viewing.elements.find?.addEventListener("input", ({ target }) => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      remember("find", target.value.trim());
+      for (const card of cards) card.find(target.value.trim());
+    }, PATIENCE_MS);
+  });
+}
+
+/** Keep a choice in the address, so that a link reopens the same view. */
+function remember(name, value) {
+  const address = new URL(location.href);
+  if (value) address.searchParams.set(name, value);
+  else address.searchParams.delete(name);
+  history.replaceState(null, "", address);
+}
+
+/** The effects of one metric on the scale chosen: pairs on one axis, each with its interval; below them the same in words. */
+function effect(card, first, found, state) {
+  const list = card.querySelector(".findings");
+  const more = card.querySelector(".more");
+  const none = card.querySelector(".none");
+  let { rows, found: number } = first;
+  let sought = viewing?.elements.find?.value.trim() ?? "";
+  let asked = 0;
+  const scale = () => (first.scales.includes(state.scale) ? state.scale : first.scales[0]);
+  const seconds = () => new Set(rows.map(({ pair }) => pair[1]));
+  const heading = () => first.title[0].toUpperCase() + first.title.slice(1);
+  const [left, right] = SIDES[first.better] ?? ["less", "more"];
+
+  const drawn = figure(card.querySelector(".effect"), {
     level: 3,
-    title: metric.title[0].toUpperCase() + metric.title.slice(1),
-    describe: () => rows.map(spoken).join(" "),
-    draw: (_, width) => intervals({ rows, x, left, right, zero, width }),
-    note: () =>
-      `The ${Number((100 * rows[0].confidence).toPrecision(4))} % intervals decide: a dot is filled if its interval leaves out ` +
-      (found.interim ? "0, and they hold at every look. " : "50 %, and hollow if not. ") +
-      `Beside each: the difference of means${winsorised(found)}, first minus second, and the same in percent of the second.`,
+    title: heading(),
+    describe: () => rows.map((row) => `${row.pair.join(" against ")}: ${aloud(row.scales[scale()])}`).join(" "),
+    draw: (_, width) => {
+      const only = seconds().size === 1 ? [...seconds()][0] : null;
+      const shown = rows.map((row) => whisker(row, scale(), only)).filter(({ value }) => value !== null);
+      if (!shown.length) return document.createTextNode(rows.length ? "No arm has a number on this scale." : "");
+      return intervals({ rows: shown, x: axis(scale(), only, found), left, right, zero: SCALES[scale()].zero, width });
+    },
+    note: () => first.conditions[scale()] + (rows.length ? ` A dot is filled if its interval leaves out ${SCALES[scale()].none}.` : ""),
     table: () => ({
-      head: ["first", "second", found.interim ? "difference" : "larger in, %", "low", "high", "difference of means", "in percent", "finding"],
-      rows: rows.map((row) => [...row.pair, row.value, row.low, row.high, row.difference, row.percent, row.sure ? "shown" : "inconclusive"]),
+      head: ["first", "second", SCALES[scale()].head, "low", "high", "finding"],
+      rows: rows.map(({ pair, scales }) => {
+        const { value, low, high, tag } = scales[scale()];
+        return [...pair, value, low, high, tag.replace(/^\S+ /, "")];
+      }),
     }),
-  }).update(found);
+  });
+
+  function show() {
+    drawn.update(rows);
+    fill(list, rows.map((row) => {
+      const { tag, tone, sentence } = row.scales[scale()];
+      return el("li", {}, el("span", { class: `tag ${found.reliable ? tone : ""}` }, tag), " ", sentence);
+    }));
+    none.hidden = rows.length > 0;
+    fill(none, `No arm's name has “${sought}” in it.`);
+    more.hidden = rows.length >= number;
+    fill(more.querySelector("span"), `${rows.length} of ${count(number)}${first.total > rows.length ? ", those that matter first" : ""}`);
+  }
+
+  async function ask(from) {
+    asked += 1;
+    const mine = asked;
+    const address = new URL(viewing.dataset.effects, location.href);
+    address.searchParams.set("metric", first.key);
+    address.searchParams.set("find", sought);
+    address.searchParams.set("from", String(from));
+    const button = more.querySelector("button");
+    button.disabled = true;
+    try {
+      const answer = await getJSON(address);
+      if (mine !== asked) return;
+      rows = from ? [...rows, ...answer.rows] : answer.rows.slice(0, found.few);
+      number = answer.found;
+      show();
+    } catch (error) {
+      more.hidden = false;
+      fill(more.querySelector("span"), `The rows cannot be loaded: ${error.message}`);
+    } finally {
+      if (mine === asked) button.disabled = false;
+    }
+  }
+
+  more.querySelector("button").addEventListener("click", () => ask(rows.length));
+  show();
+  return {
+    show,
+    find(text) {
+      if (text === sought) return;
+      sought = text;
+      ask(0);
+    },
+  };
 }
 
-/** What is to be said of differences of means: in a study with tails they are winsorised. */
-const winsorised = (found) => {
-  const tails = found.comparisons[0]?.per_client.tails;
-  return tails ? ` (winsorised at ${Number((100 * tails).toPrecision(3))} % of the clients at either end)` : "";
-};
+function whisker({ pair, scales }, scale, only) {
+  const { value, low, high, sure, text, tag } = scales[scale];
+  const open = sure === null; // there is no interval: a tick, and no whisker
+  return {
+    name: only === null ? `${pair[0]} − ${pair[1]}` : pair[0],
+    value,
+    low: open ? value : low,
+    high: open ? value : high,
+    sure,
+    said: sure ? `${text}  ${tag}` : text,
+  };
+}
+
+function axis(scale, only, found) {
+  const against = only === null ? "the second arm" : shortened([only], MOST_LETTERS)[0];
+  if (scale === "lift") return `lift over ${against}, %`;
+  if (scale === "ranks") return `larger than of ${against}, % of pairs of clients`;
+  return found.interim ? `difference from ${against} at any look` : `difference of means from ${against}`;
+}
+
+const aloud = ({ text, tag }) => `${text.replaceAll("−", "minus ")}, ${tag.replace(/^\S+ /, "")}.`;
 
 const between = (pair) => `${pair[0]} − ${pair[1]}`;
 
+/** The effect of an interim look by the end of each part of the time: the last point is the look itself. */
+function soFar(element, name, found) {
+  const rows = (found.over_time.so_far ?? []).filter((one) => one.metric === name && one.until_ms.length);
+  if (!element || !rows.length) return;
+  curves(element, rows, "until_ms", {
+    title: "So far",
+    y: "difference at any look",
+    note: "Over all clients that had arrived by then, by their first values. The intervals hold at every look; the last is this look.",
+  });
+}
+
 /** The difference of means in each part of the time, with a line per pair and its interval as a band. */
 function overTime(element, name, found) {
-  if (!element) return;
   const { hours, effects } = found.over_time;
   const rows = effects.filter((one) => one.metric === name && one.from_ms.length);
-  if (!rows.length) return;
+  if (!element || !rows.length) return;
+  curves(element, rows, "from_ms", {
+    title: { 1: "Hour by hour", 24: "Day by day", 168: "Week by week" }[hours] ?? `Every ${duration(3600 * hours)}`,
+    y: "difference of means",
+    note: `Over the clients of each ${hours === 1 ? "hour" : `${hours} hours`}, with 95 % intervals, which decide nothing${found.trimmed ? `; means ${found.trimmed}` : ""}.`,
+  });
+}
+
+/** Lines of difference over time, a pair each; of several, the first few are drawn until others are chosen. */
+function curves(element, rows, at, { title, y, note }) {
   const series = rows.map((one) => ({
     name: between(one.pair),
-    points: one.from_ms.map((at, i) => [at, one.value[i]]),
-    band: one.from_ms.map((at, i) => [at, one.low[i], one.high[i]]).filter(([, low, high]) => low !== null && high !== null),
+    points: one[at].map((time, i) => [time, one.value[i]]),
+    band: one[at].map((time, i) => [time, one.low[i], one.high[i]]).filter(([, low, high]) => low !== null && high !== null),
   }));
+  const hidden = series.length > LINES_AT_FIRST ? series.slice(LINES_AT_FIRST).map((one) => one.name) : [];
   figure(element, {
     level: 4,
-    title: "Over time",
+    title,
     describe: () => rows.map((one) => `${between(one.pair)}: from ${told(one.value[0])} to ${told(one.value.at(-1))}.`).join(" "),
     draw: (_, width, stage) =>
-      lineChart(stage, { series, time: true, y: "difference of means", rules: [{ name: "no difference", y: 0 }], width }),
-    note: () => `Over the clients of each ${hours === 1 ? "hour" : `${hours} hours`}, with 95 % intervals, which decide nothing; UTC.`,
+      lineChart(stage, { series, hidden, time: true, y, rules: [{ name: "no difference", y: 0 }], width }),
+    note: () => `${note} Times are UTC.${hidden.length ? " Choose other lines in the legend." : ""}`,
     table: () => ({
-      head: ["time (UTC)", "arms", "difference", "low", "high", "in percent"],
+      head: ["time (UTC)", "first", "second", "difference", "low", "high", "in percent"],
       rows: rows.flatMap((one) =>
-        one.from_ms.map((at, i) => [
-          new Date(at).toISOString().slice(0, 16).replace("T", " "), between(one.pair), one.value[i], one.low[i], one.high[i], one.percent[i],
-        ]),
+        one[at].map((time, i) => [minute(time), ...one.pair, one.value[i], one.low[i], one.high[i], one.percent[i]]),
       ),
     }),
-  }).update(found);
+  }).update(rows);
 }
+
+const minute = (at) => new Date(at).toISOString().slice(0, 16).replace("T", " ");
 
 /** One comparison in the groups of a segment, or in parts of the clients' time, without dots, since these intervals decide nothing. */
 function segment(element, one, found) {
@@ -109,41 +248,13 @@ function segment(element, one, found) {
     level: 3,
     title: `${metric.title[0].toUpperCase()}${metric.title.slice(1)} by ${one.segment}, ${between(one.pair)}`,
     describe: () => rows.map((row) => `${row.name}: ${row.said.replace("−", "minus ")}.`).join(" "),
+    note: () => (found.trimmed ? `Means are ${found.trimmed}.` : ""),
     draw: (_, width) => (rows.length ? intervals({ rows, x: "difference of means", left, right, width }) : document.createTextNode("No group has clients of both arms.")),
     table: () => ({
       head: ["group", `clients of ${one.pair[0]}`, `clients of ${one.pair[1]}`, "difference", "low", "high", "in percent"],
       rows: rows.map((row) => [row.name, ...row.n, row.value, row.low, row.high, row.percent]),
     }),
   }).update(found);
-}
-
-/**
- * The deciding estimate with its interval: the difference at any look, or how often the first arm has the larger value,
- * in percent.
- * Older documents do not have the interval of the rank test.
- */
-function deciding(one) {
-  const { difference: means } = one.per_client;
-  const base = one.per_client.means[1];
-  const beside = { difference: means.value, percent: one.percent ?? (base ? (100 * means.value) / Math.abs(base) : null) };
-  if (one.anytime_valid) return { ...one.anytime_valid, ...beside, difference: one.anytime_valid.value };
-  const { value, low, high, confidence } = one.decides ?? one.per_client.superiority;
-  return { value: 100 * value, low: 100 * low, high: 100 * high, confidence, ...beside };
-}
-
-const effectWords = (one) => {
-  const { difference, percent } = deciding(one);
-  return signed(difference, 3) + (percent === null ? "" : ` (${signed(percent, 3)} %)`);
-};
-
-function sign(one, metric) {
-  if (metric.better === null) return "● differs";
-  return one.worse ? "▼ worse" : "▲ better";
-}
-
-function spoken({ pair, value, low, high, sure, said }) {
-  const bounds = low === null ? "with no bound yet" : `between ${told(low)} and ${told(high)}`;
-  return `${pair[0]} against ${pair[1]}: ${told(value)}, ${bounds}; ${said.replace("−", "minus ")}.${sure ? "" : " Inconclusive."}`;
 }
 
 const told = (value) => value.toFixed(3).replace("-", "minus ");
@@ -185,7 +296,7 @@ function exposure(element, found) {
     describe: () => Object.entries(found.arms).map(([name, arm]) => `${name}: ${count(arm.exposed)}.`).join(" "),
     draw: (_, width, stage) => lineChart(stage, { series, time: true, y: who, zero: true, width }),
     note: () =>
-      `By the end of each ${words(step)}: ${who} until then in the window (${found.window}); UTC.`,
+      `By the end of each ${words(step)}: ${who} until then; UTC.${ofArms(found)}`,
     table: () => table(series, "clients"),
   }).update(found);
 }
@@ -203,9 +314,15 @@ function traffic(element, found) {
     title: `Pings by ${words(step)}`,
     describe: () => Object.entries(found.arms).map(([name, arm]) => `${name}: ${count(arm.pings)} pings.`).join(" "),
     draw: (_, width, stage) => lineChart(stage, { series, time: true, y: "pings", zero: true, width }),
-    note: () => "By the time of receipt, UTC; each document once.",
+    note: () => `By the time of receipt, UTC; each document once.${ofArms(found)}`,
     table: () => table(series, "pings"),
   }).update(found);
+}
+
+/** What to say where some arms are not drawn. */
+function ofArms(found) {
+  const drawn = Object.keys(found.arms).length;
+  return drawn < found.all_arms ? ` ${drawn} of ${found.all_arms} arms: those of the effects that matter first.` : "";
 }
 
 const words = (step) => (step === HOUR_MS ? "hour" : "day");
@@ -213,7 +330,7 @@ const words = (step) => (step === HOUR_MS ? "hour" : "day");
 const table = (series, unit) => ({
   head: ["time (UTC)", ...series.map((one) => `${one.name}, ${unit}`)],
   rows: series[0].points.map(([at], i) => [
-    new Date(at).toISOString().slice(0, 16).replace("T", " "),
+    minute(at),
     ...series.map((one) => one.points[i][1]),
   ]),
 });
@@ -275,6 +392,56 @@ function interimFields() {
   show();
 }
 
+/** Every table of results can be saved. */
+function tables() {
+  for (const table of document.querySelectorAll("main .card .wide > table")) {
+    if (!table.closest("figure") && table.tHead) savable(table, table.parentElement.getAttribute("aria-label"));
+  }
+}
+
+/** A tick chooses pairs; a search hides the boxes of other arms, and two buttons tick those that it leaves. */
+function pairFields() {
+  const boxes = document.getElementById("pairs");
+  if (!boxes) return;
+  boxes.addEventListener("change", () => {
+    document.querySelector("[name=compared][value=chosen]").checked = true;
+  });
+  document.getElementById("find-pair")?.addEventListener("input", ({ target }) => {
+    const wanted = target.value.trim().toLowerCase();
+    for (const label of boxes.children) label.hidden = !label.textContent.toLowerCase().includes(wanted);
+  });
+  for (const button of document.querySelectorAll("[data-tick]")) {
+    button.addEventListener("click", () => {
+      for (const box of boxes.querySelectorAll("label:not([hidden]) input")) box.checked = Boolean(button.dataset.tick);
+      boxes.dispatchEvent(new Event("change"));
+    });
+  }
+  document.querySelector("[name=against]").addEventListener("change", () => {
+    document.querySelector("[name=compared][value=against]").checked = true;
+  });
+}
+
+/** Other arms in parts, or another effect of interest: the page is asked again, at the same place, with the same view. */
+function viewForms() {
+  const parts = document.getElementById("for-whom");
+  for (const form of [parts, document.getElementById("power")]) {
+    form?.addEventListener("submit", () => {
+      for (const [name, value] of new URL(location.href).searchParams) {
+        if (VIEW.includes(name) && !form.querySelector(`[name=${name}]:not([type=hidden])`)) setHidden(form, name, value);
+      }
+    });
+  }
+  parts?.addEventListener("change", () => parts.requestSubmit());
+}
+
+function setHidden(form, name, value) {
+  const field = form.querySelector(`input[name=${name}]`) ?? form.appendChild(el("input", { type: "hidden", name }));
+  field.value = value;
+}
+
 if (source) draw(JSON.parse(source.textContent));
 if (!counting.dataset.idle) watch(counting);
 interimFields();
+pairFields();
+viewForms();
+tables();

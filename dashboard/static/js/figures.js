@@ -1,8 +1,8 @@
 // A figure: a drawing that follows its data and its width, words for those who cannot see it, and its numbers as a table.
 
-import { csv } from "./csv.js";
 import { el, fill } from "./dom.js";
 import { withMinus } from "./format.js";
+import { saveCsv, savePng, saveSvg } from "./saving.js";
 import { Stage } from "./stage.js";
 
 /**
@@ -74,6 +74,10 @@ export function figure(element, { title, describe, draw, table, note, level = 2 
   addEventListener("fedping:theme", ask);
   const numbers = table ? numbersOf(title, table, () => data) : null;
   if (numbers) figureElement.append(numbers.element);
+  const ways = { SVG: () => saveSvg(title, figureElement), PNG: () => savePng(title, figureElement) };
+  if (table) ways.CSV = () => saveCsv(title, table(data));
+  figureElement.append(el("p", { class: "saving" }, Object.entries(ways).map(([kind, go]) =>
+    el("button", { type: "button", class: "save", "aria-label": `${title}: save as ${kind}`, onclick: () => data !== undefined && go() }, kind))));
 
   return {
     update(newData) {
@@ -86,11 +90,10 @@ export function figure(element, { title, describe, draw, table, note, level = 2 
 
 const ROWS_AT_MOST = 1000;
 
-/** "The numbers": a table that is made when it is opened, and all of it as CSV. */
+/** "The numbers": a table that is made when it is opened. */
 function numbersOf(title, table, data) {
   const place = el("div", { class: "wide", tabindex: "0", role: "group", "aria-label": `${title}: the numbers` });
-  const save = el("button", { type: "button", onclick: () => download(title, table(data())) }, "Save as CSV");
-  const element = el("details", {}, el("summary", {}, "The numbers"), place, save);
+  const element = el("details", {}, el("summary", {}, "The numbers"), place);
   function show() {
     if (!element.open || data() === undefined) return;
     const { head, rows } = table(data());
@@ -115,9 +118,3 @@ const cell = (value) =>
   typeof value === "number" ? el("td", { class: "number" }, plain(value)) : el("td", {}, value ?? "");
 
 const plain = (value) => withMinus(String(Number.isInteger(value) ? value : Number(value.toPrecision(6))));
-
-function download(title, table) {
-  const url = URL.createObjectURL(new Blob([csv(table)], { type: "text/csv" }));
-  el("a", { href: url, download: `${title.toLowerCase().replace(/[^a-z0-9]+/g, "-")}.csv` }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 1000);
-}

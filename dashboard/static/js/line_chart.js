@@ -36,6 +36,7 @@ const [LETTER, AROUND, FOR_UNIT] = [6, 66, 40];
  * @param {(x: number) => number | undefined} [of.clock] time of x, in ms since 1970: offers an axis by the clock
  * @param {{x: number, at?: number, words: string}[]} [of.marks] events with their place and time
  * @param {{name: string, y: number}[]} [of.rules] dashed lines across, such as baselines
+ * @param {string[]} [of.hidden] names of the lines that are hidden at first
  * @param {boolean} [of.zero] whether y starts at zero
  * @param {boolean} [of.log]
  * @param {number} [of.smooth] how many points to average initially; if absent, smoothing is not offered
@@ -67,7 +68,7 @@ export function lineChart(stage, of) {
 
 /** The reader's choices so far. */
 function remembered({ kept }, of) {
-  kept.hidden ??= new Set();
+  kept.hidden ??= new Set(of.hidden ?? []);
   kept.zoom ??= null;
   kept.clock ??= false;
   kept.over ??= of.smooth ?? 1;

@@ -2,6 +2,7 @@
 // and `d3`.
 
 import { tick } from "./format.js";
+import { shortened } from "./points.js";
 
 /** The common options of all plots; a narrow page gets fewer ticks. */
 export const options = (width, height = Math.round(Math.min(300, Math.max(200, width * 0.42)))) => ({
@@ -15,6 +16,10 @@ export const options = (width, height = Math.round(Math.min(300, Math.max(200, w
 });
 
 const NARROW = 520;
+
+/** Pixels: the width of a letter; and the letters of a name that are always kept. */
+const LETTER = 6.6;
+const FEWEST_LETTERS = 12;
 const HALO = { fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4 };
 
 /**
@@ -32,9 +37,14 @@ const HALO = { fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4 };
  * @param {number} [of.zero] position of no effect
  * @param {number} of.width
  */
-export function intervals({ rows, x, left, right, zero = 0, width }) {
+export function intervals({ rows: given, x, left, right, zero = 0, width }) {
   const narrow = width < NARROW;
-  const domain = reach(rows, zero);
+  const domain = reach(given, zero);
+  const longest = Math.max(...given.map((row) => row.said?.length ?? 8));
+  const stacked = narrow && LETTER * Math.max(...given.map((row) => row.name.length + (row.said?.length ?? 8) + 4)) > width;
+  const letters = narrow ? width / LETTER - (stacked ? 2 : longest + 3) : (width * 0.36) / LETTER;
+  const names = shortened(given.map((row) => row.name), Math.max(FEWEST_LETTERS, Math.floor(letters)));
+  const rows = given.map((row, i) => ({ ...row, name: names[i] }));
   const ends = rows.map((row) => ({ ...row, from: row.low ?? domain[0], to: row.high ?? domain[1] }));
   const colour = (row) => row.colour ?? "var(--ink)";
   const beside = Math.min(width * 0.4, 18 + 6.6 * Math.max(...rows.map((row) => row.name.length)));
@@ -43,10 +53,10 @@ export function intervals({ rows, x, left, right, zero = 0, width }) {
   const open = (side, edge, text) =>
     Plot.text(ends.filter((row) => row[side] === null), { y: "name", x: edge, text: () => text, fill: colour, fontSize: 14 });
   const side = (words, anchor, dx) =>
-    words && Plot.text([words], { x: zero, frameAnchor: "top", textAnchor: anchor, dx, dy: -16, fill: "var(--soft)", text: (w) => w });
+    words && Plot.text([words], { x: zero, frameAnchor: "top", textAnchor: anchor, dx, dy: stacked ? -34 : -16, fill: "var(--soft)", text: (w) => w });
   return Plot.plot({
-    ...options(width, 66 + (narrow ? 50 : 42) * rows.length),
-    marginTop: 28,
+    ...options(width, 66 + (stacked ? 18 : 0) + (stacked ? 66 : narrow ? 50 : 42) * rows.length),
+    marginTop: stacked ? 46 : 28,
     marginLeft: narrow ? 8 : beside,
     marginRight: 12,
     marginBottom: 38,
@@ -67,12 +77,24 @@ export function intervals({ rows, x, left, right, zero = 0, width }) {
         y: "name", x: "value", r: 5.5, strokeWidth: 2, stroke: colour,
         fill: (row) => (row.sure === false ? "var(--paper)" : colour(row)),
       }),
-      narrow && Plot.text(ends, { y: "name", frameAnchor: "left", textAnchor: "start", dy: -17, text: "name", fontSize: 12, ...HALO }),
+      narrow && Plot.text(ends, { y: "name", frameAnchor: "left", textAnchor: "start", dy: stacked ? -33 : -17, text: "name", fontSize: 12, ...HALO }),
       narrow
         ? Plot.text(ends, { y: "name", frameAnchor: "right", textAnchor: "end", dy: -17, text: value, fontWeight: 600, fontSize: 12, ...HALO })
-        : Plot.text(ends, { y: "name", x: "value", dy: -14, text: value, fontWeight: 600, fontSize: 12, ...HALO }),
-    ].filter(Boolean),
+        : anchors(ends, value, domain, width - beside).map(([textAnchor, some]) =>
+            Plot.text(some, { y: "name", x: "value", dy: -14, text: value, textAnchor, fontWeight: 600, fontSize: 12, ...HALO })),
+    ].flat().filter(Boolean),
   });
+}
+
+/** The rows by where the words at their dots are anchored, so that none is cut at an edge of the drawing. */
+function anchors(rows, words, [low, high], pixels) {
+  const groups = { start: [], middle: [], end: [] };
+  for (const row of rows) {
+    const at = ((row.value - low) / (high - low)) * pixels;
+    const half = (words(row).length * LETTER) / 2;
+    groups[at < half ? "start" : at > pixels - half ? "end" : "middle"].push(row);
+  }
+  return Object.entries(groups);
 }
 
 /** The range of the axis: all finite values, the line of no effect, and room for words on both sides of it. */
