@@ -71,7 +71,7 @@ EFFECT = 5.0
 """Percent: the smallest effect of interest until another is chosen."""
 
 MOST_CLIENTS = 1e12
-"""Clients beyond which no number is told."""
+"""Largest number of clients that is shown."""
 
 
 @dataclass(frozen=True)
