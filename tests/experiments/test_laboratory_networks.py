@@ -11,7 +11,8 @@ import pytest
 from fedping.experiments.laboratory.notes import of_problem
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import check_model, prepare
-from fedping.experiments.laboratory.settings import Setup
+from fedping.experiments.laboratory.run import run_experiment
+from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.settings.experiment import with_code
 from fedping.experiments.laboratory.units import Unit
 from fedping.protocol.errors import InvalidSettings
@@ -82,6 +83,27 @@ def test_batch_norm_stays_with_its_client_and_is_refused_where_it_cannot_run(tmp
     ):
         with pytest.raises(InvalidSettings, match=says):
             check_model(setup(**changes), 3)
+
+
+AVERAGED: dict[str, Any] = {"model": {"name": "with-norm", "keeps": "average"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (AVERAGED | {"engine": "jax"}, r"variant 'b': .*has buffers, .*Set engine = .numpy."),
+        (AVERAGED | {"server": {"optimizer": {"optimizer": "adam"}}}, "variant 'b': .*adds the mean of the updates"),
+    ],
+)
+def test_batch_norm_is_refused_before_the_first_round_of_any_variant(
+    changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    variants = {"a": setup(), "b": setup(**changes)}
+    with pytest.raises(InvalidSettings, match=says):
+        run_experiment(Experiment(name="x", seeds=(1,), variants=variants), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InvalidSettings, match=says.partition(": ")[2]):
+        run_unit(Unit("b", None, variants["b"], 1, None), tmp_path / "unit")
 
 
 def test_a_convolution_of_jax_is_noted(tmp_path: Path) -> None:
