@@ -16,7 +16,7 @@ from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.settings.experiment import with_code
 from fedping.experiments.laboratory.units import Unit
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import FedpingError, InvalidSettings
 
 pytest.importorskip("jax")
 
@@ -99,6 +99,12 @@ def test_a_loss_that_is_not_finite_names_client_and_round_within_a_call(tmp_path
     assert any(note.startswith(said) for note in outcome.notes)
     before = run(tmp_path, "jax", model={"name": "sometimes-nan"}, rounds=first, evaluation={"every": 6})[0]
     np.testing.assert_array_equal(np.load(unit.folder(tmp_path).path / "last.npy"), before)
+
+
+def test_a_loss_that_is_not_finite_names_client_and_round_with_numpy(tmp_path: Path) -> None:
+    says = r"in round [2-6]: the loss of the model 'sometimes-nan' is nan for client 3; look"
+    with pytest.raises(FedpingError, match=says):
+        run(tmp_path, "numpy", model={"name": "sometimes-nan"}, rounds=6)
 
 
 AVERAGED: dict[str, Any] = {"model": {"name": "with-norm", "keeps": "average"}}
