@@ -258,6 +258,17 @@ def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         check_inside(setup(engine="jax"))
 
 
+def test_a_platform_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> str:
+        raise RuntimeError("Unable to initialize backend 'cuda'")
+
+    monkeypatch.setattr("jax.default_backend", fails)
+    monkeypatch.setattr("jax.devices", fails)
+    assert resolved(setup(engine="auto")).engine == "numpy"
+    with pytest.raises(InvalidSettings, match=r'engine = "jax" finds no device.*backend .cuda..*set engine = "numpy"'):
+        CompiledRounds(setup(engine="jax"), prepare(setup(), 3, None))
+
+
 def test_nothing_but_the_engine_imports_jax(tmp_path: Path) -> None:
     code = "import sys; import fedping.experiments.laboratory.run; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -190,6 +190,13 @@ class Lanes:
         check_inside(setup)
         import jax
 
+        try:
+            jax.devices()
+        except RuntimeError as error:
+            raise InvalidSettings(
+                f'engine = "jax" finds no device to compute on: {" ".join(str(error).split())}. Correct JAX_PLATFORMS, '
+                'or set engine = "numpy"'
+            ) from error
         data, training = rows_of(problem.train), setup.training
         assert isinstance(training, OneGradient | LocalSteps)
         if isinstance(problem.model, TreeModel):

@@ -65,7 +65,10 @@ def has_accelerator() -> bool:
         return False
     import jax
 
-    return bool(jax.default_backend() != "cpu")
+    try:
+        return bool(jax.default_backend() != "cpu")
+    except RuntimeError:  # the platform that JAX is told to use is not there
+        return False
 
 
 def outside(setup: Setup) -> str | None:
