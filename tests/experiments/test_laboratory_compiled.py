@@ -18,6 +18,7 @@ from fedping.experiments.laboratory.rounds.compiled import CompiledRounds, Lanes
 from fedping.experiments.laboratory.rounds.inside import check_inside, resolved
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, Setup
+from fedping.experiments.laboratory.settings.experiment import experiment_of
 from fedping.experiments.laboratory.units import Unit
 from fedping.protocol.errors import InvalidSettings
 
@@ -223,6 +224,14 @@ def test_training_agrees_with_numpy_where_the_server_is_numpy(case: str, tmp_pat
 def test_what_cannot_be_compiled_is_refused_before_the_first_round(changes: dict[str, Any], part: str) -> None:
     with pytest.raises((InvalidSettings, msgspec.ValidationError), match=part):
         check_inside(setup(engine="jax", **changes))
+
+
+def test_a_training_that_keeps_state_is_refused_by_its_name() -> None:
+    training = {"algorithm": "scaffold", "rate": 0.1, "steps": 2}
+    raw = {"engine": "jax", "data": {"name": "breast-cancer"}, "model": {"name": "logistic-regression"}}
+    asked = experiment_of(raw | {"rounds": 1, "training": training}, name="x", folder=Path())
+    with pytest.raises(InvalidSettings, match=r"algorithm = 'scaffold' in \[training\] cannot be compiled"):
+        check_inside(next(iter(asked.variants.values())))
 
 
 def test_every_variant_is_checked_before_the_first_round_of_any(tmp_path: Path) -> None:
