@@ -44,6 +44,10 @@ class TroubleOfClient(FedpingError):
         return f"{self.what} for the client at {self.at} of its batch; {self.remedy}"
 
 
+class TroubleOfNamed(FedpingError):
+    """What is wrong with one client of the fleet."""
+
+
 @contextmanager
 def naming(clients: Clients | None) -> Iterator[None]:
     """Say of a :class:`TroubleOfClient` which client of the fleet it is.
@@ -55,7 +59,7 @@ def naming(clients: Clients | None) -> Iterator[None]:
         yield
     except TroubleOfClient as trouble:
         whose = "the pooled examples of the clients" if clients is None else f"client {clients[trouble.at]}"
-        raise FedpingError(f"{trouble.what} for {whose}; {trouble.remedy}") from trouble
+        raise TroubleOfNamed(f"{trouble.what} for {whose}; {trouble.remedy}") from trouble
 
 
 NO_EXAMPLE = -1

@@ -19,13 +19,13 @@ from fedping.client_sim.learning import (
 )
 from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, KeptBatches
-from fedping.client_sim.learning.checking import check_training, wrong_participation
+from fedping.client_sim.learning.checking import wrong_participation
 from fedping.client_sim.learning.updates import draws
 from fedping.client_sim.sampling import Bernoulli, Sampler, bias_of, sampler_for
 from fedping.client_sim.upload import projections, sent_updates
 from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
 from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_after
-from fedping.experiments.laboratory.preparing import Problem, in_precision
+from fedping.experiments.laboratory.preparing import Problem, check_fit, in_precision
 from fedping.experiments.laboratory.rounds.inside import between
 from fedping.experiments.laboratory.rounds.study import with_a_turn
 from fedping.experiments.laboratory.rounds.updates import Updates, repetitions
@@ -66,7 +66,7 @@ class Cohorts:
         attacker: Attacker | None = None,
         states: ClientStates | None = None,
     ) -> None:
-        check_training(problem.model, setup.training)
+        check_fit(setup, problem.model)
         self._attacker = attacker
         self._setup, self._problem, self._threads, self._before = setup, problem, threads, before
         self._states = states or MemoryStates(algorithm_for(setup.training).init_state(bare(problem.model)))

@@ -197,7 +197,15 @@ def check_model(setup: Setup, seed: int) -> None:
         else:
             refuse_choices(setup)
         known = known_from(table)
-    _, model = _line_and_model(setup, known, seed)
+    check_fit(setup, _line_and_model(setup, known, seed)[1])
+
+
+def check_fit(setup: Setup, model: Model[Any]) -> None:
+    """Raise unless clients of a model can train as asked, with this server and engine.
+
+    Raises:
+        InvalidSettings: they cannot.
+    """
     check_training(model, setup.training)
     check_buffers(model, setup.training, setup.pipeline)
     if setup.engine == "jax" and getattr(model, "buffers", None) is not None:

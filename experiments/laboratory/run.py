@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from fedping.client_sim.learning.models.own_loss import named
 from fedping.client_sim.learning.networks.own import is_network
+from fedping.client_sim.learning.registry import NETWORKS
 from fedping.client_sim.learning.settings import Settings
 from fedping.client_sim.models.ranking_model import CODE
 from fedping.experiments.laboratory.models import named_in_modules
@@ -121,18 +122,23 @@ def _forget_binned_auc(units: Sequence[Unit], out: Path, replace: bool) -> None:
 
 
 def _check_models(units: Iterable[Unit]) -> None:
-    """Raise before the first run if what a variant leaves to its clients does not fit its model.
+    """Raise before the first run if a variant's network, or what the variant leaves to its clients, cannot work.
 
-    It names weights and blocks, which only the model knows, and the variant's turn may come after hours.
+    The latter names weights and blocks, which only the model knows, and the variant's turn may come after hours.
     """
-    personal = {
+    left_to_models = {
         unit.name: unit
         for unit in units
-        if unit.baseline is None and getattr(unit.setup.training, "personal", None) is not None
+        if unit.baseline is None
+        and (getattr(unit.setup.training, "personal", None) is not None or _has_network(unit.setup))
     }
-    for unit in personal.values():
+    for unit in left_to_models.values():
         with sentences_with(unit.where, kind=InvalidSettings):
             check_model(unit.setup, unit.seed)
+
+
+def _has_network(setup: Setup) -> bool:
+    return setup.model["name"] in NETWORKS or is_network(str(setup.model["name"]))
 
 
 def _with_engines(experiment: Experiment, begun: Experiment | None) -> Experiment:

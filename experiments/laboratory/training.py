@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import UNSET
 
 from fedping.client_sim.learning import Diverged
-from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.learning.batch import FloatArray, TroubleOfNamed
 from fedping.experiments.laboratory import notes
 from fedping.experiments.laboratory.attacking import Attacker
 from fedping.experiments.laboratory.evaluation import (
@@ -189,7 +189,8 @@ def train(
     observers.on_round(run.rounds)
     while run.rounds < setup.most_rounds and not run.watchman.stop:
         try:
-            with sentences_with(f"in round {run.rounds + 1}: ", kind=ExtensionFailed):
+            before_it = f"in round {run.rounds + 1}: "
+            with sentences_with(before_it, kind=ExtensionFailed), sentences_with(before_it, kind=TroubleOfNamed):
                 report = rounds.run(sent(run.rounds, rounds.start_weights(held)))
         except Diverged as error:
             run.weights = rounds.weights
@@ -226,7 +227,8 @@ def _evaluated(
 ) -> Measured:
     """Return the metrics of the newest version, with the other figures; keep the version if it is the best so far."""
     problem = problem.after(run.rounds)
-    with sentences_with(f"after round {run.rounds}: ", kind=ExtensionFailed):
+    after_it = f"after round {run.rounds}: "
+    with sentences_with(after_it, kind=ExtensionFailed), sentences_with(after_it, kind=TroubleOfNamed):
         measured = measure(problem, run.weights, setup.evaluation.local) | figures
     record(run.log, run.rounds, measured)
     if run.watchman.see(run.rounds, measured.get(selection_metric(setup), {})):

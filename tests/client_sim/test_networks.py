@@ -265,6 +265,8 @@ def fails(weights: Any, x: Any) -> Any:
         (lambda: fedping.Network(arrays, plain, 4, "squared_error"), "a squared error is of one number"),
         (lambda: fedping.Network(arrays, plain, 4, lambda o, y: o.mean()), r"'loss'.*an array of shape \(\) for one"),
         (lambda: fedping.Network(arrays, plain, 4, lambda o, y: None), "'loss' of the network returned a NoneType"),
+        (lambda: fedping.Network(arrays, plain, 4, lambda o, y: o[:, 0] * 1j), "array of complex64.*no gradient"),
+        (lambda: fedping.Network(arrays, plain, 4, lambda o, y: y.astype(int)), "array of int32.*no gradient"),
         (lambda: fedping.Network(arrays, plain, 4, predict=lambda o: o[..., None, None]), "predicts an array of shape"),
         (
             lambda: fedping.Network(lambda key: {"n": jnp.arange(3)}, plain, 4),

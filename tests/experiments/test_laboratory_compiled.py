@@ -18,6 +18,7 @@ from fedping.experiments.laboratory.rounds.compiled import CompiledRounds, Lanes
 from fedping.experiments.laboratory.rounds.inside import check_inside, resolved
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, Setup
+from fedping.experiments.laboratory.settings.experiment import experiment_of
 from fedping.experiments.laboratory.units import Unit
 from fedping.protocol.errors import FedpingError, InvalidSettings
 
@@ -226,6 +227,14 @@ def test_what_cannot_be_compiled_is_refused_before_the_first_round(changes: dict
         check_inside(setup(engine="jax", **changes))
 
 
+def test_a_training_that_keeps_state_is_refused_by_its_name() -> None:
+    training = {"algorithm": "scaffold", "rate": 0.1, "steps": 2}
+    raw = {"engine": "jax", "data": {"name": "breast-cancer"}, "model": {"name": "logistic-regression"}}
+    asked = experiment_of(raw | {"rounds": 1, "training": training}, name="x", folder=Path())
+    with pytest.raises(InvalidSettings, match=r"algorithm = 'scaffold' in \[training\] cannot be compiled"):
+        check_inside(next(iter(asked.variants.values())))
+
+
 def test_every_variant_is_checked_before_the_first_round_of_any(tmp_path: Path) -> None:
     variants = {"a": setup(), "b": setup(engine="jax", model={"name": "k-means"})}
     with pytest.raises(InvalidSettings, match=r"variant 'b': .*the model 'k-means' cannot be compiled"):
@@ -257,6 +266,17 @@ def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("fedping.experiments.laboratory.rounds.inside.find_spec", lambda name: None)
     with pytest.raises(InvalidSettings, match=r'engine = "jax" needs JAX.*pip install "fedping\[jax\]"'):
         check_inside(setup(engine="jax"))
+
+
+def test_a_platform_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> str:
+        raise RuntimeError("Unable to initialize backend 'cuda'")
+
+    monkeypatch.setattr("jax.default_backend", fails)
+    monkeypatch.setattr("jax.devices", fails)
+    assert resolved(setup(engine="auto")).engine == "numpy"
+    with pytest.raises(InvalidSettings, match=r'engine = "jax" finds no device.*backend .cuda..*set engine = "numpy"'):
+        CompiledRounds(setup(engine="jax"), prepare(setup(), 3, None))
 
 
 def test_nothing_but_the_engine_imports_jax(tmp_path: Path) -> None:

@@ -8,13 +8,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fedping.client_sim.sampling import sampler_for
 from fedping.experiments.laboratory.notes import of_problem
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import check_model, prepare
-from fedping.experiments.laboratory.settings import Setup
+from fedping.experiments.laboratory.run import run_experiment
+from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.settings.experiment import with_code
 from fedping.experiments.laboratory.units import Unit
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import FedpingError, InvalidSettings
 
 pytest.importorskip("jax")
 
@@ -82,6 +84,48 @@ def test_batch_norm_stays_with_its_client_and_is_refused_where_it_cannot_run(tmp
     ):
         with pytest.raises(InvalidSettings, match=says):
             check_model(setup(**changes), 3)
+
+
+def test_a_loss_that_is_not_finite_names_client_and_round_within_a_call(tmp_path: Path) -> None:
+    asked = setup(engine="jax", model={"name": "sometimes-nan"}, rounds=6, evaluation={"every": 6})
+    problem = prepare(asked, 3, None)
+    unit = Unit("a", None, asked, 3, None)
+    outcome = run_unit(unit, tmp_path)
+    worst = int(problem.train.client_of[problem.train.x.max(axis=1).argmax()])  # type: ignore[union-attr]
+    sampler = sampler_for(asked.sampling, problem.train.sizes[problem.learners], 3, None)
+    first = next(number for number in range(6) if worst in problem.learners[sampler.draw(number)])
+    assert outcome.rounds == first > 0
+    said = f"stopped in round {first + 1}: the loss of the model 'sometimes-nan' is nan for client {worst}; look"
+    assert any(note.startswith(said) for note in outcome.notes)
+    before = run(tmp_path, "jax", model={"name": "sometimes-nan"}, rounds=first, evaluation={"every": 6})[0]
+    np.testing.assert_array_equal(np.load(unit.folder(tmp_path).path / "last.npy"), before)
+
+
+def test_a_loss_that_is_not_finite_names_client_and_round_with_numpy(tmp_path: Path) -> None:
+    says = r"in round [2-6]: the loss of the model 'sometimes-nan' is nan for client 3; look"
+    with pytest.raises(FedpingError, match=says):
+        run(tmp_path, "numpy", model={"name": "sometimes-nan"}, rounds=6)
+
+
+AVERAGED: dict[str, Any] = {"model": {"name": "with-norm", "keeps": "average"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (AVERAGED | {"engine": "jax"}, r"variant 'b': .*has buffers, .*Set engine = .numpy."),
+        (AVERAGED | {"server": {"optimizer": {"optimizer": "adam"}}}, "variant 'b': .*adds the mean of the updates"),
+    ],
+)
+def test_batch_norm_is_refused_before_the_first_round_of_any_variant(
+    changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    variants = {"a": setup(), "b": setup(**changes)}
+    with pytest.raises(InvalidSettings, match=says):
+        run_experiment(Experiment(name="x", seeds=(1,), variants=variants), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InvalidSettings, match=says.partition(": ")[2]):
+        run_unit(Unit("b", None, variants["b"], 1, None), tmp_path / "unit")
 
 
 def test_a_convolution_of_jax_is_noted(tmp_path: Path) -> None:

@@ -109,3 +109,14 @@ class WithNorm(linen.Module):
 def with_norm(*, features: int, classes: int, keeps: Literal["average", "local"] = "local"):
     """Batch norm, whose statistics are averaged or local."""
     return fedping.flax_network(WithNorm(classes), features, buffers=keeps)
+
+
+@fedping.model("sometimes-nan")
+def sometimes_nan(*, features: int, classes: int):
+    """Whose loss in training isn't a number for the example with the largest number in the tests."""
+
+    def apply(weights, x, train):
+        outputs = x @ weights["head"]
+        return jnp.where(train & (x.max() > 11.4), jnp.nan, 1.0) * outputs
+
+    return fedping.Network(lambda key: {"head": jnp.zeros((features, classes))}, apply, features)

@@ -381,6 +381,11 @@ def outputs_of(network: Network) -> tuple[int, ...]:
             f"'loss' of the network returned {_shown(loss)} for one example; return a number for each example, of "
             "shape (n,)"
         )
+    if not jnp.issubdtype(loss.dtype, jnp.floating):
+        raise InvalidSettings(
+            f"'loss' of the network returned an array of {loss.dtype}, which has no gradient; return floating-point "
+            "numbers"
+        )
     with jax.enable_x64(False), running("predict", f"outputs of shape {outputs.shape}"):
         found = jax.eval_shape(network.predictions, outputs)
     shape = tuple(getattr(found, "shape", ()))

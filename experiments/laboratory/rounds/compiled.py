@@ -31,10 +31,10 @@ from fedping.client_sim.learning.models.logistic_regression import LogisticRegre
 from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.learning.models.svm_ranking import SvmRanking
 from fedping.client_sim.learning.networks.tree_model import TreeModel
-from fedping.client_sim.learning.updates import UpdateBlock, draws
+from fedping.client_sim.learning.updates import UpdateBlock, draws, updates_of_fleet
 from fedping.client_sim.sampling import Bernoulli, sampler_for
 from fedping.client_sim.sampling.samplers import All
-from fedping.experiments.laboratory.preparing import Problem
+from fedping.experiments.laboratory.preparing import Problem, in_precision
 from fedping.experiments.laboratory.resuming import Arrays, Part
 from fedping.experiments.laboratory.rounds.compiling import (
     NOBODY,
@@ -89,6 +89,8 @@ _UPDATES = 2**24
 
 _LOSS = 6
 """The column of a plan with the numbers of examples for the loss."""
+
+_TOO_LARGE = "an update is larger than 1e30 or no longer finite; lower the rate, or standardise the features"
 
 _CAPACITIES: dict[tuple[object, ...], list[int]] = {}
 """The sizes of plans for which there is a compilation, so that runs of other seeds use it too."""
@@ -191,6 +193,13 @@ class Lanes:
         check_inside(setup)
         import jax
 
+        try:
+            jax.devices()
+        except RuntimeError as error:
+            raise InvalidSettings(
+                f'engine = "jax" finds no device to compute on: {" ".join(str(error).split())}. Correct JAX_PLATFORMS, '
+                'or set engine = "numpy"'
+            ) from error
         data, training = rows_of(problem.train), setup.training
         assert isinstance(training, OneGradient | LocalSteps)
         if isinstance(problem.model, TreeModel):
@@ -447,10 +456,7 @@ class CompiledRounds:
         self._number += 1
         if not made.largest <= LARGEST:
             self._weights = self._version(made.at - 1)
-            raise Diverged(
-                "training on the clients has diverged: an update is larger than 1e30 or no longer finite; lower the "
-                "rate, or standardise the features"
-            )
+            raise self._trouble_of_a_client()
         if made.report.stepped and not made.largest_weight <= LARGEST_WEIGHT:
             self._weights = self._version(made.at - 1)
             raise diverged(out_of_range(self._version(made.at), self._problem.spec) or "a weight is too large")
@@ -506,6 +512,34 @@ class CompiledRounds:
         weights: FloatArray = np.asarray(self._called(plan, seen, (*per, only))[0]["weights"])
         return weights
 
+    def _trouble_of_a_client(self) -> Diverged:
+        """Return what is wrong with the first client of the last round that diverged, as the NumPy engine trains it."""
+        clients, keys = self._drawn_clients(self._number - 1)
+        low, high = 0, len(clients)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._trouble_of(clients[low:middle], keys[low:middle]):
+                high = middle
+            else:
+                low = middle
+        found = self._trouble_of(clients[low:high], keys[low:high])
+        return Diverged(found or f"training on the clients has diverged: {_TOO_LARGE}")
+
+    def _trouble_of(self, clients: Clients, keys: Keys) -> str | None:
+        """Return what is wrong if a client cannot be trained on the last version, as if it were the first of them."""
+        problem, training = self._problem, self._lanes.training
+        data = in_precision(problem.train, problem.model)
+        diverged = f"training on client {clients[0]} has diverged: {_TOO_LARGE}"
+        try:
+            for block in updates_of_fleet(problem.model, training, self._weights, data, clients, keys, losses=False):
+                if not np.abs(block.updates).max(initial=0.0) <= LARGEST:
+                    return diverged
+        except Diverged:
+            return diverged
+        except FedpingError as error:  # it names the client
+            return str(error)
+        return None
+
     def _rounds_within(self, number: int, end: int, room: tuple[int, int]) -> list[_Round]:
         """Return rounds from ``number`` to ``end``, as many as there is room for, at least one."""
         found: list[_Round] = []
@@ -523,15 +557,19 @@ class CompiledRounds:
         """Return a round as it is drawn."""
         key = 0 if self._lanes.is_constant else number
         if (found := self._drawn.pop(key, None)) is None:
-            problem = self._problem
-            clients: Clients = problem.learners[self._lanes.sampler.draw(number)]
-            keys = np.zeros(len(clients), np.uint64)
-            if draws(self._lanes.training, problem.model):
-                keys = child_keys(problem.keys(number)[clients], repetitions(clients)[0])
-            found = self._lanes.drawn_round(clients, keys)
+            found = self._lanes.drawn_round(*self._drawn_clients(number))
         if self._lanes.is_constant:
             self._drawn[key] = found
         return found
+
+    def _drawn_clients(self, number: int) -> tuple[Clients, Keys]:
+        """Return who takes part in a round, and a key for each."""
+        problem = self._problem
+        clients: Clients = problem.learners[self._lanes.sampler.draw(number)]
+        keys = np.zeros(len(clients), np.uint64)
+        if draws(self._lanes.training, problem.model):
+            keys = child_keys(problem.keys(number)[clients], repetitions(clients)[0])
+        return clients, keys
 
     def _plan_of(self, drawn: Sequence[_Round], room: tuple[int, int]) -> tuple[Any, Any, NDArray[np.int32]]:
         """Return the plans of rounds on the device, and where each begins and ends, shape (4, rounds)."""

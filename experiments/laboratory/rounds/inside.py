@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 from msgspec.structs import replace
 
+from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.local_optimizers import keeps
 from fedping.client_sim.learning.models.jax_loss import NAME as OWN
 from fedping.client_sim.learning.models.linear_regression import NAME as LINEAR
@@ -65,7 +66,10 @@ def has_accelerator() -> bool:
         return False
     import jax
 
-    return bool(jax.default_backend() != "cpu")
+    try:
+        return bool(jax.default_backend() != "cpu")
+    except RuntimeError:  # the platform that JAX is told to use is not there
+        return False
 
 
 def outside(setup: Setup) -> str | None:
@@ -73,7 +77,7 @@ def outside(setup: Setup) -> str | None:
     training = setup.training
     parts = {
         f"the model '{setup.model['name']}'": setup.model["name"] not in MODELS and not is_network(setup.model["name"]),
-        "the [training] of an extension": not isinstance(training, OneGradient | LocalSteps),
+        f"algorithm = '{algorithm_name(training)}' in [training]": not isinstance(training, OneGradient | LocalSteps),
         "'personal' in [training]": getattr(training, "personal", None) is not None,
         "'structured' in [training]": getattr(training, "structured", False),
         "'keep' of a client optimizer": isinstance(training, LocalSteps) and keeps(training.optimizer),
