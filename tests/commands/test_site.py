@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from docs.site import contents
 from docs.site.build import broken_links
 from tests.commands.test_docs import PAGES, ROOT, anchors
 
@@ -121,3 +122,28 @@ def test_a_picture_for_the_dark_is_a_link_too(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<source srcset="dark.png 2x, light.png"><img src="light.png">', "utf-8")
     (tmp_path / "light.png").write_bytes(b"")
     assert broken_links(tmp_path) == ["a.html: the link dark.png leads nowhere"]
+
+
+# --- lists of contents ---
+
+
+@pytest.mark.parametrize("name", contents.PAGES)
+def test_the_list_of_contents_is_that_of_the_headings(name: str) -> None:
+    page = ROOT / "docs" / name
+    text = page.read_text("utf-8")
+    assert contents.with_contents(text) == text, "run 'python -m docs.site.contents'"
+    assert {anchor for _, _, anchor in contents.headings(text)} == anchors(page)
+
+
+def test_a_list_of_contents_has_two_levels_and_no_code() -> None:
+    page = (
+        f"# A\n\n{contents.START}\nold\n{contents.END}\n\n## B, `b`\n\n```sh\n## no\n```\n\n### C\n\n#### D\n\n## C\n"
+    )
+    made = contents.with_contents(page)
+    assert (
+        made.partition(contents.END)[0] == f"# A\n\n{contents.START}\n\n- [B, `b`](#b-b)\n  - [C](#c)\n- [C](#c-1)\n\n"
+    )
+    assert made.partition(contents.END)[2] == page.partition(contents.END)[2]
+    assert contents.with_contents(made) == made
+    with pytest.raises(ValueError, match="lacks"):
+        contents.with_contents("# A\n")
