@@ -7,29 +7,14 @@ The list stands between two comments, ``START`` and ``END``; a page has one wher
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+
+from fedping.documentation import headings
 
 DOCS = Path(__file__).resolve().parents[1]
 PAGES = ("operators.md", "reference.md")
 START = "<!-- contents, by python -m docs.site.contents -->"
 END = "<!-- end of contents -->"
-
-_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-_HEADING = re.compile(r"^(#{1,6}) (.+?)\s*$", re.MULTILINE)
-_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
-
-
-def headings(page: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the level of each heading of a page, its title without links, and its anchor on a forge."""
-    times: Counter[str] = Counter()
-    for found in _HEADING.finditer(_BLOCK.sub("", page)):
-        title = _LINK.sub(r"\1", found[2])
-        anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-        yield len(found[1]), title, f"{anchor}-{times[anchor]}" if times[anchor] else anchor
-        times[anchor] += 1
 
 
 def with_contents(page: str) -> str:
@@ -42,9 +27,8 @@ def with_contents(page: str) -> str:
     _, end, after = rest.partition(END)
     if not start or not end:
         raise ValueError(f"the page lacks {START} and {END}")
-    lines = [
-        f"{'  ' * (level - 2)}- [{title}](#{anchor})" for level, title, anchor in headings(page) if level in (2, 3)
-    ]
+    listed = (heading for heading in headings(page) if heading.level in (2, 3))
+    lines = [f"{'  ' * (each.level - 2)}- [{each.title}](#{each.anchor})" for each in listed]
     return "\n".join([f"{before}{START}", "", *lines, "", f"{END}{after}"])
 
 

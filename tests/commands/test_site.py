@@ -12,6 +12,7 @@ import pytest
 
 from docs.site import contents
 from docs.site.build import broken_links
+from fedping.documentation import headings
 from tests.commands.test_docs import PAGES, ROOT, anchors
 
 INDEX = ROOT / "docs" / "index.md"
@@ -132,7 +133,7 @@ def test_the_list_of_contents_is_that_of_the_headings(name: str) -> None:
     page = ROOT / "docs" / name
     text = page.read_text("utf-8")
     assert contents.with_contents(text) == text, "run 'python -m docs.site.contents'"
-    assert {anchor for _, _, anchor in contents.headings(text)} == anchors(page)
+    assert {heading.anchor for heading in headings(text)} == anchors(page)
 
 
 def test_a_list_of_contents_has_two_levels_and_no_code() -> None:
