@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
@@ -20,11 +21,18 @@ TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_C
 project = "fedping"
 author = "the authors of fedping"
 version = release = __version__
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = ["docs/**.md", *TOP]
 exclude_patterns = [path.name for path in ROOT.iterdir() if path.name not in ("docs", *TOP)]
 nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]
+"""Annotations and docstrings name types and packages that have no page."""
+
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "Decorator", "FloatArray", "Place", "Vector")}
 
 myst_heading_anchors = 6
 
@@ -37,6 +45,8 @@ html_static_path: list[str] = []
 
 _GROUP = re.compile(r"^## (.+)$")
 _LINK = re.compile(r"\]\(([^)#]+)\.md\)$")
+_STAR = re.compile(r"(?<![*\w])\*(?=\w)")
+_MODULES = re.compile(r"~(?:\w+\.)+(?=\w)")
 _FOLDER = re.compile(r"\[([^\]]*)\]\(([^)#:]+)\)")
 
 
@@ -57,13 +67,35 @@ def without_folders(page: str, folder: Path) -> str:
     return _FOLDER.sub(lambda found: found[1] if (folder / found[2]).is_dir() else found[0], page)
 
 
+def as_rst(line: str) -> str:
+    """Return a line of a docstring in which each star of ``*shape`` is one, not the start of emphasis."""
+    parts = line.split("``")
+    parts[::2] = (_STAR.sub(r"\\*", part) for part in parts[::2])
+    return "``".join(parts)
+
+
 def _prepare(app: Sphinx, name: str, content: list[str]) -> None:
     content[0] = without_folders(content[0], (ROOT / name).parent)
     if name == root_doc:
         content[0] = with_contents(content[0])
+    elif name == "docs/api/README":
+        content[0] = content[0].replace("`build/docs/api/index.html`", '<a href="../../api/index.html">a page each</a>')
+
+
+def _prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = map(as_rst, lines)
+
+
+def _shorten(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Leave out the modules of types, which autodoc marks, and does not shorten where a default is no expression."""
+    return signature and _MODULES.sub("", signature), returned and _MODULES.sub("", returned)
 
 
 def setup(app: Sphinx) -> None:
-    """Prepare each page before it is read; Pygments has no language for lines of cron."""
+    """Prepare pages and docstrings before they are read; Pygments has no language for lines of cron."""
     app.add_lexer("cron", TextLexer)
     app.connect("source-read", _prepare)
+    app.connect("autodoc-process-docstring", _prepare_docstring, priority=400)  # before napoleon
+    app.connect("autodoc-process-signature", _shorten)

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+import fedping
 from docs.site import contents
 from docs.site.build import broken_links
 from fedping.documentation import headings
@@ -62,6 +63,15 @@ def test_it_has_search_and_dark_mode_and_loads_nothing_from_other_hosts(site: Pa
 
 
 @pytest.mark.long
+def test_it_describes_every_name_of_fedping(site: Path) -> None:
+    page = (site / "docs" / "api" / "README.html").read_text("utf-8")
+    described = set(re.findall(r'<dt class="sig[^>]* id="fedping\.(\w+)"', page))
+    assert described == set(fedping.__all__) - {"__version__"}
+    assert "~numpy" not in page
+    assert 'href="../../api/index.html"' in page
+
+
+@pytest.mark.long
 def test_it_does_not_say_where_it_was_made(site: Path) -> None:
     assert not [path for path in site.rglob("*.html") if str(ROOT) in path.read_text("utf-8")]
 
@@ -93,6 +103,12 @@ def test_links_to_folders_become_text(conf: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "deploy").mkdir()
     text = "See [`deploy/`](deploy/), [a page](page.md), [a site](https://deploy/) and [below](#deploy)."
     assert conf.without_folders(text, tmp_path) == text.replace("[`deploy/`](deploy/)", "`deploy/`")
+
+
+def test_a_star_of_a_docstring_is_one(conf: ModuleType) -> None:
+    assert conf.as_rst("x of shape (n, *shape), ``f(*x)`` and 2 * 3, *y") == (
+        r"x of shape (n, \*shape), ``f(*x)`` and 2 * 3, \*y"
+    )
 
 
 # --- what fails the build ---
