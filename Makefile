@@ -19,7 +19,7 @@ help:
 	@echo "make bench         every benchmark, side by side; writes the tables of docs/benchmarks.md to the terminal"
 	@echo "make extension     pack the browser extension into build/ (needs Python alone)"
 	@echo "make npm           pack the browser's module as an npm package into build/ (needs node and npm)"
-	@echo "make docs          write the API reference into build/docs/, from the docstrings"
+	@echo "make docs          write the docs as a site into build/docs/, and the API reference into build/docs/api/"
 	@echo "make lint-extension  Mozilla's linter over the packed extension (needs node's npx)"
 	@echo "make notebooks     execute analysis/notebooks anew and write the results into them (2 minutes)"
 	@echo "make screenshots   take the pictures of docs/pictures anew, in Chromium (3 minutes)"
@@ -75,7 +75,8 @@ vectors: install
 	$(BIN)/python -m tests.conformance.vectors
 
 docs: install
-	$(BIN)/python -m docs.api.build
+	$(BIN)/python -m docs.site.build build/docs
+	$(BIN)/python -m docs.api.build build/docs/api
 
 schemas: install
 	$(BIN)/python -m fedping.protocol.json_schema docs/schema

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.shared_files import shared_folder
 
 PLACES = {
     "README.md": "README.md",
@@ -154,21 +154,9 @@ def _filled(text: str, deployment: Deployment) -> str:
 
 def _sources() -> tuple[Path, Path]:
     """Return the folders docs/deploy and deploy/kubernetes, of a checkout or as a wheel installs them."""
-    checkout = Path(__file__).resolve().parents[1]
-    if (checkout / "docs" / "deploy" / "nginx.conf").is_file():
-        return checkout / "docs" / "deploy", checkout / "deploy" / "kubernetes"
-    try:
-        installed = distribution("fedping").files or []
-    except PackageNotFoundError:
-        installed = []
-    for file in installed:
-        if file.parts[-4:] == ("share", "fedping", "deploy", "nginx.conf"):
-            shared = Path(str(file.locate())).resolve().parent
-            if (shared / "nginx.conf").is_file():
-                return shared, shared / "kubernetes"
-    raise FedpingError(
-        "this installation has no files for operators (share/fedping/deploy). Install fedping's wheel into an "
-        "environment of its own, such as by 'python -m venv' and 'pip install'."
+    return (
+        shared_folder("docs/deploy", "deploy", "nginx.conf"),
+        shared_folder("deploy/kubernetes", "deploy/kubernetes", "study.toml"),
     )
 
 

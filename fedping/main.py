@@ -46,6 +46,7 @@ SUBCOMMANDS = {
     "helper": ("fedping.commands.helper", "helper", "Run the helper (second server) of two-server lines."),
     "audit": ("fedping.commands.audit", "audit", "Attack a study's lines here, to test their privacy."),
     "deploy": ("fedping.commands.deploy", "deploy", "Write units of systemd, nginx, alerts and manifests."),
+    "docs": ("fedping.commands.docs", "docs", "Print a page of the docs, or list them."),
     "schema": ("fedping.commands.schema", "schema", "Print the JSON and Arrow schemas of messages and files."),
 }
 """Module, attribute and summary of every subcommand by its name; with the summaries, --help imports none of them."""

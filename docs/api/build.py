@@ -2,7 +2,7 @@
 
     python -m docs.api.build [OUT [MODULE ...]]
 
-OUT is ``build/docs`` unless given; each MODULE gets a page, or every public one. Public are the packages with an
+OUT is ``build/docs/api`` unless given; each MODULE gets a page, or every public one. Public are the packages with an
 ``__all__``, each as one page of those names, and all modules of :mod:`fedping.protocol`. What only the command line and
 the dashboard use is left out.
 """
@@ -72,6 +72,6 @@ def build(out: Path, only: Container[str] = ()) -> None:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("build/docs")
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("build/docs/api")
     build(folder, sys.argv[2:])
     print(folder / "index.html")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedping.documentation import pages
 from fedping.server_jobs.ingest.pages import page_files
 
 ROOT = Path(__file__).parents[2]
@@ -51,19 +52,20 @@ def test_of_the_browser_it_holds_what_the_demo_page_is_made_of_and_no_more() -> 
     assert of_browser == set(page_files())
 
 
-def test_it_has_what_deploys_it_and_the_example_studies_below_share() -> None:
-    shared = {
-        path.relative_to(ROOT).as_posix(): f"{folder}/{path.name}"
+def test_it_has_the_docs_what_deploys_it_and_the_example_studies_below_share() -> None:
+    wanted = [*(ROOT / "deploy" / "kubernetes").rglob("*.*"), *(ROOT / "docs" / "deploy").iterdir()]
+    wanted += [*(ROOT / "experiments").glob("*.toml"), *(ROOT / "experiments").glob("*.csv")]
+    wanted += [page.path.resolve() for page in pages()] + [ROOT / "docs" / "index.md"]
+    places = {
+        f"{folder}/{path.name}": path.relative_to(ROOT).as_posix()
         for folder, globs in SETUPTOOLS["data-files"].items()
         for glob in globs
         for path in ROOT.glob(glob)
         if path.is_file()
     }
-    wanted = [*(ROOT / "deploy" / "kubernetes").rglob("*.*"), *(ROOT / "docs" / "deploy").iterdir()]
-    wanted += [*(ROOT / "experiments").glob("*.toml"), *(ROOT / "experiments").glob("*.csv")]
-    assert {path.relative_to(ROOT).as_posix() for path in wanted} == set(shared)
-    for path, place in shared.items():
-        assert place.removeprefix("share/fedping/") == path.removeprefix("docs/")
+    assert {path.relative_to(ROOT).as_posix() for path in wanted} == set(places.values())
+    for place, path in places.items():
+        assert place.removeprefix("share/fedping/") in (path, path.removeprefix("docs/"))
 
 
 def test_it_leaves_out_the_scripts_of_the_papers_and_needs_none_of_them() -> None:

@@ -1,0 +1,127 @@
+"""The pages of the docs, in a checkout or as a wheel installs them below share/fedping: names, headings and text."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedping.protocol.errors import InvalidSettings
+from fedping.shared_files import CHECKOUT, shared_folder
+
+_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^(#{1,6}) (.+?)[ \t]*$", re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_LISTED = re.compile(r"^- \[(.+)\]\(([^)]+)\.md\)$")
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading of a page.
+
+    Attributes:
+        level: 1 for the page's title.
+        title: its text, links as their words.
+        anchor: the part of an address after ``#``, as forges and the built site have it.
+        start: its place in the page's text, in characters.
+    """
+
+    level: int
+    title: str
+    anchor: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of the docs.
+
+    Attributes:
+        name: as ``fedping docs`` takes it, such as ``operators``.
+        title: as the index has it.
+        group: the index's heading above it, such as "Reference".
+        path: the Markdown file.
+        address: the built page's path within the site.
+    """
+
+    name: str
+    title: str
+    group: str
+    path: Path
+    address: str
+
+
+def headings(text: str) -> Iterator[Heading]:
+    """Yield the headings of a page, those in blocks of code left out."""
+    shown = _BLOCK.sub(lambda block: " " * len(block[0]), text)
+    times: Counter[str] = Counter()
+    for found in _HEADING.finditer(shown):
+        title = _LINK.sub(r"\1", found[2])
+        anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        yield Heading(
+            len(found[1]), title, f"{anchor}-{times[anchor]}" if times[anchor] else anchor, start=found.start()
+        )
+        times[anchor] += 1
+
+
+def section(text: str, anchor: str) -> str:
+    """Return the part of a page from a heading to the next one of its level or above.
+
+    Raises:
+        InvalidSettings: no heading has the anchor.
+    """
+    found = list(headings(text))
+    for at, heading in enumerate(found):
+        if heading.anchor == anchor:
+            end = next((later.start for later in found[at + 1 :] if later.level <= heading.level), len(text))
+            return text[heading.start : end].rstrip() + "\n"
+    raise InvalidSettings(f"the page has no heading #{anchor}{_near(anchor, [each.anchor for each in found])}")
+
+
+def pages() -> list[Page]:
+    """Return the pages in the order of the index.
+
+    Raises:
+        FedpingError: this installation lacks them.
+    """
+    folder = shared_folder("docs", "docs", "index.md")
+    found, group = [], ""
+    for line in (folder / "index.md").read_text("utf-8").splitlines():
+        if line.startswith("## "):
+            group = line.removeprefix("## ")
+        elif listed := _LISTED.match(line):
+            title, link = listed[1], listed[2]
+            name = link.removeprefix("../").removesuffix("/README")
+            address = link.removeprefix("../") if link.startswith("../") else f"docs/{link}"
+            found.append(Page(name, title, group, folder / f"{link}.md", f"{address}.html"))
+    return found
+
+
+def page_of(wanted: str) -> Page:
+    """Return a page by its name, or by its path as messages and links have it, such as docs/operators.md.
+
+    Raises:
+        InvalidSettings: no page has the name.
+        FedpingError: this installation lacks the pages.
+    """
+    known = pages()
+    asked = re.sub(r"(\.md|\.html|/README|/)+$", "", wanted.removeprefix("./").removeprefix("docs/")).lower()
+    for page in known:
+        if asked in (page.name.lower(), page.name.lower().rpartition("/")[2]):
+            return page
+    near = _near(asked, [page.name for page in known])
+    raise InvalidSettings(f"the docs have no page '{wanted[:80]}'{near} 'fedping docs' lists all pages.")
+
+
+def built_site() -> Path | None:
+    """Return the folder of the site that ``make docs`` has built in this checkout; None without one."""
+    site = CHECKOUT / "build" / "docs"
+    return site if (site / "docs" / "index.html").is_file() else None
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name[:80], known, n=1)
+    return f"; did you mean '{near[0]}'?" if near else "."

@@ -1,0 +1,40 @@
+"""Files beside the packages: folders of a checkout, which a wheel installs below share/fedping."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from fedping.protocol.errors import FedpingError
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+"""The checkout's folder; of an installed wheel, that of its packages."""
+
+
+def shared_folder(in_checkout: str, installed: str, file: str) -> Path:
+    """Return a folder of a checkout, or where a wheel has installed it.
+
+    Args:
+        in_checkout: its path within the checkout.
+        installed: its path below share/fedping.
+        file: a file in it, by which it is found.
+
+    Raises:
+        FedpingError: this installation has not got it.
+    """
+    if (CHECKOUT / in_checkout / file).is_file():
+        return CHECKOUT / in_checkout
+    try:
+        files = distribution("fedping").files or []
+    except PackageNotFoundError:
+        files = []
+    wanted = ("share", "fedping", *installed.split("/"), file)
+    for each in files:
+        if each.parts[-len(wanted) :] == wanted:
+            folder = Path(str(each.locate())).resolve().parent
+            if (folder / file).is_file():
+                return folder
+    raise FedpingError(
+        f"this installation lacks share/fedping/{installed}. Install fedping's wheel into an environment of its own, "
+        "such as by 'python -m venv' and 'pip install'."
+    )
