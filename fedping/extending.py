@@ -83,7 +83,8 @@ def sampling(name: str) -> Decorator:
     """Register who takes part in a round: a function of (sizes, groups, random) that returns positions of clients.
 
     ``sizes`` are the clients' numbers of examples, shape (clients,), ``groups`` their natural keys or None, ``random``
-    a NumPy generator, another one in each round. A class has it as ``draw``.
+    a NumPy generator, another one in each round. A class has it as ``draw``. With a further parameter ``past`` it gets
+    the clients' last losses and who took part when (:class:`fedping.client_sim.sampling.Past`).
     """
     return _decorator("sampling", name)
 
