@@ -1,4 +1,4 @@
-"""Client algorithms that keep state with their clients: SCAFFOLD, FedDyn and APFL.
+"""Client algorithms that keep state with their clients, SCAFFOLD, FedDyn and APFL, and the aggregation FedNova.
 
 They are extensions, as those of anybody else's package: this module uses nothing but the public face, and an entry
 point in pyproject.toml names it. docs/researchers.md says when to take which.
@@ -198,6 +198,80 @@ class APFL(LocalTraining):
 
     def _mixed(self, common: Floats, own: Floats, share: NDArray[Any]) -> Any:
         return common + share[:, None].astype(own.dtype, copy=False) * (own - common)
+
+
+@fedping.aggregation("fednova")
+class FedNova:
+    """FedNova (Wang et al. 2020): the mean of updates by step, times the mean number of steps.
+
+    An update is -η Σ_j a_j g_j, its gradients g_j weighted by what the client's optimizer makes of them, and |a| is
+    the sum of these weights: the number of steps τ of plain descent. With p_i, a client's share of the votes, the
+    direction is τ_eff Σ p_i Δ_i / |a_i|, where τ_eff = Σ p_i |a_i|. So clients that take more steps do not pull the
+    model towards their own minimum. If all take equally many, it is the mean of the updates.
+
+    A partial is the sums of votes, of votes times |a|, and of votes times updates by step.
+    """
+
+    def init(self, line: Any) -> tuple[Any, float, float, Any]:
+        """Return no update, beside the training that clients take their steps by."""
+        reason = _unknown_steps(line.training)
+        if reason:
+            raise fedping.InvalidSettings(
+                f"the aggregation 'fednova' needs the weights of a client's gradients in its update, and {reason}; "
+                "set the algorithm 'gradient', or 'local' with plain descent or momentum"
+            )
+        return line.training, 0.0, 0.0, np.zeros(line.spec.m)
+
+    def add(self, total: Any, updates: Any, votes: Any, senders: Any) -> Any:
+        """Add updates of shape (k, m) with their votes and senders."""
+        training, weight, lengths, by_step = total
+        if np.isnan(senders.steps).any():
+            raise fedping.InvalidSettings(
+                "the aggregation 'fednova' needs the number of local steps, and this client algorithm does not say it; "
+                "add the method steps_taken(sizes) to its class"
+            )
+        length = gradient_weights(training, senders.steps)
+        moved = (updates * (votes / length)[:, None]).sum(axis=0)
+        return training, weight + votes.sum(), lengths + (votes * length).sum(), by_step + moved
+
+    def merge(self, one: Any, other: Any) -> Any:
+        """Return the sums of both."""
+        return one[0], one[1] + other[1], one[2] + other[2], one[3] + other[3]
+
+    def finish(self, total: Any, line: Any, weights: Any, state: Any, key: bytes) -> Any:
+        """Return τ_eff times the mean update by step; zeros without updates."""
+        _, weight, lengths, by_step = total
+        return by_step * (lengths / weight**2) if weight else by_step
+
+
+def gradient_weights(training: Any, steps: FloatArray) -> FloatArray:
+    """Return |a|, the sum of the weights of the gradients in an update of so many local steps, shape (k,).
+
+    Source: Wang et al. 2020, section 4; the proximal term is implicit here, so that a step divides by 1 + η μ.
+    """
+    pull = getattr(training, "rate", 0.0) * getattr(training, "proximal", 0.0)
+    beta = getattr(getattr(training, "optimizer", None), "beta", 0.0)
+    if pull:
+        return np.asarray((1 - (1 + pull) ** -steps) / pull)
+    if not beta:
+        return steps
+    by_velocity = (steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
+    return np.asarray(beta * by_velocity + steps if training.optimizer.nesterov else by_velocity)
+
+
+def _unknown_steps(training: Any) -> str | None:
+    """Return why the weights of a training's gradients are unknown; None if they are known."""
+    optimizer: Any = getattr(training, "optimizer", None)
+    kind = type(optimizer).__name__
+    if getattr(training, "sign", False):
+        return "'sign' sends no more than signs"
+    if getattr(training, "personal", None) is not None:
+        return "[training.personal] trains in more than one way"
+    if optimizer is not None and kind not in ("LocalDescent", "LocalMomentum"):
+        return "this client optimizer divides gradients by their size"
+    if kind == "LocalMomentum" and (optimizer.keep or training.proximal):
+        return "momentum has no such weights with 'keep' or 'proximal'"
+    return None
 
 
 def _precision(model: Model[Any]) -> np.dtype[Any]:

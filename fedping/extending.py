@@ -74,7 +74,9 @@ def aggregation(name: str) -> Decorator:
     ``finish(total, line, weights, state, key)``, which returns a direction, shape (m,), or a ``Finished`` with the
     state that it is given in the next round, a dict of vectors. None may change what it is given. ``updates`` have the
     shape (k, m), their ``votes``, all positive, (k,); ``key`` are 32 bytes to draw from. A class is that itself.
-    ``of_all(finish)`` makes one that keeps all updates.
+    ``of_all(finish)`` makes one that keeps all updates. If ``finish`` of ``of_all``, or ``add`` of an accumulator, has
+    a further parameter ``senders``, it gets who has sent the updates, in the laboratory in memory
+    (:class:`fedping.server_jobs.round.accumulator.Senders`).
     """
     return _decorator("aggregation", name)
 

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from fedping.client_sim.learning.algorithm import Algorithm, ModelAndMore, PublishesMore
 from fedping.client_sim.learning.batch import FloatArray, Floats
 from fedping.client_sim.learning.descent import GradientAlgorithm, LocalAlgorithm
+from fedping.client_sim.learning.mini_batches import steps_of
 from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.personal import personal_algorithm
 from fedping.client_sim.learning.submodel import shared_part
@@ -156,6 +158,29 @@ def algorithm_for(training: Training, version: int = 0) -> Algorithm:
             f"{', '.join(_name_of(each) for each in ALGORITHMS if not issubclass(each, Own))}"
         )
     return make(training)
+
+
+def steps_taken(training: Training, sizes: NDArray[np.integer]) -> FloatArray:
+    """Return how many local steps clients take, given their numbers of examples, shape (k,); NaN if nothing says it.
+
+    A gradient counts as one step. An extension says it by a method ``steps_taken(sizes)``.
+    """
+    if isinstance(training, OneGradient):
+        return (sizes > 0).astype(np.float64)
+    if isinstance(training, LocalSteps):
+        return steps_of(training, sizes).astype(np.float64)
+    instance: Any = getattr(algorithm_for(training), "instance", None)
+    if not hasattr(instance, "steps_taken"):
+        return np.full(len(sizes), np.nan)
+    extension = extension_of(training)
+    with extension.guarded():
+        steps = np.asarray(instance.steps_taken(sizes), np.float64)
+    if steps.shape != sizes.shape:
+        raise ExtensionFailed(
+            f"{extension}, an extension, returned steps of shape {list(steps.shape)}; return a number for each of "
+            f"{len(sizes)} clients"
+        )
+    return steps
 
 
 def with_more(model: Model[Any], training: Training) -> Model[Any]:
