@@ -1,4 +1,4 @@
-"""Client algorithms that keep state with their clients, SCAFFOLD, FedDyn and APFL, and the aggregation FedNova.
+"""Client algorithms that keep state with their clients, SCAFFOLD, FedDyn and APFL; rate decay; the aggregation FedNova.
 
 They are extensions, as those of anybody else's package: this module uses nothing but the public face, and an entry
 point in pyproject.toml names it. docs/researchers.md says when to take which.
@@ -198,6 +198,60 @@ class APFL(LocalTraining):
 
     def _mixed(self, common: Floats, own: Floats, share: NDArray[Any]) -> Any:
         return common + share[:, None].astype(own.dtype, copy=False) * (own - common)
+
+
+@fedping.client_algorithm("decaying")
+@dataclass(frozen=True, kw_only=True)
+class Decaying(LocalTraining):
+    """FedAvg with local steps that become smaller from version to version (Li et al. 2020).
+
+    With a fixed rate and several local steps, FedAvg ends at a distance from the common minimum that is proportional
+    to the rate; with rates that fall as 1/t it converges to it.
+
+    Attributes:
+        decay: how fast the rate falls, by ``schedule``.
+        schedule: of version t, ``inverse`` is rate / (1 + decay t), and ``exponential`` is rate × decay^(t // every).
+        every: versions after which the rate of ``exponential`` falls.
+    """
+
+    decay: Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+    schedule: Literal["inverse", "exponential"] = "inverse"
+    every: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.schedule == "exponential" and not 0 < self.decay <= 1:
+            raise ValueError(f"decay = {self.decay:g} with schedule = 'exponential'; set it above 0 and to 1 at most")
+
+    def rate_at(self, version: int) -> float:
+        """Return the size of a local step of clients that have fetched a version."""
+        if self.schedule == "inverse":
+            return self.rate / (1.0 + self.decay * version)
+        return float(self.rate * self.decay ** (version // self.every))
+
+    def update(
+        self,
+        model: Model[Any],
+        weights: FloatArray,
+        batch: Batch,
+        keys: Keys,
+        state: Mapping[str, NDArray[Any]],
+        version: int,
+    ) -> tuple[Floats, Mapping[str, NDArray[Any]]]:
+        """Return movements of shape (k, m); clients keep nothing."""
+        fetched = weights.astype(_precision(model), copy=False)
+        moved = np.zeros((len(batch), fetched.shape[-1]), fetched.dtype)
+        rate = self.rate_at(max(version, 0))
+        for part, there in self.parts(batch, keys):
+            moved -= np.where(there[:, None], rate * model.gradients(fetched + moved, part), 0)
+        return moved, {}
+
+    def steps_taken(self, sizes: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """Return each client's number of local steps, shape (k,)."""
+        each: Any = self.steps
+        if self.epochs is not None:
+            each = self.epochs * (np.ceil(sizes / self.batch) if self.batch else 1)
+        return np.where(sizes > 0, each, 0)
 
 
 @fedping.aggregation("fednova")

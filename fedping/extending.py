@@ -48,7 +48,8 @@ def client_algorithm(name: str) -> Decorator:
     for a server that adds the mean of the updates, and any other is refused before the first round. With
     ``personal_weights(model, weights, batch, state)`` clients predict with weights of their own, shape (k, m), which
     the laboratory measures beside the common ones.
-    ``local_steps`` draws the examples of local steps.
+    ``local_steps`` draws the examples of local steps. A function, or ``update``, with a further parameter ``version``
+    gets the number of the fetched version, from 0; ``steps_taken(sizes)`` says how many local steps clients take.
     """
     return _decorator("client_algorithm", name)
 

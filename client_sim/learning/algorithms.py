@@ -20,7 +20,7 @@ from fedping.client_sim.learning.personal import personal_algorithm
 from fedping.client_sim.learning.submodel import shared_part
 from fedping.protocol.draws import Keys
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.extensions import Extension, ExtensionFailed, Own, extension_of
+from fedping.protocol.extensions import Extension, ExtensionFailed, Own, asks_for, extension_of
 from fedping.protocol.personalization import PartlyLocal, Reconstruct
 from fedping.protocol.spec import Block
 from fedping.protocol.training import LocalSteps, OneGradient, OwnTraining, Training
@@ -41,6 +41,7 @@ class OwnAlgorithm:
     extension: Extension
     settings: dict[str, Any]
     instance: Any
+    version: int = 0
 
     def init_state(self, model: Model[Any]) -> Any:
         """See :meth:`Algorithm.init_state`."""
@@ -59,9 +60,10 @@ class OwnAlgorithm:
         """See :meth:`Algorithm.update`."""
         shape = [len(batch), weights.shape[-1]]
         if self.instance is None:
-            return self._judged(self.extension.made(self.settings, model, weights, batch, keys), shape), state
+            asked = self._asked(self.extension.make)
+            return self._judged(self.extension.made(self.settings, model, weights, batch, keys, **asked), shape), state
         with self.extension.guarded():
-            found = self.instance.update(model, weights, batch, keys, state)
+            found = self.instance.update(model, weights, batch, keys, state, **self._asked(self.instance.update))
         if not isinstance(found, tuple) or len(found) != 2:
             raise ExtensionFailed(
                 f"{self.extension}, an extension, returned a {type(found).__name__}; return updates and state"
@@ -73,6 +75,10 @@ class OwnAlgorithm:
                 "none; add init_state, which returns the state of a client that has never trained, or return {}"
             )
         return self._judged(found[0], shape), after
+
+    def _asked(self, function: Any) -> dict[str, int]:
+        """Return the number of the fetched version, if the function has a parameter for it."""
+        return {"version": self.version} if asks_for(function, "version") else {}
 
     def _judged(self, found: Any, shape: list[int], what: str = "updates") -> Floats:
         with self.extension.guarded():
@@ -119,8 +125,8 @@ class OwnPublishingPersonal(OwnPublishing, OwnPersonal):
     """One that is both."""
 
 
-def own_algorithm(training: OwnTraining) -> OwnAlgorithm:
-    """Return the algorithm of an extension.
+def own_algorithm(training: OwnTraining, version: int = 0) -> OwnAlgorithm:
+    """Return the algorithm of an extension, as clients run it on a version.
 
     Raises:
         InvalidSettings: it is not installed, or its code is not what the settings name.
@@ -131,7 +137,7 @@ def own_algorithm(training: OwnTraining) -> OwnAlgorithm:
     made: type[OwnAlgorithm] = OwnPersonal if hasattr(instance, "personal_weights") else OwnAlgorithm
     if hasattr(instance, "beside"):
         made = OwnPublishingPersonal if made is OwnPersonal else OwnPublishing
-    return made(extension, training.settings, instance)
+    return made(extension, training.settings, instance, version)
 
 
 ALGORITHMS: dict[type[msgspec.Struct], Callable[[Any], Algorithm]] = {
@@ -148,7 +154,9 @@ def algorithm_for(training: Training, version: int = 0) -> Algorithm:
     Raises:
         InvalidSettings: there is no such algorithm.
     """
-    if not isinstance(training, OwnTraining) and training.personal is not None:
+    if isinstance(training, OwnTraining):
+        return own_algorithm(training, version)
+    if training.personal is not None:
         shared = replace(training, personal=None)
         return personal_algorithm(training.personal, shared, algorithm_for(shared), version)
     make = ALGORITHMS.get(type(training))
