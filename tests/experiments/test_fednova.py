@@ -188,3 +188,33 @@ def test_an_aggregation_of_ones_own_gets_the_senders_if_it_asks_for_them(
     assert {*seen[-1].steps.tolist()} == {5.0}
     unknown = unit(training={"algorithm": "apfl", "rate": 0.1, "steps": 1}).setup.training
     assert np.isnan(steps_taken(unknown, first.examples)).all()
+
+
+def test_a_study_with_it_is_refused_when_it_is_created(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text("""
+name = "nova"
+pings = "model-update"
+[[arms]]
+name = "all"
+share = 1.0
+line = "main"
+applies = true
+submits = true
+[[lines]]
+name = "main"
+[lines.spec]
+name = "m"
+model = "logistic-regression"
+settings = { features = 2 }
+[lines.training]
+algorithm = "local"
+rate = 0.1
+steps = 2
+[lines.pipeline]
+optimizer = { optimizer = "gradient_descent", rate = 1.0 }
+aggregate = { by = "fednova" }
+""")
+    with pytest.raises(InvalidSettings, match="a ping does not say its client's group or steps"):
+        fedping.create_study(file, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
