@@ -1,4 +1,4 @@
-"""Client algorithms that keep state with their clients: SCAFFOLD, FedDyn and APFL.
+"""Client algorithms that keep state with their clients, SCAFFOLD, FedDyn and APFL; rate decay; the aggregation FedNova.
 
 They are extensions, as those of anybody else's package: this module uses nothing but the public face, and an entry
 point in pyproject.toml names it. docs/researchers.md says when to take which.
@@ -198,6 +198,134 @@ class APFL(LocalTraining):
 
     def _mixed(self, common: Floats, own: Floats, share: NDArray[Any]) -> Any:
         return common + share[:, None].astype(own.dtype, copy=False) * (own - common)
+
+
+@fedping.client_algorithm("decaying")
+@dataclass(frozen=True, kw_only=True)
+class Decaying(LocalTraining):
+    """FedAvg with local steps that become smaller from version to version (Li et al. 2020).
+
+    With a fixed rate and several local steps, FedAvg ends at a distance from the common minimum that is proportional
+    to the rate; with rates that fall as 1/t it converges to it.
+
+    Attributes:
+        decay: how fast the rate falls, by ``schedule``.
+        schedule: of version t, ``inverse`` is rate / (1 + decay t), and ``exponential`` is rate × decay^(t // every).
+        every: versions after which the rate of ``exponential`` falls.
+    """
+
+    decay: Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+    schedule: Literal["inverse", "exponential"] = "inverse"
+    every: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.schedule == "exponential" and not 0 < self.decay <= 1:
+            raise ValueError(f"decay = {self.decay:g} with schedule = 'exponential'; set it above 0 and to 1 at most")
+
+    def rate_at(self, version: int) -> float:
+        """Return the size of a local step of clients that have fetched a version."""
+        if self.schedule == "inverse":
+            return self.rate / (1.0 + self.decay * version)
+        return float(self.rate * self.decay ** (version // self.every))
+
+    def update(
+        self,
+        model: Model[Any],
+        weights: FloatArray,
+        batch: Batch,
+        keys: Keys,
+        state: Mapping[str, NDArray[Any]],
+        version: int,
+    ) -> tuple[Floats, Mapping[str, NDArray[Any]]]:
+        """Return movements of shape (k, m); clients keep nothing."""
+        fetched = weights.astype(_precision(model), copy=False)
+        moved = np.zeros((len(batch), fetched.shape[-1]), fetched.dtype)
+        rate = self.rate_at(max(version, 0))
+        for part, there in self.parts(batch, keys):
+            moved -= np.where(there[:, None], rate * model.gradients(fetched + moved, part), 0)
+        return moved, {}
+
+    def steps_taken(self, sizes: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """Return each client's number of local steps, shape (k,)."""
+        each: Any = self.steps
+        if self.epochs is not None:
+            each = self.epochs * (np.ceil(sizes / self.batch) if self.batch else 1)
+        return np.where(sizes > 0, each, 0)
+
+
+@fedping.aggregation("fednova")
+class FedNova:
+    """FedNova (Wang et al. 2020): the mean of updates by step, times the mean number of steps.
+
+    An update is -η Σ_j a_j g_j, its gradients g_j weighted by what the client's optimizer makes of them, and |a| is
+    the sum of these weights: the number of steps τ of plain descent. With p_i, a client's share of the votes, the
+    direction is τ_eff Σ p_i Δ_i / |a_i|, where τ_eff = Σ p_i |a_i|. So clients that take more steps do not pull the
+    model towards their own minimum. If all take equally many, it is the mean of the updates.
+
+    A partial is the sums of votes, of votes times |a|, and of votes times updates by step.
+    """
+
+    def init(self, line: Any) -> tuple[Any, float, float, Any]:
+        """Return no update, beside the training that clients take their steps by."""
+        reason = _unknown_steps(line.training)
+        if reason:
+            raise fedping.InvalidSettings(
+                f"the aggregation 'fednova' needs the weights of a client's gradients in its update, and {reason}; "
+                "set the algorithm 'gradient', or 'local' with plain descent or momentum"
+            )
+        return line.training, 0.0, 0.0, np.zeros(line.spec.m)
+
+    def add(self, total: Any, updates: Any, votes: Any, senders: Any) -> Any:
+        """Add updates of shape (k, m) with their votes and senders."""
+        training, weight, lengths, by_step = total
+        if np.isnan(senders.steps).any():
+            raise fedping.InvalidSettings(
+                "the aggregation 'fednova' needs the number of local steps, and this client algorithm does not say it; "
+                "add the method steps_taken(sizes) to its class"
+            )
+        length = gradient_weights(training, senders.steps)
+        moved = (updates * (votes / length)[:, None]).sum(axis=0)
+        return training, weight + votes.sum(), lengths + (votes * length).sum(), by_step + moved
+
+    def merge(self, one: Any, other: Any) -> Any:
+        """Return the sums of both."""
+        return one[0], one[1] + other[1], one[2] + other[2], one[3] + other[3]
+
+    def finish(self, total: Any, line: Any, weights: Any, state: Any, key: bytes) -> Any:
+        """Return τ_eff times the mean update by step; zeros without updates."""
+        _, weight, lengths, by_step = total
+        return by_step * (lengths / weight**2) if weight else by_step
+
+
+def gradient_weights(training: Any, steps: FloatArray) -> FloatArray:
+    """Return |a|, the sum of the weights of the gradients in an update of so many local steps, shape (k,).
+
+    Source: Wang et al. 2020, section 4; the proximal term is implicit here, so that a step divides by 1 + η μ.
+    """
+    pull = getattr(training, "rate", 0.0) * getattr(training, "proximal", 0.0)
+    beta = getattr(getattr(training, "optimizer", None), "beta", 0.0)
+    if pull:
+        return np.asarray((1 - (1 + pull) ** -steps) / pull)
+    if not beta:
+        return steps
+    by_velocity = (steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
+    return np.asarray(beta * by_velocity + steps if training.optimizer.nesterov else by_velocity)
+
+
+def _unknown_steps(training: Any) -> str | None:
+    """Return why the weights of a training's gradients are unknown; None if they are known."""
+    optimizer: Any = getattr(training, "optimizer", None)
+    kind = type(optimizer).__name__
+    if getattr(training, "sign", False):
+        return "'sign' sends no more than signs"
+    if getattr(training, "personal", None) is not None:
+        return "[training.personal] trains in more than one way"
+    if optimizer is not None and kind not in ("LocalDescent", "LocalMomentum"):
+        return "this client optimizer divides gradients by their size"
+    if kind == "LocalMomentum" and (optimizer.keep or training.proximal):
+        return "momentum has no such weights with 'keep' or 'proximal'"
+    return None
 
 
 def _precision(model: Model[Any]) -> np.dtype[Any]:

@@ -18,6 +18,7 @@ from fedping.protocol.landing import SHARDS
 from fedping.protocol.limits import check_new_limits
 from fedping.protocol.location import Place, place_of
 from fedping.protocol.notation import utc_now
+from fedping.protocol.pipeline import OwnAggregation
 from fedping.protocol.study import Study, as_once_new, new_study
 
 if TYPE_CHECKING:
@@ -115,12 +116,15 @@ def _check_limits(study: Study, store: Place | None) -> None:
 
 
 def _check_room(study: Study) -> None:
-    """Raise :class:`InvalidSettings` if an aggregation that keeps updates has no memory for one in each shard."""
-    if study.shards == SHARDS:
+    """Raise :class:`InvalidSettings` if an aggregation has no memory for one update in each shard, or needs senders."""
+    own = [line for line in study.lines if isinstance(line.pipeline.aggregate, OwnAggregation)]
+    if study.shards == SHARDS and not own:
         return
     from fedping.server_jobs.round.accumulator import partial_size
-    from fedping.server_jobs.round.aggregations import accumulator_for
+    from fedping.server_jobs.round.aggregations import accumulator_for, refuse_senders
 
+    for line in own:
+        refuse_senders(line)
     for line in study.lines:
         partial_size(accumulator_for(line), line, study.shards)
 

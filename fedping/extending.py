@@ -48,7 +48,8 @@ def client_algorithm(name: str) -> Decorator:
     for a server that adds the mean of the updates, and any other is refused before the first round. With
     ``personal_weights(model, weights, batch, state)`` clients predict with weights of their own, shape (k, m), which
     the laboratory measures beside the common ones.
-    ``local_steps`` draws the examples of local steps.
+    ``local_steps`` draws the examples of local steps. A function, or ``update``, with a further parameter ``version``
+    gets the number of the fetched version, from 0; ``steps_taken(sizes)`` says how many local steps clients take.
     """
     return _decorator("client_algorithm", name)
 
@@ -74,7 +75,9 @@ def aggregation(name: str) -> Decorator:
     ``finish(total, line, weights, state, key)``, which returns a direction, shape (m,), or a ``Finished`` with the
     state that it is given in the next round, a dict of vectors. None may change what it is given. ``updates`` have the
     shape (k, m), their ``votes``, all positive, (k,); ``key`` are 32 bytes to draw from. A class is that itself.
-    ``of_all(finish)`` makes one that keeps all updates.
+    ``of_all(finish)`` makes one that keeps all updates. If ``finish`` of ``of_all``, or ``add`` of an accumulator, has
+    a further parameter ``senders``, it gets who has sent the updates, in the laboratory in memory
+    (:class:`fedping.server_jobs.round.accumulator.Senders`).
     """
     return _decorator("aggregation", name)
 
@@ -83,7 +86,8 @@ def sampling(name: str) -> Decorator:
     """Register who takes part in a round: a function of (sizes, groups, random) that returns positions of clients.
 
     ``sizes`` are the clients' numbers of examples, shape (clients,), ``groups`` their natural keys or None, ``random``
-    a NumPy generator, another one in each round. A class has it as ``draw``.
+    a NumPy generator, another one in each round. A class has it as ``draw``. With a further parameter ``past`` it gets
+    the clients' last losses and who took part when (:class:`fedping.client_sim.sampling.Past`).
     """
     return _decorator("sampling", name)
 

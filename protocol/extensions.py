@@ -176,8 +176,8 @@ class Extension:
         read: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))  # no tuples, which come back as lists
         return read
 
-    def made(self, settings: Mapping[str, Any], *given: Any) -> Any:
-        """Return what the function returns for ``given`` and the settings, or an instance of the class.
+    def made(self, settings: Mapping[str, Any], *given: Any, **asked: Any) -> Any:
+        """Return what the function returns for ``given``, ``asked`` and the settings, or an instance of the class.
 
         Raises:
             ExtensionFailed: it raised an error, or the settings are not what it takes.
@@ -190,7 +190,7 @@ class Extension:
             return values
         keywords = msgspec.structs.asdict(values)
         with self.guarded():
-            return self.make(**keywords) if isinstance(self.make, type) else self.make(*given, **keywords)
+            return self.make(**keywords) if isinstance(self.make, type) else self.make(*given, **asked, **keywords)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -206,6 +206,15 @@ class Extension:
             raise ExtensionFailed(f"{self}, an extension, says: {error}") from error
         except (Exception, SystemExit) as error:
             raise ExtensionFailed(f"{self}, an extension, raised {as_raised(error)}") from error
+
+
+def asks_for(function: Any, name: str) -> bool:
+    """Return whether a function has a parameter of this name that is no setting: one that isn't keyword-only."""
+    try:
+        parameter = inspect.signature(function).parameters.get(name)
+    except (TypeError, ValueError):  # nothing that can be called, or one without a signature
+        return False
+    return parameter is not None and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
 
 
 def _named_in_words(kind: Kind, name: str) -> str:

@@ -9,16 +9,18 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from fedping.client_sim.learning.algorithm import Algorithm, ModelAndMore, PublishesMore
 from fedping.client_sim.learning.batch import FloatArray, Floats
 from fedping.client_sim.learning.descent import GradientAlgorithm, LocalAlgorithm
+from fedping.client_sim.learning.mini_batches import steps_of
 from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.personal import personal_algorithm
 from fedping.client_sim.learning.submodel import shared_part
 from fedping.protocol.draws import Keys
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.extensions import Extension, ExtensionFailed, Own, extension_of
+from fedping.protocol.extensions import Extension, ExtensionFailed, Own, asks_for, extension_of
 from fedping.protocol.personalization import PartlyLocal, Reconstruct
 from fedping.protocol.spec import Block
 from fedping.protocol.training import LocalSteps, OneGradient, OwnTraining, Training
@@ -39,6 +41,7 @@ class OwnAlgorithm:
     extension: Extension
     settings: dict[str, Any]
     instance: Any
+    version: int = 0
 
     def init_state(self, model: Model[Any]) -> Any:
         """See :meth:`Algorithm.init_state`."""
@@ -57,9 +60,10 @@ class OwnAlgorithm:
         """See :meth:`Algorithm.update`."""
         shape = [len(batch), weights.shape[-1]]
         if self.instance is None:
-            return self._judged(self.extension.made(self.settings, model, weights, batch, keys), shape), state
+            asked = self._asked(self.extension.make)
+            return self._judged(self.extension.made(self.settings, model, weights, batch, keys, **asked), shape), state
         with self.extension.guarded():
-            found = self.instance.update(model, weights, batch, keys, state)
+            found = self.instance.update(model, weights, batch, keys, state, **self._asked(self.instance.update))
         if not isinstance(found, tuple) or len(found) != 2:
             raise ExtensionFailed(
                 f"{self.extension}, an extension, returned a {type(found).__name__}; return updates and state"
@@ -71,6 +75,10 @@ class OwnAlgorithm:
                 "none; add init_state, which returns the state of a client that has never trained, or return {}"
             )
         return self._judged(found[0], shape), after
+
+    def _asked(self, function: Any) -> dict[str, int]:
+        """Return the number of the fetched version, if the function has a parameter for it."""
+        return {"version": self.version} if asks_for(function, "version") else {}
 
     def _judged(self, found: Any, shape: list[int], what: str = "updates") -> Floats:
         with self.extension.guarded():
@@ -117,8 +125,8 @@ class OwnPublishingPersonal(OwnPublishing, OwnPersonal):
     """One that is both."""
 
 
-def own_algorithm(training: OwnTraining) -> OwnAlgorithm:
-    """Return the algorithm of an extension.
+def own_algorithm(training: OwnTraining, version: int = 0) -> OwnAlgorithm:
+    """Return the algorithm of an extension, as clients run it on a version.
 
     Raises:
         InvalidSettings: it is not installed, or its code is not what the settings name.
@@ -129,7 +137,7 @@ def own_algorithm(training: OwnTraining) -> OwnAlgorithm:
     made: type[OwnAlgorithm] = OwnPersonal if hasattr(instance, "personal_weights") else OwnAlgorithm
     if hasattr(instance, "beside"):
         made = OwnPublishingPersonal if made is OwnPersonal else OwnPublishing
-    return made(extension, training.settings, instance)
+    return made(extension, training.settings, instance, version)
 
 
 ALGORITHMS: dict[type[msgspec.Struct], Callable[[Any], Algorithm]] = {
@@ -146,7 +154,9 @@ def algorithm_for(training: Training, version: int = 0) -> Algorithm:
     Raises:
         InvalidSettings: there is no such algorithm.
     """
-    if not isinstance(training, OwnTraining) and training.personal is not None:
+    if isinstance(training, OwnTraining):
+        return own_algorithm(training, version)
+    if training.personal is not None:
         shared = replace(training, personal=None)
         return personal_algorithm(training.personal, shared, algorithm_for(shared), version)
     make = ALGORITHMS.get(type(training))
@@ -156,6 +166,29 @@ def algorithm_for(training: Training, version: int = 0) -> Algorithm:
             f"{', '.join(_name_of(each) for each in ALGORITHMS if not issubclass(each, Own))}"
         )
     return make(training)
+
+
+def steps_taken(training: Training, sizes: NDArray[np.integer]) -> FloatArray:
+    """Return how many local steps clients take, given their numbers of examples, shape (k,); NaN if nothing says it.
+
+    A gradient counts as one step. An extension says it by a method ``steps_taken(sizes)``.
+    """
+    if isinstance(training, OneGradient):
+        return (sizes > 0).astype(np.float64)
+    if isinstance(training, LocalSteps):
+        return steps_of(training, sizes).astype(np.float64)
+    instance: Any = getattr(algorithm_for(training), "instance", None)
+    if not hasattr(instance, "steps_taken"):
+        return np.full(len(sizes), np.nan)
+    extension = extension_of(training)
+    with extension.guarded():
+        steps = np.asarray(instance.steps_taken(sizes), np.float64)
+    if steps.shape != sizes.shape:
+        raise ExtensionFailed(
+            f"{extension}, an extension, returned steps of shape {list(steps.shape)}; return a number for each of "
+            f"{len(sizes)} clients"
+        )
+    return steps
 
 
 def with_more(model: Model[Any], training: Training) -> Model[Any]:

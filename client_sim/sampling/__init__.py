@@ -1,4 +1,4 @@
-"""The clients of a round: samplers (thesis 3.1 and 3.2), each a pure function of (seed, round).
+"""The clients of a round: samplers (thesis 3.1 and 3.2), each a pure function of (seed, round), or of the past too.
 
 To add one: its settings, in the union ``Sampling``, and a class that satisfies :class:`Sampler` in `samplers.py`; a
 function here that makes it.
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.client_sim.sampling.past import NEVER, Participation, Past
 from fedping.client_sim.sampling.samplers import (
     All,
     AllSampler,
@@ -21,9 +22,13 @@ from fedping.client_sim.sampling.samplers import (
     BySizeSampler,
     Cluster,
     ClusterSampler,
+    FollowsPast,
     FullUpdate,
     OwnSampler,
+    OwnSamplerByPast,
     OwnSampling,
+    PowerOfChoice,
+    PowerOfChoiceSampler,
     Sampler,
     Sampling,
     Stratified,
@@ -31,6 +36,7 @@ from fedping.client_sim.sampling.samplers import (
     Uniform,
     UniformSampler,
     bias_of,
+    follows_past,
 )
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.makers import Makers
@@ -101,7 +107,18 @@ def _cluster(settings: Cluster, sizes: Sizes, seed: int, groups: Groups | None) 
 
 @_SAMPLERS.of(OwnSampling)
 def _own(settings: OwnSampling, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
-    return OwnSampler(settings, sizes, seed, groups)
+    make = OwnSamplerByPast if follows_past(settings) else OwnSampler
+    return make(settings, sizes, seed, groups)
+
+
+@_SAMPLERS.of(PowerOfChoice)
+def _power_of_choice(settings: PowerOfChoice, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
+    if settings.candidates > (there := np.count_nonzero(sizes)):
+        raise InvalidSettings(
+            f"the sampling 'power_of_choice' cannot draw {settings.candidates} different candidates from {there} "
+            f"clients with examples; set 'candidates' to {there} at most"
+        )
+    return PowerOfChoiceSampler(sizes, settings, seed)
 
 
 def _enough(wanted: int, present: int, what: str) -> None:
@@ -126,15 +143,21 @@ def _grouped(groups: Groups | None, sizes: Sizes, name: str, group: str) -> Grou
 
 
 __all__ = [
+    "NEVER",
     "All",
     "Bernoulli",
     "BySize",
     "Cluster",
+    "FollowsPast",
     "FullUpdate",
+    "Participation",
+    "Past",
+    "PowerOfChoice",
     "Sampler",
     "Sampling",
     "Stratified",
     "Uniform",
     "bias_of",
+    "follows_past",
     "sampler_for",
 ]

@@ -1,4 +1,4 @@
-"""Samplers (thesis 3.1 and 3.2) with their settings: evenly, by size, by cluster, by stratum, or a user's.
+"""Samplers (thesis 3.1 and 3.2) with their settings: evenly, by size, cluster, stratum or loss, or a user's.
 
 The full update of a fleet is the mean of all its clients' updates: over ``examples``, where client i counts n_i/n times
 (the gradient of thesis eq. 2), or over ``client``, where each counts once. A round has the updates of a sample and
@@ -12,18 +12,21 @@ Weightings also differ for clients that are drawn repeatedly and so send several
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from fedping.client_sim.data.seeds import generator
-from fedping.client_sim.learning.batch import Clients
-from fedping.protocol.extensions import OWN, ExtensionFailed, Own, extension_of
+from fedping.client_sim.learning.batch import Clients, FloatArray
+from fedping.client_sim.sampling.past import Participation, Past
+from fedping.protocol.errors import UnfitTable
+from fedping.protocol.extensions import OWN, ExtensionFailed, Own, asks_for, extension_of
 from fedping.protocol.pipeline import Weighting
 from fedping.protocol.rules import Traits
 
@@ -84,6 +87,28 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     clusters: Count = 1
 
 
+class PowerOfChoice(
+    Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="power_of_choice"
+):
+    """The ``clients`` with the largest losses among ``candidates`` drawn by size (Cho, Wang and Joshi 2020).
+
+    Candidates are different clients, drawn with probability n_i/n. ``losses`` is by what they are compared: ``newest``,
+    their losses at the newest weights, for which each candidate fetches these (the paper's pow-d); or ``last``, the
+    loss that each sent when it last took part, infinite if it never has (rpow-d), which costs no traffic.
+    """
+
+    clients: Count
+    candidates: Count
+    losses: Literal["newest", "last"] = "newest"
+
+    def __post_init__(self) -> None:
+        if self.candidates < self.clients:
+            raise UnfitTable(
+                f"the sampling 'power_of_choice' has {self.candidates} candidates for {self.clients} clients; set "
+                f"'candidates' to {self.clients} at least"
+            )
+
+
 class OwnSampling(Own, frozen=True, tag_field="sampling", tag=OWN):
     """A sampling from your own package (:mod:`fedping.protocol.extensions`)."""
 
@@ -91,7 +116,7 @@ class OwnSampling(Own, frozen=True, tag_field="sampling", tag=OWN):
     traits: ClassVar[Traits] = frozenset({"equal parts"})
 
 
-Sampling: TypeAlias = All | Uniform | Bernoulli | BySize | Stratified | Cluster | OwnSampling
+Sampling: TypeAlias = All | Uniform | Bernoulli | BySize | Stratified | Cluster | PowerOfChoice | OwnSampling
 
 
 FullUpdate: TypeAlias = Literal["client", "examples"]
@@ -120,8 +145,30 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
+class FollowsPast(Protocol):
+    """A sampler whose draws depend on what clients have sent; its ``draw`` is for a run in which none has."""
+
+    def draw_after(self, past: Past) -> Clients:
+        """Return the clients of a round, ascending, given what is known before it."""
+        ...
+
+
+def follows_past(settings: Sampling) -> bool:
+    """Return whether a sampling needs what clients have sent in earlier rounds."""
+    if not isinstance(settings, OwnSampling):
+        return isinstance(settings, PowerOfChoice)
+    make = extension_of(settings).make
+    return asks_for(getattr(make, "draw", None) if isinstance(make, type) else make, "past")
+
+
 def bias_of(sampler: Sampler, weighting: Weighting) -> str | None:
     """Return a sentence that says how to avoid it if this sampler is biased with this weighting, else None."""
+    if isinstance(sampler, PowerOfChoiceSampler) and sampler.clients < len(sampler.sizes):
+        return (
+            "the sampling 'power_of_choice' prefers clients with large losses, so the mean of a round is a biased "
+            "estimate of the full update; set 'candidates' closer to 'clients' for less of this bias"
+        )
     if sampler.estimates(weighting):
         return None
     better = [other for other in get_args(Weighting) if sampler.estimates(other)]
@@ -337,11 +384,48 @@ def members_of(groups: NDArray[Any]) -> list[Clients]:
 
 
 @dataclass(frozen=True)
+class PowerOfChoiceSampler:
+    """See :class:`fedping.client_sim.sampling.PowerOfChoice`. Equal losses are in random order."""
+
+    sizes: NDArray[np.int64]
+    settings: PowerOfChoice
+    seed: int
+    name: str = "power_of_choice"
+
+    @property
+    def clients(self) -> int:
+        """The number of clients of a round."""
+        return self.settings.clients
+
+    def draw(self, round_number: int) -> Clients:
+        """Return the clients of a round in which no loss is known."""
+        return self._largest(round_number, lambda candidates: np.full(len(candidates), np.inf))
+
+    def draw_after(self, past: Past) -> Clients:
+        """Return the candidates with the largest losses."""
+        of = past.losses_of if self.settings.losses == "newest" else past.losses.__getitem__
+        return self._largest(past.round, of)
+
+    def _largest(self, round_number: int, losses_of: Callable[[Clients], FloatArray]) -> Clients:
+        random = generator(self.seed, "sample", round_number)
+        chances = self.sizes / self.sizes.sum()
+        candidates = random.choice(len(self.sizes), self.settings.candidates, replace=False, p=chances)
+        losses = np.nan_to_num(losses_of(candidates), nan=np.inf, posinf=np.inf)
+        order = np.lexsort((random.random(len(candidates)), -losses))
+        return np.sort(candidates[order[: self.settings.clients]])
+
+    def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
+        """Without a choice, the update of all clients is the full one."""
+        return evenly(self.sizes, weighting, everyone=True) if self.clients == len(self.sizes) else NEITHER
+
+
+@dataclass(frozen=True)
 class OwnSampler:
     """Draws by a function of (sizes, groups, random), or by the method ``draw`` of a class with the same arguments.
 
     ``sizes`` are the numbers of examples, shape (clients,), ``groups`` the natural keys or None, and ``random`` a
-    generator seeded by the run's seed and the round. It returns positions of clients, in any order, shape (k,).
+    generator seeded by the run's seed and the round. It returns positions of clients, in any order, shape (k,). One
+    that also has a parameter ``past`` gets a :class:`fedping.client_sim.sampling.past.Past`.
     """
 
     settings: OwnSampling
@@ -360,12 +444,17 @@ class OwnSampler:
         Raises:
             ExtensionFailed: it raises an error, or returns anything but positions of clients.
         """
+        return self._drawn(round_number)
+
+    def _drawn(self, round_number: int, **asked: Any) -> Clients:
         extension = extension_of(self.settings)
         given = self.sizes.copy(), self.groups, generator(self.seed, "sample", round_number)
-        drawn = extension.made(self.settings.settings, *given)
         if isinstance(extension.make, type):
+            sampling = extension.made(self.settings.settings)
             with extension.guarded():
-                drawn = drawn.draw(*given)
+                drawn = sampling.draw(*given, **asked)
+        else:
+            drawn = extension.made(self.settings.settings, *given, **asked)
         clients = np.asarray(drawn)
         if not clients.size:
             return np.zeros(0, np.intp)
@@ -384,3 +473,27 @@ class OwnSampler:
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
         """Nothing is known about its bias, so nothing is reported."""
         return BOTH
+
+
+@dataclass(frozen=True)
+class OwnSamplerByPast(OwnSampler):
+    """One with the parameter ``past``."""
+
+    def draw(self, round_number: int) -> Clients:
+        """Return the clients that the extension draws where no client has taken part and each loss is 0."""
+        clients = len(self.sizes)
+        nothing = Participation(clients)
+        return self.draw_after(
+            Past(
+                round=round_number,
+                seed=self.seed,
+                sizes=self.sizes.copy(),
+                groups=self.groups,
+                **nothing.snapshot(),
+                losses_of=lambda some: np.zeros(len(some)),
+            )
+        )
+
+    def draw_after(self, past: Past) -> Clients:
+        """Return the clients that the extension draws, ascending."""
+        return self._drawn(past.round, past=past)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +20,18 @@ from fedping.client_sim.learning import (
 )
 from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, KeptBatches
+from fedping.client_sim.learning.blas import one_thread
 from fedping.client_sim.learning.checking import wrong_participation
 from fedping.client_sim.learning.updates import draws
-from fedping.client_sim.sampling import Bernoulli, Sampler, bias_of, sampler_for
+from fedping.client_sim.sampling import (
+    Bernoulli,
+    FollowsPast,
+    Participation,
+    Past,
+    Sampler,
+    bias_of,
+    sampler_for,
+)
 from fedping.client_sim.upload import projections, sent_updates
 from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
 from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_after
@@ -44,6 +54,9 @@ _LATENESS = 1 << 32
 
 _UPLOAD = _LATENESS + 1
 """The child of a ping's key that its upload links draw from."""
+
+_AT_ONCE = 64
+"""Clients whose losses are computed at a time for a sampling."""
 
 _LOST = "late updates are left out; set 'staleness' in [server] or [line.pipeline] to merge them"
 
@@ -78,6 +91,9 @@ class Cohorts:
         if setup.gossip and setup.gossip.failures:
             sampling = Bernoulli(share=1.0 - setup.gossip.failures)
         self._sampler: Sampler = sampler_for(sampling, problem.train.sizes[self._learners], problem.seed, groups)
+        self._groups = groups
+        self.participation = Participation(len(problem.train)) if isinstance(self._sampler, FollowsPast) else None
+        """What the sampling knows of earlier rounds; None if it does not depend on them."""
         self._compiled: CompiledTraining | None = None
         if setup.engine == "jax" and between(setup):
             from fedping.experiments.laboratory.rounds.compiled import CompiledTraining
@@ -107,9 +123,17 @@ class Cohorts:
             versions: the weights that clients may hold, the newest first, shape (m,) each; or, without a server, each
                 client's own, shape (clients, m).
         """
-        clients = self._learners[self._sampler.draw(round_)]
+        drawn, asked = self._drawn(round_, versions[0])
+        clients = self._learners[drawn]
         if self._setup.privacy is not None:
             clients = with_a_turn(self._problem, self._setup.privacy, round_, clients)
+        for number, block in enumerate(self._as_trained(round_, clients, versions)):
+            if self.participation is not None:
+                self.participation.add(round_, block.clients, block.losses)
+            yield replace(block, asked=asked) if asked and number == 0 else block
+
+    def _as_trained(self, round_: int, clients: Clients, versions: Sequence[FloatArray]) -> Iterator[Updates]:
+        """Yield what these clients send in a round."""
         raid = self._attacker.in_round(round_, versions) if self._attacker else None
         if raid is None:
             yield from map(self._as_sent, self._blocks(round_, clients, versions))
@@ -120,6 +144,41 @@ class Cohorts:
         if raid.sender is not None:
             [sender] = self._blocks_by(round_, raid.sender, versions[0], 0, raid, invented=True)
         yield from map(self._as_sent, raid.late(sender))
+
+    def _drawn(self, round_: int, newest: FloatArray) -> tuple[Clients, int]:
+        """Return the learners of a round, and how many others fetched the newest weights to tell their losses."""
+        known, sampler, learners = self.participation, self._sampler, self._learners
+        if known is None or not isinstance(sampler, FollowsPast):
+            return sampler.draw(round_), 0
+        asked: list[Clients] = []
+
+        def losses_of(some: Clients) -> FloatArray:
+            asked.append(np.asarray(some, np.intp))
+            return self._losses(round_, newest, learners[asked[-1]])
+
+        past = Past(
+            round=round_,
+            seed=self._problem.seed,
+            sizes=self._problem.train.sizes[learners],
+            groups=self._groups,
+            losses=known.losses[learners],
+            times=known.times[learners],
+            last=known.last[learners],
+            losses_of=losses_of,
+        )
+        drawn = sampler.draw_after(past)
+        return drawn, len(np.setdiff1d(np.concatenate(asked), drawn)) if asked else 0
+
+    def _losses(self, round_: int, weights: FloatArray, clients: Clients) -> FloatArray:
+        """Return the losses of clients on all their examples, shape (k,); in blocks of similar sizes."""
+        model, train = self._problem.model, self._problem.train_in(round_, weights)
+        losses = np.zeros(len(clients))
+        order = np.argsort(train.sizes[clients], kind="stable")
+        with one_thread():
+            for low in range(0, len(order), _AT_ONCE):
+                at = order[low : low + _AT_ONCE]
+                losses[at] = model.losses(weights, train.batch(clients[at]))
+        return losses
 
     def _blocks(
         self, round_: int, clients: Clients, versions: Sequence[FloatArray], raid: Raid | None = None

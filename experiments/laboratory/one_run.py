@@ -90,7 +90,9 @@ def _trained(
         def checkpoints(run: Trained) -> Checkpoints:
             assert rounds.checkpoint is not None
             parts: dict[str, Part] = {"clients": states, "rounds": rounds.checkpoint, "log": log, "run": run}
-            return Checkpoints(folder.path, parts | ({"attacker": attacker} if attacker else {}))
+            parts |= {"attacker": attacker} if attacker else {}
+            parts |= {"past": cohorts.participation} if cohorts.participation else {}
+            return Checkpoints(folder.path, parts)
 
         observers = Observers(
             before=before,

@@ -5,7 +5,8 @@
 `engine` only decides which process computes which shards. Other packages may use the names below.
 """
 
-from fedping.server_jobs.round.accumulator import Moments, merged, moments_of
+from fedping.server_jobs.round.accumulator import Moments, Senders, merged, moments_of
+from fedping.server_jobs.round.aggregations import refuse_senders
 from fedping.server_jobs.round.context import RoundOptions, noting
 from fedping.server_jobs.round.engine import Engine, NumpyEngine, engine_named
 from fedping.server_jobs.round.helper_client import FileHelper, Helper, HttpHelper
@@ -36,6 +37,7 @@ __all__ = [
     "Recomputed",
     "RoundOptions",
     "RoundResult",
+    "Senders",
     "SparkEngine",
     "Sums",
     "Window",
@@ -51,6 +53,7 @@ __all__ = [
     "pieces_of",
     "private_rules",
     "recompute",
+    "refuse_senders",
     "released",
     "run_round",
     "sigma_of",

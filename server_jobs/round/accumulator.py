@@ -7,14 +7,15 @@ direction for the optimizer. Rounds over files, on any engine, and rounds in mem
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.extensions import asks_for
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.link_ends import Sparse
 from fedping.protocol.makers import Makers
@@ -40,7 +41,40 @@ It may not change, because versions that left pings out are recomputed with it.
 
 A = TypeVar("A")
 
-Asked: TypeAlias = Literal["clients", "shares", "norms", "arms", "documents"]
+Asked: TypeAlias = Literal["clients", "shares", "norms", "arms", "documents", "senders"]
+
+
+@dataclass(frozen=True, slots=True)
+class Senders:
+    """Who has sent k updates, as the laboratory knows it in memory; a ping does not say it.
+
+    Attributes:
+        clients: positions of the clients among all of a run, shape (k,); never their ids.
+        groups: numbers of their natural keys in ascending order of the keys, from 0, shape (k,); -1 without one.
+        ages: ages in versions of the weights that they learned from, shape (k,).
+        examples: their numbers of examples, shape (k,).
+        steps: local steps that they took, shape (k,); NaN if the training does not say it.
+    """
+
+    clients: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    ages: NDArray[np.int64]
+    examples: NDArray[np.int64]
+    steps: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __getitem__(self, at: Any) -> Senders:
+        return Senders(self.clients[at], self.groups[at], self.ages[at], self.examples[at], self.steps[at])
+
+
+def all_senders(parts: Sequence[Senders]) -> Senders:
+    """Return the senders of several batches together, in their order."""
+    whole = np.zeros(0, np.int64)
+    none = Senders(whole, whole, whole, whole, np.zeros(0))
+    names = [each.name for each in fields(Senders)]
+    return Senders(*(np.concatenate([getattr(part, name) for part in (none, *parts)]) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +105,7 @@ class Accumulator(NamedTuple, Generic[A]):
             ``shares``, 1 / n for each update, shape (k,), where n is the number of its client's used pings in the
             round; ``norms``, the Euclidean norms of the updates in the units of the line's clip, shape (k,); ``arms``,
             the number of each update's arm among the arms that follow the line, shape (k,); ``documents``, the document
-            ids of their pings as bytes, shape (k, 16).
+            ids of their pings as bytes, shape (k, 16); ``senders``, :class:`Senders`, which only rounds in memory have.
         add_few: adds sparse updates; None if the rule has no such function. A mean has the same bits either way.
     """
 
@@ -280,6 +314,9 @@ class Kept(NamedTuple):
     votes: Vector
 
 
+_Batch: TypeAlias = tuple[Kept, Senders | None]
+
+
 class OfAll(Protocol):
     """A rule on all updates at once; its arguments are those of :class:`Accumulator`'s finish."""
 
@@ -288,22 +325,31 @@ class OfAll(Protocol):
         ...
 
 
-def of_all(finish: OfAll) -> Accumulator[WithMoments[tuple[Kept, ...]]]:
+def of_all(finish: OfAll) -> Accumulator[WithMoments[Any]]:
     """Return an accumulator that keeps the updates in their order, up to :data:`MOST_KEPT_BYTES`.
 
     Args:
         finish: a function of (kept, line, weights, state, key): ``kept.updates``, shape (k, m), and ``kept.votes``,
-            shape (k,), are all of the round; the other arguments are those of an accumulator's ``finish``.
+            shape (k,), are all of the round; the other arguments are those of an accumulator's ``finish``. With a
+            further parameter ``senders`` it also gets the updates' :class:`Senders`, in the laboratory in memory.
     """
+    none = Kept(np.zeros((0, 0), np.float32), np.zeros(0))
 
-    def add(kept: tuple[Kept, ...], updates: Updates, votes: Vector) -> tuple[Kept, ...]:
-        return (*kept, Kept(np.array(updates, dtype=np.float32), votes))
+    def add(
+        kept: tuple[_Batch, ...], updates: Updates, votes: Vector, senders: Senders | None = None
+    ) -> tuple[_Batch, ...]:
+        return (*kept, (Kept(np.array(updates, dtype=np.float32), votes), senders))
 
-    def finished(kept: tuple[Kept, ...], line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
-        none = Kept(np.zeros((0, line.spec.m), np.float32), np.zeros(0))
-        return finish(Kept(*map(np.concatenate, zip(*(kept or [none]), strict=True))), line, weights, state, key)
+    def finished(batches: tuple[_Batch, ...], line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
+        empty = none._replace(updates=np.zeros((0, line.spec.m), np.float32))
+        kept = Kept(*map(np.concatenate, zip(*([batch for batch, _ in batches] or [empty]), strict=True)))
+        if not asks:
+            return finish(kept, line, weights, state, key)
+        senders = all_senders([each for _, each in batches if each is not None])
+        return finish(kept, line, weights, state, key, senders=senders)  # type: ignore[call-arg]
 
-    return with_moments(lambda _: (), add, lambda a, b: a + b, finished, room_for_all)
+    asks: tuple[Asked, ...] = ("senders",) if asks_for(finish, "senders") else ()
+    return with_moments(lambda _: (), add, lambda a, b: a + b, finished, room_for_all, asks)
 
 
 def room_for_all(m: int) -> int:

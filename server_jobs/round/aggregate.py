@@ -15,7 +15,7 @@ from fedping.model_store.version import Aggregate, ArmSummary, ClientSketch, Out
 from fedping.protocol.outcomes import outcome_range
 from fedping.server_jobs.optimize.transformation import Vector
 from fedping.server_jobs.round.accumulator import Moments, merged, moments_of, no_moments
-from fedping.server_jobs.round.aggregations import accumulator_for
+from fedping.server_jobs.round.aggregations import accumulator_for, refuse_senders
 from fedping.server_jobs.round.clipping import limit
 from fedping.server_jobs.round.influence import InfluenceSums, influence_of, merged_pulls
 from fedping.server_jobs.round.new_clients import Registers
@@ -212,6 +212,7 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
     Partials are merged as they arrive. Only those that arrive before their turn are kept, and of a few others the parts
     that do not grow with the weights.
     """
+    refuse_senders(rules.line)
     accumulator = accumulator_for(rules.line, rules.bound)
     total = accumulator.init(rules.line)
     pulls: InfluenceSums | None = None

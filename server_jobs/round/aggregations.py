@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedping.protocol.errors import FedpingError
-from fedping.protocol.extensions import extension_of
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.extensions import asks_for, extension_of
 from fedping.protocol.pipeline import OwnAggregation, Pipeline, Recluster
 from fedping.protocol.study import Line, centroids_of
 from fedping.server_jobs.optimize.transformation import (
@@ -24,6 +24,7 @@ from fedping.server_jobs.optimize.transformation import (
 from fedping.server_jobs.round.accumulator import (
     ACCUMULATORS,
     Accumulator,
+    Asked,
     Finished,
     Kept,
     Moments,
@@ -69,9 +70,10 @@ def _own(settings: OwnAggregation) -> Accumulator[Any]:
     if isinstance(own, Accumulator):
         return own._replace(finish=finish)
     room = getattr(own, "room", lambda _: None)
+    asks: tuple[Asked, ...] = ("senders",) if asks_for(own.add, "senders") else ()
     if hasattr(own, "moments"):
-        return Accumulator(own.init, own.add, own.merge, finish, own.moments, room)
-    return with_moments(own.init, own.add, own.merge, finish, room)
+        return Accumulator(own.init, own.add, own.merge, finish, own.moments, room, asks)
+    return with_moments(own.init, own.add, own.merge, finish, room, asks)
 
 
 def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
@@ -135,8 +137,26 @@ def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
     )
 
 
+def refuse_senders(line: Line) -> None:
+    """Raise if a line's aggregation asks for the senders of updates, which only the laboratory knows, in memory.
+
+    Raises:
+        InvalidSettings: it does.
+    """
+    if line.privacy is None and "senders" in accumulator_for(line).asks:
+        raise InvalidSettings(
+            f"the aggregation '{link_name(line.pipeline.aggregate)}' asks for the senders of updates, and a ping does "
+            'not say its client\'s group or steps; run it in the laboratory with where = "memory"'
+        )
+
+
 def staged(pipeline: Pipeline, accumulator: Accumulator[Any], bound: float | None) -> Accumulator[Any]:
     """Return an accumulator after the bucketing and the clip of a pipeline."""
+    if pipeline.bucketing is not None and "senders" in accumulator.asks:
+        raise InvalidSettings(
+            f"the aggregation '{link_name(pipeline.aggregate)}' asks for the senders of updates, and buckets of "
+            "several clients have none; remove 'bucketing'"
+        )
     if pipeline.bucketing is not None:
         accumulator = bucketed(accumulator, pipeline.bucketing)
     return clipped(accumulator, pipeline.clip, bound) if pipeline.clips else accumulator

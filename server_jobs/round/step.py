@@ -19,7 +19,7 @@ from fedping.protocol.study import Line
 from fedping.protocol.upload import receiving
 from fedping.server_jobs.optimize import first_state, state_from_document, step_arrays
 from fedping.server_jobs.optimize.transformation import States, Vector, broken_if_failed, link_name
-from fedping.server_jobs.round.accumulator import Accumulator, Updates, partial_size, subkey, without_variance
+from fedping.server_jobs.round.accumulator import Accumulator, Senders, Updates, partial_size, subkey, without_variance
 from fedping.server_jobs.round.aggregations import accumulator_for
 from fedping.server_jobs.round.clipping import bound_of, first_bound, has_to_measure, measuring, norms_of, units_of
 from fedping.server_jobs.round.ping_filter import step_weights, votes_of
@@ -81,7 +81,7 @@ class _Batch(NamedTuple):
     shard: int
     updates: Updates
     votes: Vector
-    besides: dict[str, NDArray[Any]]
+    besides: dict[str, NDArray[Any] | Senders]
 
 
 class ArrayRound:
@@ -119,6 +119,7 @@ class ArrayRound:
         pings: NDArray[np.int64],
         clients: NDArray[np.uint8] | None = None,
         age: int = 0,
+        senders: Senders | None = None,
     ) -> None:
         """Add a block of updates.
 
@@ -129,6 +130,7 @@ class ArrayRound:
             pings: the number of pings with examples of each one's client in this round, shape (k,).
             clients: the client id of each, shape (k, 16); needed by aggregations with one point a client.
             age: the age in versions of the weights of all; too old ones do not count.
+            senders: who has sent them, of length k; needed by aggregations that ask for it.
 
         Raises:
             FedpingError: the line needs all updates at once, and these are too many.
@@ -142,12 +144,15 @@ class ArrayRound:
         votes = votes_of(self._line.pipeline, pings=pings, examples=examples, ages=ages)
         steps = step_weights(self._line.pipeline, ages)
         weighted = updates if steps is None else updates * steps[:, None]
-        besides: dict[str, NDArray[Any]] = {}
+        besides: dict[str, NDArray[Any] | Senders] = {}
         if "clients" in self._asks:
             assert clients is not None, "this aggregation needs the clients of the updates"
             besides["clients"] = np.ascontiguousarray(clients[order]).view("<u8")
         if "shares" in self._asks:
             besides["shares"] = 1.0 / np.maximum(pings, 1)
+        if "senders" in self._asks:
+            assert senders is not None, "this aggregation needs the senders of the updates"
+            besides["senders"] = senders[order]
         if "norms" in self._asks:
             besides["norms"] = norms_of(weighted, units_of(self._line))
         for shard, low, high in pieces:

@@ -350,6 +350,7 @@ def _file_deviations() -> Iterator[Deviation]:
         {"sampling": "bernoulli", "share": 0.5},
         {"sampling": "by_size", "clients": 2},
         {"sampling": "cluster"},
+        {"sampling": "power_of_choice", "clients": 1, "candidates": 2},
         {"sampling": "grid-first"},
     ):
         yield Deviation("sampling", {"sampling": sampling})

@@ -99,6 +99,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "by_size": "in proportion to their examples",
         "stratified": "a share of each stratum",
         "cluster": "everybody of some clusters",
+        "power_of_choice": "those with the largest losses of some candidates",
     },
     "server.aggregate": {
         "mean": "their mean",

@@ -15,6 +15,7 @@ from fedping.client_sim.learning.models.network import NAME as NETWORK
 from fedping.client_sim.learning.models.svm_ranking import NAME as RANKING
 from fedping.client_sim.learning.networks.own import is_network
 from fedping.client_sim.learning.registry import NETWORKS
+from fedping.client_sim.sampling import follows_past
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.pipeline import Adagrad, Adam, ClipByNorm, GradientDescent, Mean, Momentum, NoClip, Yogi
@@ -104,5 +105,6 @@ def between(setup: Setup) -> tuple[str, ...]:
         "[limits]": setup.limits is not None,
         "[lateness]": setup.lateness is not None,
         "[privacy]": setup.privacy is not None,
+        "a [sampling] that follows clients' losses": follows_past(setup.sampling),
     }
     return tuple(part for part, there in parts.items() if there)

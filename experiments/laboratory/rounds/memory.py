@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.client_sim.learning.algorithms import steps_taken
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.experiments.laboratory.resuming import Arrays, Part
 from fedping.experiments.laboratory.rounds.server import Delivered, diverged
@@ -26,7 +27,7 @@ from fedping.protocol.update import Payloads
 from fedping.protocol.upload import receiving
 from fedping.server_jobs.optimize import BrokenLink, first_state
 from fedping.server_jobs.optimize.transformation import States, broken_if_failed
-from fedping.server_jobs.round import ArrayRound
+from fedping.server_jobs.round import ArrayRound, Senders
 
 
 class MemoryChannel:
@@ -41,6 +42,7 @@ class MemoryChannel:
         seed: seed of the server's draws.
         shards: number of shards.
         most_examples: maximum number of examples for which a ping counts; None for no limit.
+        groups: number of each client's group, shape (clients,); -1, as for all if None, without one.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class MemoryChannel:
         seed: int = 0,
         shards: int = SHARDS,
         most_examples: int | None = None,
+        groups: NDArray[np.int64] | None = None,
     ) -> None:
         self._line, self._seed, self._number, self._most_examples = line, seed, 0, most_examples
         self._links = receiving(line)
+        self._groups = np.full(len(ids), -1) if groups is None else groups
         self._ids, self._shards, self._count = ids, shard_of(ids, shards), shards
         self._exact: FloatArray = line.spec.start_array
         self._state = first_state(line)
@@ -116,8 +120,18 @@ class MemoryChannel:
                 pings=block.pings,
                 clients=self._ids[block.clients],
                 age=block.age,
+                senders=self._senders(block),
             )
         return Delivered(block, posted_bytes(block))
+
+    def _senders(self, block: Updates) -> Senders:
+        return Senders(
+            clients=block.clients,
+            groups=self._groups[block.clients],
+            ages=np.full(len(block.clients), block.age),
+            examples=block.examples,
+            steps=steps_taken(self._line.training, block.examples),
+        )
 
     def step(self, clients: int) -> bool:
         """See :meth:`Channel.step`.

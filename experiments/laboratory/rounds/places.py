@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedping.experiments.laboratory.attacking import invented_and_real
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.rounds.co_op import CoOpRounds
@@ -17,6 +20,7 @@ from fedping.experiments.laboratory.rounds.study import study_of
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.study import Study
 from fedping.protocol.upload import receiving
+from fedping.server_jobs.round import refuse_senders
 
 
 @contextmanager
@@ -49,6 +53,15 @@ def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds
         yield ServerRounds(channel)
 
 
+def groups_of(problem: Problem, clients: int) -> NDArray[np.int64]:
+    """Return the number of each client's natural key, in ascending order of the keys; -1 for clients without one."""
+    found = np.full(clients, -1)
+    keys = getattr(problem.train, "natural_keys", None)
+    if keys is not None:
+        found[: len(keys)] = np.unique(keys, return_inverse=True)[1]
+    return found
+
+
 @contextmanager
 def _channel(setup: Setup, study: Study, problem: Problem, folder: Path) -> Iterator[Channel]:
     if setup.privacy is not None:
@@ -59,8 +72,10 @@ def _channel(setup: Setup, study: Study, problem: Problem, folder: Path) -> Iter
     ids = invented_and_real(problem, setup.attack)
     if setup.where == "memory":
         most = study.limits.examples if study.limits else None
-        yield MemoryChannel(study.lines[0], ids, problem.seed, most_examples=most)
+        groups = groups_of(problem, len(ids))
+        yield MemoryChannel(study.lines[0], ids, problem.seed, most_examples=most, groups=groups)
         return
+    refuse_senders(study.lines[0])
     from fedping.experiments.laboratory.rounds.landed import FileChannel, new_line, over_http
     from fedping.server_jobs.round import engine_named
 

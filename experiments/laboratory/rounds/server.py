@@ -57,7 +57,7 @@ class RoundTally:
     def add(self, block: Updates, posted_bytes: int) -> None:
         """Add a block, whose pings had this many bytes; of updates that are too old only the bytes count."""
         self._posted_bytes += posted_bytes
-        self._fetches += int((block.repeats == 0).sum())
+        self._fetches += int((block.repeats == 0).sum()) + block.asked
         if block.age > self._oldest:
             return
         self.pings += int((block.examples > 0).sum())

@@ -33,6 +33,7 @@ class Updates:
         losses: losses at the fetched weights, shape (k,).
         examples: number of examples, shape (k,); a client without examples changes nothing.
         age: age in versions of the weights from which they were computed.
+        asked: number of other clients that fetched the newest weights in this round, and sent no update.
     """
 
     clients: Clients
@@ -42,6 +43,7 @@ class Updates:
     losses: FloatArray
     examples: NDArray[np.int64]
     age: int = 0
+    asked: int = 0
 
 
 def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

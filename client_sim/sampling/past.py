@@ -1,0 +1,72 @@
+"""The past of a run's clients, for samplings that depend on it: losses, and who took part when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.client_sim.learning.batch import Clients, FloatArray
+
+NEVER = -1
+"""The round in which a client last took part if it never has."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a sampling knows when it draws the clients of a round.
+
+    Arrays have one number for each client that may be drawn, in the order of the positions to return.
+
+    Attributes:
+        round: the number of the round to draw for, from 0.
+        seed: the run's seed.
+        sizes: the clients' numbers of examples, shape (clients,).
+        groups: their natural keys, shape (clients,); None without any.
+        losses: each client's last loss: that of all its examples at the weights that it last fetched for a training,
+            shape (clients,); NaN if it has not taken part.
+        times: number of rounds that each has taken part in, shape (clients,).
+        last: number of the last such round, shape (clients,); :data:`NEVER` (-1) if there is none.
+        losses_of: returns the losses of some clients, shape (k,), at the newest weights, which those clients fetch.
+    """
+
+    round: int
+    seed: int
+    sizes: NDArray[np.int64]
+    groups: NDArray[Any] | None
+    losses: FloatArray
+    times: NDArray[np.int64]
+    last: NDArray[np.int64]
+    losses_of: Callable[[Clients], FloatArray]
+
+
+class Participation:
+    """Record of the clients' last losses and of who took part when; a part of a run's checkpoints.
+
+    Args:
+        clients: number of all clients.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self.losses = np.full(clients, np.nan)
+        self.times = np.zeros(clients, np.int64)
+        self.last = np.full(clients, NEVER, np.int64)
+
+    def add(self, round_: int, clients: Clients, losses: FloatArray) -> None:
+        """Record the losses, shape (k,), that clients have sent in a round; a repeated client counts once."""
+        there = clients < len(self.losses)  # the others are invented by an attack
+        known = clients[there]
+        self.losses[known] = losses[there]
+        self.times[known] += self.last[known] != round_
+        self.last[known] = round_
+
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        """Return the record, by name."""
+        return {"losses": self.losses.copy(), "times": self.times.copy(), "last": self.last.copy()}
+
+    def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
+        """Replace the record by what :meth:`snapshot` returned."""
+        self.losses, self.times, self.last = (saved[name].copy() for name in ("losses", "times", "last"))
