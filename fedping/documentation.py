@@ -15,7 +15,7 @@ from fedping.shared_files import CHECKOUT, shared_folder
 _BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#{1,6}) (.+?)[ \t]*$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
-_LISTED = re.compile(r"^- \[(.+)\]\(([^)]+)\.md\)$")
+_LISTED = re.compile(r"^- \[(.+)\]\(([^)]+)\.md\)\Z")
 
 
 @dataclass(frozen=True)

@@ -305,7 +305,7 @@ def test_a_penalty_of_hostile_weights_stays_within_the_vector(
     [
         ({"rows": {"noise": 30.0, "colluding": 1}}, "you add 21.2; before 24, of which you added 17"),
         ({"rows": {"noise": 24.0, "colluding": 0}}, "you add 19.6; before 24, of which you added 17"),
-        ({"shared": {"min_batch": 2}}, "the least sum is of 2 institutions, of 3 before, and the noise of a sum is 24"),
+        ({"shared": {"min_batch": 2}}, "a sum has 2 institutions or more, 3 before; the noise of a sum is 24"),
     ],
 )
 def test_a_sum_that_protects_otherwise_is_asked_about(
@@ -416,7 +416,7 @@ def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_
         server.files[f"/models/{STUDY}/study.json"] = published
         model = json.loads(server.files[latest])
         said = typed(server.url, *PROTECTED, "--versions", "2")[1]
-        assert "whatever is sent in 2 versions" in said
+        assert "all that is sent in 2 versions" in said
         assert "without an end" not in said
         for version in (1, 2, 3):
             server.files[latest] = json.dumps(model | {"iteration": version}).encode()

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import fedping
 from fedping.client_sim.learning import LEARNERS, model_spec
 from fedping.client_sim.models import FRECENCY_NAMES, LINEAR_15_NAMES
 from fedping.main import main
@@ -398,7 +399,7 @@ def test_the_check_names_what_somebody_has_added(
 ) -> None:
     monkeypatch.setattr(extensions, "_registered", dict(extensions._registered))
     extensions.register("optimizer", "lion", lambda spec: None)
-    extensions.register("aggregation", "middle", lambda: None)
+    extensions.register("aggregation", "middle", lambda: fedping.of_all(lambda kept, line, weights, state, key: None))
     pipeline = {"optimizer": {"optimizer": "lion"}, "aggregate": {"by": "middle"}}
     file = written(tmp_path, study({**LOGISTIC, **ARRAYS}, pipeline=pipeline))
     assert main(["study", "check", str(file)]) == 0

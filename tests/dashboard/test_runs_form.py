@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedping.client_sim.attacks import Attack
 from fedping.client_sim.data import DATASETS, Partition
+from fedping.client_sim.learning.networks.own import own_networks
 from fedping.client_sim.learning.registry import LEARNERS
 from fedping.client_sim.sampling import Sampling
 from fedping.dashboard.runs.form.nodes import Choice, choices_of, fields_of
@@ -82,11 +83,14 @@ def test_whatever_is_registered_can_be_chosen_and_is_explained():
         if path == "training":
             tags |= {each.name: each.help for each in all_of("client_algorithm")}
             assert {"scaffold", "feddyn", "apfl"} <= tags.keys()
+        if path == "server.aggregate":
+            tags |= {each.name: each.help for each in all_of("aggregation")}
+            assert "fednova" in tags
         options = {option.value: option.help for option in choice(path).options if option.value}
         assert options.keys() == tags.keys()
         assert all(help and " ".join(tags[tag].split()).startswith(help) for tag, help in options.items())
     offered = {option.value: option.help for option in choice("model").options}
-    assert offered.keys() == {*LEARNERS, "features"}
+    assert offered.keys() == {*LEARNERS, "features", *own_networks()}
     assert all(offered.values())
     data_set = next(field for field in fields_of(laboratory_nodes()) if field.path == "data.name")
     assert dict(data_set.options).keys() == DATASETS.keys() == data_set.about.keys()

@@ -92,9 +92,12 @@ def install(site: Path, source: str) -> None:
 
 
 def forget() -> None:
-    """Have this process know no extension, as a new one does, but those of our own, which are imported once."""
+    """Have this process know no extension, as a new one does, but those of our own, which are imported once.
+
+    So are the networks of other tests.
+    """
     for key, extension in list(extensions._registered.items()):
-        if not extension.make.__module__.startswith("fedping."):
+        if not extension.make.__module__.startswith(("fedping.", "tests.support.networks")):
             del extensions._registered[key]
     extensions._loaded = False
     sys.modules.pop("fedping_outside", None)

@@ -147,10 +147,11 @@ def test_our_own_algorithms_keep_the_digests_that_documents_have() -> None:
     ours = {each.name: each for each in all_of("client_algorithm") if each.make.__module__ == "fedping.algorithms"}
     assert {name: each.code[:12] for name, each in ours.items()} == {
         "apfl": "978859dac160",
+        "decaying": "179e0dbd047a",
         "feddyn": "9e1d5a51d40e",
         "scaffold": "df01e23e46c1",
     }
-    assert {each.code for each in ours.values()} == {*RECORDED_AS.values()}
+    assert {each.code for each in ours.values()} >= {*RECORDED_AS.values()}
 
 
 IDENTITIES = """

@@ -193,7 +193,7 @@ def test_an_unreadable_payload_is_left_out_and_the_rest_kept_once(tmp_path: Path
     whole = combined(ENGINE.partials(work_of([land(tmp_path / "a", good)], rules)), rules)
     spoilt = [*good, *(Ping(90_000 + i, 1000 + i, payload=b"?") for i in range(30))]
     found = combined(ENGINE.partials(work_of([land(tmp_path / "b", spoilt)], rules)), rules)
-    assert [len(np.concatenate([k.votes for k in one.total.own])) for one in (whole, found)] == [40, 40]
+    assert [len(np.concatenate([k.votes for k, _ in one.total.own])) for one in (whole, found)] == [40, 40]
 
 
 def directions(partials: Any, study: Study) -> bytes:
@@ -246,7 +246,7 @@ def test_one_client_with_very_many_pings_takes_room_from_nobody(tmp_path: Path, 
         for p in ENGINE.partials(work_of(landed_files(partition(tmp_path, "study", "main", 0)), rules))
         if p.counts[OVER_CAPACITY]
     )
-    votes = np.concatenate([kept.votes for kept in partial.total.own])
+    votes = np.concatenate([kept.votes for kept, _ in partial.total.own])
     np.testing.assert_allclose(votes.sum(), partial.clients)
 
 

@@ -24,8 +24,10 @@ FROM_DATA = ("features", "classes")
 
 
 def is_network(name: str) -> bool:
-    """Return whether an extension has a network of that name."""
-    return registered("model", name) is not None
+    """Return whether an extension has a network of that name; only names that are not built in import extensions."""
+    from fedping.client_sim.learning.registry import LEARNERS
+
+    return name not in LEARNERS and registered("model", name) is not None
 
 
 def own_networks() -> tuple[str, ...]:
@@ -35,7 +37,7 @@ def own_networks() -> tuple[str, ...]:
 
 def derived_settings(name: str) -> tuple[str, ...]:
     """Return the settings of an extension's network that an experiment derives from data and seed; none of others."""
-    extension = registered("model", name)
+    extension = registered("model", name) if is_network(name) else None
     return () if extension is None else (*(each for each in FROM_DATA if each in extension.keyword_names), "seed")
 
 
