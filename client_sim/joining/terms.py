@@ -23,8 +23,8 @@ from fedping.client_sim.joining.folder import Asked, Joined
 from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.learning.mini_batches import share_of, steps_of
 from fedping.client_sim.learning.model import Model
-from fedping.client_sim.learning.networks.own import is_network, own_networks
-from fedping.client_sim.learning.registry import NETWORKS, learner_for
+from fedping.client_sim.learning.networks.own import own_networks
+from fedping.client_sim.learning.registry import NETWORKS, is_network, learner_for
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.model import ModelDocument, out_of_range, validate_spec
 from fedping.protocol.personalization import Reconstruct

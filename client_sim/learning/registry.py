@@ -31,7 +31,7 @@ from fedping.client_sim.learning.models.arrays import DEFAULT_STEP, OfArrays
 from fedping.client_sim.learning.models.feature_ranking import feature_ranking
 from fedping.client_sim.learning.models.page_ranking import own_page_ranking, page_ranking
 from fedping.client_sim.learning.networks import images, text
-from fedping.client_sim.learning.networks.own import is_network, own_network, own_networks
+from fedping.client_sim.learning.networks.own import own_network, own_networks
 from fedping.client_sim.learning.settings import Setting, Settings
 from fedping.client_sim.models import MODELS, ranking_models
 from fedping.client_sim.models.ranking_model import CODE
@@ -66,9 +66,14 @@ OWN_CODE = frozenset({own_loss.NAME, jax_loss.NAME})
 """The models that run Python code of whoever describes them."""
 
 
+def is_network(name: str) -> bool:
+    """Return whether an extension has a network of that name; only names that are not built in import extensions."""
+    return name not in LEARNERS and registered("model", name) is not None
+
+
 def is_examples_model(name: str) -> bool:
     """Return whether clients have the model of that name without code that the file or the server names."""
-    return (name in LEARNERS and name not in OWN_CODE) or (name not in LEARNERS and is_network(name))
+    return (name in LEARNERS and name not in OWN_CODE) or is_network(name)
 
 
 def is_ranking_model(name: str) -> bool:

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
-from fedping.client_sim.learning.networks.own import OF_EVERY_NETWORK, is_network
-from fedping.client_sim.learning.registry import is_examples_model, model_spec
+from fedping.client_sim.learning.networks.own import OF_EVERY_NETWORK
+from fedping.client_sim.learning.registry import is_examples_model, is_network, model_spec
 from fedping.client_sim.models.ranking_model import CODE
 from fedping.protocol import study as studies
 from fedping.protocol.errors import InvalidSettings, sentences_with

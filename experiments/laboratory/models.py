@@ -26,9 +26,9 @@ from fedping.client_sim.learning.algorithms import with_more
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.models.arrays import DEFAULT_STEP
 from fedping.client_sim.learning.networks import own as own_networks
-from fedping.client_sim.learning.networks.own import derived_settings, is_network
+from fedping.client_sim.learning.networks.own import derived_settings
 from fedping.client_sim.learning.networks.tree_model import TreeModel
-from fedping.client_sim.learning.registry import LEARNERS, OWN_CODE, is_ranking_model, model_names, model_of
+from fedping.client_sim.learning.registry import LEARNERS, OWN_CODE, is_network, is_ranking_model, model_names, model_of
 from fedping.client_sim.learning.settings import Setting, Settings
 from fedping.client_sim.models import MODELS
 from fedping.client_sim.models.ranking_model import CODE
@@ -57,7 +57,7 @@ FROM_DATA: Mapping[str, tuple[str, ...]] = {
 
 def from_data(name: str) -> tuple[str, ...]:
     """Return the settings of a model that are derived from the data and the run's seed unless they are given."""
-    return FROM_DATA[name] if name in FROM_DATA else derived_settings(name)
+    return FROM_DATA[name] if name in FROM_DATA else derived_settings(name) if is_network(name) else ()
 
 
 class OfSpec(Struct, frozen=True, kw_only=True):

@@ -19,8 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from fedping.client_sim.learning.models.own_loss import named
-from fedping.client_sim.learning.networks.own import is_network
-from fedping.client_sim.learning.registry import NETWORKS
+from fedping.client_sim.learning.registry import NETWORKS, is_network
 from fedping.client_sim.learning.settings import Settings
 from fedping.client_sim.models.ranking_model import CODE
 from fedping.experiments.laboratory.models import named_in_modules

@@ -23,13 +23,6 @@ FROM_DATA = ("features", "classes")
 """The settings of a function that an experiment derives from its data."""
 
 
-def is_network(name: str) -> bool:
-    """Return whether an extension has a network of that name; only names that are not built in import extensions."""
-    from fedping.client_sim.learning.registry import LEARNERS
-
-    return name not in LEARNERS and registered("model", name) is not None
-
-
 def own_networks() -> tuple[str, ...]:
     """Return the names of the networks of extensions."""
     return tuple(each.name for each in all_of("model"))
@@ -37,7 +30,7 @@ def own_networks() -> tuple[str, ...]:
 
 def derived_settings(name: str) -> tuple[str, ...]:
     """Return the settings of an extension's network that an experiment derives from data and seed; none of others."""
-    extension = registered("model", name) if is_network(name) else None
+    extension = registered("model", name)
     return () if extension is None else (*(each for each in FROM_DATA if each in extension.keyword_names), "seed")
 
 

@@ -13,8 +13,7 @@ from fedping.client_sim.learning.models.linear_regression import NAME as LINEAR
 from fedping.client_sim.learning.models.logistic_regression import NAME as LOGISTIC
 from fedping.client_sim.learning.models.network import NAME as NETWORK
 from fedping.client_sim.learning.models.svm_ranking import NAME as RANKING
-from fedping.client_sim.learning.networks.own import is_network
-from fedping.client_sim.learning.registry import NETWORKS
+from fedping.client_sim.learning.registry import NETWORKS, is_network
 from fedping.client_sim.sampling import follows_past
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.errors import InvalidSettings
