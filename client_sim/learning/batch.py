@@ -44,6 +44,29 @@ class TroubleOfClient(FedpingError):
         return f"{self.what} for the client at {self.at} of its batch; {self.remedy}"
 
 
+def finite(losses: FloatArray, what: str) -> FloatArray:
+    """Return clients' losses, shape (k,); raise :class:`TroubleOfClient` if one is not finite.
+
+    Args:
+        losses: the losses.
+        what: their name in the sentence, such as "the loss".
+    """
+    if not np.isfinite(losses).all():
+        at = int(np.flatnonzero(~np.isfinite(losses))[0])
+        raise TroubleOfClient(f"{what} is {losses[at]}", at, BEHIND_ODD_LOSSES)
+    return losses
+
+
+BEHIND_ODD_LOSSES = "look for logarithms of 0 and overflows in it, or take smaller steps"
+"""What to do about a loss that is not finite."""
+
+
+def padded(values: NDArray[Any], *shape: int) -> NDArray[Any]:
+    """Return the values padded with zeros along the first axes to this shape."""
+    room = [(0, size - have) for size, have in zip(shape, values.shape, strict=False)]
+    return np.pad(values, room + [(0, 0)] * (values.ndim - len(shape))) if any(map(any, room)) else values
+
+
 class TroubleOfNamed(FedpingError):
     """What is wrong with one client of the fleet."""
 

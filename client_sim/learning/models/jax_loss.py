@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, TroubleOfClient, shares
+from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, finite, padded, shares
 from fedping.client_sim.learning.models.own_loss import (
     Loss,
     Prediction,
@@ -73,7 +73,7 @@ class JaxLoss:
         Raises:
             FedpingError: a loss is not a finite number.
         """
-        return self._finite(self._run(weights, batch, slopes=False)[: len(batch)])
+        return finite(np.array(self._run(weights, batch, slopes=False)[: len(batch)], np.float64), "the loss")
 
     def gradients(self, weights: FloatArray, batch: Examples) -> Floats:
         """See :meth:`fedping.client_sim.learning.model.Model.gradients`; raises as :meth:`losses`."""
@@ -82,7 +82,7 @@ class JaxLoss:
     def losses_and_gradients(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
         """See :class:`fedping.client_sim.learning.model.GivesBoth`."""
         losses, gradients = self._run(weights, batch, slopes=True)
-        return self._finite(losses[: len(batch)]), np.array(gradients[: len(batch)])
+        return finite(np.array(losses[: len(batch)], np.float64), "the loss"), np.array(gradients[: len(batch)])
 
     def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
         """Return the user's predictions, shape (k, n) or (k, n, c); log-odds are turned into probabilities.
@@ -99,9 +99,9 @@ class JaxLoss:
         own, x = np.ndim(weights) > 1, np.asarray(batch.x)
         function, (k, n) = self._predicting[own], x.shape[:2]
         refuse_odd_predictions(self.prediction, _jax().eval_shape(function, np.asarray(weights), x).shape[1:], n)
-        each = _padded(np.asarray(weights), _power_of_two(k)) if own else np.asarray(weights)
+        each = padded(np.asarray(weights), _power_of_two(k)) if own else np.asarray(weights)
         some = max(1, min(_power_of_two(n), _AT_ONCE // _power_of_two(k * x.shape[2])))
-        parts = (_padded(x[:, low : low + some], _power_of_two(k), some) for low in range(0, n, some))
+        parts = (padded(x[:, low : low + some], _power_of_two(k), some) for low in range(0, n, some))
         said = np.concatenate([np.asarray(function(each, part), np.float64)[:k] for part in parts], axis=1)[:, :n]
         return predictions_of(self.prediction, said, batch.weight > 0, self.predicts), scores_of(said, self.predicts)
 
@@ -136,20 +136,9 @@ class JaxLoss:
     def _run(self, weights: FloatArray, batch: Examples, *, slopes: bool) -> Any:
         k, n = (_power_of_two(size) for size in batch.weight.shape)
         own = np.ndim(weights) > 1
-        each = _padded(np.broadcast_to(weights, (len(batch), len(self.start))), k) if own else np.asarray(weights)
-        rows = (_padded(batch.x, k, n), _padded(batch.y, k, n), _padded(shares(batch), k, n))
+        each = padded(np.broadcast_to(weights, (len(batch), len(self.start))), k) if own else np.asarray(weights)
+        rows = (padded(batch.x, k, n), padded(batch.y, k, n), padded(shares(batch), k, n))
         return self._compiled[slopes, own](each, *rows)
-
-    def _finite(self, losses: Any) -> FloatArray:
-        found = np.array(losses, dtype=np.float64)
-        if not np.isfinite(found).all():
-            at = int(np.flatnonzero(~np.isfinite(found))[0])
-            raise TroubleOfClient(
-                f"the loss is {found[at]}",
-                at,
-                "look for logarithms of 0 and overflows in it, or take smaller steps",
-            )
-        return found
 
 
 def jax_loss(
@@ -173,12 +162,6 @@ def _jax() -> Any:
 
 def _power_of_two(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
-
-
-def _padded(values: Any, *shape: int) -> Any:
-    """Return the values padded with zeros along the first axes to this shape."""
-    widths = [(0, size - have) for size, have in zip(shape, values.shape, strict=False)]
-    return np.pad(values, widths + [(0, 0)] * (values.ndim - len(shape)))
 
 
 def jax_model(settings: Settings) -> JaxLoss:

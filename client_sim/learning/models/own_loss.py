@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedping.client_sim.data.seeds import generator
-from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, TroubleOfClient
+from fedping.client_sim.learning.batch import BEHIND_ODD_LOSSES, Examples, FloatArray, Floats, TroubleOfClient
 from fedping.client_sim.learning.models.classes import log_odds_of
 from fedping.client_sim.learning.settings import Settings
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -172,7 +172,7 @@ class OwnLoss:
             raise TroubleOfClient(
                 f"{_name(self.loss)} returned {float(value)}",
                 client,
-                "look for logarithms of 0 and overflows in it, or take smaller steps",
+                BEHIND_ODD_LOSSES,
             )
         return float(value)
 

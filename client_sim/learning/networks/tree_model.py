@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, TroubleOfClient, shares
+from fedping.client_sim.learning.batch import Examples, FloatArray, Floats, finite, padded, shares
 from fedping.client_sim.learning.models.arrays import InPrecision, Precision, array
 from fedping.client_sim.learning.models.own_loss import predictions_of, scores_of
 from fedping.client_sim.learning.networks.network import Network, jax_for, running
@@ -142,7 +142,7 @@ class TreeModel(InPrecision):
         each = self._of_examples(_compiled(self.network, self.precision).losses, weights, batch)
         at, found = np.nonzero(batch.weight > 0)[0], np.zeros(len(batch))
         np.add.at(found, at, shares(batch)[batch.weight > 0] * each)
-        return self._finite(found)
+        return finite(found, self._loss_in_words)
 
     def gradients(self, weights: FloatArray, batch: Examples) -> Floats:
         """See :meth:`fedping.client_sim.learning.model.Model.gradients`; raises as :meth:`losses`."""
@@ -212,14 +212,14 @@ class TreeModel(InPrecision):
                 part = share[at, low : low + width]
                 if not part.any():
                     continue
-                columns = [_padded(each[at, low : low + width], rows, width) for each in (batch.x, batch.y, share)]
-                some_words = None if words is None else _padded(words[at], rows)
-                found = self._run(run, _padded(own[at], rows), *columns, some_words, np.int32(low))
+                columns = [padded(each[at, low : low + width], rows, width) for each in (batch.x, batch.y, share)]
+                some_words = None if words is None else padded(words[at], rows)
+                found = self._run(run, padded(own[at], rows), *columns, some_words, np.int32(low))
                 losses[at] += np.asarray(found[0], np.float64)[: len(part)]
                 gradients[at] += np.asarray(found[1])[: len(part)]
         if self.buffers is not None:
             gradients[:, self.buffers] = 0.0
-        return self._finite(losses), gradients
+        return finite(losses, self._loss_in_words), gradients
 
     def _of_whole_batches(self, weights: FloatArray, batch: Examples, keys: Keys) -> tuple[FloatArray, Floats]:
         """Return losses and gradients of training where examples depend on each other, as in batch norm.
@@ -240,7 +240,7 @@ class TreeModel(InPrecision):
                 found = self._run(run, own[at], batch.x[rows], batch.y[rows], share[rows], words[at])
                 losses[some] = np.asarray(found[0], np.float64)[: len(some)]
                 gradients[some] = np.asarray(found[1])[: len(some)]
-        return self._finite(losses), gradients
+        return finite(losses, self._loss_in_words), gradients
 
     def _of_examples(self, run: Callable[..., Any], weights: FloatArray, batch: Examples) -> FloatArray:
         """Return the result for each example that is there, clients one after another, shape (examples, ...)."""
@@ -253,30 +253,18 @@ class TreeModel(InPrecision):
             width = _FEW if len(x) <= 3 * _FEW or _MANY * self.floats_per_example > _NUMBERS else _MANY
             for low in range(0, len(x), width):
                 part = x[low : low + width]
-                each = self._run(run, at, _padded(part, width), _padded(y[low : low + width], width))
+                each = self._run(run, at, padded(part, width), padded(y[low : low + width], width))
                 found.append(np.asarray(each, np.float64)[: len(part)])
         return np.concatenate(found) if found else np.zeros((0, *outputs_of(self.network)[1:]))
+
+    @property
+    def _loss_in_words(self) -> str:
+        return f"the loss of the model '{self.name}'"
 
     def _run(self, run: Callable[..., Any], weights: Floats, x: Floats, *more: Any) -> Any:
         """Return the result of a compiled function in the model's precision."""
         with jax_for("a network").enable_x64(self.precision == "float64"):
             return run(weights, x.astype(self.precision, copy=False), *more)
-
-    def _finite(self, losses: FloatArray) -> FloatArray:
-        if not np.isfinite(losses).all():
-            at = int(np.flatnonzero(~np.isfinite(losses))[0])
-            raise TroubleOfClient(
-                f"the loss of the model '{self.name}' is {losses[at]}",
-                at,
-                "look for logarithms of 0 and overflows in it, or take smaller steps",
-            )
-        return losses
-
-
-def _padded(values: NDArray[Any], *shape: int) -> NDArray[Any]:
-    """Return the values padded with zeros along the first axes to this shape."""
-    room = [(0, size - have) for size, have in zip(shape, values.shape, strict=False)]
-    return np.pad(values, room + [(0, 0)] * (values.ndim - len(shape))) if any(map(any, room)) else values
 
 
 class _Compiled(NamedTuple):
