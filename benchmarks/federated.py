@@ -45,17 +45,8 @@ class TimedRounds:
         privacy: Privacy | None = None,
         seed: int = 1,
     ) -> None:
-        setup = Setup(
-            model={"name": spec.model},
-            data=Data(name="given"),
-            partition=Iid(clients=len(data)),
-            training=training,
-            pipeline=server,
-            privacy=privacy,
-            rounds=1,
-        )
-        line = setup.line(spec)
-        problem = Problem(line, learner_for(spec, training), data, data, data, Regression(), seed=seed)
+        setup, problem = _given(spec, data, training, server, seed, privacy=privacy, rounds=1)
+        line = problem.line
         channel = PrivateChannel(study_of(line), problem) if privacy else MemoryChannel(line, problem.ids)
         self.rounds = ServerRounds(channel)
         self._cohorts = Cohorts(setup, problem)
@@ -85,18 +76,8 @@ class CompiledTimed:
     ) -> None:
         from fedping.experiments.laboratory.rounds.compiled import CompiledRounds
 
-        setup = Setup(
-            model={"name": spec.model},
-            data=Data(name="given"),
-            partition=Iid(clients=len(data)),
-            training=training,
-            pipeline=server,
-            rounds=10**6,
-            engine="jax",
-            evaluation=Evaluation(every=at_once),
-        )
-        line = setup.line(spec)
-        problem = Problem(line, learner_for(spec, training), data, data, data, Regression(), seed=1)
+        evaluation = Evaluation(every=at_once)
+        setup, problem = _given(spec, data, training, server, 1, rounds=10**6, engine="jax", evaluation=evaluation)
         self.rounds, self._at_once = CompiledRounds(setup, problem), at_once
 
     def seconds(self, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -105,3 +86,19 @@ class CompiledTimed:
         for _ in range(self._at_once):
             self.rounds.run([])
         return (clock() - begin) / self._at_once
+
+
+def _given(
+    spec: ModelSpec, data: ClientData[Any], training: Training, server: Pipeline, seed: int, **more: Any
+) -> tuple[Setup, Problem]:
+    """Return the settings of rounds in which all clients train, with ``more`` of them, and their problem."""
+    setup = Setup(
+        model={"name": spec.model},
+        data=Data(name="given"),
+        partition=Iid(clients=len(data)),
+        training=training,
+        pipeline=server,
+        **more,
+    )
+    line = setup.line(spec)
+    return setup, Problem(line, learner_for(spec, training), data, data, data, Regression(), seed=seed)
