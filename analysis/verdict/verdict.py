@@ -264,24 +264,25 @@ def as_document(verdict: Verdict, caution: str | None = None, notes: Sequence[st
 
 def _over_time(one: PartEffects) -> dict[str, Any]:
     effects = one.effects
-    return {
-        "metric": one.metric.name,
-        "pair": list(one.pair),
-        "from_ms": [effect.number * HOUR_MS for effect in effects],
-        "n": [list(effect.n) for effect in effects],
-        **{name: [_estimate(effect.difference)[name] for effect in effects] for name in ("value", "low", "high")},
-        "percent": [effect.percent for effect in effects],
-    }
+    hours = {"from_ms": [effect.number * HOUR_MS for effect in effects]}
+    return _series(one, hours, effects, [effect.difference for effect in effects])
 
 
 def _so_far(one: SoFar) -> dict[str, Any]:
     steps = one.steps
+    return _series(one, {"until_ms": [step.hour * HOUR_MS for step in steps]}, steps, [s.estimate for s in steps])
+
+
+def _series(
+    one: PartEffects | SoFar, hours: dict[str, Any], steps: Sequence[Any], estimates: Sequence[Any]
+) -> dict[str, Any]:
+    """Return the estimates of steps over time, each with its numbers of clients."""
     return {
         "metric": one.metric.name,
         "pair": list(one.pair),
-        "until_ms": [step.hour * HOUR_MS for step in steps],
+        **hours,
         "n": [list(step.n) for step in steps],
-        **{name: [_estimate(step.estimate)[name] for step in steps] for name in ("value", "low", "high")},
+        **{name: [_estimate(estimate)[name] for estimate in estimates] for name in ("value", "low", "high")},
         "percent": [step.percent for step in steps],
     }
 
