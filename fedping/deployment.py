@@ -161,8 +161,8 @@ def _sources() -> tuple[Path, Path]:
 
 
 _KUSTOMIZATION = """\
-# The study 'STUDY': ingest, rounds and models. Put your registry in place of registry.example. docs/containers.md
-# describes components to add, such as fedping/private.
+# The study 'STUDY': ingest, rounds and models. Put your registry in place of registry.example. 'fedping docs
+# containers' describes components to add, such as fedping/private.
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 namespace: fedping

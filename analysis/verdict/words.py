@@ -237,7 +237,8 @@ def left_out_sentence(tally: StudyTally) -> str | None:
 
 TICKETS = (
     "A client that decides a finding may be invented: without tickets anyone can draw ids until one belongs to an arm. "
-    "Before you believe a verdict that few clients would overturn, require tickets (docs/operators.md)."
+    "Before you believe a verdict that few clients would overturn, require tickets "
+    "('fedping docs operators#who-may-be-counted')."
 )
 """What to do about a verdict that few clients make."""
 

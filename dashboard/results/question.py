@@ -272,4 +272,6 @@ _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 def by_fields(sentence: str) -> str:
     """Return a sentence of the analysis with the form's fields in the place of the command's options."""
     named = _OPTION.sub(lambda found: f"'{LABELS[found[1]]}'" if found[1] in LABELS else found[0], sentence)
-    return named.replace("(docs/operators.md)", "(see “Who may be counted” in the guide for operators)")
+    return named.replace(
+        "('fedping docs operators#who-may-be-counted')", "(see “Who may be counted” in the guide for operators)"
+    )

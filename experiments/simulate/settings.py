@@ -250,6 +250,6 @@ def _check_private(experiment: Experiment, study: Study) -> None:
         if not is_ranking_model(line.spec.model):
             raise InvalidSettings(
                 f"{private}, and the model '{line.spec.model}' of its line '{line.name}' ranks no pages, which is all "
-                "that simulated users do; let a fleet take part in it, as docs/privacy.md shows, or try its training "
-                "in the laboratory"
+                "that simulated users do; let a fleet take part in it, as 'fedping docs privacy' shows, or try its "
+                "training in the laboratory"
             )

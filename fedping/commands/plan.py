@@ -103,7 +103,7 @@ def fleet(
     """Estimate machines, storage, rounds and money (by your own prices) for a fleet of any size.
 
     The estimate uses measured costs of one ping, from the machine of the benchmarks unless you give your own. Money is
-    only for the items that you price. docs/planning.md derives each number.
+    only for the items that you price. 'fedping docs planning' derives each number.
     """
     import msgspec
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import fedping
-from docs.site import contents
+from docs.site import commands, contents
 from docs.site.build import broken_links
 from fedping.documentation import headings
 from tests.commands.test_docs import PAGES, ROOT, anchors
@@ -139,6 +139,23 @@ def test_a_picture_for_the_dark_is_a_link_too(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<source srcset="dark.png 2x, light.png"><img src="light.png">', "utf-8")
     (tmp_path / "light.png").write_bytes(b"")
     assert broken_links(tmp_path) == ["a.html: the link dark.png leads nowhere"]
+
+
+# --- the page of commands ---
+
+
+def test_the_page_of_commands_is_that_of_their_help() -> None:
+    assert commands.PAGE.read_text("utf-8") == commands.page(), "run 'python -m docs.site.commands'"
+
+
+def test_a_command_has_its_usage_help_options_and_defaults() -> None:
+    _, _, rest = commands.page().partition("\n## fedping round\n")
+    shown = rest.partition("\n## ")[0]
+    assert shown.startswith("\n```text\nfedping round [OPTIONS] STUDY [LINE]\n```\n\nTurn the landed pings")
+    assert "| `--store PATH` |" in shown
+    assert "(`FEDPING_STORE` in the environment) | store |" in shown
+    assert "[default" not in shown
+    assert all(row.count(" | ") == 2 for row in shown.splitlines() if row.startswith("| `"))
 
 
 # --- lists of contents ---
