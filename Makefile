@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of Pythons. Where this variable is set, each would compile fedping for itself: a second every time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-browser test-long test-anew test-pythons lint bench extension npm docs lint-extension lock notebooks vectors schemas screenshots install clean
+.PHONY: help demo test test-browser test-long test-anew test-pythons lint bench extension npm docs lint-extension lock release notebooks vectors schemas screenshots install clean
 
 help:
 	@echo "make demo          set up and run the whole journey: ingest, 2,000 clients over HTTP, Spark rounds (3 minutes)"
@@ -21,6 +21,7 @@ help:
 	@echo "make npm           pack the browser's module as an npm package into build/ (needs node and npm)"
 	@echo "make docs          write the docs as a site into build/docs/, and the API reference into build/docs/api/"
 	@echo "make lint-extension  Mozilla's linter over the packed extension (needs node's npx)"
+	@echo "make release       build and try what VERSION=1.0.0 would publish; publishes nothing (needs node, npm and the network)"
 	@echo "make notebooks     execute analysis/notebooks anew and write the results into them (2 minutes)"
 	@echo "make screenshots   take the pictures of docs/pictures anew, in Chromium (3 minutes)"
 	@echo "make lock          resolve the dependencies anew into requirements.lock"
@@ -60,6 +61,10 @@ lint: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+# What a person then signs and uploads; .ci/release.py describes each step.
+release: install
+	$(BIN)/python .ci/release.py $(VERSION)
 
 extension:
 	$(PYTHON) browser/extension/pack.py

@@ -117,9 +117,11 @@ def page_of(wanted: str) -> Page:
 
 
 def built_site() -> Path | None:
-    """Return the folder of the site that ``make docs`` has built in this checkout; None without one."""
-    site = CHECKOUT / "build" / "docs"
-    return site if (site / "docs" / "index.html").is_file() else None
+    """Return the folder of the built site: by ``make docs`` in this checkout, or of a released wheel; else None."""
+    for site in (CHECKOUT / "build" / "docs", Path(__file__).parent / "site"):
+        if (site / "docs" / "index.html").is_file():
+            return site
+    return None
 
 
 def _near(name: str, known: Sequence[str]) -> str:

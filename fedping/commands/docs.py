@@ -15,8 +15,8 @@ def docs(page: str | None, only_path: bool, in_browser: bool) -> None:
     """Print a page of the docs; without PAGE, list all of them.
 
     PAGE is a name of the list, such as `operators`, or a path as messages have it, such as `docs/operators.md`. With a
-    heading, such as `operators#nginx`, only its section is printed. `make docs` in a checkout builds the pages that
-    --open needs.
+    heading, such as `operators#nginx`, only its section is printed. A released wheel has the pages that
+    --open needs; in a checkout, `make docs` builds them.
     """
     from fedping.documentation import page_of, section
     from fedping.protocol.errors import InvalidSettings
@@ -62,7 +62,9 @@ def _open(address: str, anchor: str) -> None:
 
     site = built_site()
     if site is None:
-        raise FedpingError("--open: the pages aren't built here. Run 'make docs' in a checkout, or leave out --open.")
+        raise FedpingError(
+            "--open: this installation has no built pages. Run 'make docs' in a checkout, or leave out --open."
+        )
     if not (site / address).is_file():
         raise FedpingError(f"--open: the built site lacks {address}. Run 'make docs' again.")
     whole = (site / address).as_uri() + (f"#{anchor}" if anchor else "")
