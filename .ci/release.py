@@ -162,7 +162,8 @@ def _run(command: Sequence[str | Path], **more: Any) -> str:
     if ran.returncode:
         shown = " ".join(str(word) for word in command[:6])
         raise ReleaseError(f"'{shown} …' failed with exit code {ran.returncode}:\n{ran.stdout}{ran.stderr}".rstrip())
-    return ran.stdout
+    printed: str = ran.stdout
+    return printed
 
 
 def _environment(folder: Path, python: str | Path, packages: Sequence[str | Path]) -> Path:
@@ -195,7 +196,8 @@ def _built(commit: str, folder: Path, tools: Path, epoch: int) -> Path:
 
 
 def _archive(commit: str) -> bytes:
-    return subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
+    packed: bytes = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
+    return packed
 
 
 def _pythons(given: str | None) -> list[tuple[str, str]]:
