@@ -39,7 +39,7 @@ MINORS = ("3.11", "3.12", "3.13", "3.14")
 TOOLS = ("build==1.6.1", "cyclonedx-bom==7.5.0")
 """Installed into an environment of their own, since only a release needs them."""
 
-DEMO = ("demo", "--clients", "200", "--iterations", "2")
+DEMO = ("demo", "--clients", "1000", "--iterations", "2")
 VENDORED = re.compile(r"^\| `([^`]+)` \| ([^,|]+), [^|]*\| ([^|]+) \| `([0-9a-f]{64})` \|$", re.MULTILINE)
 
 

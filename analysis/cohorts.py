@@ -109,15 +109,15 @@ def headline(points: Sequence[TrainingPoint], within: float, start_loss: float) 
     best, smallest = min(points, key=lambda point: point.loss), smallest_enough(points, within, start_loss)
     if best.loss >= start_loss:
         return (
-            f"No cohort learned anything: the lowest final loss, {best.loss:.4g}, is not below the {start_loss:.4g} of "
-            "version 0, so this curve says nothing about how many users are needed."
+            f"No cohort learned anything: the lowest final loss, {best.loss:.4g}, is not below the {start_loss:.4g} "
+            "of version 0, so this curve gives no number of users."
         )
     if smallest is None:
         above = 100 * (points[-1].loss / best.loss - 1)
         return (
-            f"This curve does not say how many clients a round are enough: its lowest final loss is {best.loss:.4g}, "
-            f"with {best.cohort:,}, and the largest cohort, {points[-1].cohort:,}, ends "
-            f"{above:.3g} % above it, as it can by chance; try more --seeds, or larger --cohorts."
+            f"This curve gives no sufficient number of clients a round: its lowest final loss is {best.loss:.4g}, "
+            f"with {best.cohort:,}, and the largest cohort, {points[-1].cohort:,}, ends {above:.3g} % above it, as it "
+            "can by chance; try more --seeds, or larger --cohorts."
         )
     text = (
         f"{smallest.cohort:,} clients a round are enough: the final loss is {smallest.loss:.4g}, within {within:g} % "

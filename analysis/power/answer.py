@@ -69,7 +69,7 @@ def answer(
         return planner.about(effect_between(change.of(pilot.distribution), pilot.distribution), users, table)
     if users is None:
         raise InvalidSettings(
-            "say which effect is to be shown, with --change or --superiority, or how many users there are, with --users"
+            "give the effect to show with --change or --superiority, or the number of users with --users"
         )
     if table:
         raise InvalidSettings("a table of power needs an effect; give --change or --superiority with --table")

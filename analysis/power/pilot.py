@@ -64,8 +64,8 @@ def landed_pilot(tally: StudyTally, study: str, arm: str, metric: Metric, unit: 
     counts = found.clients if unit == "client" else found.pings
     if len(counts.values) < 2:
         raise FedpingError(
-            f"arm '{arm}' of study '{study}' has {counts.n:,} values of {metric.name} by {unit}, of which no two "
-            "differ, so that no change of it can be planned; name another --arm or --metric, or widen the window"
+            f"arm '{arm}' of study '{study}' has {counts.n:,} values of {metric.name} by {unit}, all the same, so no "
+            "change can be planned. Name another --arm or --metric, or widen the window"
         )
     plain = counts.variance / counts.n
     return Pilot(

@@ -93,8 +93,8 @@ def percent(share: float, digits: int = 1) -> str:
 def _source(pilot: Pilot) -> str:
     if not pilot.has_scale:
         return (
-            "No distribution was given: these are values of which no two are equal, which is the cautious case, for "
-            "ties make a given probability of superiority easier to show."
+            "No distribution was given, so all values are taken as different. This is the cautious case: ties make a "
+            "given probability of superiority easier to show."
         )
     observed = "" if pilot.observed is None else f" ({pilot.observed:,} values)"
     return f"Distribution without the change: {pilot.source}{observed}, mean {pilot.distribution.mean:.4g}."
@@ -120,11 +120,11 @@ def _cautions(pilot: Pilot) -> list[str]:
         ""
         if pilot.alike is None
         else (
-            f" In this pilot the mean of n pings varies as that of n / {pilot.alike:.2f} independent ones: take "
+            f" In this pilot the mean of n pings varies like the mean of n / {pilot.alike:.2f} independent ones: take "
             f"{pilot.alike:.2f} times the number."
         )
     )
-    return [f"Pings were taken as independent, which those of one client are not; the verdict counts clients.{alike}"]
+    return [f"Pings were taken as independent, but a client's pings are not. The verdict counts clients.{alike}"]
 
 
 def _among(pilot: Pilot, design: Design, enrolled: int, changed: int) -> str:

@@ -281,8 +281,8 @@ def training_note(plan: Plan, traffic: Mapping[str, RoundTraffic]) -> str | None
         trained = rounds.iterations
         if trained and _overlaps(plan, trained[-1], rounds.ended_ms[-1]):
             return (
-                f"These are not the pings of a frozen version alone: those of versions up to {trained[-1]}, which "
-                f"trained line '{line}', are among them. For an evaluation phase alone, give its version "
+                f"These are not the pings of a frozen version alone: pings of versions up to {trained[-1]} are among "
+                f"them, and they trained line '{line}'. For an evaluation phase alone, give its version "
                 f"(--from-iteration {trained[-1] + 1}, if pings of it have landed) or its time (--since)."
             )
     return None
@@ -297,15 +297,17 @@ def personal_note(verdict: Verdict) -> str | None:
         return None
     arms = f"Arm '{compared[0]}' is" if len(compared) == 1 else f"Arms {', '.join(map(repr, compared))} are"
     return (
-        f"{arms} personal, but the loss in pings is that of the shared model, for the list that the client's own model "
-        "has ordered: it tells nothing of that one. Compare num_chars_typed and rank_selected."
+        f"{arms} personal, but the loss in pings is the shared model's, for a list that the client's own model "
+        "ordered. It says nothing about the client's own model. Compare num_chars_typed and rank_selected."
     )
 
 
 def _decided(verdict: Verdict) -> str:
     plan, level = verdict.plan, 100 * verdict.comparisons[0].deciding.confidence
     if plan.interim:
-        return f"What decides is the {level:.4g} % interval 'at any look' of the difference: whether it leaves out 0."
+        return (
+            f"The {level:.4g} % interval 'at any look' of the difference decides: the effect is shown if it excludes 0."
+        )
     return (
         f"What decides is the test of ranks. The {level:.4g} % interval beside a finding is the test's own, made from "
         "its standard error, so it leaves out 50 % exactly if the test shows a difference. Intervals of means need not "

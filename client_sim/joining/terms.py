@@ -126,7 +126,7 @@ def model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
         check_training(model, line.training)
     except InvalidSettings as error:
         raise InvalidSettings(
-            f"line '{line.name}' of study '{study.name}' asks for what 'fedping join' cannot do: {error}"
+            f"line '{line.name}' of study '{study.name}' can't be trained by 'fedping join': {error}"
         ) from error
     return guarding_rows(model)
 
@@ -163,8 +163,8 @@ def describe_changes(study: str, changes: tuple[Change, ...]) -> str:
     words += [f"and {len(changes) - MOST_CHANGES:,} more"] if len(changes) > MOST_CHANGES else []
     terms = "".join(letter if letter.isprintable() else "?" for letter in "; ".join(words))
     return (
-        f"study '{study}' asks for something else than when you joined ({terms}); look at it with --show, and give "
-        "--agree if it is well"
+        f"study '{study}' has changed its terms since you joined ({terms}). Read them with --show, and accept them "
+        "with --agree"
     )
 
 
@@ -312,7 +312,9 @@ def _guarantees(privacy: Privacy) -> tuple[str, ...]:
         )
     if (local := privacy.local) is not None:
         delta = f", delta {local.delta:g}" if isinstance(local, LocalGaussian) else ""
-        sentences.append(f"whoever reads a ping of yours learns hardly more: epsilon {local.epsilon:g}{delta} a ping")
+        sentences.append(
+            f"anyone who reads a ping of yours learns hardly more: epsilon {local.epsilon:g}{delta} a ping"
+        )
     if not sentences and privacy.rows is None:
         sentences.append("nothing limits what sums over all clients give away: the line adds no noise")
     return tuple(sentences)

@@ -1,1 +1,1 @@
-"""Whether studies are well: what there is to see, the judgement, and who is told of it."""
+"""Health of studies: the facts, the checks of them, and the reports of changes."""

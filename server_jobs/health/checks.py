@@ -1,7 +1,7 @@
 """The checks of a study's health: pure functions from facts to findings.
 
 Every bound is here. A finding is one check and, in front of it, the messages that it uses. To add one, write a function
-of :class:`CheckInput` under :func:`check`, where it is to be in the list of findings, and its row in the table of
+of :class:`CheckInput` under :func:`check`, at its place in the list of findings, and add its row in the table of
 docs/operators.md.
 """
 
@@ -47,7 +47,7 @@ LATE, VERY_LATE = 2.0, 4.0
 clients), and a problem."""
 
 LATE_AT_LEAST = 120.0
-"""Age in seconds up to which the newest version is never late."""
+"""Maximum age in seconds of a newest version that is never late."""
 
 WAITS = 300.0
 """Seconds that an accepted ping may wait in the journal if the period of compaction is unknown."""
@@ -56,7 +56,7 @@ WAIT_PERIODS = 5
 """Number of periods of compaction that an accepted ping may wait."""
 
 FEWEST = 50
-"""Number of pings below which no share is checked."""
+"""Minimum number of pings for a check of shares."""
 
 MANY_STALE, MOST_STALE = 0.2, 0.5
 MANY_REFUSED, MOST_REFUSED = 0.05, 0.25
@@ -66,10 +66,10 @@ FEW_ACCEPTED = 0.1
 """Accepted pings for each postponed one at or below which clients hardly get through."""
 
 SURELY = 4.0
-"""Standard errors by which an arm's pings have to differ from its share."""
+"""Minimum difference between an arm's pings and its share, in standard errors."""
 
 OFF = 0.2
-"""Part of its share by which an arm's pings have to differ as well: among a million pings, every difference is sure."""
+"""Minimum difference as a part of the arm's share: among a million pings, every difference is significant."""
 
 KNOWN_HOURS, COMPARED_HOURS = 6, 48
 """Hours of history needed to check new clients, and hours whose maximum they are compared with."""
@@ -81,13 +81,13 @@ FEWEST_NEW = 100
 """Number of new clients in an hour below which none are too many."""
 
 IN_A_ROW = 3
-"""Number of staged versions withdrawn one after the other that is a problem: the claims of few clients can do that."""
+"""Number of consecutive withdrawn staged versions that is a problem: few clients' claims can cause them."""
 
 MANY_CAPPED = 0.05
-"""Share of clients that count for fewer examples than they claim, above which the mean is not that of all examples."""
+"""Share of clients that count for fewer examples than they claim, from which the mean is a capped one."""
 
 WORSE, MUCH_WORSE = 0.05, 0.25
-"""Part by which an arm's mean loss may exceed the control's over :data:`RECENT` rounds that were all worse."""
+"""Maximum excess of an arm's mean loss, as a part of the control's, over :data:`RECENT` rounds that were all worse."""
 
 FEW_LEFT = 0.1
 """Part of a private line's rounds at or below which the rest is few."""
@@ -98,7 +98,7 @@ Failure: TypeAlias = tuple[Severity, Message]
 
 @dataclass(frozen=True)
 class Check:
-    """A check: the name of its findings, the states of a study in which it applies, and its function."""
+    """A check: the name of its findings, the states of a study that it applies to, and its function."""
 
     name: str
     states: frozenset[State]
@@ -106,7 +106,7 @@ class Check:
 
 
 CHECKS: dict[str, Check] = {}
-"""The checks by name, in the order in which findings of the same severity are listed."""
+"""The checks by name, in the order that findings of the same severity have."""
 
 FINDINGS: KeysView[str] = CHECKS.keys()
 """The name of every finding, in that order, wherever its check is registered."""
@@ -273,7 +273,7 @@ def _rounds_fail(*, failing: Failing) -> str:
 
 
 def failures_in_words(failing: Failing) -> str:
-    """Return how rounds fail: the number of failures in a row, since when, and the reason of the last."""
+    """Return the number of failed rounds in a row, since when, and the reason of the last."""
     how = {
         "failed": "failed",
         "temporary": "failed with an error that may be temporary",
@@ -526,7 +526,7 @@ def _check_rounds(facts: CheckInput) -> Iterator[Failure]:
 
 
 def _lateness(facts: CheckInput) -> Message:
-    """Return why the next version is late, as far as facts show."""
+    """Return the reason for a late next version, as far as facts show."""
     privacy, pings = facts.line.privacy, facts.line.landed.pings if facts.line.landed is not None else 0
     if staged := _staged(facts):
         return _late_and_staged(stage=staged[0].sentence)
@@ -625,7 +625,7 @@ def _check_discreetly(window: Came, study: str) -> Iterator[Failure]:
     """Check rejections by their number alone: a share would reveal the number of accepted pings.
 
     An attacker could have requests rejected one at a time until the share is reached. The newest rejections are not
-    checked: how many there are depends on the pings accepted after them.
+    checked: their number depends on the pings accepted after them.
     """
     for came, text in ((_rejections(window), _rejected_at_least), (_postponements(window), _postponed_at_least)):
         if came.total() >= FEWEST:
@@ -702,7 +702,7 @@ def _free_arms_off(*, arms: tuple[str, ...], pings: int, total: int, rounds: int
 
 @check("arms", "simulated")
 def _check_arms(facts: CheckInput) -> Iterator[Failure]:
-    """Check the sample ratio: the arms' shares of pings against those of the study.
+    """Check the sample ratio: the arms' shares of pings against the study's.
 
     Pings of one client come together and vary more than independent ones: if activity is distributed like an
     exponential, the variance of a sum is about twice the pings per client as large. Rounds with earlier settings do not
@@ -734,7 +734,7 @@ def _check_arms(facts: CheckInput) -> Iterator[Failure]:
 def _check_free_arms(facts: CheckInput) -> Iterator[Failure]:
     """Check the arms that follow no line by their pings that landed while the line's rounds were made.
 
-    The line's own pings of that time are those of its rounds, stale ones included; only time relates the two.
+    The line's own pings of that time are its rounds' pings, stale ones included; only time relates the two.
     """
     free, recent = facts.free, facts.recent
     if not free or facts.beside is None or any(one.lineage.settings != facts.settings for one in recent):
@@ -760,7 +760,7 @@ def _share(arms: Sequence[Arm]) -> float:
 
 
 def _spread(recent: Sequence[Outcome]) -> float:
-    """Return the ratio of the variance of the number of pings to that of independent pings."""
+    """Return the variance of the number of pings, relative to independent pings."""
     clients = max((one.lineage.aggregate.clients for one in recent if one.lineage.aggregate), default=0)
     used = sum(one.lineage.aggregate.pings for one in recent if one.lineage.aggregate)
     return max(1.0, 2 * used / clients) if clients else 1.0
@@ -772,7 +772,7 @@ def _noise(facts: CheckInput) -> float:
 
 
 def _carried(share: float, arms: int) -> float:
-    """Return the ratio of an arm's distance from its share to the noise: of its own noise, and that of the others."""
+    """Return the ratio of an arm's distance from its share to the noise, its own and the other arms'."""
     return (1 - share) ** 2 + (arms - 1) * share**2
 
 
@@ -796,9 +796,9 @@ def _loss_above_control(*, arm: str, control: str, rounds: int, excess: str, stu
 
 @check("loss", "simulated")
 def _check_loss(facts: CheckInput) -> Iterator[Failure]:
-    """Check the loss of each arm that applies the model against that of the first arm that does not.
+    """Check the loss of each arm that applies the model against the first arm that does not.
 
-    A personal arm is not checked: its loss may be that of its clients' own models, not of the version.
+    A personal arm is not checked: its loss may be of its clients' own models, not of the version.
     """
     recent = facts.recent
     control = next((arm for arm in facts.following if not arm.applies), None)
@@ -911,7 +911,7 @@ def _few_rounds_left(*, left: int, rounds: int) -> str:
 
 @check("privacy", "simulated")
 def _check_privacy(facts: CheckInput) -> Iterator[Failure]:
-    """Check how many rounds the guarantee of a private line still allows."""
+    """Check the number of rounds that the guarantee of a private line still allows."""
     private = facts.line.privacy
     if private is None or private.rounds is None or private.rounds_left is None:
         return
@@ -939,7 +939,7 @@ def _helper_awaited(*, since: str, why: str) -> str:
 
 @check("helper")
 def _check_helper(facts: CheckInput) -> Iterator[Failure]:
-    """Check how long a two-server line has waited for its helper, by the time between the last rounds."""
+    """Check the time that a two-server line has waited for its helper, by the time between the last rounds."""
     waiting = facts.line.privacy.waiting if facts.line.privacy is not None else None
     if waiting is None:
         return

@@ -1,4 +1,4 @@
-"""What the health of a study is checked on: snapshots of ingest and of a line, as plain values."""
+"""Facts for the health of a study: snapshots of ingest and of a line, as plain values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECENT = 5
 
 
 class Uploads(Struct, frozen=True, kw_only=True):
-    """Number and encoded size in bytes of a line's updates that came in one encoding."""
+    """Number and encoded size in bytes of a line's updates in one encoding."""
 
     study: str
     line: str
@@ -100,7 +100,7 @@ class HeldVersion(Struct, frozen=True, kw_only=True):
 class PrivateFacts(Struct, frozen=True, kw_only=True):
     """The guarantee of a private line, what its rounds have spent of it, and the size of its noise.
 
-    All of it follows from settings and from what rounds have released.
+    All values follow from settings and from the sums that rounds have released.
 
     Attributes:
         guarantee: a sentence, as on the study's privacy card.
@@ -216,7 +216,7 @@ class CheckInput(Struct, frozen=True, kw_only=True):
 
     @property
     def over(self) -> int | None:
-        """The version that early stopping published again at the end of training; None while training goes on."""
+        """The version that early stopping published again at the end of training; None during training."""
         newest = self.line.outcomes[-1].lineage if self.line.outcomes else None
         return newest.restored if newest is not None and newest.stopped else None
 
@@ -232,7 +232,7 @@ class CheckInput(Struct, frozen=True, kw_only=True):
         return self.line.privacy is not None and self.line.privacy.rounds_left == 0
 
     def failing_by(self, part: str) -> Failing | None:
-        """Return how rounds fail by the store, by the landing folder, or (empty) otherwise; None if they do not."""
+        """Return the failures of rounds whose cause is ``part`` ("store", "landing" or ""); None without any."""
         failing = self.line.failing if self.declared.state == "running" and not self.declared.simulated else None
         return failing if failing is not None and failing.part == part else None
 

@@ -134,7 +134,7 @@ class Health(Struct, frozen=True, kw_only=True):
         message: the verdict as a message.
         findings: its reasons, the worst first.
         over: the lines whose training early stopping has ended. They get no further version.
-        staged: versions that a share of the clients has first, which is in order.
+        staged: versions that a share of the clients has first, as they should.
     """
 
     verdict: Verdict

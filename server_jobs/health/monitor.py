@@ -1,7 +1,7 @@
 """Monitors the health of studies, and posts changes to a webhook in bounded time and memory.
 
-A receiver may be slow, unreachable or hostile: posts are made in a thread of their own, the body of an answer is never
-read, a redirect is not followed, and only the newest health of each study waits to be posted.
+A receiver may be slow, unreachable or hostile: posts run in their own thread, response bodies are never read, redirects
+are not followed, and only the newest health of each study waits to be posted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Post: TypeAlias = Callable[[Mapping[str, Any]], str | None]
 
 
 def payload(study: str, declared: Declared, health: Health) -> dict[str, Any]:
-    """Return the health of a study as it is posted; chat services show the field ``text``, which has all of it."""
+    """Return the posted form of a study's health; chat services show the field ``text``, which has all of it."""
     findings = [f"{one.severity}: {one.sentence}" for one in health.findings]
     stages = [one.sentence for one in health.staged]
     return {
@@ -50,7 +50,7 @@ def payload(study: str, declared: Declared, health: Health) -> dict[str, Any]:
 
 
 def dedup_key(declared: Declared, health: Health) -> Key:
-    """Return what distinguishes one health from another: not the values of findings, which change all the time."""
+    """Return the parts of a health that count as a change: not the values of findings."""
     findings = tuple((one.name, one.severity) for one in health.findings)
     return declared.state, health.verdict, findings, health.over, tuple((s.line, s.version) for s in health.staged)
 
@@ -123,7 +123,7 @@ class Webhook:
     def update(self, found: Mapping[str, tuple[Declared, Health]]) -> None:
         """Take the present health of studies, by name, and return at once.
 
-        One thread posts all that are due, one after the other, the study that has waited longest first.
+        One thread posts all that are due, longest-waiting study first.
         """
         with self._lock:
             self._known = {study: self._known.get(study) or _LastPost(due=self.clock()) for study in found}
@@ -184,8 +184,8 @@ class Reports:
 
     Args:
         on_change: gets each study's first health, and each that differs from the one before.
-        on_error: gets, as a sentence, why no study can be read; once, until that changes.
-        webhook: gets the health of every study, and posts those that have changed.
+        on_error: gets the reason, as a sentence, if no study can be read; once, until that changes.
+        webhook: gets the health of every study, and posts the changed ones.
     """
 
     on_change: Callable[[str, Judgement], None]

@@ -1,6 +1,6 @@
 """How rounds go, as metrics: of the newest version by its lineage, of the rounds that made none by the round's note.
 
-One function makes them, for the operator's listener and for a file that node_exporter reads.
+One function writes them, both for the operator's listener and for node_exporter's file.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LineRounds:
-    """What there is to tell of a line's rounds.
+    """Facts about a line's rounds, for metrics.
 
     Attributes:
         newest: of the newest version; None if it cannot be read.
-        private: whether numbers of pings and clients are not told.
+        private: whether numbers of pings and clients are left out.
     """
 
     study: str
@@ -43,13 +43,13 @@ class LineRounds:
 
 
 def line_rounds(landing: Landing, store: ModelStore, study: str, line: Line, newest: Outcome | None) -> LineRounds:
-    """Return what there is to tell of a line whose newest version has been read."""
+    """Return the facts about a line whose newest version has been read."""
     last = last_attempt(landing, store.where, study, line.name)
     return LineRounds(study, line.name, newest, last, line.privacy is not None)
 
 
 def all_rounds(landing: Landing, store: ModelStore) -> list[LineRounds]:
-    """Return what there is to tell of every line of a store; a study that cannot be read is left out."""
+    """Return the facts about every line of a store; unreadable studies are left out."""
     rounds = []
     for name in store.studies.names():
         with suppress(FedpingError):

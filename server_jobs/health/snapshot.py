@@ -45,7 +45,7 @@ from fedping.server_jobs.privacy.card import guarantee_in_words
 from fedping.server_jobs.round_status import Failing, last_attempt
 
 LANDS_AFTER_MS = 60_000
-"""Milliseconds after which no file of an earlier moment appears any more."""
+"""Longest delay, in ms, before a file of an earlier moment appears."""
 
 ASK_EVERY, ASK_SHARE = 1.0, 20.0
 """Minimum time between two readings of a line's folders: in seconds, and as a multiple of the time of a reading."""
@@ -55,10 +55,10 @@ Judgement: TypeAlias = tuple[Declared, Health]
 
 
 class StudyMonitor:
-    """Checks the studies of a store. What cannot change is read once. Safe for threads.
+    """Checks the studies of a store. Facts that cannot change are read once. Safe for threads.
 
     Args:
-        places: the locations of store, landing folder and journal; no other setting is read.
+        places: the locations of store, landing folder and journal, the only settings that are read.
         clock: seconds since 1970.
     """
 
@@ -80,7 +80,7 @@ class StudyMonitor:
         return open_store(self._places.store).studies.names()
 
     def all(self, ingest: Ingest, names: Sequence[str] = ()) -> dict[str, Judgement]:
-        """Return the health of each of these studies, or of all; that of an unreadable study is a problem.
+        """Return the health of each of these studies, or of all; an unreadable study's is a problem.
 
         Raises:
             StoreError: there is no store.
@@ -119,7 +119,7 @@ class StudyMonitor:
     def _is_private(self, name: str) -> bool:
         try:
             return self._read(name).is_private
-        except FedpingError:  # what was read once still holds: no change makes a study private
+        except FedpingError:  # still valid: a study cannot become private
             known = self._studies.get(name)
             return known is None or known[1].is_private
 
@@ -236,7 +236,7 @@ class _SeenLine:
         return last if isinstance(last, Outcome) else None
 
     def facts(self, store: ModelStore, now_ns: int) -> LineSnapshot:
-        """Return the line as it is now."""
+        """Return the line's current facts."""
         numbers = self._newest_numbers(store)
         keys = [(number, store.versions.stamp(self._study, self._line.name, number)) for number in numbers]
         self._outcomes = {key: self._outcomes.get(key) or self._outcome(store, key[0]) for key in keys}
@@ -261,7 +261,7 @@ class _SeenLine:
         )
 
     def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Stamp | None], ...]) -> str | None:
-        """Return what keeps the next version from being published; seldom read, because that lists folders.
+        """Return the reason why the next version is not published; rarely read, because that lists folders.
 
         A held version and failing rounds are read along with it.
         """
@@ -290,7 +290,7 @@ class _SeenLine:
 
     def _held_now(self, store: ModelStore) -> tuple[HeldVersion | None, str | None]:
         """Return the held version, if any, or why it cannot be read."""
-        if self._trouble is not None:  # no version can follow the newest one, held or not
+        if self._trouble is not None:  # the newest version, held or not, is the last
             return None, None
         try:
             version = store.held.held_version(self._study, self._line.name)

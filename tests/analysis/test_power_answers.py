@@ -120,7 +120,7 @@ def test_pings_of_one_client_are_alike_and_that_is_told() -> None:
     assert pilot.observed == 3500
     assert pilot.alike == pytest.approx(7, rel=0.01)
     report = answer(pilot, Design(studies=500), MeanChange(-5, percent=True), None)
-    assert "as that of n / 7.0" in report.notes[-1]
+    assert "of n / 7.0" in report.notes[-1]
     by_client = landed_pilot(tally(values, 7), "s", "control", METRICS[0], "client")
     assert by_client.observed == 500
     assert by_client.distribution.mean == pytest.approx(np.mean(values))

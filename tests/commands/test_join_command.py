@@ -688,7 +688,7 @@ def test_a_study_that_changes_while_it_waits_is_not_followed(server: FaultyServe
 
     server.plan = replaced
     said = join(server.url, "--yes", "--every", "0.1s", code=6)[1]
-    assert "study 'tumours' asks for something else than when you joined (training.epochs: 3 -> nothing" in said
+    assert "study 'tumours' has changed its terms since you joined (training.epochs: 3 -> nothing" in said
 
 
 def moved(server: FaultyServer, location: str) -> None:
@@ -722,7 +722,7 @@ def test_what_a_study_asks_for_between_two_runs_has_to_be_agreed_to(server: Faul
     server.publish(1)
     other = tumours(training=LocalSteps(epochs=5, batch=16, rate=0.1))
     server.files[f"/models/{STUDY}/study.json"] = msgspec.json.encode(public_study(other))
-    says = "asks for something else than when you joined (training.epochs: 3 -> 5); look at it with --show"
+    says = "has changed its terms since you joined (training.epochs: 3 -> 5). Read them with --show"
     assert says in join.once(server.url, code=6)[1]
     out, said = join(server.url, "--show")
     assert f"warning: study '{STUDY}' {says}" in said
@@ -775,7 +775,7 @@ def with_model(name: str, settings: dict[str, Any]) -> Study:
             "has the model 'own', and 'fedping join' trains linear",
         ),
         (with_model("svm-ranking", {"features": 31}), "has the model 'svm-ranking'"),
-        (with_model("logistic-regression", {"features": 29}), "asks for what 'fedping join' cannot do"),
+        (with_model("logistic-regression", {"features": 29}), "can't be trained by 'fedping join'"),
         (tumours(training=LocalSteps(epochs=100_000, batch=1, rate=0.1)), "19,000,000 steps a round on 190 rows"),
         (
             tumours(arms=(Arm(name="few", share=1e-12, line="main", applies=True, submits=True),)),

@@ -216,7 +216,7 @@ def point(cohort: int, loss: float) -> TrainingPoint:
         ([200, 104, 106, 100], 80, "It is the largest that was tried"),
         ([103, 102, 101, 100], 10, "It is the smallest that was tried"),
         ([200, 100, 101, 108], None, "the largest cohort, 80, ends 8 % above it"),
-        ([100, 101, 200, 300], None, "This curve does not say how many clients a round are enough"),
+        ([100, 101, 200, 300], None, "This curve gives no sufficient number"),
         ([600, 700, 800, 501], None, "No cohort learned anything"),
     ],
 )
