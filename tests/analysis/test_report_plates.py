@@ -173,7 +173,7 @@ def test_the_loss_of_a_personal_arm_is_said_to_be_that_of_the_shared_model(
     }
     plan = replace(VERDICT.plan, metrics=metrics)
     found = reach_verdict(study, plan, replace(VERDICT.tally, arms=arms))
-    said = "Arm 'treatment' is personal, but the loss in pings is that of the shared model"
+    said = "Arm 'treatment' is personal, but the loss in pings is the shared model's"
     assert any(said in note for note in table_notes(found)) == noted
     for verbose in (False, True):
         console = Console(width=400, record=True, file=io.StringIO())

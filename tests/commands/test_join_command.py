@@ -755,7 +755,7 @@ def test_of_a_study_that_changes_much_a_few_settings_are_named(server: FaultySer
     server.files[f"/models/{STUDY}/study.json"] = msgspec.json.encode(public_study(other))
     said = join.once(server.url, code=6)[1]
     assert said.count(" -> ") == 5
-    assert "more); look at it" in said
+    assert "more). Read them with --show" in said
 
 
 # --- what is refused at the start ---
