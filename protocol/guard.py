@@ -1,4 +1,4 @@
-"""When a round holds its version back instead of publishing it, as settings of a line."""
+"""Settings for holding versions back: guard, guardrail and staged releases of a line."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from fedping.protocol.errors import UnfitTable
 
 Times: TypeAlias = Annotated[float, Meta(gt=1, le=1e6)]
 Figure: TypeAlias = Times | Literal["off"] | None
-"""By how many times a figure may be exceeded; None, in TOML "off", if it is not looked at."""
+"""Maximum ratio to the reference; None (TOML: "off") disables the check."""
 
 
 class Guardrail(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the arms that apply the model may not be worse in than the control, or the line is rolled back by itself.
+    """Metric that rolls a line back automatically when the arms that apply the model do worse than the control.
 
-    The round rolls back to the version before the first of them when, for ``rounds`` rounds one after the other, the
-    mean of ``metric`` over the arms that apply the model was more than ``most`` times that of the line's other arms.
-    Where means are winsorised, so that their standard errors are known, it has to be more by so much that chance does
-    it for so many rounds at most once in a thousand.
+    A round rolls back when, in ``rounds`` consecutive rounds, the mean of ``metric`` over the arms that apply the model
+    exceeded ``most`` times the mean of the line's other arms. It returns to the version before the first of these
+    rounds. Where means are winsorised, and their standard errors so are known, the excess must be one that chance
+    causes in all of these rounds at most once in a thousand times.
 
-    Of an outcome at the choice of which more is better, it rolls back when the mean was less than the control's divided
+    For an outcome at the choice where more is better, it rolls back when the mean was less than the control's divided
     by ``most``.
 
     Attributes:
         metric: ``loss``; ``rank_selected``, the selected rank, counted from 1; or an outcome at the choice that says
             which direction is better.
-        most: how many times the control's it may be; of a negative one, by how many parts of its size it may be above.
-        rounds: for how many rounds it may be more.
+        most: maximum ratio to the control's mean; if that is negative, maximum excess as a part of its size.
+        rounds: number of consecutive rounds with an excess that triggers the rollback.
     """
 
     metric: str = "loss"
@@ -38,22 +38,22 @@ class Guardrail(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 CLAIMED = ("loss", "rank_selected")
-"""What a guardrail may look at besides outcomes."""
+"""Metrics of a guardrail that are no outcomes."""
 
 
 class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """That a share of the clients gets a version before everybody does, and what it has to show there.
+    """Staged release: the share of clients that get a version first, and the criteria for its full release.
 
-    Of the clients of the arms that apply the line's model, those take a staged version whose id falls below the share
-    (`fedping.protocol.enrolment.staged_for`). The others stay on the version before it. A round compares the two once
-    enough clients of either have been heard: the version is for everybody, or is withdrawn.
+    Among the clients of arms that apply the line's model, ids whose hash falls below the share take a staged version
+    (`fedping.protocol.enrolment.staged_for`). The others stay on the previous version. Once enough clients on both
+    sides have sent, a round compares the two, and releases the version to all clients or withdraws it.
 
     Attributes:
         share: of the clients of those arms, by the hash of their ids.
-        clients: how many have to be heard of either side, each with an example.
-        most: how many times the loss of those who stayed that on the staged version may be; of a negative one, by how
-            many parts of its size it may be above.
-        minutes: how long a version is staged at least.
+        clients: minimum number of clients with an example on each side.
+        most: maximum ratio of the loss on the staged version to the loss of the others; if that is negative, maximum
+            excess as a part of its size.
+        minutes: minimum time in minutes that a version is staged.
     """
 
     share: Annotated[float, Meta(gt=0, lt=1)]
@@ -63,32 +63,32 @@ class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Guard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a round compares with the rounds before it; a version that stands out is held until somebody decides.
+    """Comparison of a round with earlier rounds; a version that stands out is held until a person decides.
 
     A figure stands out if it exceeds the highest of the last ``window`` rounds by more than the given factor, and their
     median by more than ``deviations`` robust standard deviations (1.4826 times the median absolute deviation), both on
-    a logarithmic scale. Once the window is full, it is compared so with what is in it but for the last ``rounds``, too:
-    else each round could go a little further than what the last let pass. A released version's figures count as if they
-    had always been so. A figure whose factor is None (in TOML: "off") is not looked at. The first ``rounds`` rounds of
-    a line are compared with nothing: there is nothing to expect yet.
+    a logarithmic scale. Once the window is full, it is also compared with the window without its last ``rounds``
+    rounds: otherwise each round could go a little further than the previous one. After a release the version's figures
+    count as normal. A figure whose factor is None (in TOML: "off") is not checked. The first ``rounds`` rounds of a
+    line are not checked, because there is no reference yet.
 
     Attributes:
-        enabled: false looks at nothing, and stages nothing.
-        rounds: how many rounds there have to be before any is judged.
-        window: how many of the last rounds it is compared with.
-        deviations: how many robust standard deviations above the median.
-        norm: of the direction that the updates make together.
-        jump: of the largest change of one weight.
-        clients: of the number of clients with a usable update.
-        new_clients: of the number of clients that have sent no usable update before, which is known about
-            (`fedping.server_jobs.round.new_clients`); what may be chance is added to it.
-        agreement: of how much the clients agree on the direction, from 0 to 1: invented clients agree too well.
-        loss: of the loss of the arms that apply the model, relative to the arms of the line that do not.
-        guardrail: when the line is rolled back by itself; never if None.
-        floors: true takes figures for no smaller than chance makes them (`fedping.server_jobs.round.guard` says which),
-            and of a control without any loss it cannot tell a factor. None is what lines say that are older than
-            the question, and means false.
-        stage: who gets a version first; everybody at once if None.
+        enabled: false disables all checks and staging.
+        rounds: number of first rounds that are not checked.
+        window: number of last rounds that a round is compared with.
+        deviations: minimum distance above the median, in robust standard deviations.
+        norm: maximum ratio for the norm of the direction that the updates give together.
+        jump: maximum ratio for the largest change of one weight.
+        clients: maximum ratio for the number of clients with a usable update.
+        new_clients: maximum ratio for the number of clients without an earlier usable update, an estimate
+            (`fedping.server_jobs.round.new_clients`) plus its possible error.
+        agreement: maximum ratio for the agreement of clients on the direction, from 0 to 1: invented clients agree too
+            well.
+        loss: maximum ratio for the loss of the arms that apply the model, relative to the line's other arms.
+        guardrail: criterion for an automatic rollback; None for none.
+        floors: true raises figures to their level by chance (`fedping.server_jobs.round.guard` lists them), and ignores
+            a control without any loss. None, in lines older than this setting, means false.
+        stage: staged release; None releases versions to all clients at once.
 
     Raises:
         UnfitTable: the window is too short to ever hold ``rounds`` rounds.
@@ -120,4 +120,4 @@ class Guard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 FIGURES = ("norm", "jump", "clients", "new_clients", "agreement", "loss")
-"""What a guard looks at of a round, in the order in which it is told."""
+"""The figures of a round that a guard checks, in the order of its reports."""

@@ -1,7 +1,7 @@
-"""Limits: how much weight what a client says of itself may have, whatever it says.
+"""Limits on the claims of clients: losses, examples, ranks and updates.
 
-What is beyond a limit is refused by ingest, and left out where it has landed all the same. Two claims are taken: more
-examples than a ping may have count as that many, and a loss beyond ``clip_loss`` counts as the nearer of its numbers.
+Ingest refuses values beyond a limit; rounds and analyses leave out landed ones. Two claims are taken: more examples
+than a ping may have count as that many, and a loss beyond ``clip_loss`` counts as the nearer of its numbers.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return None
 
     def clipped(self, loss: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what losses count as, of the same shape."""
+        """Return the losses as they count, of the same shape."""
         import numpy as np
 
         return loss if self.clip_loss is None else np.clip(loss, *self.clip_loss)
@@ -84,8 +84,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class UpdateLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How large an update of a line may be: each of its numbers, by ``weight``, and its Euclidean norm.
 
-    Of an update in an encoding, what it decodes to is judged, and of one that links have transformed, what it is when
-    they are undone; which only rounds do.
+    Limits apply to the decoded update, with transforming links undone, which only rounds do.
     """
 
     weight: Positive | None = None
@@ -128,10 +127,10 @@ def check_new_limits(study: str, limits: Limits) -> None:
 
 
 MOST_LOSS = 1e6
-"""What a loss counts as at most: in 2018, one ping in fifteen had a larger one, all of long histories."""
+"""Maximum that a loss counts as: in 2018, one ping in fifteen had a larger one, all with long histories."""
 
 FARTHEST_LOSS = 1e15
-"""No honest client has a larger loss: a thousand suggestions whose scores are off by a million million each."""
+"""Largest loss of an honest client: a thousand suggestions with scores that are off by 10^12 each."""
 
 MOST_RANK = 1000
 MOST_EXAMPLES = 1000

@@ -1,6 +1,6 @@
-"""The optimizers with which a client steps along its own gradients, as settings.
+"""Settings of client optimizers, which step along a client's own gradients.
 
-The server's are in `fedping.protocol.pipeline`: those step once a round, along the mean of what clients sent.
+The server's are in `fedping.protocol.pipeline`: those step once a round, along the mean update.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fedping.protocol.rules import Traits, traits_where
 from fedping.protocol.weights import Positive, Step
 
 Kept: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
-"""How much of an average stays when a new value comes in."""
+"""Share of an average that is kept when a new value arrives."""
 
 
 class LocalDescent(
@@ -27,8 +27,8 @@ class LocalMomentum(
 ):
     """The heavy ball (Polyak 1964) on the client: ``beta`` of the velocity stays, and the step is the velocity.
 
-    ``nesterov`` steps by the velocity that the same gradient once more would make. With ``keep`` the client begins with
-    the velocity that its last training ended with; else every training begins afresh.
+    ``nesterov`` steps by the velocity after a second identical gradient. With ``keep`` the client begins with the
+    velocity that its last training ended with; else every training begins afresh.
     """
 
     beta: Kept = 0.9
@@ -61,8 +61,9 @@ class LocalRMSProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class LocalAdam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="adam"):
     """Adam (Kingma and Ba 2015) on the client, with its correction of the bias.
 
-    ``beta1`` and ``beta2`` are how much stays of the running means of gradients and of their squares, ``epsilon`` is
-    added to the root. With ``keep`` both means last from one training to the next; else every training begins afresh.
+    ``beta1`` and ``beta2`` are the shares that are kept of the running means of gradients and of their squares,
+    ``epsilon`` is added to the root. With ``keep`` both means last from one training to the next; else every training
+    begins afresh.
     """
 
     beta1: Kept = 0.9
@@ -79,10 +80,10 @@ class LocalAdam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
 class LocalRProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="rprop"):
     """Resilient propagation on the client (thesis 3.5, eqs. 3 and 4), as the server's RProp steps along a round's mean.
 
-    Every weight has a step size of its own, which ``alpha`` multiplies while the sign of its gradient stays and
-    ``beta`` when it turns, within the bounds of ``step``. The training's rate multiplies the step; 1 is usual. With
-    ``keep`` the sizes and signs last from one training to the next; else every training begins afresh, and one of a
-    single step has nothing to adapt.
+    Every weight has its own step size, which ``alpha`` multiplies while the sign of its gradient stays and ``beta``
+    when it turns, within the bounds of ``step``. The training's rate multiplies the step; 1 is usual. With ``keep`` the
+    sizes and signs last from one training to the next; else every training begins afresh, and one of a single step has
+    nothing to adapt.
     """
 
     alpha: Annotated[float, Meta(gt=1, le=100)] = 1.2

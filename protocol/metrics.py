@@ -1,4 +1,4 @@
-"""What a study declares to be analysed, beyond what its type of ping is compared by anyway: metrics and segments."""
+"""A study's own metrics and segments, in addition to the metrics of its type of ping."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUILT_IN = ("num_chars_typed", "rank_selected", "loss", "examples", "place")
 """The metrics that need no declaration (`fedping.analysis.study.metrics`), whose names are taken."""
 
 MOST_GROUPS = 12
-"""Groups of one segment: as many tests are made of it, and whoever counts keeps them all in memory."""
+"""Groups of one segment: each gets its tests, and counting keeps all of them in memory."""
 
 Kind: TypeAlias = Literal["number", "text"]
 
@@ -51,7 +51,7 @@ class StudyMetric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def words(self) -> str:
-        """What it is called in a table."""
+        """Its name in a table."""
         return self.title or self.name.replace("_", " ")
 
 
@@ -59,8 +59,8 @@ class Segment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A division of the clients into groups, by ``column`` in the first ping of each.
 
     ``cuts`` divide numbers: (3, 6) makes the groups below 3, from 3 to below 6, and from 6 on. ``values`` make a group
-    each, and one of all others. What the arms have changed may not decide who is in which group, or the groups differ
-    for that reason alone.
+    each, and one of all others. Groups may not depend on values that the arms change, or they differ for that reason
+    alone.
 
     Raises:
         InvalidSettings: it has both, neither, or too many, or they do not ascend or repeat.

@@ -54,7 +54,7 @@ RESERVED = frozenset(
 
 
 class _Outcome(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """What all kinds of outcomes have.
+    """Settings that all kinds of outcomes have.
 
     ``within`` makes it a later outcome: the longest time after the choice at which it counts, such as "48h" or "14d".
     ``linked`` has its pings name the document of their choice; without it they name the client and its arm alone.
@@ -174,7 +174,7 @@ class NumberOutcome(_Outcome, frozen=True, forbid_unknown_fields=True, kw_only=T
     def clipped(self, value: float) -> float:
         """Return the value that a client sends: within the bounds, at the nearest step, a half upwards.
 
-        Each operation is one of double precision, in this order, so that every language comes to the same bits.
+        Each operation is in double precision, in this order, so that every language gets the same bits.
         """
         within = min(max(value, self.low), self.high)
         steps = math.floor((within - self.low) / self.round + 0.5)
@@ -253,7 +253,7 @@ def at_choice(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
 
 
 def later(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """Return the outcomes that travel in pings of their own."""
+    """Return the outcomes that are sent in separate pings."""
     return tuple(outcome for outcome in outcomes if outcome.within is not None)
 
 
@@ -295,8 +295,8 @@ def linked_id(choice: UUID, column: str) -> UUID:
 def unlinked_id(secret: UUID, choice: UUID, column: str) -> UUID:
     """Return the document id of a later outcome that doesn't name its choice.
 
-    ``secret`` is a UUID that the client has drawn at random and never sends, so that no server can find the choice by
-    trying all of them.
+    ``secret`` is a UUID that the client draws at random and never sends, so that a server can't find the choice by
+    trying all ids.
     """
     return _id_of(f"{secret}\n{choice}\n{column}")
 

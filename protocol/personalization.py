@@ -1,4 +1,4 @@
-"""What a client keeps of a model for itself, as settings: a model of its own, or a part of one, that never travels.
+"""Settings for personal models: weights, or a part of a model, that stay with a client and are never sent.
 
 They are part of a line's training and published with it, for clients need them; rounds do not. Symbols are those of
 thesis chapter 6: w are the shared weights of a version, P the weights of a client's own model, v its vector.
@@ -97,7 +97,7 @@ class Vector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
 
 class PartlyLocal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="partly_local"):
-    """Blocks of the model that stay with the client for good and are no part of any version or update.
+    """Blocks of the model that always stay with the client, outside of versions and updates.
 
     They start as the model starts them. A training moves both parts ``together``, as FedPer does (Arivazhagan et al.
     2019), or takes ``steps`` of the ``local`` blocks first, with w as fetched, and then trains w beside these, as does
@@ -120,10 +120,10 @@ class PartlyLocal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
 
 class Reconstruct(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="reconstruct"):
-    """Blocks that a client fits anew each time, and neither keeps nor sends (FedRecon, Singhal et al. 2021).
+    """Blocks that a client fits each time, and neither keeps nor sends (FedRecon, Singhal et al. 2021).
 
     A training divides the client's examples: on a share ``support`` of them the ``local`` blocks take ``steps`` of size
-    ``rate`` from their start; on the others w is trained beside these. To predict, they are fitted on all examples.
+    ``rate`` from their start; on the others w is trained beside these. For predictions they are fitted on all examples.
     """
 
     traits: ClassVar[Traits] = frozenset({"personal", "local blocks", "not in browsers"})
@@ -135,7 +135,7 @@ class Reconstruct(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
 
 class Expert(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="expert"):
-    """A mixture of the shared model with a model of the client's own, by a gate of its own (Peterson et al. 2019).
+    """A mixture of the shared model with the client's own model, by the client's own gate (Peterson et al. 2019).
 
     From version ``from_version`` on, a client predicts a(x) M(x; w) + (1 - a(x)) M(x; P), with a(x) = σ(g·x + b). P
     begins as w, g as 0 and b as ``gate_start``. All three move along gradients on the same examples in the same step:

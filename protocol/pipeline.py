@@ -1,4 +1,4 @@
-"""What the server does with a round's pings, as settings: which pings count how much, and which optimizer steps.
+"""Settings for a round on the server: the weights of pings, the aggregation and the optimizer.
 
 These are values only; the arithmetic that they choose lives with the server. They are part of the study, so that a
 version's lineage can name them by digest and the version can be computed again.
@@ -17,16 +17,16 @@ from fedping.protocol.rules import Parts, Trait, Traits, check, traits_of, trait
 from fedping.protocol.spec import Positive
 
 Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
-"""A part of a whole, such as of the votes; or how much of an average is kept when a new value comes in."""
+"""A share of a whole, such as of the votes; or the share of an average that is kept when a new value arrives."""
 
 
 class Quorum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How large a share of the votes has to be behind a weight's sign before RProp follows it.
 
-    Shares are those of the most that all votes could come to, each of them in this weight alone and as long as the clip
-    lets it be. A weight whose mean is not above ``decides`` of that stays where it is: hostile clients with a smaller
-    share turn no sign against the others' mean. A step size whose sign stays grows only above ``hastens``; up to there
-    it is multiplied by ``slows``. With 0 and 0 it is off.
+    Shares are those of the most that all votes could come to, each in this weight alone, at the bound of the clip. A
+    weight whose mean is not above ``decides`` of that stays where it is: hostile clients with a smaller share turn no
+    sign against the others' mean. A step size whose sign stays grows only above ``hastens``; up to there it is
+    multiplied by ``slows``. 0 and 0 disable it.
     """
 
     decides: Share = 0.01
@@ -40,11 +40,11 @@ class Quorum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RProp(Struct, frozen=True, forbid_unknown_fields=True, tag_field="optimizer", tag="rprop"):
-    """Resilient propagation (thesis 3.5, eqs. 3 and 4); each weight's step sizes come from the model spec.
+    """Resilient propagation (thesis 3.5, eqs. 3 and 4); each weight's step sizes are in the model spec.
 
     ``rate_rounding`` rounds the adapted step size to whole numbers and stores it rounded, as the published simulation
-    did (``half_even``); ``none`` keeps it as it is.
-    ``quorum`` is how many have to agree on a sign; without one the sign of the mean is followed, however small it is.
+    did (``half_even``); ``none`` keeps it as it is. ``quorum`` is the number of votes that must agree on a sign;
+    without one, the sign of the mean counts, even if the mean is tiny.
     """
 
     digest_name: ClassVar[str] = "RProp"
@@ -56,12 +56,12 @@ class RProp(Struct, frozen=True, forbid_unknown_fields=True, tag_field="optimize
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where({"quorum": self.quorum is not None and self.quorum.enabled})
 
 
 Decay: TypeAlias = Literal["none", "1/sqrt(t)", "1/t"]
-"""What a rate is multiplied by in the t-th round that takes a step, counted from 1: by 1, 1/√t or 1/t."""
+"""Factor of a rate in the t-th round with a step, counted from 1: 1, 1/√t or 1/t."""
 
 FromZero: TypeAlias = Annotated[float, Meta(ge=0, le=1e30)]
 
@@ -80,15 +80,15 @@ class GradientDescent(Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where({"as it is": self.rate == 1.0 and self.decay == "none"})
 
 
 class Momentum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="momentum"):
-    """The heavy ball (Polyak 1964): a velocity, of which ``beta`` is kept and to which rate times mean update is added.
+    """The heavy ball (Polyak 1964): a velocity that keeps its share ``beta``, plus rate times mean update.
 
-    The step is the velocity; with ``nesterov`` it is the velocity as the same update once more would make it (Nesterov
-    1983). On the movements of local training it is FedAvgM (Hsu et al. 2019).
+    The step is the velocity; with ``nesterov`` it is the velocity after a second identical update (Nesterov 1983). On
+    the movements of local training it is FedAvgM (Hsu et al. 2019).
     """
 
     digest_name: ClassVar[str] = "Momentum"
@@ -102,9 +102,9 @@ class Momentum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 class Adam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="adam"):
     """Adam (Kingma and Ba 2015): the running mean of the updates over the root of the running mean of their squares.
 
-    ``beta1`` and ``beta2`` are how much of the two means is kept, ``epsilon`` is added to the root, ``initial`` is what
-    the mean of the squares begins with. Without ``bias_correction``, with ``epsilon`` τ and ``initial`` τ², it is the
-    FedAdam of Reddi et al. 2021.
+    ``beta1`` and ``beta2`` are the shares of the two means that are kept, ``epsilon`` is added to the root, ``initial``
+    is the start of the mean of the squares. Without ``bias_correction``, with ``epsilon`` τ and ``initial`` τ², it is
+    the FedAdam of Reddi et al. 2021.
 
     Raises:
         InvalidSettings: the bias is corrected of a mean that does not begin at zero.
@@ -165,7 +165,7 @@ class Adagrad(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 
 
 class OwnOptimizer(Own, frozen=True, tag_field="optimizer", tag=OWN):
-    """An optimizer of somebody's own package (:mod:`fedping.protocol.extensions`)."""
+    """An optimizer from another package (:mod:`fedping.protocol.extensions`)."""
 
     kind = "optimizer"
 
@@ -193,8 +193,8 @@ class Mean(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 class MeanOfSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="mean_of_signs"):
     """The weighted mean of the updates' signs: its own sign is what most votes say (thesis 4.4).
 
-    With RProp that is RProp by majority. It comes to the same whether clients send their updates or only the signs of
-    them. ``zero`` is how an update counts that is zero: not at all, or upwards, as where a sign is a single bit.
+    With RProp that is RProp by majority. The result is the same whether clients send updates or only their signs.
+    ``zero`` is how an update counts that is zero: not at all, or upwards, as where a sign is a single bit.
     """
 
     digest_name: ClassVar[str] = "MeanOfSigns"
@@ -203,16 +203,16 @@ class MeanOfSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where({"takes signs": True, "majority": True, "zeros up": self.zero == "up"})
 
 
 class Recluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="recluster"):
-    """Federated k-means: the clients' centroids are clustered once more (Rodríguez-Barroso et al. 2020, 5.3).
+    """Federated k-means: the clients' centroids are clustered again (Rodríguez-Barroso et al. 2020, 5.3).
 
-    For a model whose weights are K centroids of d numbers one after the other, K and d the settings ``clusters`` and
-    ``features`` of its spec, and then, if it has them, K counts of the examples behind each. An update is how far local
-    training has moved them. ``iterations`` is how many times that k-means goes on at most.
+    For a model whose weights are K consecutive centroids of d numbers, with K and d the settings ``clusters`` and
+    ``features`` of its spec, and then, if it has them, K counts of the examples behind each. An update is their
+    movement by local training. ``iterations`` is the maximum number of iterations of that k-means.
     """
 
     digest_name: ClassVar[str] = "Recluster"
@@ -240,8 +240,8 @@ class GeometricMedian(
 ):
     """The point with the least sum of distances to the clients' updates (Pillutla, Kakade and Harchaoui 2022).
 
-    By the smoothed algorithm of Weiszfeld, at most ``iterations`` times, from the median of each weight. ``smoothing``
-    is the least distance that counts, in units of the median distance from that point.
+    Computed by the smoothed algorithm of Weiszfeld, at most ``iterations`` times, from the median of each weight.
+    ``smoothing`` is the least distance that counts, in units of the median distance from that point.
     """
 
     traits: ClassVar[Traits] = frozenset({"majority"})
@@ -253,7 +253,7 @@ class GeometricMedian(
 class Krum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="krum"):
     """The update that is nearest to its neighbours (Blanchard et al. 2017); the mean of ``keep`` such: multi-Krum.
 
-    ``hostile`` is the share of votes that may be anybody's: neighbours are counted until what is left is that, and two.
+    ``hostile`` is the share of votes that may be hostile: the number of neighbours is all votes but those and two.
     """
 
     traits: ClassVar[Traits] = frozenset({"compares", "majority"})
@@ -263,10 +263,10 @@ class Krum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
 
 class CenteredClip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="centered_clip"):
-    """The mean of what is within ``radius`` of a center, and of what is beyond, brought there (Karimireddy 2021).
+    """The mean of the votes, each shortened to within ``radius`` of a center (Karimireddy 2021).
 
-    The center is the direction of the round before, and moves to that mean ``iterations`` times. ``beta`` is how much
-    of the direction of the round before is kept: momentum, on the server, since clients remember nothing here.
+    The center is the direction of the round before, and moves to that mean ``iterations`` times. ``beta`` is the share
+    of the previous round's direction that is kept: momentum on the server, because clients keep no state here.
     """
 
     traits: ClassVar[Traits] = frozenset({"majority"})
@@ -277,7 +277,7 @@ class CenteredClip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class OwnAggregation(Own, frozen=True, tag_field="by", tag=OWN):
-    """An aggregation of somebody's own package (:mod:`fedping.protocol.extensions`)."""
+    """An aggregation from another package (:mod:`fedping.protocol.extensions`)."""
 
     kind = "aggregation"
 
@@ -288,7 +288,7 @@ Combination: TypeAlias = (
 
 
 class NoClip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="none"):
-    """Updates are taken as long as they are."""
+    """Updates keep their length."""
 
 
 class ClipByNorm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="norm"):
@@ -317,7 +317,7 @@ class ClipByQuantile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where({"clips": True, "clips by steps": self.units == "step"})
 
 
@@ -325,14 +325,15 @@ Clip: TypeAlias = NoClip | ClipByNorm | ClipByQuantile
 
 
 class Staleness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What comes late still counts, and the less the older the version that it was made with.
+    """Late pings still count, less for older versions.
 
     A ping of version n - a that landed after its own round is taken in by the round on version n, if a is at most
     ``most``. By ``on`` its ``weight`` multiplies its vote, or its step. A vote counts among the others of the round: if
-    all of them are equally old, the weight is divided away. A weighted step is as much shorter whatever the others are.
+    all of them are equally old, the weight is divided away. A weighted update shortens the step by its factor,
+    independently of the others.
 
     Rounds stay synchronous, and add the movement from the old version to the new one. CO-OP (Wang 2017), from which the
-    default weight is taken, mixes models as each arrives; the laboratory does that (``[co_op]``).
+    default weight is taken, mixes each model as it arrives; the laboratory does that (``[co_op]``).
     """
 
     digest_name: ClassVar[str] = "Staleness"
@@ -346,16 +347,14 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How one round turns the pings of version n into version n + 1.
 
     ``weighting`` is what one vote is. With ``client`` every client counts once, however many pings it sent: its update
-    is the mean of its pings' updates. With ``ping`` every ping counts once. With ``examples`` a ping counts as often as
-    the examples that it was computed from, which makes the mean of gradients that of the pooled data (thesis eq. 2); an
-    interaction is one example. ``most_votes`` is as how many votes all pings of a client together count at most, where
-    that is not one: each ping of a client that sends n of them counts as an n-th of that at most.
-    ``clip`` is how long an update may be before it is shortened, ahead of everything else.
-    ``bucketing`` is of how many clients, drawn by lot, updates are averaged before they are aggregated (Karimireddy, He
-    and Jaggi 2022).
-    ``aggregate`` is what stands for all the updates of a round.
-    ``staleness`` says how pings of older versions count; without it, they do not.
-    ``min_clients`` is how many different clients must have sent a usable update before a step is taken.
+    is the mean of its pings' updates. With ``ping`` every ping counts once. With ``examples`` a ping's weight is its
+    number of examples, so that the mean of gradients equals the pooled data's (thesis eq. 2); an interaction is one
+    example. ``most_votes`` is the maximum number of votes of all pings of a client together, if it is not one: each of
+    a client's n pings counts as an n-th of it at most. ``clip`` is the maximum length of an update; longer ones are
+    shortened before all else. ``bucketing`` is the number of randomly drawn clients whose updates are averaged before
+    they are aggregated (Karimireddy, He and Jaggi 2022). ``aggregate`` is what stands for all the updates of a round.
+    ``staleness`` says how pings of older versions count; without it, they do not. ``min_clients`` is the number of
+    different clients that must have sent a usable update before a step.
     """
 
     digest_name: ClassVar[str] = "Pipeline"
@@ -371,7 +370,7 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def traits(self) -> Traits:
-        """What its parts are, and what it does besides (`fedping.protocol.rules`)."""
+        """Its parts and further traits (`fedping.protocol.rules`)."""
         late = self.staleness
         own: dict[Trait, bool] = {
             "late pings": late is not None,
@@ -396,7 +395,7 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def is_linear(self) -> bool:
-        """Whether a round's direction is that of the sum of the updates, whatever each of them is."""
+        """Whether a round's direction is always the direction of the sum of the updates."""
         return "mean" in traits_of(self.aggregate) and not self.clips
 
     def __post_init__(self) -> None:

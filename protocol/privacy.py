@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 METRICS = ("clients", "loss", "top_choice")
-"""What a vector tells after the update: that there is a client, its loss, and whether what it chose was on top."""
+"""Metrics of a vector, after the update: one for the client itself, its loss, and whether its choice was on top."""
 
 SIGN = 64
 """A sign in a vector."""
@@ -39,10 +39,10 @@ RADIUS = 2**14
 """The norm of an update in a vector that is as long as the clip lets it be."""
 
 FARTHEST = 8
-"""Standard deviations from which a client's own noise is cut off: one draw in 10^15 is farther."""
+"""Standard deviations at which a client's own noise is cut off: one draw in 10^15 lies beyond."""
 
 LARGEST = 2**24 - 1
-"""The largest number of a vector: float32 and all that it goes through hold it exactly."""
+"""Largest number of a vector: float32 holds it exactly."""
 
 MOST_INSTITUTIONS = 10_000
 """The most institutions that a sum may need at least."""
@@ -82,12 +82,12 @@ class Central(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     Attributes:
         epsilon, delta: the guarantee for all ``rounds`` together. ``delta`` is well below 1 / ``population``.
-        rounds: how many rounds there are; afterwards the line is exhausted.
-        population: how many clients there are about, declared and never counted.
+        rounds: number of rounds; afterwards the line is exhausted.
+        population: approximate number of clients, declared and never counted.
         sampling: the share of the clients whose pings count in a round, by a coin that the server tosses with a secret
             key.
         noise_multiplier: the noise's standard deviation over the vector's bound; derived when the study is made.
-        dead_zone: a weight's noisy sum that is within so many standard deviations of its noise counts as 0.
+        dead_zone: a weight's noisy sum within this number of standard deviations of its noise counts as 0.
     """
 
     epsilon: Epsilon
@@ -100,7 +100,7 @@ class Central(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def expected(self) -> float:
-        """How many clients are expected in a round: a constant, for a count would tell of them."""
+        """Expected number of clients in a round: a constant, because a count would reveal clients."""
         return self.population * self.sampling
 
 
@@ -123,18 +123,18 @@ class LocalGaussian(
 
 
 Local: TypeAlias = OneSign | LocalGaussian
-"""A guarantee that a client gives itself, by noise on what it sends; it sends no metrics."""
+"""A guarantee by the client's own noise on its vector, without metrics."""
 
 
 class Shared(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Clients split their vectors into two shares, so that no server sees any (`fedping.protocol.sharing`).
 
-    With a central guarantee both servers add its noise: it holds against each of them, and all the more against others.
+    With a central guarantee both servers add its noise: it holds against each of them, and even more against others.
 
     Attributes:
-        helper: the identity of the second server, run by somebody else ('fedping helper identity' prints it).
-        min_batch: of how many clients of an arm it gives a sum at least.
-        seal: how shares are sealed for it.
+        helper: the identity of the second server, run by another organisation ('fedping helper identity' prints it).
+        min_batch: minimum number of clients of an arm in a sum.
+        seal: the seal of shares for it.
         proofs: whether clients prove that they send votes, so that none of them counts as more than one.
     """
 
@@ -145,15 +145,15 @@ class Shared(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RowSums(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sums of institutions, in which each row of a table is protected by noise of which every institution adds a share.
+    """Sums of institutions, with noise for each row of a table; every institution adds a share of it.
 
     K, the least number of institutions in a sum, is ``min_batch`` of ``shared``.
 
     Attributes:
         noise: z, the standard deviation of the noise on a sum of K institutions of which ``colluding`` take theirs off,
             over the norm of a row.
-        colluding: t, how many of the institutions in a sum may tell the operator what noise they have added. One that
-            the operator has made up is one of them.
+        colluding: t, the number of institutions in a sum that may reveal their noise to the operator. One that the
+            operator has made up is one of them.
     """
 
     noise: Annotated[float, Meta(ge=0.01, le=2**16)]
@@ -315,7 +315,7 @@ class Frame(NamedTuple):
 
 
 def frame_of(privacy: Privacy, spec: ModelSpec) -> Frame:
-    """Return how the vectors of a line are made.
+    """Return the frame of a line's vectors.
 
     Raises:
         InvalidSettings: a weight that is left out is not there, none is left, or a kind of weights has no norm.
@@ -371,7 +371,7 @@ def kinds_of(spec: ModelSpec) -> list[Kind]:
 
 
 def sizes_of(spec: ModelSpec) -> list[int]:
-    """Return how many weights each layer has: the single weights together, if any, then each block."""
+    """Return the number of weights of each layer: the single weights together, if any, then each block."""
     return ([len(spec.weights)] if spec.weights else []) + [math.prod(block.shape) for block in spec.blocks]
 
 
@@ -382,7 +382,7 @@ def vectors_of(
     top_choices: NDArray[np.float64],
     between: tuple[float, float],
 ) -> NDArray[np.int64]:
-    """Return what clients contribute, shape (k, m + 3), bounded.
+    """Return the bounded contributions of clients, shape (k, m + 3).
 
     Args:
         frame: the line's.
@@ -401,9 +401,9 @@ def vectors_of(
 
 
 def bounded(frame: Frame, vectors: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Return vectors of shape (k, m + 3) as whole numbers within the bound, whatever they were.
+    """Return vectors of shape (k, m + 3) as whole numbers within the bound.
 
-    What is not finite counts as 0. Weights are cut towards 0, which makes no vector longer.
+    Numbers that are not finite count as 0. Weights are cut towards 0, which makes no vector longer.
     """
     import numpy as np
 
@@ -442,11 +442,11 @@ def local_sigma(privacy: Privacy, frame: Frame) -> int:
 
 
 def bounded_vectors(privacy: Privacy, frame: Frame, vectors: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Return vectors of shape (k, m + 3) as a server counts them, whatever was sent.
+    """Return vectors of shape (k, m + 3) as a server counts them, bounded.
 
     Of clients that send one sign, one at most. Noise of a client's own is longer than the bound, and would no longer
     add up to nothing if it was shortened: where no guarantee of the operator needs the bound, each number alone is
-    moved to within :data:`FARTHEST` standard deviations beyond it. What such clients say as metrics is no part of it.
+    moved to within :data:`FARTHEST` standard deviations beyond it. Such clients' metrics are left out.
     """
     import numpy as np
 
@@ -467,12 +467,12 @@ def bounded_vectors(privacy: Privacy, frame: Frame, vectors: NDArray[np.floating
 
 
 def farthest(frame: Frame, sigma: int) -> int:
-    """Return the largest number that a client sends of a weight with noise of its own; it moves others to that."""
+    """Return the largest number that a client with its own noise sends for a weight; larger ones are moved to it."""
     return min(math.ceil(frame.bound) + FARTHEST * sigma, LARGEST)
 
 
 class ReleasedMeans(NamedTuple):
-    """What the metrics of a sum of vectors say: about how many clients, and their mean loss and top-choice rate.
+    """The metrics of a sum of vectors: the approximate number of clients, their mean loss and top-choice rate.
 
     The means are None where there are hardly any clients.
     """
@@ -505,7 +505,7 @@ def standard_errors(seen: ReleasedMeans, noise: float, between: tuple[float, flo
 
 
 def told(frame: Frame, sums: NDArray[np.int64], between: tuple[float, float]) -> ReleasedMeans:
-    """Return what the metrics of a sum, shape (m + 3,), say, noise included."""
+    """Return the metrics of a sum, shape (m + 3,), noise included."""
     m = len(frame.group)
     clients, loss, top = (float(value) / frame.metric for value in sums[m:])
     if clients < 1:
