@@ -49,7 +49,7 @@ class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sides have sent, a round compares the two, and releases the version to all clients or withdraws it.
 
     Attributes:
-        share: of the clients of those arms, by the hash of their ids.
+        share: of the clients of those arms that get it first.
         clients: minimum number of clients with an example on each side.
         most: maximum ratio of the loss on the staged version to the loss of the others; if that is negative, maximum
             excess as a part of its size.

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import fedping
-from docs.site import commands, contents
+from docs.site import commands, contents, settings
 from docs.site.build import broken_links
 from fedping.documentation import headings
 from tests.commands.test_docs import PAGES, ROOT, anchors
@@ -156,6 +156,20 @@ def test_a_command_has_its_usage_help_options_and_defaults() -> None:
     assert "(`FEDPING_STORE` in the environment) | store |" in shown
     assert "[default" not in shown
     assert all(row.count(" | ") == 2 for row in shown.splitlines() if row.startswith("| `"))
+
+
+# --- the page of settings ---
+
+
+def test_the_page_of_settings_is_that_of_the_classes() -> None:
+    assert settings.PAGE.read_text("utf-8") == settings.page(), "run 'python -m docs.site.settings'"
+
+
+def test_a_setting_has_its_values_default_and_meaning() -> None:
+    shown = settings.page().partition("\n## Guardrail\n")[2].partition("\n## ")[0]
+    assert "Stands as `guardrail` of [Guard](#guard)." in shown
+    assert "| `rounds` | integer ≥ 1, ≤ 1,000 | `3` | number of consecutive rounds" in shown
+    assert all(row.count(" | ") == 3 for row in shown.splitlines() if row.startswith("| `"))
 
 
 # --- lists of contents ---
