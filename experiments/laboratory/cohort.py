@@ -98,7 +98,7 @@ class Cohorts:
         if setup.engine == "jax" and between(setup):
             from fedping.experiments.laboratory.rounds.compiled import CompiledTraining
 
-            self._compiled = CompiledTraining(setup, problem)
+            self._compiled = CompiledTraining(setup, problem, self._states)
 
     @property
     def notes(self) -> tuple[str, ...]:

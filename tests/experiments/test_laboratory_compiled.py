@@ -227,11 +227,11 @@ def test_what_cannot_be_compiled_is_refused_before_the_first_round(changes: dict
         check_inside(setup(engine="jax", **changes))
 
 
-def test_a_training_that_keeps_state_is_refused_by_its_name() -> None:
-    training = {"algorithm": "scaffold", "rate": 0.1, "steps": 2}
+def test_an_algorithm_that_is_not_compiled_is_refused_by_its_name() -> None:
+    training = {"algorithm": "decaying", "rate": 0.1, "steps": 2, "decay": 0.1}
     raw = {"engine": "jax", "data": {"name": "breast-cancer"}, "model": {"name": "logistic-regression"}}
     asked = experiment_of(raw | {"rounds": 1, "training": training}, name="x", folder=Path())
-    with pytest.raises(InvalidSettings, match=r"algorithm = 'scaffold' in \[training\] cannot be compiled"):
+    with pytest.raises(InvalidSettings, match=r"algorithm = 'decaying' in \[training\] cannot be compiled"):
         check_inside(next(iter(asked.variants.values())))
 
 

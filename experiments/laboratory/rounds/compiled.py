@@ -11,6 +11,7 @@ of JAX; other processors and versions may round differently.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,9 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.data import ExampleData, example_data
 from fedping.client_sim.learning import ChoiceData, Diverged
-from fedping.client_sim.learning.batch import NO_EXAMPLE, Clients, FloatArray
+from fedping.client_sim.learning.batch import NO_EXAMPLE, Clients, FloatArray, padded
 from fedping.client_sim.learning.mini_batches import steps_of
+from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.models.jax_loss import JaxLoss
 from fedping.client_sim.learning.models.layer import Layer
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
@@ -31,11 +33,12 @@ from fedping.client_sim.learning.models.logistic_regression import LogisticRegre
 from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.learning.models.svm_ranking import SvmRanking
 from fedping.client_sim.learning.networks.tree_model import TreeModel
+from fedping.client_sim.learning.states import ClientStates, Kept, MemoryStates
 from fedping.client_sim.learning.updates import UpdateBlock, draws, updates_of_fleet
 from fedping.client_sim.sampling import Bernoulli, sampler_for
 from fedping.client_sim.sampling.samplers import All
 from fedping.experiments.laboratory.preparing import Problem, in_precision
-from fedping.experiments.laboratory.resuming import Arrays, Part
+from fedping.experiments.laboratory.resuming import Arrays, KeepsPending, Part
 from fedping.experiments.laboratory.rounds.compiling import (
     NOBODY,
     SEEN,
@@ -50,12 +53,15 @@ from fedping.experiments.laboratory.rounds.inside import between, check_inside
 from fedping.experiments.laboratory.rounds.lanes import (
     Members,
     Plan,
+    joined,
     pieces_of,
     planned,
     rounded_up,
     width_of,
 )
+from fedping.experiments.laboratory.rounds.methods import prepared
 from fedping.experiments.laboratory.rounds.server import RoundReport, diverged
+from fedping.experiments.laboratory.rounds.slots import Slots
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes, repetitions
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.draws import Keys, child_keys
@@ -96,9 +102,8 @@ _CAPACITIES: dict[tuple[object, ...], list[int]] = {}
 """The sizes of plans for which there is a compilation, so that runs of other seeds use it too."""
 
 
-def objective_of(problem: Problem) -> Objective:
+def objective_of(problem: Problem, model: Model[Any]) -> Objective:
     """Return the objective of a problem's model, which is one of `inside.MODELS`."""
-    model = problem.model
     if isinstance(model, JaxLoss):
         return Objective("own", (), 0.0, str(model.dtype), model.loss)
     if isinstance(model, SvmRanking):
@@ -146,11 +151,15 @@ def local_of(training: OneGradient | LocalSteps, objective: Objective, *, in_one
 
 
 class _Round(NamedTuple):
-    """A round as it is drawn: the plan, the rows for the losses with their owners, and who takes part."""
+    """A round as it is drawn: the plan, the rows for the losses with their owners, and who takes part.
+
+    ``keepers`` are the clients that keep something, each once, in ascending order.
+    """
 
     plan: Plan
     seen: NDArray[np.int32]
     owners: NDArray[np.int32]
+    keepers: Clients
     all_votes: float
     clients: int
     pings: int
@@ -200,12 +209,12 @@ class Lanes:
                 f'engine = "jax" finds no device to compute on: {" ".join(str(error).split())}. Correct JAX_PLATFORMS, '
                 'or set engine = "numpy"'
             ) from error
-        data, training = rows_of(problem.train), setup.training
-        assert isinstance(training, OneGradient | LocalSteps)
-        if isinstance(problem.model, TreeModel):
-            problem.model.check_examples(data.x, float(data.y.max()) if len(data.y) else -np.inf)
+        data, self.how = rows_of(problem.train), prepared(setup.training, problem.model)
+        training, model = self.how.phases[-1 if self.how.method is None else 0].training, self.how.model
+        if isinstance(model, TreeModel):
+            model.check_examples(data.x, float(data.y.max()) if len(data.y) else -np.inf)
         self.jax, self.setup, self.problem, self.training, self.data = jax, setup, problem, training, data
-        self.objective = objective_of(problem)
+        self.objective = objective_of(problem, model)
         self._with_server = with_server
         learners = problem.learners
         groups = None if data.natural_keys is None else data.natural_keys[learners]
@@ -213,6 +222,9 @@ class Lanes:
         self.width = width_of(training.batch, data.sizes)
         longest = min(training.batch or sys.maxsize, int(data.sizes.max(initial=1)))
         self.local = local_of(training, self.objective, in_one=longest <= self.width)
+        if self.how.method is not None:
+            whole = self.local.whole and self.how.at_fetched
+            self.local = self.local._replace(sign=self.how.phases[-1].training.sign, whole=whole, single=False)
         if isinstance(setup.sampling, Bernoulli):
             self.drawn = max(1, round(setup.sampling.share * len(learners)))
         else:
@@ -262,18 +274,32 @@ class Lanes:
             ) from error
 
     @property
+    def most_drawn(self) -> int:
+        """The most clients of a round, as far as it is known: a round by coins may have more."""
+        more = 4 * math.isqrt(self.drawn) if isinstance(self.setup.sampling, Bernoulli) else 0
+        return min(self.drawn + more, max(1, len(self.problem.learners)))
+
+    @property
     def most_trips(self) -> int:
         """The most pieces of a lane in a round with the usual number of clients, whoever they are."""
-        sizes, batch = self.data.sizes[self.problem.learners], self.training.batch
-        steps = steps_of(self.training, sizes) if isinstance(self.training, LocalSteps) else (sizes > 0).astype(int)
-        pieces = steps * -(-np.minimum(sizes, batch or sizes.max(initial=1)) // self.width)
+        sizes = self.data.sizes[self.problem.learners]
+        pieces = np.zeros(len(sizes), np.int64)
+        for training in (phase.training for phase in self.how.phases):
+            steps = steps_of(training, sizes) if isinstance(training, LocalSteps) else (sizes > 0).astype(int)
+            pieces += steps * -(-np.minimum(sizes, training.batch or sizes.max(initial=1)) // self.width)
         largest = np.sort(pieces)[::-1][: self.drawn]
         return int(-(-largest.sum() // self.count) + largest.max(initial=0))
 
     @property
     def is_constant(self) -> bool:
         """Whether all rounds have the same plan."""
-        return isinstance(self.setup.sampling, All) and not draws(self.training, self.problem.model)
+        return isinstance(self.setup.sampling, All) and not self.draws
+
+    @property
+    def draws(self) -> bool:
+        """Whether clients draw random numbers."""
+        phases = self.how.phases
+        return any(phase.support is not None or draws(phase.training, self.how.model) for phase in phases)
 
     def drawn_round(self, clients: Clients, keys: Keys) -> _Round:
         """Return the round of some clients with these keys, as the NumPy engine draws it."""
@@ -285,8 +311,15 @@ class Lanes:
             self.setup.pipeline, pings=pings[used], examples=sizes[used], ages=np.zeros(int(used.sum()), np.int64)
         )
         members = Members(first, sizes, keys, votes, data.weight)
-        pieces = pieces_of(self.training, members, self.width)
-        plan = planned(pieces, members, self.count, draws=self.objective.draws)
+        keepers, row = np.zeros(0, np.intp), None
+        if self.how.method is not None:
+            keepers, row = np.unique(clients, return_inverse=True)
+        pieces = pieces_of(self.how.phases, members, self.width)
+        parts = [pieces]
+        if row is not None and repeats.any():  # a client's second training begins with what its first one keeps
+            nth = repeats[pieces.client]
+            parts = [pieces.only(nth == each) for each in range(int(repeats.max()) + 1)]
+        plan = joined([planned(part, members, self.count, draws=self.objective.draws, row=row) for part in parts])
         self.padding = self.padding.and_of(plan)
         owner = np.repeat(np.arange(len(clients), dtype=np.int32), sizes)
         row = np.arange(len(owner)) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
@@ -298,6 +331,7 @@ class Lanes:
             plan,
             seen.reshape(blocks, SEEN),
             owners.reshape(blocks, SEEN),
+            keepers,
             float(votes.sum()),
             int((used & (repeats == 0)).sum()),
             int(used.sum()),
@@ -343,6 +377,7 @@ class Lanes:
             np.zeros((sizes[0], lanes)),
             np.zeros((sizes[0], lanes, 2 * self.objective.draws), np.uint32),
             np.zeros((sizes[0], lanes), np.int32),
+            np.zeros((sizes[0], lanes, 0 if self.how.method is None else 2), np.int32),
         ]
         seen = [np.zeros((max(sizes[1], 1), SEEN), np.int32) for _ in range(2)]
         for each, end, length in zip(rounds, ends, lengths, strict=True):
@@ -384,15 +419,17 @@ class CompiledRounds:
         InvalidSettings: a part of the setup cannot run inside a compiled round, or JAX is missing.
     """
 
-    def __init__(self, setup: Setup, problem: Problem) -> None:
+    def __init__(self, setup: Setup, problem: Problem, states: ClientStates | None = None) -> None:
         self._lanes = Lanes(setup, problem, with_server=True)
         self._setup, self._problem, self._weights = setup, problem, problem.spec.start_array
         pipeline = setup.pipeline
         clip = pipeline.clip.norm if isinstance(pipeline.clip, ClipByNorm) else None
-        self._work = Work(self._lanes.objective, self._lanes.local, Server(clip, pipeline.optimizer))
+        how = self._lanes.how
+        self._work = Work(self._lanes.objective, self._lanes.local, Server(clip, pipeline.optimizer), how.method)
         first = first_state(problem.line).get(link_name(pipeline.optimizer), {})
         self._state: Arrays = {name: value for name, value in first.items() if name != "round"}
         self._most = max(1, min(setup.evaluation.every, setup.most_rounds))
+        self._width = self._lanes.most_drawn
         self._number = 0
         self._made: list[_Made] = []
         self._begun = _Begun(0, 0, self._weights, {n: v for n, v in first.items() if n != "round"})
@@ -400,6 +437,14 @@ class CompiledRounds:
         self._drawn: dict[int, _Round] = {}
         self._packed: tuple[Any, Any, NDArray[np.int32]] | None = None
         self._inputs: tuple[Any, Any, tuple[NDArray[Any], ...]] | None = None
+        self._states = MemoryStates(how.first) if states is None else states
+        drawn = self._lanes.most_drawn
+        wanted = min(len(problem.learners), setup.most_rounds * drawn)
+        self._slots = Slots(
+            how.first, self._states, len(problem.train), wanted, (min(wanted, self._most * drawn), drawn)
+        )
+        if isinstance(self._states, KeepsPending):
+            self._states.pending = self._written
 
     @property
     def weights(self) -> FloatArray:
@@ -409,7 +454,12 @@ class CompiledRounds:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know about the computation."""
-        return (self._lanes.made_by, *self._lanes.padding.notes)
+        return (self._lanes.made_by, *self._slots.notes, *self._lanes.padding.notes)
+
+    def _written(self) -> None:
+        """Write what clients keep to the store."""
+        with self._lanes.jax.enable_x64(True):
+            self._slots.flush()
 
     @property
     def checkpoint(self) -> Part | None:
@@ -418,7 +468,7 @@ class CompiledRounds:
 
     def snapshot(self) -> Arrays:
         """Return the state to resume from: that before the current call, and the number of the last round."""
-        begun = self._begun
+        begun = self._begun if self._made else self._next
         return {
             "number": np.array(self._number),
             "begun": np.array([begun.number, begun.steps]),
@@ -432,6 +482,7 @@ class CompiledRounds:
         state = {key.removeprefix("state/"): value for key, value in saved.items() if key.startswith("state/")}
         self._begun = self._next = _Begun(number, steps, saved["weights"], state)
         self._number, self._weights, self._made = number, saved["weights"], []
+        self._slots.forget()
         while self._number < int(saved["number"]):
             self.run([])
 
@@ -456,12 +507,14 @@ class CompiledRounds:
         self._number += 1
         if not made.largest <= LARGEST:
             self._weights = self._version(made.at - 1)
+            self._slots.commit()
             raise self._trouble_of_a_client()
         if made.report.stepped and not made.largest_weight <= LARGEST_WEIGHT:
             self._weights = self._version(made.at - 1)
             raise diverged(out_of_range(self._version(made.at), self._problem.spec) or "a weight is too large")
         if made.is_last:
             self._weights = self._next.weights
+            self._slots.commit()
         return made.report
 
     def _computed(self) -> list[_Made]:
@@ -480,8 +533,15 @@ class CompiledRounds:
         per += [np.ones(self._most), np.zeros(self._most), np.zeros(self._most, np.bool_)]
         for column, values in zip(per, (*bounds, votes, rates, stepped), strict=True):
             column[: len(drawn)] = values
-        self._inputs = plan, seen, tuple(per)
-        after, last, of_rounds = self._called(*self._inputs)
+        keepers = [each.keepers for each in drawn]
+        with self._lanes.jax.enable_x64(True), self._lanes.fitting():
+            table = self._slots.begin(np.unique(np.concatenate(keepers)))
+        width = max(self._width, *map(len, keepers)) if self._lanes.how.method is not None else 0
+        slots = np.full((self._most, width), self._slots.capacity, np.int32)
+        for row, whose in zip(slots, keepers, strict=False):
+            row[:] = self._slots.rows(whose, width)
+        self._inputs = plan, seen, (*per, slots)
+        after, last, of_rounds = self._called(*self._inputs, table)
         losses, penalties, largest, largest_weight = map(np.asarray, of_rounds)
         state = {name: np.asarray(value) for name, value in after.items()}
         self._next = _Begun(begun.number + len(drawn), int(counts[-1]), state.pop("weights"), state)
@@ -498,18 +558,25 @@ class CompiledRounds:
             for at, (each, mean) in enumerate(zip(drawn, means, strict=True))
         ]
 
-    def _called(self, plan: Any, seen: Any, per: tuple[NDArray[Any], ...]) -> Any:
-        """Return what the compiled rounds make of the state before the current call."""
+    def _called(self, plan: Any, seen: Any, per: tuple[NDArray[Any], ...], table: Arrays) -> Any:
+        """Return what the compiled rounds make of the state before the current call; ``table`` is used up."""
         state = {"weights": self._begun.weights, **self._begun.state}
+        rounds, constants = compiled(self._work), self._lanes.how.constants
         with self._lanes.jax.enable_x64(True), self._lanes.fitting():
-            return self._lanes.jax.block_until_ready(compiled(self._work)(state, self._lanes.arrays, plan, seen, per))
+            found = rounds(state, self._lanes.arrays, plan, seen, per, table, constants)
+            *made, table = self._lanes.jax.block_until_ready(found)
+        self._slots.put(table)
+        return made
 
     def _version(self, rounds: int) -> FloatArray:
         """Return the version after so many rounds of the current call, which are computed again."""
         assert self._inputs is not None
-        plan, seen, (*per, stepped) = self._inputs
-        only = stepped & (np.arange(len(stepped)) < rounds)
-        weights: FloatArray = np.asarray(self._called(plan, seen, (*per, only))[0]["weights"])
+        plan, seen, (low, high, *per, stepped, slots) = self._inputs
+        only = np.arange(len(stepped)) < rounds
+        with self._lanes.jax.enable_x64(True):
+            table = self._slots.rewind()
+        columns = (low, np.where(only, high, low), *per, stepped & only, slots)
+        weights: FloatArray = np.asarray(self._called(plan, seen, columns, table)[0]["weights"])
         return weights
 
     def _trouble_of_a_client(self) -> Diverged:
@@ -527,11 +594,19 @@ class CompiledRounds:
 
     def _trouble_of(self, clients: Clients, keys: Keys) -> str | None:
         """Return what is wrong if a client cannot be trained on the last version, as if it were the first of them."""
-        problem, training = self._problem, self._lanes.training
+        problem, training = self._problem, self._setup.training
         data = in_precision(problem.train, problem.model)
         diverged = f"training on client {clients[0]} has diverged: {_TOO_LARGE}"
+        kept = None
+        if first := self._lanes.how.first:
+            self._written()
+            kept, whose = Kept(MemoryStates(first), clients), np.unique(clients)
+            kept.states.save(whose, self._states.load(whose))
+        version = self._number - 1
         try:
-            for block in updates_of_fleet(problem.model, training, self._weights, data, clients, keys, losses=False):
+            for block in updates_of_fleet(
+                problem.model, training, self._weights, data, clients, keys, losses=False, version=version, kept=kept
+            ):
                 if not np.abs(block.updates).max(initial=0.0) <= LARGEST:
                     return diverged
         except Diverged:
@@ -544,10 +619,13 @@ class CompiledRounds:
         """Return rounds from ``number`` to ``end``, as many as there is room for, at least one."""
         found: list[_Round] = []
         pieces = blocks = 0
+        keeping = np.zeros(len(self._problem.train) if self._lanes.how.method is not None else 0, np.bool_)
         for at in range(number, end):
             each = self._round(at)
             pieces, blocks = pieces + len(each.plan.rows), blocks + len(each.seen)
-            if found and not self._lanes.is_constant and (pieces > room[0] or blocks > room[1]):
+            keeping[each.keepers] = True
+            full = pieces > room[0] or blocks > room[1] or np.count_nonzero(keeping) > self._slots.capacity
+            if found and not self._lanes.is_constant and full:
                 self._drawn[at] = each
                 break
             found.append(each)
@@ -567,7 +645,7 @@ class CompiledRounds:
         problem = self._problem
         clients: Clients = problem.learners[self._lanes.sampler.draw(number)]
         keys = np.zeros(len(clients), np.uint64)
-        if draws(self._lanes.training, problem.model):
+        if self._lanes.draws:
             keys = child_keys(problem.keys(number)[clients], repetitions(clients)[0])
         return clients, keys
 
@@ -625,9 +703,11 @@ class CompiledTraining:
         InvalidSettings: a part of the setup cannot run inside compiled training, or JAX is missing.
     """
 
-    def __init__(self, setup: Setup, problem: Problem) -> None:
+    def __init__(self, setup: Setup, problem: Problem, states: ClientStates | None = None) -> None:
         self._lanes = Lanes(setup, problem, with_server=False)
-        self._work = Work(self._lanes.objective, self._lanes.local, None)
+        how = self._lanes.how
+        self._work = Work(self._lanes.objective, self._lanes.local, None, how.method)
+        self._states = MemoryStates(how.first) if states is None else states
         m = problem.spec.m
         self._at_once = max(1, min(rounded_up(self._lanes.drawn), _UPDATES // m))
 
@@ -651,13 +731,26 @@ class CompiledTraining:
         for low in range(0, len(clients), self._at_once):
             at = np.arange(low, min(low + self._at_once, len(clients)))
             each = lanes.drawn_round(clients[at], keys[at])
-            plan, seen, bounds = lanes.packed([each], lanes.capacity(self._work, 1))
+            plan, seen, of_rounds = lanes.packed([each], lanes.capacity(self._work, 1))
+            bounds = tuple(of_rounds[:, 0])
             columns = (*plan[:_LOSS], (plan[_LOSS] > 0).astype(np.float64), *plan[_LOSS + 1 :])
             with lanes.jax.enable_x64(True), lanes.fitting():
-                made = compiled(self._work)(weights, lanes.arrays, columns, seen, tuple(bounds[:, 0]), self._at_once)
-                updates, losses, penalty = map(np.asarray, made)
+                made = compiled(self._work)(
+                    weights, lanes.arrays, columns, seen, bounds, self._kept(each), lanes.how.constants, self._at_once
+                )
+                updates, losses, penalty = map(np.asarray, made[:3])
+            if lanes.how.first:
+                count = len(each.keepers)
+                self._states.save(each.keepers, {name: np.array(value[:count]) for name, value in made[3].items()})
             sizes = lanes.data.sizes[clients[at]]
             yield UpdateBlock(at, updates[: len(at)], np.where(sizes > 0, losses[: len(at)] + penalty, 0.0))
+
+    def _kept(self, drawn: _Round) -> Arrays:
+        """Return what the clients of a round keep, with rows for as many as train at once."""
+        if not self._lanes.how.first:
+            return {}
+        kept = self._states.load(drawn.keepers)
+        return {name: padded(np.asarray(value), self._at_once) for name, value in kept.items()}
 
 
 def _listed(words: Sequence[str]) -> str:

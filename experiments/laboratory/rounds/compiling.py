@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -93,12 +93,48 @@ class Server(NamedTuple):
     optimizer: Optimizer
 
 
+class Method(Protocol):
+    """A training of one client besides plain local steps, as functions of JAX's arrays (`methods.py`).
+
+    ``weights`` are the fetched ones in the model's precision, shape (m,); ``kept`` is what the client keeps, by name;
+    ``local`` is what it works on during a training, by name. It is hashable, because a compilation belongs to it.
+    """
+
+    def whole(self, weights: Any, constants: Arrays) -> Any:
+        """Return the weights of the whole model at which the loss is measured."""
+        ...
+
+    def begin(self, weights: Any, kept: Arrays, constants: Arrays) -> Arrays:
+        """Return what a training begins with."""
+        ...
+
+    def at(self, weights: Any, local: Arrays, phase: Any) -> tuple[Any, ...]:
+        """Return the weights of the whole model at which gradients are taken."""
+        ...
+
+    def step(self, weights: Any, local: Arrays, slopes: tuple[Any, ...], phase: Any) -> Arrays:
+        """Return what a step makes of these gradients."""
+        ...
+
+    def end(self, weights: Any, local: Arrays, kept: Arrays) -> tuple[Any, Arrays]:
+        """Return what is sent, shape (m,), and what the client keeps from now on."""
+        ...
+
+
 class Work(NamedTuple):
-    """What is compiled: one compilation for each, and for each size of its arrays; ``server`` is None for training."""
+    """What is compiled: one compilation for each, and for each size of its arrays.
+
+    Attributes:
+        objective: the loss.
+        local: a client's training.
+        server: the server's step; None for training alone.
+        method: what clients do besides plain local steps; None for these.
+    """
 
     objective: Objective
     local: Local
     server: Server | None
+    method: Method | None = None
 
 
 def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
@@ -252,15 +288,17 @@ def server_step(settings: Optimizer) -> Callable[[Any, Arrays, Any], tuple[Any, 
 def compiled(work: Work) -> Callable[..., Any]:
     """Return the compiled function of weights, data and plans.
 
-    With a server it computes rounds: ``(state, data, plan, rounds)`` to the last state, one update of the last round,
-    and of each round the loss, the penalty, and the largest number of an update and of the version. Without one it
-    trains the clients of one round: ``(state, data, plan, round, clients)`` to each client's update and loss.
+    With a server it computes rounds: ``(state, data, plan, seen, rounds, kept, constants)`` to the last state, one
+    update of the last round, and of each round the loss, the penalty, and the largest number of an update and of the
+    version, and what clients keep. Without one it trains the clients of one round: ``(weights, data, plan, seen, round,
+    kept, constants, clients)`` to each client's update and loss, the penalty, and what clients keep. ``kept`` is empty
+    without a method.
     """
     import jax
     from jax import lax
     from jax import numpy as jnp
 
-    objective, local, server = work
+    objective, local, server, method = work
     dtype = jnp.dtype(objective.precision)
     each_loss, loss_in_training = losses_by(objective), training_losses_by(objective)
     initial, client_step = client_optimizer(local.optimizer)
@@ -279,7 +317,7 @@ def compiled(work: Work) -> Callable[..., Any]:
     def trained(weights: Any, data: Any, plan: Any, low: Any, high: Any, gathered: Any, take: Any) -> Any:
         """Train clients from piece ``low`` to ``high``; ``take`` adds what clients send to what is gathered."""
         x, y, weight, _ = data
-        rows, inverse, begin, apply, client, votes, loss_of, words, place = plan
+        rows, inverse, begin, apply, client, votes, loss_of, words, place, _ = plan
         lanes, m = rows.shape[1], len(weights)
         fetched = weights.astype(dtype)
 
@@ -327,6 +365,68 @@ def compiled(work: Work) -> Callable[..., Any]:
         first = (none if local.single else zeros, none, jnp.zeros(lanes), memory, gathered)
         return lax.fori_loop(low, high, piece, first)[4]
 
+    def trained_by(
+        method: Method,
+        weights: Any,
+        data: Any,
+        plan: Any,
+        bounds: Any,
+        gathered: Any,
+        take: Any,
+        kept: Arrays,
+        also: Arrays,
+    ) -> tuple[Any, Arrays]:
+        """Train clients as :func:`trained` does, by a method; return what is gathered, and what clients keep.
+
+        ``kept`` has a row for each client of the round, and ``also`` what all clients share.
+        """
+        x, y, weight, _ = data
+        rows, inverse, begin, apply, client, votes, loss_of, words, place, of = plan
+        low, high = bounds
+        lanes, fetched = rows.shape[1], weights.astype(dtype)
+        begun: Any = jax.vmap(lambda mine: method.begin(fetched, mine, also), axis_size=lanes)
+        places: Any = jax.vmap(lambda local, phase: method.at(fetched, local, phase))
+        stepped: Any = jax.vmap(lambda local, slopes, phase: method.step(fetched, local, slopes, phase))
+        ended: Any = jax.vmap(lambda local, mine: method.end(fetched, local, mine))
+
+        def chosen(these: Any, one: Any, other: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.where(these.reshape(-1, *[1] * (a.ndim - 1)), a, b), one, other)
+
+        def piece(t: Any, carry: Any) -> Any:
+            local, uphill, loss, kept, gathered = carry
+            own, whose, phase = rows[t], of[t, :, 0], of[t, :, 1]
+            at = jnp.where(own >= 0, own, jnp.maximum(own[:, :1], 0))
+            share = jnp.where(own >= 0, weight[at] * inverse[t][:, None], 0).astype(dtype)
+            mine = {name: value[whose] for name, value in kept.items()}
+            local = chosen(begin[t], begun(mine), local)
+            found = [slopes(each, x[at], y[at], share, apply[t], words[t], place[t]) for each in places(local, phase)]
+            uphill = tuple(before + slope for before, (slope, _) in zip(uphill, found, strict=True))
+            loss = jnp.where(begin[t], 0, loss) + found[0][1] * loss_of[t]
+            local = chosen(apply[t], stepped(local, uphill, phase), local)
+            uphill = chosen(apply[t], jax.tree.map(jnp.zeros_like, uphill), uphill)
+
+            def taken(kept: Arrays, gathered: Any) -> Any:
+                sent, after = ended(local, mine)
+                for value in after.values():
+                    if jnp.issubdtype(value.dtype, jnp.floating):
+                        finite = jnp.isfinite(value).reshape(lanes, -1).all(axis=1, keepdims=True)
+                        sent = jnp.where(finite, sent, jnp.nan)
+                sent = (jnp.sign(sent) if local_sign else sent).astype(jnp.float32)
+                row = jnp.where(client[t] != NOBODY, whose, NOBODY)
+                kept = {name: value.at[row].set(after[name], mode="drop") for name, value in kept.items()}
+                return kept, take(gathered, sent, loss, client[t], votes[t])
+
+            does = jnp.any(client[t] != NOBODY)
+            kept, gathered = lax.cond(does, taken, lambda *unchanged: unchanged, kept, gathered)
+            return local, uphill, loss, kept, gathered
+
+        local_sign = local.sign
+        nothing = {name: jnp.zeros((lanes, *value.shape[1:]), value.dtype) for name, value in kept.items()}
+        first = jax.tree.map(jnp.zeros_like, begun(nothing))
+        uphill = tuple(jnp.zeros_like(each) for each in places(first, of[0, :, 1]))
+        carry = lax.fori_loop(low, high, piece, (first, uphill, jnp.zeros(lanes), kept, gathered))
+        return carry[4], carry[3]
+
     def losses_of(weights: Any, data: Any, seen: Any, low: Any, high: Any, first: Any, take: Any) -> Any:
         """Return the losses at the fetched weights of examples in blocks ``low`` to ``high``, as ``take`` adds them."""
         x, y, _, share = data
@@ -351,7 +451,18 @@ def compiled(work: Work) -> Callable[..., Any]:
         factors = jnp.where(norms > server.clip, server.clip / jnp.where(norms > 0, norms, 1), 1)
         return (sent * factors[:, None]).astype(sent.dtype)
 
-    def rounds(state: Arrays, data: Any, plan: Any, seen: Any, per: Any) -> Any:
+    def trained_and_kept(
+        weights: Any, data: Any, plan: Any, bounds: Any, gathered: Any, take: Any, kept: Arrays, also: Arrays
+    ) -> tuple[Any, Arrays]:
+        if method is None:
+            return trained(weights, data, plan, bounds[0], bounds[1], gathered, take), kept
+        return trained_by(method, weights, data, plan, bounds, gathered, take, kept, also)
+
+    def measured_at(weights: Any, also: Arrays) -> Any:
+        """Return the weights at which losses are measured."""
+        return weights if method is None else method.whole(weights, also)
+
+    def rounds(state: Arrays, data: Any, plan: Any, seen: Any, per: Any, kept: Arrays, also: Arrays) -> Any:
         assert server is not None
         optimized = server_step(server.optimizer)
 
@@ -363,24 +474,32 @@ def compiled(work: Work) -> Callable[..., Any]:
             largest = jnp.maximum(largest, jnp.max(jnp.where(done[:, None], jnp.abs(sent), 0)))
             return total + jnp.sum(taken, axis=0), told, largest, jnp.where(done[0], sent[0], last)
 
-        def one(carry: tuple[Arrays, Any], each: Any) -> tuple[tuple[Arrays, Any], Any]:
-            low, high, first, end, all_votes, rate, stepped = each
-            state, last = carry
+        def one(carry: tuple[Arrays, Any, Arrays], each: Any) -> tuple[tuple[Arrays, Any, Arrays], Any]:
+            low, high, first, end, all_votes, rate, stepped, slots = each
+            state, last, kept = carry
             weights = state["weights"]
+            measured = measured_at(weights, also)
             nothing = (jnp.zeros(len(weights)), jnp.zeros(()), jnp.zeros((), jnp.float32), last)
-            total, told, largest, last = trained(weights, data, plan, low, high, nothing, take)
+            mine = {name: value.at[slots].get(mode="clip") for name, value in kept.items()}
+            gathered, mine = trained_and_kept(weights, data, plan, (low, high), nothing, take, mine, also)
+            kept = {name: value.at[slots].set(mine[name], mode="drop") for name, value in kept.items()}
+            total, told, largest, last = gathered
             if not local.whole:
                 none = jnp.zeros(())
-                told = losses_of(weights, data, seen, first, end, none, lambda total, each, _: total + jnp.sum(each))
+                told = losses_of(measured, data, seen, first, end, none, lambda total, each, _: total + jnp.sum(each))
             step, after = optimized(total / all_votes, state, rate)
             after = {**state, **after, "weights": weights + step}
             after = {name: jnp.where(stepped, value, state[name]) for name, value in after.items()}
-            return (after, last), (told, of_penalty(weights), largest, jnp.max(jnp.abs(after["weights"])))
+            largest_weight = jnp.max(jnp.abs(after["weights"]))
+            return (after, last, kept), (told, of_penalty(measured), largest, largest_weight)
 
-        (state, last), of_rounds = lax.scan(one, (state, jnp.zeros(len(state["weights"]), jnp.float32)), per)
-        return state, last, of_rounds
+        last = jnp.zeros(len(state["weights"]), jnp.float32)
+        (state, last, kept), of_rounds = lax.scan(one, (state, last, kept), per)
+        return state, last, of_rounds, kept
 
-    def training(weights: Any, data: Any, plan: Any, seen: Any, per: Any, clients: int) -> Any:
+    def training(
+        weights: Any, data: Any, plan: Any, seen: Any, per: Any, kept: Arrays, also: Arrays, clients: int
+    ) -> Any:
         low, high, first, end = per
         m = len(weights)
 
@@ -389,12 +508,16 @@ def compiled(work: Work) -> Callable[..., Any]:
             return updates.at[client].set(sent, mode="drop"), losses.at[client].set(loss, mode="drop")
 
         nothing = (jnp.zeros((clients, m), jnp.float32), jnp.zeros(clients))
-        updates, losses = trained(weights, data, plan, low, high, nothing, take)
+        (updates, losses), kept = trained_and_kept(weights, data, plan, (low, high), nothing, take, kept, also)
+        measured = measured_at(weights, also)
         if not local.whole:
             none = jnp.zeros(clients)
             losses = losses_of(
-                weights, data, seen, first, end, none, lambda total, each, at: total.at[at].add(each, mode="drop")
+                measured, data, seen, first, end, none, lambda total, each, at: total.at[at].add(each, mode="drop")
             )
-        return updates, losses, of_penalty(weights)
+        return updates, losses, of_penalty(measured), kept
 
-    return jax.jit(rounds) if server is not None else jax.jit(training, static_argnums=5)
+    # What clients keep may be most of the memory: a call works on it in its place.
+    if server is not None:
+        return jax.jit(rounds, donate_argnums=5)
+    return jax.jit(training, static_argnums=7)

@@ -17,8 +17,10 @@ from fedping.client_sim.learning.registry import NETWORKS, is_network
 from fedping.client_sim.sampling import follows_past
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.extensions import extension_of
+from fedping.protocol.personalization import PartlyLocal, Reconstruct
 from fedping.protocol.pipeline import Adagrad, Adam, ClipByNorm, GradientDescent, Mean, Momentum, NoClip, Yogi
-from fedping.protocol.training import LocalSteps, OneGradient
+from fedping.protocol.training import LocalSteps, OneGradient, OwnTraining, Training
 
 MODELS = (LINEAR, LOGISTIC, NETWORK, RANKING, OWN, *NETWORKS)
 """The names of the models whose training is compiled, besides networks of extensions."""
@@ -74,16 +76,32 @@ def has_accelerator() -> bool:
 
 def outside(setup: Setup) -> str | None:
     """Return the first part of a setup because of which its clients' training cannot be compiled; None if it can."""
-    training = setup.training
+    training, personal = setup.training, getattr(setup.training, "personal", None)
     parts = {
         f"the model '{setup.model['name']}'": setup.model["name"] not in MODELS and not is_network(setup.model["name"]),
-        f"algorithm = '{algorithm_name(training)}' in [training]": not isinstance(training, OneGradient | LocalSteps),
-        "'personal' in [training]": getattr(training, "personal", None) is not None,
+        f"algorithm = '{algorithm_name(training)}' in [training]": not _has_a_method(training),
+        "'personal' in [training]": not isinstance(personal, PartlyLocal | Reconstruct | None),
+        "option = 'I' of scaffold with a network": _measures_twice(training) and is_network(setup.model["name"]),
         "'structured' in [training]": getattr(training, "structured", False),
         "'keep' of a client optimizer": isinstance(training, LocalSteps) and keeps(training.optimizer),
         "the training of an [attack]": setup.attack is not None,
     }
     return next((part for part, there in parts.items() if there), None)
+
+
+WITH_STATE = ("scaffold", "feddyn", "apfl")
+"""The algorithms of `fedping.algorithms` that are compiled (`methods.py`)."""
+
+
+def _has_a_method(training: Training) -> bool:
+    if isinstance(training, OneGradient | LocalSteps):
+        return True
+    return training.name in WITH_STATE and extension_of(training).make.__module__ == "fedping.algorithms"
+
+
+def _measures_twice(training: Training) -> bool:
+    """Return whether clients take a gradient outside training, which a network with dropout computes without it."""
+    return isinstance(training, OwnTraining) and training.settings.get("option") == "I"
 
 
 def between(setup: Setup) -> tuple[str, ...]:
