@@ -39,6 +39,7 @@ from fedping.client_sim.sampling import Bernoulli, sampler_for
 from fedping.client_sim.sampling.samplers import All
 from fedping.experiments.laboratory.preparing import Problem, in_precision
 from fedping.experiments.laboratory.resuming import Arrays, KeepsPending, Part
+from fedping.experiments.laboratory.rounds.aggregating import OF_ALL_UPDATES, first_state_of
 from fedping.experiments.laboratory.rounds.compiling import (
     NOBODY,
     SEEN,
@@ -68,13 +69,14 @@ from fedping.protocol.draws import Keys, child_keys
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.model import LARGEST_WEIGHT, out_of_range
-from fedping.protocol.pipeline import ClipByNorm
+from fedping.protocol.pipeline import ClipByNorm, Krum
 from fedping.protocol.training import LocalSteps, OneGradient
 from fedping.protocol.weights import LARGEST
 from fedping.server_jobs.optimize import first_state
 from fedping.server_jobs.optimize.optimizers import rate_at
 from fedping.server_jobs.optimize.transformation import link_name
 from fedping.server_jobs.round import votes_of
+from fedping.server_jobs.round.robust import MOST_POINTS
 
 _NO_MEMORY, _MIB = "RESOURCE_EXHAUSTED", 2**20
 
@@ -425,14 +427,24 @@ class CompiledRounds:
         pipeline = setup.pipeline
         clip = pipeline.clip.norm if isinstance(pipeline.clip, ClipByNorm) else None
         how = self._lanes.how
-        self._work = Work(self._lanes.objective, self._lanes.local, Server(clip, pipeline.optimizer), how.method)
+        self._work = Work(
+            self._lanes.objective, self._lanes.local, Server(clip, pipeline.optimizer, pipeline.aggregate), how.method
+        )
         first = first_state(problem.line).get(link_name(pipeline.optimizer), {})
-        self._state: Arrays = {name: value for name, value in first.items() if name != "round"}
+        state = {**first, **first_state_of(pipeline.aggregate, problem.spec.m)}
+        state.pop("round", None)
         self._most = max(1, min(setup.evaluation.every, setup.most_rounds))
-        self._width = self._lanes.most_drawn
+        if isinstance(pipeline.aggregate, Krum) and self._lanes.drawn > MOST_POINTS:
+            raise InvalidSettings(
+                f"the aggregation 'krum' compares all clients of a round pairwise, and {self._lanes.drawn:,} are more "
+                f"than {MOST_POINTS:,}; let fewer clients take part in a round"
+            )
+        all_updates = isinstance(pipeline.aggregate, OF_ALL_UPDATES)
+        self._width = self._lanes.most_drawn if all_updates or how.method is not None else 0
+        """Rows for the clients of a round, of what they keep and of their updates, where these are needed."""
         self._number = 0
         self._made: list[_Made] = []
-        self._begun = _Begun(0, 0, self._weights, {n: v for n, v in first.items() if n != "round"})
+        self._begun = _Begun(0, 0, self._weights, state)
         self._next = self._begun
         self._drawn: dict[int, _Round] = {}
         self._packed: tuple[Any, Any, NDArray[np.int32]] | None = None
@@ -536,7 +548,7 @@ class CompiledRounds:
         keepers = [each.keepers for each in drawn]
         with self._lanes.jax.enable_x64(True), self._lanes.fitting():
             table = self._slots.begin(np.unique(np.concatenate(keepers)))
-        width = max(self._width, *map(len, keepers)) if self._lanes.how.method is not None else 0
+        width = max(self._width, *(each.sent for each in drawn)) if self._width else 0
         slots = np.full((self._most, width), self._slots.capacity, np.int32)
         for row, whose in zip(slots, keepers, strict=False):
             row[:] = self._slots.rows(whose, width)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from fedping.client_sim.learning.models.layer import Layer
 from fedping.client_sim.learning.networks.tree_model import key_of
+from fedping.experiments.laboratory.rounds.aggregating import OF_ALL_UPDATES, Arrays, rule_of
 from fedping.protocol.local_optimizers import (
     LocalAdam,
     LocalDescent,
@@ -21,15 +22,23 @@ from fedping.protocol.local_optimizers import (
     LocalRMSProp,
     LocalRProp,
 )
-from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Yogi
+from fedping.protocol.pipeline import (
+    Adagrad,
+    Adam,
+    Combination,
+    GradientDescent,
+    Mean,
+    MeanOfSigns,
+    Momentum,
+    Optimizer,
+    Yogi,
+)
 
 NOBODY = np.int32(2**31 - 1)
 """The client of a piece that isn't the last of its client."""
 
 SEEN = 1024
 """Examples whose losses are computed at a time."""
-
-Arrays: TypeAlias = dict[str, Any]
 
 
 class Objective(NamedTuple):
@@ -87,10 +96,11 @@ class Local(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server's step: the longest norm of an update, None for no clip, and the optimizer."""
+    """The server's step: the longest norm of an update, None for no clip, the optimizer, and the aggregation."""
 
     clip: float | None
     optimizer: Optimizer
+    aggregate: Combination = Mean()
 
 
 class Method(Protocol):
@@ -465,21 +475,38 @@ def compiled(work: Work) -> Callable[..., Any]:
     def rounds(state: Arrays, data: Any, plan: Any, seen: Any, per: Any, kept: Arrays, also: Arrays) -> Any:
         assert server is not None
         optimized = server_step(server.optimizer)
+        rule = rule_of(server.aggregate) if isinstance(server.aggregate, OF_ALL_UPDATES) else None
+
+        def contribution(sent: Any) -> Any:
+            if not isinstance(server.aggregate, MeanOfSigns):
+                return shortened(sent)
+            return jnp.where(sent < 0, -1, 1) if server.aggregate.zero == "up" else jnp.sign(shortened(sent))
 
         def take(gathered: Any, sent: Any, loss: Any, client: Any, votes: Any) -> Any:
             total, told, largest, last = gathered
             done = votes > 0
-            taken = jnp.where(done[:, None], votes[:, None] * shortened(sent), 0)
             told = told + jnp.sum(jnp.where(done, loss, 0))
             largest = jnp.maximum(largest, jnp.max(jnp.where(done[:, None], jnp.abs(sent), 0)))
-            return total + jnp.sum(taken, axis=0), told, largest, jnp.where(done[0], sent[0], last)
+            last = jnp.where(done[0], sent[0], last)
+            if rule is not None:
+                updates, all_votes = total
+                total = (
+                    updates.at[client].set(shortened(sent), mode="drop"),
+                    all_votes.at[client].set(votes, mode="drop"),
+                )
+                return total, told, largest, last
+            taken = jnp.where(done[:, None], votes[:, None] * contribution(sent), 0)
+            return total + jnp.sum(taken, axis=0), told, largest, last
 
         def one(carry: tuple[Arrays, Any, Arrays], each: Any) -> tuple[tuple[Arrays, Any, Arrays], Any]:
             low, high, first, end, all_votes, rate, stepped, slots = each
             state, last, kept = carry
             weights = state["weights"]
             measured = measured_at(weights, also)
-            nothing = (jnp.zeros(len(weights)), jnp.zeros(()), jnp.zeros((), jnp.float32), last)
+            total: Any = jnp.zeros(len(weights))
+            if rule is not None:
+                total = jnp.zeros((len(slots), len(weights)), jnp.float32), jnp.zeros(len(slots))
+            nothing = (total, jnp.zeros(()), jnp.zeros((), jnp.float32), last)
             mine = {name: value.at[slots].get(mode="clip") for name, value in kept.items()}
             gathered, mine = trained_and_kept(weights, data, plan, (low, high), nothing, take, mine, also)
             kept = {name: value.at[slots].set(mine[name], mode="drop") for name, value in kept.items()}
@@ -487,8 +514,9 @@ def compiled(work: Work) -> Callable[..., Any]:
             if not local.whole:
                 none = jnp.zeros(())
                 told = losses_of(measured, data, seen, first, end, none, lambda total, each, _: total + jnp.sum(each))
-            step, after = optimized(total / all_votes, state, rate)
-            after = {**state, **after, "weights": weights + step}
+            direction, of_rule = (total / all_votes, {}) if rule is None else rule(total[0], total[1], state)
+            step, after = optimized(direction, state, rate)
+            after = {**state, **after, **of_rule, "weights": weights + step}
             after = {name: jnp.where(stepped, value, state[name]) for name, value in after.items()}
             largest_weight = jnp.max(jnp.abs(after["weights"]))
             return (after, last, kept), (told, of_penalty(measured), largest, largest_weight)

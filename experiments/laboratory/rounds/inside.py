@@ -14,12 +14,24 @@ from fedping.client_sim.learning.models.logistic_regression import NAME as LOGIS
 from fedping.client_sim.learning.models.network import NAME as NETWORK
 from fedping.client_sim.learning.models.svm_ranking import NAME as RANKING
 from fedping.client_sim.learning.registry import NETWORKS, is_network
-from fedping.client_sim.sampling import follows_past
+from fedping.client_sim.sampling import All, Bernoulli, Cluster, Sampling, Uniform, follows_past
+from fedping.experiments.laboratory.rounds.aggregating import OF_ALL_UPDATES
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import extension_of
 from fedping.protocol.personalization import PartlyLocal, Reconstruct
-from fedping.protocol.pipeline import Adagrad, Adam, ClipByNorm, GradientDescent, Mean, Momentum, NoClip, Yogi
+from fedping.protocol.pipeline import (
+    Adagrad,
+    Adam,
+    ClipByNorm,
+    Combination,
+    GradientDescent,
+    Mean,
+    MeanOfSigns,
+    Momentum,
+    NoClip,
+    Yogi,
+)
 from fedping.protocol.training import LocalSteps, OneGradient, OwnTraining, Training
 
 MODELS = (LINEAR, LOGISTIC, NETWORK, RANKING, OWN, *NETWORKS)
@@ -104,6 +116,17 @@ def _measures_twice(training: Training) -> bool:
     return isinstance(training, OwnTraining) and training.settings.get("option") == "I"
 
 
+ONCE = (All, Uniform, Bernoulli, Cluster)
+"""The samplings in which no client is drawn twice in a round; its updates would have to become one."""
+
+
+def _is_inside(aggregate: Combination, sampling: Sampling) -> bool:
+    """Return whether an aggregation runs inside compiled rounds."""
+    return isinstance(aggregate, Mean | MeanOfSigns) or (
+        isinstance(aggregate, OF_ALL_UPDATES) and isinstance(sampling, ONCE)
+    )
+
+
 def between(setup: Setup) -> tuple[str, ...]:
     """Return the parts of a setup that NumPy computes after the compiled training of each round.
 
@@ -113,7 +136,7 @@ def between(setup: Setup) -> tuple[str, ...]:
     compiled = GradientDescent | Momentum | Adagrad | Adam | Yogi
     parts = {
         "'upload'": bool(setup.upload),
-        "'aggregate' in [server]": not isinstance(server.aggregate, Mean),
+        "'aggregate' in [server]": not _is_inside(server.aggregate, setup.sampling),
         "'clip' in [server]": not isinstance(server.clip, ClipByNorm | NoClip | None),
         "'bucketing' in [server]": server.bucketing is not None,
         "'optimizer' in [server]": not isinstance(server.optimizer, compiled),

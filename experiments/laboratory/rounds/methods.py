@@ -20,7 +20,8 @@ from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.personal.method import OWN_DRAWS
 from fedping.client_sim.learning.personal.partly_local import DIVISION
 from fedping.client_sim.learning.submodel import Part
-from fedping.experiments.laboratory.rounds.compiling import Arrays, Method, client_optimizer
+from fedping.experiments.laboratory.rounds.aggregating import Arrays
+from fedping.experiments.laboratory.rounds.compiling import Method, client_optimizer
 from fedping.experiments.laboratory.rounds.lanes import Phase
 from fedping.protocol.local_optimizers import LocalDescent, LocalOptimizer
 from fedping.protocol.personalization import PartlyLocal, Reconstruct
