@@ -8,11 +8,22 @@ many times longer to sort a matrix on processors; they are exact.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from fedping.protocol.pipeline import CenteredClip, Combination, GeometricMedian, Krum, Median, TrimmedMean
+from fedping.protocol.pipeline import (
+    CenteredClip,
+    Combination,
+    GeometricMedian,
+    Krum,
+    Median,
+    OwnAggregation,
+    TrimmedMean,
+)
+from fedping.server_jobs.round.accumulator import ACCUMULATORS, Finished, Kept, OfAll
 from fedping.server_jobs.round.robust import EQUAL
 
 Arrays: TypeAlias = dict[str, Any]
@@ -23,12 +34,66 @@ Rule: TypeAlias = Callable[[Any, Any, Arrays], tuple[Any, Arrays]]
 OF_ALL_UPDATES = (Median, TrimmedMean, GeometricMedian, Krum, CenteredClip)
 """The rules that need all updates of a round."""
 
+
+def needs_all(settings: Combination) -> bool:
+    """Return whether an aggregation inside compiled rounds needs all updates of a round."""
+    return isinstance(settings, (*OF_ALL_UPDATES, OwnAggregation))
+
+
+class _NotInside:
+    """Stands for what compiled rounds don't have, such as a round's key; any use of it is an error."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise TypeError(f"compiled rounds have no value for {name!r}")
+
+
+@lru_cache(maxsize=64)
+def own_finish(settings: OwnAggregation) -> OfAll | None:
+    """Return the function of all updates of an extension, if JAX can compile it; None if NumPy has to run it.
+
+    That is tried on arrays of abstract numbers. It may use the updates, their votes and the weights.
+    """
+    if find_spec("jax") is None:
+        return None
+    import jax
+    from jax import numpy as jnp
+
+    accumulator = ACCUMULATORS[OwnAggregation](settings)
+    finish = accumulator.of_all
+    if finish is None or "senders" in accumulator.asks:
+        return None
+    with jax.enable_x64(True):
+        abstract: Any = jax.ShapeDtypeStruct
+        shapes = abstract((5, 7), jnp.float32), abstract((5,), jnp.float64), abstract((7,), jnp.float64)
+        try:
+            found = jax.eval_shape(lambda *arrays: _by_own(finish, *arrays), *shapes)
+        except Exception:  # of whatever kind: NumPy then runs it, and says what is wrong if something is
+            return None
+    return finish if found.shape == (7,) else None
+
+
+def _by_own(finish: OfAll, updates: Any, votes: Any, weights: Any) -> Any:
+    """Return the direction of an extension's function.
+
+    Raises:
+        TypeError: it keeps something from round to round.
+    """
+    from jax import numpy as jnp
+
+    nothing: Any = _NotInside()
+    found: Any = finish(Kept(updates, votes), nothing, weights, {}, nothing)
+    direction, state = (found.direction, found.state) if isinstance(found, Finished) else (found, {})
+    if state:
+        raise TypeError("compiled rounds keep nothing of an extension's aggregation")
+    return jnp.asarray(direction).astype(jnp.float64)
+
+
 CENTER, CENTERED = "center of the clip", "has a center"
 """Names in the server's state: the direction of the round before, and whether there was one."""
 
 
 def rule_of(settings: Combination) -> Rule:
-    """Return the rule of one of :data:`OF_ALL_UPDATES`."""
+    """Return the rule of an aggregation that needs all updates (:func:`needs_all`)."""
     match settings:
         case Median():
             return lambda updates, votes, state: (median_of(updates, votes), {})
@@ -38,6 +103,10 @@ def rule_of(settings: Combination) -> Rule:
             return lambda updates, votes, state: (geometric_median_of(updates, votes, settings), {})
         case Krum():
             return lambda updates, votes, state: (krum_of(updates, votes, settings), {})
+        case OwnAggregation():
+            finish = own_finish(settings)
+            assert finish is not None
+            return lambda updates, votes, state: (_by_own(finish, updates, votes, state["weights"]), {})
         case _:
             assert isinstance(settings, CenteredClip)
             return lambda updates, votes, state: centered_clip_of(updates, votes, state, settings)

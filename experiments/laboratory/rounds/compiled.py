@@ -39,7 +39,7 @@ from fedping.client_sim.sampling import Bernoulli, sampler_for
 from fedping.client_sim.sampling.samplers import All
 from fedping.experiments.laboratory.preparing import Problem, in_precision
 from fedping.experiments.laboratory.resuming import Arrays, KeepsPending, Part
-from fedping.experiments.laboratory.rounds.aggregating import OF_ALL_UPDATES, first_state_of
+from fedping.experiments.laboratory.rounds.aggregating import first_state_of, needs_all
 from fedping.experiments.laboratory.rounds.compiling import (
     NOBODY,
     SEEN,
@@ -50,7 +50,7 @@ from fedping.experiments.laboratory.rounds.compiling import (
     compiled,
     told_choice,
 )
-from fedping.experiments.laboratory.rounds.inside import between, check_inside
+from fedping.experiments.laboratory.rounds.inside import check_inside, said_between
 from fedping.experiments.laboratory.rounds.lanes import (
     Members,
     Plan,
@@ -69,7 +69,7 @@ from fedping.protocol.draws import Keys, child_keys
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.model import LARGEST_WEIGHT, out_of_range
-from fedping.protocol.pipeline import ClipByNorm, Krum
+from fedping.protocol.pipeline import ClipByNorm, Krum, OwnAggregation
 from fedping.protocol.training import LocalSteps, OneGradient
 from fedping.protocol.weights import LARGEST
 from fedping.server_jobs.optimize import first_state
@@ -439,7 +439,13 @@ class CompiledRounds:
                 f"the aggregation 'krum' compares all clients of a round pairwise, and {self._lanes.drawn:,} are more "
                 f"than {MOST_POINTS:,}; let fewer clients take part in a round"
             )
-        all_updates = isinstance(pipeline.aggregate, OF_ALL_UPDATES)
+        empty = int(np.count_nonzero(problem.train.sizes[problem.learners] == 0))
+        if isinstance(pipeline.aggregate, OwnAggregation) and empty:
+            raise InvalidSettings(
+                f"the aggregation '{pipeline.aggregate.name}' gets the updates of all clients that are drawn, and "
+                f'{empty:,} have no examples, so that a round has fewer. Set engine = "numpy", or another partition'
+            )
+        all_updates = needs_all(pipeline.aggregate)
         self._width = self._lanes.most_drawn if all_updates or how.method is not None else 0
         """Rows for the clients of a round, of what they keep and of their updates, where these are needed."""
         self._number = 0
@@ -723,8 +729,7 @@ class CompiledTraining:
         m = problem.spec.m
         self._at_once = max(1, min(rounded_up(self._lanes.drawn), _UPDATES // m))
 
-        others = _listed(between(setup))
-        self._notes = (f"JAX computes the training of clients, one round a call, and NumPy {others}",)
+        self._notes = (said_between(setup),)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -763,7 +768,3 @@ class CompiledTraining:
             return {}
         kept = self._states.load(drawn.keepers)
         return {name: padded(np.asarray(value), self._at_once) for name, value in kept.items()}
-
-
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else words[0]

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedping.client_sim.learning.models.layer import Layer
 from fedping.client_sim.learning.networks.tree_model import key_of
-from fedping.experiments.laboratory.rounds.aggregating import OF_ALL_UPDATES, Arrays, rule_of
+from fedping.experiments.laboratory.rounds.aggregating import Arrays, needs_all, rule_of
 from fedping.protocol.local_optimizers import (
     LocalAdam,
     LocalDescent,
@@ -475,7 +475,7 @@ def compiled(work: Work) -> Callable[..., Any]:
     def rounds(state: Arrays, data: Any, plan: Any, seen: Any, per: Any, kept: Arrays, also: Arrays) -> Any:
         assert server is not None
         optimized = server_step(server.optimizer)
-        rule = rule_of(server.aggregate) if isinstance(server.aggregate, OF_ALL_UPDATES) else None
+        rule = rule_of(server.aggregate) if needs_all(server.aggregate) else None
 
         def contribution(sent: Any) -> Any:
             if not isinstance(server.aggregate, MeanOfSigns):

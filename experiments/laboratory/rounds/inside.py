@@ -14,8 +14,9 @@ from fedping.client_sim.learning.models.logistic_regression import NAME as LOGIS
 from fedping.client_sim.learning.models.network import NAME as NETWORK
 from fedping.client_sim.learning.models.svm_ranking import NAME as RANKING
 from fedping.client_sim.learning.registry import NETWORKS, is_network
+from fedping.client_sim.learning.stepwise import Stepwise
 from fedping.client_sim.sampling import All, Bernoulli, Cluster, Sampling, Uniform, follows_past
-from fedping.experiments.laboratory.rounds.aggregating import OF_ALL_UPDATES
+from fedping.experiments.laboratory.rounds.aggregating import needs_all, own_finish
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import extension_of
@@ -30,6 +31,7 @@ from fedping.protocol.pipeline import (
     MeanOfSigns,
     Momentum,
     NoClip,
+    OwnAggregation,
     Yogi,
 )
 from fedping.protocol.training import LocalSteps, OneGradient, OwnTraining, Training
@@ -49,9 +51,18 @@ def check_inside(setup: Setup) -> None:
     if part := outside(setup):
         raise InvalidSettings(
             f'engine = "jax" compiles the training of clients, and {part} cannot be compiled. Set engine = "numpy"'
+            f"{_remedy(setup)}"
         )
     if find_spec("jax") is None:
         raise InvalidSettings('engine = "jax" needs JAX, which isn\'t installed. Run: pip install "fedping[jax]"')
+
+
+def _remedy(setup: Setup) -> str:
+    """Return the end of the sentence for an algorithm of an extension that is written with NumPy."""
+    training = setup.training
+    if isinstance(training, OwnTraining) and not _has_a_method(training):
+        return ", or make its class a fedping.Stepwise"
+    return ""
 
 
 def resolved(setup: Setup, begun: Setup | None = None) -> Setup:
@@ -102,13 +113,16 @@ def outside(setup: Setup) -> str | None:
 
 
 WITH_STATE = ("scaffold", "feddyn", "apfl")
-"""The algorithms of `fedping.algorithms` that are compiled (`methods.py`)."""
+"""The algorithms of `fedping.algorithms` that are compiled (`methods.py`), besides those that are stepwise."""
 
 
 def _has_a_method(training: Training) -> bool:
     if isinstance(training, OneGradient | LocalSteps):
         return True
-    return training.name in WITH_STATE and extension_of(training).make.__module__ == "fedping.algorithms"
+    make = extension_of(training).make
+    if isinstance(make, type) and issubclass(make, Stepwise):
+        return True
+    return training.name in WITH_STATE and make.__module__ == "fedping.algorithms"
 
 
 def _measures_twice(training: Training) -> bool:
@@ -122,9 +136,9 @@ ONCE = (All, Uniform, Bernoulli, Cluster)
 
 def _is_inside(aggregate: Combination, sampling: Sampling) -> bool:
     """Return whether an aggregation runs inside compiled rounds."""
-    return isinstance(aggregate, Mean | MeanOfSigns) or (
-        isinstance(aggregate, OF_ALL_UPDATES) and isinstance(sampling, ONCE)
-    )
+    if isinstance(aggregate, OwnAggregation):  # it sees as many rows as there are clients
+        return isinstance(sampling, All | Uniform) and own_finish(aggregate) is not None
+    return isinstance(aggregate, Mean | MeanOfSigns) or (needs_all(aggregate) and isinstance(sampling, ONCE))
 
 
 def between(setup: Setup) -> tuple[str, ...]:
@@ -148,3 +162,10 @@ def between(setup: Setup) -> tuple[str, ...]:
         "a [sampling] that follows clients' losses": follows_past(setup.sampling),
     }
     return tuple(part for part, there in parts.items() if there)
+
+
+def said_between(setup: Setup) -> str:
+    """Return the sentence on what NumPy computes between compiled parts of a setup, of which there is something."""
+    *others, last = between(setup)
+    listed = f"{', '.join(others)} and {last}" if others else last
+    return f"JAX computes the training of clients, one round a call, and NumPy {listed}"

@@ -8,21 +8,25 @@ step makes of them, what is sent, and what the client keeps. The formulas are th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from fedping.client_sim.learning.algorithm import ModelAndMore, State, bare
 from fedping.client_sim.learning.algorithms import algorithm_for
-from fedping.client_sim.learning.model import Model
+from fedping.client_sim.learning.model import Model, precision
 from fedping.client_sim.learning.personal.method import OWN_DRAWS
 from fedping.client_sim.learning.personal.partly_local import DIVISION
+from fedping.client_sim.learning.stepwise import Stepwise
 from fedping.client_sim.learning.submodel import Part
 from fedping.experiments.laboratory.rounds.aggregating import Arrays
 from fedping.experiments.laboratory.rounds.compiling import Method, client_optimizer
 from fedping.experiments.laboratory.rounds.lanes import Phase
+from fedping.protocol.errors import as_raised
+from fedping.protocol.extensions import ExtensionFailed, extension_of
 from fedping.protocol.local_optimizers import LocalDescent, LocalOptimizer
 from fedping.protocol.personalization import PartlyLocal, Reconstruct
 from fedping.protocol.training import LocalSteps, OneGradient, OwnTraining, Training
@@ -49,7 +53,7 @@ class Prepared(NamedTuple):
 
 
 def _local_steps(own: Any) -> LocalSteps:
-    return LocalSteps(rate=own.rate, steps=own.steps, epochs=own.epochs, batch=own.batch)
+    return LocalSteps(rate=1.0, steps=own.steps, epochs=own.epochs, batch=own.batch)
 
 
 @dataclass(frozen=True)
@@ -181,6 +185,80 @@ class ApflMethod:
         from jax import numpy as jnp
 
         return local["moved"], {"own": local["own"], "share": local["share"], "begun": jnp.ones((), jnp.int8)}
+
+
+@dataclass(frozen=True)
+class OwnMethod:
+    """An algorithm of an extension; see :class:`fedping.client_sim.learning.stepwise.Stepwise`.
+
+    Attributes:
+        code: of its source, and ``settings``, as JSON: by them there is one compilation.
+        instance: the algorithm.
+        m: the number of the model's weights.
+    """
+
+    code: str
+    settings: bytes
+    instance: Stepwise = field(compare=False)
+    m: int
+
+    def whole(self, weights: Any, constants: Arrays) -> Any:
+        """See :meth:`Method.whole`."""
+        return weights[: self.m]
+
+    def begin(self, weights: Any, kept: Arrays, constants: Arrays) -> Arrays:
+        """See :meth:`Method.begin`."""
+        return self.instance.begin(weights, kept)
+
+    def at(self, weights: Any, local: Arrays, phase: Any) -> tuple[Any, ...]:
+        """See :meth:`Method.at`."""
+        return (self.instance.at(weights, local),)
+
+    def step(self, weights: Any, local: Arrays, slopes: tuple[Any, ...], phase: Any) -> Arrays:
+        """See :meth:`Method.step`."""
+        after = self.instance.step(weights, local, slopes[0])
+        return {name: after[name].astype(value.dtype) for name, value in local.items()}
+
+    def end(self, weights: Any, local: Arrays, kept: Arrays) -> tuple[Any, Arrays]:
+        """See :meth:`Method.end`."""
+        sent, after = self.instance.end(weights, local, kept)
+        return sent, {name: after[name].astype(value.dtype) for name, value in kept.items()}
+
+
+def _traced(method: OwnMethod, training: OwnTraining, first: State, published: int, dtype: Any) -> None:
+    """Raise unless JAX can compile an algorithm of an extension, and its shapes go together.
+
+    Raises:
+        ExtensionFailed: it cannot.
+    """
+    import jax
+
+    def once(weights: Any, kept: Arrays, slope: Any) -> Any:
+        local = method.begin(weights, kept, {})
+        [at] = method.at(weights, local, 0)
+        after = method.step(weights, local, (slope,), 0)
+        jax.tree.map(lambda one, other: one + other, local, after)  # of equal shapes
+        return at, *method.end(weights, after, kept)
+
+    extension = extension_of(training)
+    with jax.enable_x64(True):
+        abstract: Any = jax.ShapeDtypeStruct
+        numbers = [abstract((count,), dtype) for count in (published, method.m)]
+        kept = {name: abstract(np.shape(value), np.asarray(value).dtype) for name, value in first.items()}
+        try:
+            at, sent, after = jax.eval_shape(once, numbers[0], kept, numbers[1])
+        except Exception as error:
+            raise ExtensionFailed(
+                f"{extension}, an extension, cannot be compiled by JAX ({as_raised(error)}); write begin, at, step and "
+                'end with jax.numpy for one client, or set engine = "numpy"'
+            ) from error
+    expected = {"at": (at.shape, (method.m,)), "the update of end": (sent.shape, (published,))}
+    expected |= {f"the state '{name}' of end": (after[name].shape, value.shape) for name, value in kept.items()}
+    for what, (found, wanted) in expected.items():
+        if found != wanted:
+            raise ExtensionFailed(
+                f"{extension}, an extension, has the shape {list(found)} for {what}; return the shape {list(wanted)}"
+            )
 
 
 class Runs(NamedTuple):
@@ -392,6 +470,11 @@ def prepared(training: Training, model: Model[Any]) -> Prepared:
         phases: tuple[Phase, ...] = (Phase(steps),)
         inner = model.model if isinstance(model, ModelAndMore) else model
         m = len(inner.weight_names)
+        if isinstance(own, Stepwise):
+            method: Method = OwnMethod(training.code, msgspec.json.encode(training.settings, order="sorted"), own, m)
+            assert isinstance(method, OwnMethod)
+            _traced(method, training, first, len(model.weight_names), precision(inner))
+            return Prepared(method, phases, inner, first, {}, False)
         makers: dict[str, Callable[[Any, int], Method]]
         makers = {"scaffold": ScaffoldMethod, "feddyn": FedDynMethod, "apfl": ApflMethod}
         method = makers[training.name](own, m)

@@ -133,16 +133,16 @@ class Slots:
         """Write what has changed to the store: what clients kept before the call, if one is not committed yet."""
         if self._table is None:
             return
-        whose = np.flatnonzero(self._changed)
+        whose, before = np.flatnonzero(self._changed), {}
+        if self._before is not None:
+            before = {name: np.concatenate([*map(np.asarray, values)]) for name, values in self._before.items()}
         for part in self._parts(whose):
             rows = _read()(self._table, self._padded_rows(part))
             found = {name: np.array(value[: len(part)]) for name, value in rows.items()}
-            if self._before is not None:
-                place = np.searchsorted(self._call, part)
+            place = np.searchsorted(self._call, part)
+            for name, values in before.items():
                 there = self._call[np.minimum(place, len(self._call) - 1)] == part
-                for name, values in self._before.items():
-                    before = np.concatenate([np.asarray(value) for value in values])
-                    found[name][there] = before[place[there]]
+                found[name][there] = values[place[there]]
             self._store.save(part, found)
         self._stored |= self._changed
         self._changed[:] = False
