@@ -51,6 +51,13 @@ class Pieces:
     step: NDArray[np.int32]
     place: NDArray[np.int32]
 
+    @classmethod
+    def none(cls, width: int) -> Pieces:
+        """Return no pieces, of at most ``width`` examples."""
+        nothing = np.zeros(0)
+        none, no = nothing.astype(np.int32), nothing.astype(bool)
+        return cls(np.zeros(0, np.intp), np.zeros((0, width), np.int32), nothing, no, no, none, none)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -154,9 +161,7 @@ def pieces_of(training: OneGradient | LocalSteps, members: Members, width: int) 
         for part in _pieces(training, members.keys[at], weight, width, at, members.first[at])
     ]
     if not found:
-        nothing = np.zeros(0)
-        none, no = nothing.astype(np.int32), nothing.astype(bool)
-        return Pieces(np.zeros(0, np.intp), np.zeros((0, width), np.int32), nothing, no, no, none, none)
+        return Pieces.none(width)
     return Pieces(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
