@@ -102,6 +102,34 @@ CASES: dict[str, dict[str, Any]] = {
 }
 """Whole rounds are compiled in all of these."""
 
+EVERYONE: dict[str, dict[str, Any]] = {
+    "one step": {"training": {"algorithm": "local", "rate": 0.05, "steps": 1}},
+    "one gradient, weighted by examples": {
+        "training": {"algorithm": "gradient"},
+        "server": SERVER | {"weighting": "examples"},
+    },
+    "several steps, with Adam and a proximal term": {
+        "training": {
+            "algorithm": "local",
+            "rate": 0.02,
+            "epochs": 3,
+            "proximal": 0.2,
+            "optimizer": {"optimizer": "adam"},
+        },
+        "server": SERVER | {"clip": {"by": "norm", "norm": 0.1}},
+    },
+    "a network, some clients at a time": {
+        "model": {"name": "network", "hidden": "7", "l2": 0.01},
+        "training": {"algorithm": "local", "rate": 0.1, "steps": 2},
+    },
+    "numbers, of clients with a few more or fewer examples": {
+        "model": {"name": "linear-regression", "l2": 0.1},
+        "data": {"name": "diabetes", "standardise": True},
+        "training": {"algorithm": "local", "rate": 0.01, "steps": 2},
+    },
+}
+"""All clients train on all their examples in every round, side by side."""
+
 BETWEEN: dict[str, dict[str, Any]] = {
     "the median, then RProp": {"server": SERVER | {"optimizer": {"optimizer": "rprop"}, "aggregate": {"by": "median"}}},
     "Krum, late": {
@@ -121,6 +149,20 @@ BETWEEN: dict[str, dict[str, Any]] = {
 def test_rounds_agree_with_numpy(case: str, tmp_path: Path) -> None:
     weights, losses, counts = run(tmp_path, "numpy", **CASES[case])
     compiled, same_losses, same_counts = run(tmp_path, "jax", **CASES[case])
+    np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(same_losses, losses, rtol=1e-12)
+    assert same_counts == counts
+
+
+@pytest.mark.parametrize("case", EVERYONE)
+def test_rounds_of_everyone_agree_with_numpy(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedping.experiments.laboratory.rounds.compiled._CACHE", 2**12)
+    asked = {"sampling": {"sampling": "all"}, "partition": {"partition": "iid", "clients": 13}} | EVERYONE[case]
+    lanes = Lanes(setup(engine="jax", **asked), prepare(setup(**asked), 3, None), with_server=True)
+    assert lanes.rectangle is not None
+    assert (lanes.rectangle.at_once == 13) == ("one" in case)
+    weights, losses, counts = run(tmp_path, "numpy", **asked)
+    compiled, same_losses, same_counts = run(tmp_path, "jax", **asked)
     np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(same_losses, losses, rtol=1e-12)
     assert same_counts == counts

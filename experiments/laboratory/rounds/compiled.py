@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,7 @@ from fedping.experiments.laboratory.rounds.compiling import (
 from fedping.experiments.laboratory.rounds.inside import check_inside, said_between
 from fedping.experiments.laboratory.rounds.lanes import (
     Members,
+    Pieces,
     Plan,
     joined,
     pieces_of,
@@ -61,6 +63,7 @@ from fedping.experiments.laboratory.rounds.lanes import (
     width_of,
 )
 from fedping.experiments.laboratory.rounds.methods import prepared
+from fedping.experiments.laboratory.rounds.rectangle import Rectangle, rectangle_of, width_if_even
 from fedping.experiments.laboratory.rounds.server import RoundReport, diverged
 from fedping.experiments.laboratory.rounds.slots import Slots
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes, repetitions
@@ -82,6 +85,9 @@ _NO_MEMORY, _MIB = "RESOURCE_EXHAUSTED", 2**20
 
 _CACHE = 2**18
 """Numbers that all lanes work on at a time, which fit a processor's cache."""
+
+_TOGETHER, _COPIES = 2**24, 4
+"""Numbers that clients of a small model, who take one step, work on at a time, and copies of the weights in them."""
 
 _UNEVEN = 8
 """Maximum lanes of clients that differ in size: with more, most of them wait for the largest client."""
@@ -146,10 +152,15 @@ def local_of(training: OneGradient | LocalSteps, objective: Objective, *, in_one
     whole = training.batch is None and not objective.draws
     if isinstance(training, OneGradient):
         return Local(None, 0.0, training.sign, LocalDescent(), whole, in_one, in_one)
-    one_step = training.steps == 1 or (training.steps is None and training.epochs == 1 and training.batch is None)
-    return Local(
-        training.rate, training.proximal, training.sign, training.optimizer, whole, in_one, in_one and one_step
-    )
+    single = in_one and _steps_on_all(training) == 1
+    return Local(training.rate, training.proximal, training.sign, training.optimizer, whole, in_one, single)
+
+
+def _steps_on_all(training: OneGradient | LocalSteps) -> int | None:
+    """Return how many steps clients take; None if that depends on their number of examples."""
+    if isinstance(training, OneGradient):
+        return 1
+    return training.epochs if training.steps is None and training.batch is None else training.steps
 
 
 class _Round(NamedTuple):
@@ -237,7 +248,53 @@ class Lanes:
             most = min(most, _UNEVEN)
         self.count = -(-self.drawn // -(-self.drawn // most))
         self.padding = Padding()
-        self.arrays = self._on_device()
+        self.rectangle = self._rectangle() if with_server else None
+        if self.rectangle is None:
+            self.arrays = self._on_device()
+        else:
+            steps = _steps_on_all(training) or 1
+            self.local = self.local._replace(in_one=True, single=steps == 1, steps=steps)
+            self.count, self.width = self.rectangle.at_once, self.rectangle.rows.shape[1]
+            self.arrays = self._rectangle_on_device(self.rectangle)
+
+    def _rectangle(self) -> Rectangle | None:
+        """Return where clients' examples lie, if all train on all of them in every round and have about as many."""
+        learners, model, (_, d) = self.problem.learners, self.problem.model, self.data.x.shape
+        sizes, m = self.data.sizes[learners], self.problem.spec.m
+        if not self.is_constant or self.how.method or (width := width_if_even(sizes)) is None:
+            return None
+        numbers, on_cpu = width * (d + 1), self.jax.default_backend() == "cpu"
+        if on_cpu and _steps_on_all(self.training) == 1 and m <= numbers:  # a copy of the examples would be more work
+            most = _TOGETHER // (width * getattr(model, "floats_per_example", 1) + _COPIES * m)
+        else:
+            most = _numbers_at_once(self.jax) // (numbers + m)
+        return rectangle_of(self.data.offsets[:-1][learners], sizes, width, max(1, most))
+
+    def _rectangle_on_device(self, rectangle: Rectangle) -> tuple[Any, ...]:
+        data, dtype, learners = self.data, np.dtype(self.objective.precision), self.problem.learners
+        number = np.bincount(data.client_of, data.weight > 0, minlength=len(data))
+        share = data.weight / np.maximum(number, 1)[data.client_of]
+        there = rectangle.client != NOBODY
+        whose = np.where(there, rectangle.client, 0)
+        columns = (
+            _taken(data.x, rectangle.rows, dtype),
+            _taken(data.y, rectangle.rows, dtype),
+            np.where(rectangle.there, share[rectangle.rows], 0).astype(dtype),
+            rectangle.client,
+            np.where(there, self._votes(learners)[whose], 0),
+            np.where(there, data.sizes[learners][whose], 0).astype(np.float64),
+        )
+        with self.jax.enable_x64(True):
+            return tuple(self.jax.numpy.asarray(column) for column in columns)
+
+    def _votes(self, clients: Clients) -> FloatArray:
+        """Return the votes of the clients of a round; none without examples."""
+        sizes, pings = self.data.sizes[clients], repetitions(clients)[1]
+        votes, used = np.zeros(len(clients)), sizes > 0
+        votes[used] = votes_of(
+            self.setup.pipeline, pings=pings[used], examples=sizes[used], ages=np.zeros(int(used.sum()), np.int64)
+        )
+        return votes
 
     def _on_device(self) -> tuple[Any, ...]:
         data, precision = self.data, self.objective.precision
@@ -292,7 +349,7 @@ class Lanes:
         largest = np.sort(pieces)[::-1][: self.drawn]
         return int(-(-largest.sum() // self.count) + largest.max(initial=0))
 
-    @property
+    @cached_property
     def is_constant(self) -> bool:
         """Whether all rounds have the same plan."""
         return isinstance(self.setup.sampling, All) and not self.draws
@@ -306,17 +363,15 @@ class Lanes:
     def drawn_round(self, clients: Clients, keys: Keys) -> _Round:
         """Return the round of some clients with these keys, as the NumPy engine draws it."""
         data = self.data
-        repeats, pings = repetitions(clients)
+        repeats = repetitions(clients)[0]
         sizes, first = data.sizes[clients], data.offsets[:-1][clients]
-        votes, used = np.zeros(len(clients)), sizes > 0
-        votes[used] = votes_of(
-            self.setup.pipeline, pings=pings[used], examples=sizes[used], ages=np.zeros(int(used.sum()), np.int64)
-        )
+        votes, used = self._votes(clients), sizes > 0
         members = Members(first, sizes, keys, votes, data.weight)
         keepers, row = np.zeros(0, np.intp), None
         if self.how.method is not None:
             keepers, row = np.unique(clients, return_inverse=True)
-        pieces = pieces_of(self.how.phases, members, self.width)
+        none = self.rectangle is not None
+        pieces = Pieces.none(self.width) if none else pieces_of(self.how.phases, members, self.width)
         parts = [pieces]
         if row is not None and repeats.any():  # a client's second training begins with what its first one keeps
             nth = repeats[pieces.client]
@@ -347,6 +402,8 @@ class Lanes:
 
         A size is reused from run to run, so that there is one compilation.
         """
+        if self.rectangle is not None:
+            return 0, 0
         known = _CAPACITIES.setdefault((work, rounds, self.count, self.width, self.arrays[0].shape), [0, 0])
         one, rows = self.most_trips, self.count * self.width
         if known[0] < one:
@@ -391,6 +448,20 @@ class Lanes:
         return tuple(columns), tuple(seen), bounds.astype(np.int32)
 
 
+def _taken(values: NDArray[Any], rows: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the values at some rows, shape (k, n, ...), without a copy where they are all in order."""
+    if np.array_equal(rows.ravel(), np.arange(len(values))):
+        return values.astype(dtype, copy=False).reshape(*rows.shape, *values.shape[1:])
+    found = np.empty((*rows.shape, *values.shape[1:]), dtype)
+    for low in range(0, len(rows), _AT_A_TIME):
+        found[low : low + _AT_A_TIME] = values[rows[low : low + _AT_A_TIME]]
+    return found
+
+
+_AT_A_TIME = 4096
+"""Clients whose examples are copied at a time."""
+
+
 def _numbers_at_once(jax: Any) -> int:
     """Return how many numbers all lanes may work on at a time."""
     if jax.default_backend() == "cpu":
@@ -426,10 +497,9 @@ class CompiledRounds:
         self._setup, self._problem, self._weights = setup, problem, problem.spec.start_array
         pipeline = setup.pipeline
         clip = pipeline.clip.norm if isinstance(pipeline.clip, ClipByNorm) else None
-        how = self._lanes.how
-        self._work = Work(
-            self._lanes.objective, self._lanes.local, Server(clip, pipeline.optimizer, pipeline.aggregate), how.method
-        )
+        how, at_once = self._lanes.how, self._lanes.rectangle.at_once if self._lanes.rectangle else 0
+        server = Server(clip, pipeline.optimizer, pipeline.aggregate)
+        self._work = Work(self._lanes.objective, self._lanes.local, server, at_once, how.method)
         first = first_state(problem.line).get(link_name(pipeline.optimizer), {})
         state = {**first, **first_state_of(pipeline.aggregate, problem.spec.m)}
         state.pop("round", None)
@@ -724,7 +794,7 @@ class CompiledTraining:
     def __init__(self, setup: Setup, problem: Problem, states: ClientStates | None = None) -> None:
         self._lanes = Lanes(setup, problem, with_server=False)
         how = self._lanes.how
-        self._work = Work(self._lanes.objective, self._lanes.local, None, how.method)
+        self._work = Work(self._lanes.objective, self._lanes.local, None, method=how.method)
         self._states = MemoryStates(how.first) if states is None else states
         m = problem.spec.m
         self._at_once = max(1, min(rounded_up(self._lanes.drawn), _UPDATES // m))

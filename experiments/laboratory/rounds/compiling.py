@@ -84,6 +84,7 @@ class Local(NamedTuple):
         whole: whether the first step gives the loss at the fetched weights: it uses all examples and draws nothing.
         in_one: whether each step is one piece of a plan, so that no gradients have to be added up.
         single: whether a client takes one such step alone, so that all are at the fetched weights.
+        steps: how many steps a client takes, if clients train side by side (`rectangle.py`).
     """
 
     rate: float | None
@@ -93,6 +94,7 @@ class Local(NamedTuple):
     whole: bool
     in_one: bool = False
     single: bool = False
+    steps: int = 1
 
 
 class Server(NamedTuple):
@@ -136,14 +138,17 @@ class Work(NamedTuple):
 
     Attributes:
         objective: the loss.
-        local: a client's training.
-        server: the server's step; None for training alone.
+        local: what clients do.
+        server: what the server does; None for training alone.
+        at_once: how many clients train side by side at a time, if all train on all their examples in every round
+            (`rectangle.py`); 0 if they train in lanes.
         method: what clients do besides plain local steps; None for these.
     """
 
     objective: Objective
     local: Local
     server: Server | None
+    at_once: int = 0
     method: Method | None = None
 
 
@@ -160,14 +165,19 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
     if own is not None:
         return lambda weights, x, y: jax.vmap(lambda one, target: own(weights, one[None], target[None]))(x, y)
 
+    def at_one(scores: Any, there: Any) -> Any:
+        """Return the score of the one that is there, or 0; its gradient needs no scatter, which takes long."""
+        return jnp.sum(jnp.where(there, scores, 0), axis=-1)
+
     def of_choices(weights: Any, x: Any, y: Any) -> Any:
         c = objective.candidates
         [layer] = objective.layers
         x = x.reshape(*x.shape[:-1], c, -1)
         scores = jnp.matmul(x, layer.matrix(weights), precision="highest")[..., 0]
         shown, chosen = jnp.divmod(y.astype(jnp.int32), c + 1)
-        best = jnp.take_along_axis(scores, jnp.maximum(chosen - 1, 0)[..., None], axis=-1)
-        others = (jnp.arange(c) < shown[..., None]) & (jnp.arange(c) != chosen[..., None] - 1) & (chosen[..., None] > 0)
+        is_chosen = jnp.arange(c) == chosen[..., None] - 1
+        best = at_one(scores, is_chosen)[..., None]
+        others = (jnp.arange(c) < shown[..., None]) & ~is_chosen & (chosen[..., None] > 0)
         return jnp.sum(jnp.where(others, jax.nn.relu(scores + objective.margin - best), 0), axis=-1)
 
     if objective.kind == "choices":
@@ -184,8 +194,8 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
             return jnp.square(x[..., 0] - y)
         if objective.kind == "two classes":
             return jax.nn.softplus(x[..., 0]) - y * x[..., 0]
-        of = jnp.take_along_axis(x, y.astype(jnp.int32)[..., None], axis=-1)[..., 0]
-        return jax.nn.logsumexp(x, axis=-1) - of
+        is_it = jnp.arange(x.shape[-1]) == y.astype(jnp.int32)[..., None]
+        return jax.nn.logsumexp(x, axis=-1) - at_one(x, is_it)
 
     return losses
 
@@ -308,7 +318,7 @@ def compiled(work: Work) -> Callable[..., Any]:
     from jax import lax
     from jax import numpy as jnp
 
-    objective, local, server, method = work
+    objective, local, server, _, method = work
     dtype = jnp.dtype(objective.precision)
     each_loss, loss_in_training = losses_by(objective), training_losses_by(objective)
     initial, client_step = client_optimizer(local.optimizer)
@@ -323,6 +333,26 @@ def compiled(work: Work) -> Callable[..., Any]:
 
     # With weights that all clients share, a layer is one product for all of them, instead of one for each.
     slopes = jax.vmap(jax.grad(goal, has_aux=True), in_axes=(None if local.single else 0, *[0] * 6))
+
+    def after_step(moved: Any, uphill: Any, memory: Arrays) -> tuple[Any, Arrays]:
+        """Return how far clients have moved after a step, and the memory of their optimizers."""
+        if local.rate is None:
+            return -uphill, memory
+        if plain:
+            return (moved - local.rate * uphill) / (1 + local.rate * local.proximal), memory
+        step, memory = client_step(uphill + local.proximal * moved, memory)
+        return moved + local.rate * step, memory
+
+    def sent_of(moved: Any, memory: Arrays) -> Any:
+        for value in memory.values():  # an infinite mean of squares would silently stop all steps
+            moved = jnp.where(jnp.isfinite(value).all(axis=1, keepdims=True), moved, jnp.nan)
+        return (jnp.sign(moved) if local.sign else moved).astype(jnp.float32)
+
+    def first_memory(clients: int, m: int) -> Arrays:
+        def of(name: str) -> tuple[tuple[int, int], Any]:
+            return ((clients, 1), jnp.float64) if name.startswith("powers") else ((clients, m), dtype)
+
+        return {name: jnp.full(of(name)[0], value, of(name)[1]) for name, value in initial.items()}
 
     def trained(weights: Any, data: Any, plan: Any, low: Any, high: Any, gathered: Any, take: Any) -> Any:
         """Train clients from piece ``low`` to ``high``; ``take`` adds what clients send to what is gathered."""
@@ -342,23 +372,13 @@ def compiled(work: Work) -> Callable[..., Any]:
             slope, found = slopes(weights, x[at], y[at], share, apply[t], words[t], place[t])
             uphill = slope if local.in_one else jnp.where(begins, 0, uphill) + slope
             loss = jnp.where(begin[t], 0, loss) + found * loss_of[t]
-            if local.rate is None:
-                stepped = -uphill
-            elif plain:
-                stepped = (moved - local.rate * uphill) / (1 + local.rate * local.proximal)
-            else:
-                step, after = client_step(uphill + local.proximal * moved, memory)
-                stepped = moved + local.rate * step
-                memory = {name: jnp.where(ends, after[name], value) for name, value in memory.items()}
-            moved = jnp.where(ends, stepped, moved)
+            after, remembered = after_step(moved, uphill, memory)
+            memory = {name: jnp.where(ends, remembered[name], value) for name, value in memory.items()}
+            moved = jnp.where(ends, after, moved)
             uphill = none if local.in_one else jnp.where(ends, 0, uphill)
 
             def taken(gathered: Any) -> Any:
-                sent = moved
-                for value in memory.values():  # an infinite mean of squares would silently stop all steps
-                    sent = jnp.where(jnp.isfinite(value).all(axis=1, keepdims=True), sent, jnp.nan)
-                sent = (jnp.sign(sent) if local.sign else sent).astype(jnp.float32)
-                return take(gathered, sent, loss, client[t], votes[t])
+                return take(gathered, sent_of(moved, memory), loss, client[t], votes[t])
 
             # Adding up what clients send costs as much as a step, and in most pieces no client has done its last.
             gathered = lax.cond(jnp.any(client[t] != NOBODY), taken, lambda gathered: gathered, gathered)
@@ -366,13 +386,7 @@ def compiled(work: Work) -> Callable[..., Any]:
 
         zeros = jnp.zeros((lanes, m), dtype)
         none = jnp.zeros((), dtype) if local.in_one else zeros
-        memory = {
-            name: jnp.full((lanes, 1) if name.startswith("powers") else (lanes, m), value, dtype)
-            for name, value in initial.items()
-        }
-        if "powers1" in memory:
-            memory |= {name: memory[name].astype(jnp.float64) for name in ("powers1", "powers2")}
-        first = (none if local.single else zeros, none, jnp.zeros(lanes), memory, gathered)
+        first = (none if local.single else zeros, none, jnp.zeros(lanes), first_memory(lanes, m), gathered)
         return lax.fori_loop(low, high, piece, first)[4]
 
     def trained_by(
@@ -436,6 +450,29 @@ def compiled(work: Work) -> Callable[..., Any]:
         uphill = tuple(jnp.zeros_like(each) for each in places(first, of[0, :, 1]))
         carry = lax.fori_loop(low, high, piece, (first, uphill, jnp.zeros(lanes), kept, gathered))
         return carry[4], carry[3]
+
+    def trained_side_by_side(weights: Any, data: Any, gathered: Any, take: Any) -> Any:
+        """Train all clients on all their examples, as :func:`trained` does in lanes."""
+        many, m, fetched = work.at_once, len(weights), weights.astype(dtype)
+        nothing = jnp.ones(many, bool), jnp.zeros((many, 0), jnp.uint32), jnp.zeros(many, jnp.int32)
+
+        def some(gathered: Any, part: Any) -> Any:
+            x, y, share, client, votes, number = part
+
+            def step(t: Any, carry: Any) -> Any:
+                moved, loss, memory = carry
+                slope, found = slopes(fetched if local.single else fetched + moved, x, y, share, *nothing)
+                moved, memory = after_step(moved, slope, memory)
+                return moved, jnp.where(t == 0, found, loss), memory
+
+            carry = jnp.zeros((many, m), dtype), jnp.zeros(many, dtype), first_memory(many, m)
+            moved, loss, memory = step(0, carry) if local.steps == 1 else lax.fori_loop(0, local.steps, step, carry)
+            return take(gathered, sent_of(moved, memory), loss * number, client, votes), None
+
+        parts = tuple(each.reshape(-1, many, *each.shape[1:]) for each in data)
+        if len(parts[0]) == 1:  # a loop would copy the examples
+            return some(gathered, tuple(each[0] for each in parts))[0]
+        return lax.scan(some, gathered, parts)[0]
 
     def losses_of(weights: Any, data: Any, seen: Any, low: Any, high: Any, first: Any, take: Any) -> Any:
         """Return the losses at the fetched weights of examples in blocks ``low`` to ``high``, as ``take`` adds them."""
@@ -507,9 +544,12 @@ def compiled(work: Work) -> Callable[..., Any]:
             if rule is not None:
                 total = jnp.zeros((len(slots), len(weights)), jnp.float32), jnp.zeros(len(slots))
             nothing = (total, jnp.zeros(()), jnp.zeros((), jnp.float32), last)
-            mine = {name: value.at[slots].get(mode="clip") for name, value in kept.items()}
-            gathered, mine = trained_and_kept(weights, data, plan, (low, high), nothing, take, mine, also)
-            kept = {name: value.at[slots].set(mine[name], mode="drop") for name, value in kept.items()}
+            if work.at_once:
+                gathered = trained_side_by_side(weights, data, nothing, take)
+            else:
+                mine = {name: value.at[slots].get(mode="clip") for name, value in kept.items()}
+                gathered, mine = trained_and_kept(weights, data, plan, (low, high), nothing, take, mine, also)
+                kept = {name: value.at[slots].set(mine[name], mode="drop") for name, value in kept.items()}
             total, told, largest, last = gathered
             if not local.whole:
                 none = jnp.zeros(())

@@ -55,6 +55,13 @@ class Pieces:
     phase: NDArray[np.int32]
     key: Keys
 
+    @classmethod
+    def none(cls, width: int) -> Pieces:
+        """Return no pieces, of at most ``width`` examples."""
+        none, no, nothing = np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0)
+        rows = np.zeros((0, width), np.int32)
+        return cls(np.zeros(0, np.intp), rows, nothing, no, no, none, none, none, np.zeros(0, np.uint64))
+
     def only(self, those: NDArray[np.bool_]) -> Pieces:
         """Return some of the pieces, shape (p,)."""
         return Pieces(*(getattr(self, each.name)[those] for each in fields(self)))
@@ -187,10 +194,7 @@ def pieces_of(phases: Sequence[Phase], members: Members, width: int) -> Pieces:
         for part in _pieces(phase, keys[at], members.keys[at], weight, width, at, members.first[at], number == 0)
     ]
     if not found:
-        nothing = np.zeros(0)
-        none, no = nothing.astype(np.int32), nothing.astype(bool)
-        rows = np.zeros((0, width), np.int32)
-        return Pieces(np.zeros(0, np.intp), rows, nothing, no, no, none, none, none, np.zeros(0, np.uint64))
+        return Pieces.none(width)
     return Pieces(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
