@@ -21,7 +21,9 @@ from fedping.protocol.local_optimizers import (
     LocalRMSProp,
     LocalRProp,
 )
+from fedping.protocol.model import LARGEST_WEIGHT
 from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Yogi
+from fedping.protocol.weights import LARGEST
 
 NOBODY = np.int32(2**31 - 1)
 """The client of a piece that isn't the last of its client."""
@@ -269,7 +271,8 @@ def compiled(work: Work) -> Callable[..., Any]:
     """Return the compiled function of weights, data and plans.
 
     With a server it computes rounds: ``(state, data, plan, rounds)`` to the last state, one update of the last round,
-    and of each round the loss, the penalty, and the largest number of an update and of the version. Without one it
+    of each round the loss, the penalty, and the largest number of an update and of the version, and a version that is
+    refused. A round that diverges changes nothing, and nor do those after it. Without a server it
     trains the clients of one round: ``(state, data, plan, round, clients)`` to each client's update and loss.
     """
     import jax
@@ -406,9 +409,9 @@ def compiled(work: Work) -> Callable[..., Any]:
             largest = jnp.maximum(largest, jnp.max(jnp.where(done[:, None], jnp.abs(sent), 0)))
             return total + jnp.sum(taken, axis=0), told, largest, jnp.where(done[0], sent[0], last)
 
-        def one(carry: tuple[Arrays, Any], each: Any) -> tuple[tuple[Arrays, Any], Any]:
+        def one(carry: tuple[Arrays, Any, Any, Any], each: Any) -> tuple[tuple[Arrays, Any, Any, Any], Any]:
             low, high, first, end, all_votes, rate, stepped = each
-            state, last = carry
+            state, last, going, refused = carry
             weights = state["weights"]
             nothing = (jnp.zeros(len(weights)), jnp.zeros(()), jnp.zeros((), jnp.float32), last)
             if work.at_once:
@@ -419,12 +422,19 @@ def compiled(work: Work) -> Callable[..., Any]:
                 none = jnp.zeros(())
                 told = losses_of(weights, data, seen, first, end, none, lambda total, each, _: total + jnp.sum(each))
             step, after = optimized(total / all_votes, state, rate)
-            after = {**state, **after, "weights": weights + step}
-            after = {name: jnp.where(stepped, value, state[name]) for name, value in after.items()}
-            return (after, last), (told, of_penalty(weights), largest, jnp.max(jnp.abs(after["weights"])))
+            made = weights + step
+            largest_weight = jnp.max(jnp.abs(jnp.where(stepped, made, weights)))
+            fine = (largest <= LARGEST) & (largest_weight <= LARGEST_WEIGHT)
+            refused = jnp.where(going & ~fine, made, refused)
+            going = going & fine
+            after = {**state, **after, "weights": made}
+            after = {name: jnp.where(stepped & going, value, state[name]) for name, value in after.items()}
+            return (after, last, going, refused), (told, of_penalty(weights), largest, largest_weight)
 
-        (state, last), of_rounds = lax.scan(one, (state, jnp.zeros(len(state["weights"]), jnp.float32)), per)
-        return state, last, of_rounds
+        m = len(state["weights"])
+        begun = state, jnp.zeros(m, jnp.float32), jnp.array(True), jnp.zeros(m)
+        (state, last, _, refused), of_rounds = lax.scan(one, begun, per)
+        return state, last, of_rounds, refused
 
     def training(weights: Any, data: Any, plan: Any, seen: Any, per: Any, clients: int) -> Any:
         low, high, first, end = per
