@@ -1,8 +1,10 @@
 """Rounds compiled by JAX come to what the NumPy engine comes to, by the same draws."""
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from fedping.client_sim.learning import Diverged
+from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.rounds.compiled import CompiledRounds, Lanes
+from fedping.experiments.laboratory.rounds.compiling import Work, compiled
 from fedping.experiments.laboratory.rounds.inside import check_inside, resolved
+from fedping.experiments.laboratory.rounds.memory import MemoryChannel
+from fedping.experiments.laboratory.rounds.server import ServerRounds
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.settings.experiment import experiment_of
@@ -209,7 +216,7 @@ def test_little_is_computed_for_nothing(alpha: float, clients: int, most: float)
     asked = setup(engine="jax", data=data, partition=partition, training=local, sampling=sampling)
     lanes = Lanes(asked, prepare(asked, 1, None), with_server=True)
     for number in range(10):
-        clients_of = lanes.problem.learners[lanes.sampler.draw(number)]
+        clients_of = lanes.participants.of_round(number)
         lanes.drawn_round(clients_of, lanes.problem.keys(number)[clients_of])
     assert lanes.padding.computed / lanes.padding.needed - 1 < most
 
@@ -230,16 +237,56 @@ def test_rounds_resume_within_a_call() -> None:
     np.testing.assert_array_equal(resumed.weights, whole.weights)
 
 
-def test_clients_of_any_size_and_seed_share_one_compilation() -> None:
-    from fedping.experiments.laboratory.rounds.compiling import compiled
+@pytest.mark.parametrize("sampling", [{"sampling": "uniform", "clients": 5}, {"sampling": "all"}])
+@pytest.mark.parametrize("at", ["client", "server"])
+def test_a_divergence_is_computed_once(sampling: dict[str, Any], at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a call does after the round that diverged changes nothing, so that no round is computed again."""
+    rate = {"rate": 1e25} if at == "server" else {}
+    asked = setup(
+        engine="jax",
+        model={"name": "linear-regression"},
+        data={"name": "diabetes", "standardise": True},
+        partition={"partition": "iid", "clients": 12},
+        sampling=sampling,
+        training={"algorithm": "local", "rate": 0.01 if at == "server" else 1e5, "steps": 3},
+        server=SERVER | {"optimizer": SERVER["optimizer"] | rate},
+    )
+    problem, calls = prepare(asked, 3, None), []
 
+    def counted(work: Work) -> Any:
+        calls.append(work)
+        return compiled(work)
+
+    monkeypatch.setattr("fedping.experiments.laboratory.rounds.compiled.compiled", counted)
+    rounds, channel = CompiledRounds(asked, problem), ServerRounds(MemoryChannel(problem.line, problem.ids))
+    cohorts = Cohorts(replace(asked, engine="numpy"), problem)
+    told = "would be .*1e30" if at == "server" else "training on client [0-9]+ has diverged|no longer finite"
+    done = until_it_diverges(lambda _: rounds.run([]), told)
+    assert len(calls) == 1
+    assert done == until_it_diverges(lambda number: channel.run(cohorts.sent(number, [channel.weights])), "diverged")
+    np.testing.assert_allclose(rounds.weights, channel.weights, rtol=1e-9)
+
+
+def until_it_diverges(run: Callable[[int], object], sentence: str) -> int:
+    """Return how many rounds there are before one that diverges, with this sentence."""
+    for number in range(5):
+        try:
+            run(number)
+        except Diverged as error:
+            if re.search(sentence, str(error)):
+                return number
+            raise
+    raise AssertionError("no round diverged")
+
+
+def test_clients_of_any_size_and_seed_share_one_compilation() -> None:
     asked = setup(engine="jax", training={"algorithm": "local", "rate": 0.05, "epochs": 1, "batch": 9})
     problems = [prepare(asked, seed, None) for seed in range(3)]
     for problem in problems:
         rounds = CompiledRounds(asked, problem)
         for _ in range(10):
             rounds.run([])
-    assert compiled(rounds._work)._cache_size() == 1
+    assert compiled(rounds._work)._cache_size() == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("case", BETWEEN)

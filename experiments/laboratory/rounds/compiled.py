@@ -36,8 +36,9 @@ from fedping.client_sim.learning.models.svm_ranking import SvmRanking
 from fedping.client_sim.learning.networks.tree_model import TreeModel
 from fedping.client_sim.learning.states import ClientStates, Kept, MemoryStates
 from fedping.client_sim.learning.updates import UpdateBlock, draws, updates_of_fleet
-from fedping.client_sim.sampling import Bernoulli, sampler_for
+from fedping.client_sim.sampling import Bernoulli
 from fedping.client_sim.sampling.samplers import All
+from fedping.experiments.laboratory.participants import Participants
 from fedping.experiments.laboratory.preparing import Problem, in_precision
 from fedping.experiments.laboratory.resuming import Arrays, KeepsPending, Part
 from fedping.experiments.laboratory.rounds.aggregating import first_state_of, needs_all
@@ -68,7 +69,7 @@ from fedping.experiments.laboratory.rounds.server import RoundReport, diverged
 from fedping.experiments.laboratory.rounds.slots import Slots
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes, repetitions
 from fedping.experiments.laboratory.settings import Setup
-from fedping.protocol.draws import Keys, child_keys
+from fedping.protocol.draws import Keys
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.model import LARGEST_WEIGHT, out_of_range
@@ -229,9 +230,7 @@ class Lanes:
         self.jax, self.setup, self.problem, self.training, self.data = jax, setup, problem, training, data
         self.objective = objective_of(problem, model)
         self._with_server = with_server
-        learners = problem.learners
-        groups = None if data.natural_keys is None else data.natural_keys[learners]
-        self.sampler = sampler_for(setup.sampling, data.sizes[learners], problem.seed, groups)
+        learners, self.participants = problem.learners, Participants(setup, problem)
         self.width = width_of(training.batch, data.sizes)
         longest = min(training.batch or sys.maxsize, int(data.sizes.max(initial=1)))
         self.local = local_of(training, self.objective, in_one=longest <= self.width)
@@ -241,7 +240,7 @@ class Lanes:
         if isinstance(setup.sampling, Bernoulli):
             self.drawn = max(1, round(setup.sampling.share * len(learners)))
         else:
-            self.drawn = max(1, len(self.sampler.draw(0)))
+            self.drawn = max(1, len(self.participants.of_round(0)))
         numbers = problem.spec.m + self.width * (data.x.shape[1] + 1)
         most = max(1, min(_numbers_at_once(jax) // numbers, self.drawn))
         if np.ptp(data.sizes[learners]) > 1 and jax.default_backend() == "cpu":
@@ -524,7 +523,6 @@ class CompiledRounds:
         self._next = self._begun
         self._drawn: dict[int, _Round] = {}
         self._packed: tuple[Any, Any, NDArray[np.int32]] | None = None
-        self._inputs: tuple[Any, Any, tuple[NDArray[Any], ...]] | None = None
         self._states = MemoryStates(how.first) if states is None else states
         drawn = self._lanes.most_drawn
         wanted = min(len(problem.learners), setup.most_rounds * drawn)
@@ -533,6 +531,7 @@ class CompiledRounds:
         )
         if isinstance(self._states, KeepsPending):
             self._states.pending = self._written
+        self._refused = self._weights
 
     @property
     def weights(self) -> FloatArray:
@@ -594,12 +593,12 @@ class CompiledRounds:
         made = self._made.pop()
         self._number += 1
         if not made.largest <= LARGEST:
-            self._weights = self._version(made.at - 1)
+            self._weights = self._next.weights
             self._slots.commit()
             raise self._trouble_of_a_client()
-        if made.report.stepped and not made.largest_weight <= LARGEST_WEIGHT:
-            self._weights = self._version(made.at - 1)
-            raise diverged(out_of_range(self._version(made.at), self._problem.spec) or "a weight is too large")
+        if not made.largest_weight <= LARGEST_WEIGHT:
+            self._weights = self._next.weights
+            raise diverged(out_of_range(self._refused, self._problem.spec) or "a weight is too large")
         if made.is_last:
             self._weights = self._next.weights
             self._slots.commit()
@@ -628,8 +627,8 @@ class CompiledRounds:
         slots = np.full((self._most, width), self._slots.capacity, np.int32)
         for row, whose in zip(slots, keepers, strict=False):
             row[:] = self._slots.rows(whose, width)
-        self._inputs = plan, seen, (*per, slots)
-        after, last, of_rounds = self._called(*self._inputs, table)
+        after, last, of_rounds, refused = self._called(plan, seen, (*per, slots), table)
+        self._refused = np.asarray(refused)
         losses, penalties, largest, largest_weight = map(np.asarray, of_rounds)
         state = {name: np.asarray(value) for name, value in after.items()}
         self._next = _Begun(begun.number + len(drawn), int(counts[-1]), state.pop("weights"), state)
@@ -655,17 +654,6 @@ class CompiledRounds:
             *made, table = self._lanes.jax.block_until_ready(found)
         self._slots.put(table)
         return made
-
-    def _version(self, rounds: int) -> FloatArray:
-        """Return the version after so many rounds of the current call, which are computed again."""
-        assert self._inputs is not None
-        plan, seen, (low, high, *per, stepped, slots) = self._inputs
-        only = np.arange(len(stepped)) < rounds
-        with self._lanes.jax.enable_x64(True):
-            table = self._slots.rewind()
-        columns = (low, np.where(only, high, low), *per, stepped & only, slots)
-        weights: FloatArray = np.asarray(self._called(plan, seen, columns, table)[0]["weights"])
-        return weights
 
     def _trouble_of_a_client(self) -> Diverged:
         """Return what is wrong with the first client of the last round that diverged, as the NumPy engine trains it."""
@@ -730,12 +718,8 @@ class CompiledRounds:
 
     def _drawn_clients(self, number: int) -> tuple[Clients, Keys]:
         """Return who takes part in a round, and a key for each."""
-        problem = self._problem
-        clients: Clients = problem.learners[self._lanes.sampler.draw(number)]
-        keys = np.zeros(len(clients), np.uint64)
-        if self._lanes.draws:
-            keys = child_keys(problem.keys(number)[clients], repetitions(clients)[0])
-        return clients, keys
+        clients = self._lanes.participants.of_round(number)
+        return clients, self._lanes.participants.keys(number, clients, repetitions(clients)[0])
 
     def _plan_of(self, drawn: Sequence[_Round], room: tuple[int, int]) -> tuple[Any, Any, NDArray[np.int32]]:
         """Return the plans of rounds on the device, and where each begins and ends, shape (4, rounds)."""

@@ -22,6 +22,7 @@ from fedping.protocol.local_optimizers import (
     LocalRMSProp,
     LocalRProp,
 )
+from fedping.protocol.model import LARGEST_WEIGHT
 from fedping.protocol.pipeline import (
     Adagrad,
     Adam,
@@ -33,6 +34,7 @@ from fedping.protocol.pipeline import (
     Optimizer,
     Yogi,
 )
+from fedping.protocol.weights import LARGEST
 
 NOBODY = np.int32(2**31 - 1)
 """The client of a piece that isn't the last of its client."""
@@ -309,10 +311,10 @@ def compiled(work: Work) -> Callable[..., Any]:
     """Return the compiled function of weights, data and plans.
 
     With a server it computes rounds: ``(state, data, plan, seen, rounds, kept, constants)`` to the last state, one
-    update of the last round, and of each round the loss, the penalty, and the largest number of an update and of the
-    version, and what clients keep. Without one it trains the clients of one round: ``(weights, data, plan, seen, round,
-    kept, constants, clients)`` to each client's update and loss, the penalty, and what clients keep. ``kept`` is empty
-    without a method.
+    update of the last round, of each round the loss, the penalty, and the largest number of an update and of the
+    version, a version that is refused, and what clients keep. A round that diverges changes nothing, and nor do those
+    after it. Without a server it trains the clients of one round: ``(weights, data, plan, seen, round, kept, constants,
+    clients)`` to each client's update and loss, the penalty, and what clients keep. ``kept`` is empty without a method.
     """
     import jax
     from jax import lax
@@ -535,35 +537,41 @@ def compiled(work: Work) -> Callable[..., Any]:
             taken = jnp.where(done[:, None], votes[:, None] * contribution(sent), 0)
             return total + jnp.sum(taken, axis=0), told, largest, last
 
-        def one(carry: tuple[Arrays, Any, Arrays], each: Any) -> tuple[tuple[Arrays, Any, Arrays], Any]:
+        def one(carry: tuple[Any, ...], each: Any) -> tuple[tuple[Any, ...], Any]:
             low, high, first, end, all_votes, rate, stepped, slots = each
-            state, last, kept = carry
+            state, last, going, refused, kept = carry
             weights = state["weights"]
             measured = measured_at(weights, also)
             total: Any = jnp.zeros(len(weights))
             if rule is not None:
                 total = jnp.zeros((len(slots), len(weights)), jnp.float32), jnp.zeros(len(slots))
             nothing = (total, jnp.zeros(()), jnp.zeros((), jnp.float32), last)
+            mine = {name: value.at[slots].get(mode="clip") for name, value in kept.items()}
             if work.at_once:
                 gathered = trained_side_by_side(weights, data, nothing, take)
             else:
-                mine = {name: value.at[slots].get(mode="clip") for name, value in kept.items()}
                 gathered, mine = trained_and_kept(weights, data, plan, (low, high), nothing, take, mine, also)
-                kept = {name: value.at[slots].set(mine[name], mode="drop") for name, value in kept.items()}
             total, told, largest, last = gathered
             if not local.whole:
                 none = jnp.zeros(())
                 told = losses_of(measured, data, seen, first, end, none, lambda total, each, _: total + jnp.sum(each))
             direction, of_rule = (total / all_votes, {}) if rule is None else rule(total[0], total[1], state)
             step, after = optimized(direction, state, rate)
-            after = {**state, **after, **of_rule, "weights": weights + step}
-            after = {name: jnp.where(stepped, value, state[name]) for name, value in after.items()}
-            largest_weight = jnp.max(jnp.abs(after["weights"]))
-            return (after, last, kept), (told, of_penalty(measured), largest, largest_weight)
+            made = weights + step
+            largest_weight = jnp.max(jnp.abs(jnp.where(stepped, made, weights)))
+            fine = (largest <= LARGEST) & (largest_weight <= LARGEST_WEIGHT)
+            refused = jnp.where(going & ~fine, made, refused)
+            going = going & fine
+            after = {**state, **after, **of_rule, "weights": made}
+            after = {name: jnp.where(stepped & going, value, state[name]) for name, value in after.items()}
+            rows = jnp.where(going, slots, NOBODY)
+            kept = {name: value.at[rows].set(mine[name], mode="drop") for name, value in kept.items()}
+            return (after, last, going, refused, kept), (told, of_penalty(measured), largest, largest_weight)
 
-        last = jnp.zeros(len(state["weights"]), jnp.float32)
-        (state, last, kept), of_rounds = lax.scan(one, (state, last, kept), per)
-        return state, last, of_rounds, kept
+        m = len(state["weights"])
+        begun = state, jnp.zeros(m, jnp.float32), jnp.array(True), jnp.zeros(m), kept
+        (state, last, _, refused, kept), of_rounds = lax.scan(one, begun, per)
+        return state, last, of_rounds, refused, kept
 
     def training(
         weights: Any, data: Any, plan: Any, seen: Any, per: Any, kept: Arrays, also: Arrays, clients: int

@@ -120,15 +120,6 @@ class Slots:
         self._changed[self._call] = True
         self._call, self._before = np.zeros(0, np.intp), None
 
-    def rewind(self) -> Table:
-        """Return the table as it was before the call."""
-        if self._before is None or self._table is None:
-            return {}
-        for number, part in enumerate(self._parts(self._call)):
-            rows = {name: values[number] for name, values in self._before.items()}
-            self._table = _written()(self._table, self._padded_rows(part), rows)
-        return self._table
-
     def flush(self) -> None:
         """Write what has changed to the store: what clients kept before the call, if one is not committed yet."""
         if self._table is None:
