@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedping.client_sim.learning.networks.flax import flax_network
     from fedping.client_sim.learning.networks.layers import convolution
     from fedping.client_sim.learning.networks.network import Network
+    from fedping.client_sim.learning.stepwise import Stepwise
     from fedping.creating import create_study
     from fedping.experiments.laboratory.comparing import Comparison
     from fedping.extending import (
@@ -55,6 +56,7 @@ _HOME = {
     "Results": "fedping.laboratory",
     "Round": "fedping.laboratory",
     "ServerEnd": "fedping.protocol.link_ends",
+    "Stepwise": "fedping.client_sim.learning.stepwise",
     "Store": "fedping.stored",
     "StoreError": "fedping.model_store.store",
     "StoredVersion": "fedping.stored",
@@ -103,6 +105,7 @@ __all__ = [
     "Results",
     "Round",
     "ServerEnd",
+    "Stepwise",
     "Store",
     "StoreError",
     "StoredVersion",

@@ -22,19 +22,11 @@ from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, KeptBatches
 from fedping.client_sim.learning.blas import one_thread
 from fedping.client_sim.learning.checking import wrong_participation
-from fedping.client_sim.learning.updates import draws
-from fedping.client_sim.sampling import (
-    Bernoulli,
-    FollowsPast,
-    Participation,
-    Past,
-    Sampler,
-    bias_of,
-    sampler_for,
-)
+from fedping.client_sim.sampling import FollowsPast, Participation, Past, bias_of
 from fedping.client_sim.upload import projections, sent_updates
 from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
 from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_after
+from fedping.experiments.laboratory.participants import Participants
 from fedping.experiments.laboratory.preparing import Problem, check_fit, in_precision
 from fedping.experiments.laboratory.rounds.inside import between
 from fedping.experiments.laboratory.rounds.study import with_a_turn
@@ -84,21 +76,16 @@ class Cohorts:
         self._setup, self._problem, self._threads, self._before = setup, problem, threads, before
         self._states = states or MemoryStates(algorithm_for(setup.training).init_state(bare(problem.model)))
         self._train = KeptBatches(in_precision(problem.train, problem.model))
-        self._learners, groups = problem.learners, getattr(problem.train, "natural_keys", None)
         self._links = sending(problem.line)
-        groups = None if groups is None else groups[self._learners]
-        sampling = setup.sampling
-        if setup.gossip and setup.gossip.failures:
-            sampling = Bernoulli(share=1.0 - setup.gossip.failures)
-        self._sampler: Sampler = sampler_for(sampling, problem.train.sizes[self._learners], problem.seed, groups)
-        self._groups = groups
+        self._participants = Participants(setup, problem)
+        self._learners, self._sampler = self._participants.learners, self._participants.sampler
         self.participation = Participation(len(problem.train)) if isinstance(self._sampler, FollowsPast) else None
         """What the sampling knows of earlier rounds; None if it does not depend on them."""
         self._compiled: CompiledTraining | None = None
         if setup.engine == "jax" and between(setup):
             from fedping.experiments.laboratory.rounds.compiled import CompiledTraining
 
-            self._compiled = CompiledTraining(setup, problem)
+            self._compiled = CompiledTraining(setup, problem, self._states)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -160,7 +147,7 @@ class Cohorts:
             round=round_,
             seed=self._problem.seed,
             sizes=self._problem.train.sizes[learners],
-            groups=self._groups,
+            groups=self._participants.groups,
             losses=known.losses[learners],
             times=known.times[learners],
             last=known.last[learners],
@@ -213,10 +200,7 @@ class Cohorts:
         if raid:
             train = raid.data(train, invented)
         training = self._setup.training
-        if draws(training, problem.model) or self._setup.upload:
-            keys = child_keys(problem.keys(round_)[clients], repeats)
-        else:
-            keys = np.zeros(len(clients), np.uint64)  # they are not used, and making them takes time
+        keys = self._participants.keys(round_, clients, repeats)
         if self._compiled:
             found = self._compiled.updates(weights, clients, keys)
         else:

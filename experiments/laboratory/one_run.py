@@ -83,7 +83,7 @@ def _trained(
 
     with (
         closing(states),
-        open_rounds(setup, problem, folder.path) as rounds,
+        open_rounds(setup, problem, folder.path, states) as rounds,
         ProgressFile(folder.path, log) as progress,
     ):
 

@@ -20,7 +20,7 @@ import shutil
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Protocol, TypeAlias, runtime_checkable
@@ -152,6 +152,14 @@ MOST_BYTES = 4 * 2**30
 _HEAD = np.dtype([("clients", "<u8"), ("crc", "<u4")])
 
 
+@runtime_checkable
+class KeepsPending(Protocol):
+    """A store of states of which something may still be on a device."""
+
+    pending: Callable[[], None]
+    """Writes it to the store; called before the store is read."""
+
+
 class MappedStates:
     """A :class:`fedping.client_sim.learning.ClientStates` of one run, and a :class:`Part` of its checkpoints.
 
@@ -172,6 +180,7 @@ class MappedStates:
             packed[name] = value
         self._first_row = _bytes_of(packed)[0]
         self._folder, self._clients = folder, clients
+        self.pending: Callable[[], None] = lambda: None
         self._rows: NDArray[np.uint8] | None = None
         self._changed: NDArray[np.bool_] = np.zeros(0, np.bool_)  # since the last checkpoint, shape (clients,)
         self._generation = 0
@@ -203,6 +212,7 @@ class MappedStates:
 
     def load(self, clients: ClientNumbers) -> State:
         """See :meth:`ClientStates.load`."""
+        self.pending()
         rows = (self._file[clients] ^ self._first_row).view(self._row)[:, 0] if self.bytes_each else None
         return {} if rows is None else {name: np.ascontiguousarray(rows[name]) for name in self._first}
 
@@ -222,6 +232,7 @@ class MappedStates:
         """Begin a new journal, and return its number and a checksum of the rows, which stay in the file."""
         if not self.bytes_each:
             return {}
+        self.pending()
         file = self._file
         assert isinstance(file, np.memmap)
         file.flush()

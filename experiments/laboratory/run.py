@@ -26,14 +26,14 @@ from fedping.experiments.laboratory.models import named_in_modules
 from fedping.experiments.laboratory.pool import Progress, Watch, check_can_be_spread, run_units, run_units_on_spark
 from fedping.experiments.laboratory.preparing import check_model
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, write_table, write_units
-from fedping.experiments.laboratory.rounds.inside import check_inside, resolved
+from fedping.experiments.laboratory.rounds.inside import between, check_inside, resolved, said_between
 from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.settings.experiment import with_noise
 from fedping.experiments.laboratory.summary import Criteria, Summary, summarised
 from fedping.experiments.laboratory.units import Unit, problem_digest, units_of
 from fedping.experiments.run_folder import NOTE, OtherRun, claim, noted_of, take_over, write_document
 from fedping.experiments.run_process import forget_locks
-from fedping.protocol import __version__
+from fedping.protocol import __version__, log
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import InvalidSettings, sentences_with
 from fedping.protocol.extensions import Extension, Own, extension_of, recorded, with_recorded_code
@@ -148,10 +148,12 @@ def _with_engines(experiment: Experiment, begun: Experiment | None) -> Experimen
 
 
 def _check_engines(units: Iterable[Unit]) -> None:
-    """Raise before the first run if a variant asks for an engine that cannot compute its rounds."""
+    """Raise before the first run if a variant asks for an engine that cannot compute its rounds; say what it cannot."""
     for unit in {unit.name: unit for unit in units if unit.baseline is None}.values():
         with sentences_with(unit.where, kind=InvalidSettings):
             check_inside(unit.setup)
+        if unit.setup.engine == "jax" and between(unit.setup):
+            log.tell(f"{unit.where}{said_between(unit.setup)}", "info")
 
 
 def _jobs(experiment: Experiment, jobs: int | None) -> int | None:

@@ -107,6 +107,7 @@ class Accumulator(NamedTuple, Generic[A]):
             the number of each update's arm among the arms that follow the line, shape (k,); ``documents``, the document
             ids of their pings as bytes, shape (k, 16); ``senders``, :class:`Senders`, which only rounds in memory have.
         add_few: adds sparse updates; None if the rule has no such function. A mean has the same bits either way.
+        of_all: the function of all updates of which :func:`of_all` has made it; None for others.
     """
 
     init: Callable[[Line], A]
@@ -117,6 +118,7 @@ class Accumulator(NamedTuple, Generic[A]):
     room: Callable[[int], int | None] = lambda _: None
     asks: tuple[Asked, ...] = ()
     add_few: Callable[[A, Sparse, Vector], A] | None = None
+    of_all: OfAll | None = None
 
 
 ACCUMULATORS: Makers[Callable[[Any], Accumulator[Any]]] = Makers()
@@ -349,7 +351,8 @@ def of_all(finish: OfAll) -> Accumulator[WithMoments[Any]]:
         return finish(kept, line, weights, state, key, senders=senders)  # type: ignore[call-arg]
 
     asks: tuple[Asked, ...] = ("senders",) if asks_for(finish, "senders") else ()
-    return with_moments(lambda _: (), add, lambda a, b: a + b, finished, room_for_all, asks)
+    made = with_moments(lambda _: (), add, lambda a, b: a + b, finished, room_for_all, asks)
+    return made._replace(of_all=finish)
 
 
 def room_for_all(m: int) -> int:

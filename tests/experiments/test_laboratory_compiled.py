@@ -1,8 +1,10 @@
 """Rounds compiled by JAX come to what the NumPy engine comes to, by the same draws."""
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from fedping.client_sim.learning import Diverged
+from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import prepare
 from fedping.experiments.laboratory.rounds.compiled import CompiledRounds, Lanes
+from fedping.experiments.laboratory.rounds.compiling import Work, compiled
 from fedping.experiments.laboratory.rounds.inside import check_inside, resolved
+from fedping.experiments.laboratory.rounds.memory import MemoryChannel
+from fedping.experiments.laboratory.rounds.server import ServerRounds
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment, Setup
 from fedping.experiments.laboratory.settings.experiment import experiment_of
@@ -102,6 +109,34 @@ CASES: dict[str, dict[str, Any]] = {
 }
 """Whole rounds are compiled in all of these."""
 
+EVERYONE: dict[str, dict[str, Any]] = {
+    "one step": {"training": {"algorithm": "local", "rate": 0.05, "steps": 1}},
+    "one gradient, weighted by examples": {
+        "training": {"algorithm": "gradient"},
+        "server": SERVER | {"weighting": "examples"},
+    },
+    "several steps, with Adam and a proximal term": {
+        "training": {
+            "algorithm": "local",
+            "rate": 0.02,
+            "epochs": 3,
+            "proximal": 0.2,
+            "optimizer": {"optimizer": "adam"},
+        },
+        "server": SERVER | {"clip": {"by": "norm", "norm": 0.1}},
+    },
+    "a network, some clients at a time": {
+        "model": {"name": "network", "hidden": "7", "l2": 0.01},
+        "training": {"algorithm": "local", "rate": 0.1, "steps": 2},
+    },
+    "numbers, of clients with a few more or fewer examples": {
+        "model": {"name": "linear-regression", "l2": 0.1},
+        "data": {"name": "diabetes", "standardise": True},
+        "training": {"algorithm": "local", "rate": 0.01, "steps": 2},
+    },
+}
+"""All clients train on all their examples in every round, side by side."""
+
 BETWEEN: dict[str, dict[str, Any]] = {
     "the median, then RProp": {"server": SERVER | {"optimizer": {"optimizer": "rprop"}, "aggregate": {"by": "median"}}},
     "Krum, late": {
@@ -112,7 +147,7 @@ BETWEEN: dict[str, dict[str, Any]] = {
         "training": {"algorithm": "gradient", "batch": 10},
         "server": SERVER | {"aggregate": {"by": "trimmed_mean"}, "clip": {"by": "quantile"}},
     },
-    "signs as bits": {"training": {"algorithm": "gradient"}, "upload": [{"link": "sign"}]},
+    "signs as bits": {"upload": [{"link": "sign"}], "training": {"algorithm": "gradient"}},
 }
 """Only training is compiled in these, one round a call."""
 
@@ -121,6 +156,20 @@ BETWEEN: dict[str, dict[str, Any]] = {
 def test_rounds_agree_with_numpy(case: str, tmp_path: Path) -> None:
     weights, losses, counts = run(tmp_path, "numpy", **CASES[case])
     compiled, same_losses, same_counts = run(tmp_path, "jax", **CASES[case])
+    np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(same_losses, losses, rtol=1e-12)
+    assert same_counts == counts
+
+
+@pytest.mark.parametrize("case", EVERYONE)
+def test_rounds_of_everyone_agree_with_numpy(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedping.experiments.laboratory.rounds.compiled._CACHE", 2**12)
+    asked = {"sampling": {"sampling": "all"}, "partition": {"partition": "iid", "clients": 13}} | EVERYONE[case]
+    lanes = Lanes(setup(engine="jax", **asked), prepare(setup(**asked), 3, None), with_server=True)
+    assert lanes.rectangle is not None
+    assert (lanes.rectangle.at_once == 13) == ("one" in case)
+    weights, losses, counts = run(tmp_path, "numpy", **asked)
+    compiled, same_losses, same_counts = run(tmp_path, "jax", **asked)
     np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(same_losses, losses, rtol=1e-12)
     assert same_counts == counts
@@ -167,7 +216,7 @@ def test_little_is_computed_for_nothing(alpha: float, clients: int, most: float)
     asked = setup(engine="jax", data=data, partition=partition, training=local, sampling=sampling)
     lanes = Lanes(asked, prepare(asked, 1, None), with_server=True)
     for number in range(10):
-        clients_of = lanes.problem.learners[lanes.sampler.draw(number)]
+        clients_of = lanes.participants.of_round(number)
         lanes.drawn_round(clients_of, lanes.problem.keys(number)[clients_of])
     assert lanes.padding.computed / lanes.padding.needed - 1 < most
 
@@ -188,16 +237,56 @@ def test_rounds_resume_within_a_call() -> None:
     np.testing.assert_array_equal(resumed.weights, whole.weights)
 
 
-def test_clients_of_any_size_and_seed_share_one_compilation() -> None:
-    from fedping.experiments.laboratory.rounds.compiling import compiled
+@pytest.mark.parametrize("sampling", [{"sampling": "uniform", "clients": 5}, {"sampling": "all"}])
+@pytest.mark.parametrize("at", ["client", "server"])
+def test_a_divergence_is_computed_once(sampling: dict[str, Any], at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a call does after the round that diverged changes nothing, so that no round is computed again."""
+    rate = {"rate": 1e25} if at == "server" else {}
+    asked = setup(
+        engine="jax",
+        model={"name": "linear-regression"},
+        data={"name": "diabetes", "standardise": True},
+        partition={"partition": "iid", "clients": 12},
+        sampling=sampling,
+        training={"algorithm": "local", "rate": 0.01 if at == "server" else 1e5, "steps": 3},
+        server=SERVER | {"optimizer": SERVER["optimizer"] | rate},
+    )
+    problem, calls = prepare(asked, 3, None), []
 
+    def counted(work: Work) -> Any:
+        calls.append(work)
+        return compiled(work)
+
+    monkeypatch.setattr("fedping.experiments.laboratory.rounds.compiled.compiled", counted)
+    rounds, channel = CompiledRounds(asked, problem), ServerRounds(MemoryChannel(problem.line, problem.ids))
+    cohorts = Cohorts(replace(asked, engine="numpy"), problem)
+    told = "would be .*1e30" if at == "server" else "training on client [0-9]+ has diverged|no longer finite"
+    done = until_it_diverges(lambda _: rounds.run([]), told)
+    assert len(calls) == 1
+    assert done == until_it_diverges(lambda number: channel.run(cohorts.sent(number, [channel.weights])), "diverged")
+    np.testing.assert_allclose(rounds.weights, channel.weights, rtol=1e-9)
+
+
+def until_it_diverges(run: Callable[[int], object], sentence: str) -> int:
+    """Return how many rounds there are before one that diverges, with this sentence."""
+    for number in range(5):
+        try:
+            run(number)
+        except Diverged as error:
+            if re.search(sentence, str(error)):
+                return number
+            raise
+    raise AssertionError("no round diverged")
+
+
+def test_clients_of_any_size_and_seed_share_one_compilation() -> None:
     asked = setup(engine="jax", training={"algorithm": "local", "rate": 0.05, "epochs": 1, "batch": 9})
     problems = [prepare(asked, seed, None) for seed in range(3)]
     for problem in problems:
         rounds = CompiledRounds(asked, problem)
         for _ in range(10):
             rounds.run([])
-    assert compiled(rounds._work)._cache_size() == 1
+    assert compiled(rounds._work)._cache_size() == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("case", BETWEEN)
@@ -209,7 +298,8 @@ def test_training_agrees_with_numpy_where_the_server_is_numpy(case: str, tmp_pat
     np.testing.assert_allclose(same_losses, losses, rtol=1e-9)
     assert same_counts == counts
     outcome = run_unit(Unit("jax", None, setup(engine="jax", **asked), 3, None), tmp_path)
-    part = "'upload'" if "upload" in asked else "'aggregate' in [server]"
+    parts = {"upload": "'upload'", "lateness": "[lateness]", "training": "'clip' in [server]"}
+    part = next((words for key, words in parts.items() if key in asked), "'optimizer' in [server]")
     assert any(f"one round a call, and NumPy {part}" in note for note in outcome.notes)
 
 
@@ -227,11 +317,11 @@ def test_what_cannot_be_compiled_is_refused_before_the_first_round(changes: dict
         check_inside(setup(engine="jax", **changes))
 
 
-def test_a_training_that_keeps_state_is_refused_by_its_name() -> None:
-    training = {"algorithm": "scaffold", "rate": 0.1, "steps": 2}
+def test_an_algorithm_that_is_not_compiled_is_refused_by_its_name() -> None:
+    training = {"algorithm": "decaying", "rate": 0.1, "steps": 2, "decay": 0.1}
     raw = {"engine": "jax", "data": {"name": "breast-cancer"}, "model": {"name": "logistic-regression"}}
     asked = experiment_of(raw | {"rounds": 1, "training": training}, name="x", folder=Path())
-    with pytest.raises(InvalidSettings, match=r"algorithm = 'scaffold' in \[training\] cannot be compiled"):
+    with pytest.raises(InvalidSettings, match=r"algorithm = 'decaying' in \[training\] cannot be compiled"):
         check_inside(next(iter(asked.variants.values())))
 
 

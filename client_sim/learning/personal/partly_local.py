@@ -118,7 +118,7 @@ def _local(part: Part, mine: State) -> Floats:
     return found
 
 
-_DIVISION = 1 << 33
+DIVISION = 1 << 33
 """The child of a client's key that divides its examples, behind those of the shared weights' mini-batches."""
 
 
@@ -147,7 +147,7 @@ class Reconstructed:
         self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, state: State
     ) -> tuple[Floats, State]:
         """See :meth:`Algorithm.update`."""
-        support, query = divided(batch, child_keys(keys, _DIVISION), self.settings.support)
+        support, query = divided(batch, child_keys(keys, DIVISION), self.settings.support)
         beside = self._beside(part_of(model), weights, support)
         return self.algorithm.update(beside, weights, query, keys, state)
 

@@ -11,10 +11,12 @@ of JAX; other processors and versions may round differently.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +24,9 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.data import ExampleData, example_data
 from fedping.client_sim.learning import ChoiceData, Diverged
-from fedping.client_sim.learning.batch import NO_EXAMPLE, Clients, FloatArray
+from fedping.client_sim.learning.batch import NO_EXAMPLE, Clients, FloatArray, padded
 from fedping.client_sim.learning.mini_batches import steps_of
+from fedping.client_sim.learning.model import Model
 from fedping.client_sim.learning.models.jax_loss import JaxLoss
 from fedping.client_sim.learning.models.layer import Layer
 from fedping.client_sim.learning.models.linear_regression import LinearRegression
@@ -31,11 +34,14 @@ from fedping.client_sim.learning.models.logistic_regression import LogisticRegre
 from fedping.client_sim.learning.models.network import Network
 from fedping.client_sim.learning.models.svm_ranking import SvmRanking
 from fedping.client_sim.learning.networks.tree_model import TreeModel
+from fedping.client_sim.learning.states import ClientStates, Kept, MemoryStates
 from fedping.client_sim.learning.updates import UpdateBlock, draws, updates_of_fleet
-from fedping.client_sim.sampling import Bernoulli, sampler_for
+from fedping.client_sim.sampling import Bernoulli
 from fedping.client_sim.sampling.samplers import All
+from fedping.experiments.laboratory.participants import Participants
 from fedping.experiments.laboratory.preparing import Problem, in_precision
-from fedping.experiments.laboratory.resuming import Arrays, Part
+from fedping.experiments.laboratory.resuming import Arrays, KeepsPending, Part
+from fedping.experiments.laboratory.rounds.aggregating import first_state_of, needs_all
 from fedping.experiments.laboratory.rounds.compiling import (
     NOBODY,
     SEEN,
@@ -46,34 +52,43 @@ from fedping.experiments.laboratory.rounds.compiling import (
     compiled,
     told_choice,
 )
-from fedping.experiments.laboratory.rounds.inside import between, check_inside
+from fedping.experiments.laboratory.rounds.inside import check_inside, said_between
 from fedping.experiments.laboratory.rounds.lanes import (
     Members,
+    Pieces,
     Plan,
+    joined,
     pieces_of,
     planned,
     rounded_up,
     width_of,
 )
+from fedping.experiments.laboratory.rounds.methods import prepared
+from fedping.experiments.laboratory.rounds.rectangle import Rectangle, rectangle_of, width_if_even
 from fedping.experiments.laboratory.rounds.server import RoundReport, diverged
+from fedping.experiments.laboratory.rounds.slots import Slots
 from fedping.experiments.laboratory.rounds.updates import Updates, fetched_bytes, posted_bytes, repetitions
 from fedping.experiments.laboratory.settings import Setup
-from fedping.protocol.draws import Keys, child_keys
+from fedping.protocol.draws import Keys
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.model import LARGEST_WEIGHT, out_of_range
-from fedping.protocol.pipeline import ClipByNorm
+from fedping.protocol.pipeline import ClipByNorm, Krum, OwnAggregation
 from fedping.protocol.training import LocalSteps, OneGradient
 from fedping.protocol.weights import LARGEST
 from fedping.server_jobs.optimize import first_state
 from fedping.server_jobs.optimize.optimizers import rate_at
 from fedping.server_jobs.optimize.transformation import link_name
 from fedping.server_jobs.round import votes_of
+from fedping.server_jobs.round.robust import MOST_POINTS
 
 _NO_MEMORY, _MIB = "RESOURCE_EXHAUSTED", 2**20
 
 _CACHE = 2**18
 """Numbers that all lanes work on at a time, which fit a processor's cache."""
+
+_TOGETHER, _COPIES = 2**24, 4
+"""Numbers that clients of a small model, who take one step, work on at a time, and copies of the weights in them."""
 
 _UNEVEN = 8
 """Maximum lanes of clients that differ in size: with more, most of them wait for the largest client."""
@@ -96,9 +111,8 @@ _CAPACITIES: dict[tuple[object, ...], list[int]] = {}
 """The sizes of plans for which there is a compilation, so that runs of other seeds use it too."""
 
 
-def objective_of(problem: Problem) -> Objective:
+def objective_of(problem: Problem, model: Model[Any]) -> Objective:
     """Return the objective of a problem's model, which is one of `inside.MODELS`."""
-    model = problem.model
     if isinstance(model, JaxLoss):
         return Objective("own", (), 0.0, str(model.dtype), model.loss)
     if isinstance(model, SvmRanking):
@@ -139,18 +153,27 @@ def local_of(training: OneGradient | LocalSteps, objective: Objective, *, in_one
     whole = training.batch is None and not objective.draws
     if isinstance(training, OneGradient):
         return Local(None, 0.0, training.sign, LocalDescent(), whole, in_one, in_one)
-    one_step = training.steps == 1 or (training.steps is None and training.epochs == 1 and training.batch is None)
-    return Local(
-        training.rate, training.proximal, training.sign, training.optimizer, whole, in_one, in_one and one_step
-    )
+    single = in_one and _steps_on_all(training) == 1
+    return Local(training.rate, training.proximal, training.sign, training.optimizer, whole, in_one, single)
+
+
+def _steps_on_all(training: OneGradient | LocalSteps) -> int | None:
+    """Return how many steps clients take; None if that depends on their number of examples."""
+    if isinstance(training, OneGradient):
+        return 1
+    return training.epochs if training.steps is None and training.batch is None else training.steps
 
 
 class _Round(NamedTuple):
-    """A round as it is drawn: the plan, the rows for the losses with their owners, and who takes part."""
+    """A round as it is drawn: the plan, the rows for the losses with their owners, and who takes part.
+
+    ``keepers`` are the clients that keep something, each once, in ascending order.
+    """
 
     plan: Plan
     seen: NDArray[np.int32]
     owners: NDArray[np.int32]
+    keepers: Clients
     all_votes: float
     clients: int
     pings: int
@@ -200,30 +223,77 @@ class Lanes:
                 f'engine = "jax" finds no device to compute on: {" ".join(str(error).split())}. Correct JAX_PLATFORMS, '
                 'or set engine = "numpy"'
             ) from error
-        data, training = rows_of(problem.train), setup.training
-        assert isinstance(training, OneGradient | LocalSteps)
-        if isinstance(problem.model, TreeModel):
-            problem.model.check_examples(data.x, float(data.y.max()) if len(data.y) else -np.inf)
+        data, self.how = rows_of(problem.train), prepared(setup.training, problem.model)
+        training, model = self.how.phases[-1 if self.how.method is None else 0].training, self.how.model
+        if isinstance(model, TreeModel):
+            model.check_examples(data.x, float(data.y.max()) if len(data.y) else -np.inf)
         self.jax, self.setup, self.problem, self.training, self.data = jax, setup, problem, training, data
-        self.objective = objective_of(problem)
+        self.objective = objective_of(problem, model)
         self._with_server = with_server
-        learners = problem.learners
-        groups = None if data.natural_keys is None else data.natural_keys[learners]
-        self.sampler = sampler_for(setup.sampling, data.sizes[learners], problem.seed, groups)
+        learners, self.participants = problem.learners, Participants(setup, problem)
         self.width = width_of(training.batch, data.sizes)
         longest = min(training.batch or sys.maxsize, int(data.sizes.max(initial=1)))
         self.local = local_of(training, self.objective, in_one=longest <= self.width)
+        if self.how.method is not None:
+            whole = self.local.whole and self.how.at_fetched
+            self.local = self.local._replace(sign=self.how.phases[-1].training.sign, whole=whole, single=False)
         if isinstance(setup.sampling, Bernoulli):
             self.drawn = max(1, round(setup.sampling.share * len(learners)))
         else:
-            self.drawn = max(1, len(self.sampler.draw(0)))
+            self.drawn = max(1, len(self.participants.of_round(0)))
         numbers = problem.spec.m + self.width * (data.x.shape[1] + 1)
         most = max(1, min(_numbers_at_once(jax) // numbers, self.drawn))
         if np.ptp(data.sizes[learners]) > 1 and jax.default_backend() == "cpu":
             most = min(most, _UNEVEN)
         self.count = -(-self.drawn // -(-self.drawn // most))
         self.padding = Padding()
-        self.arrays = self._on_device()
+        self.rectangle = self._rectangle() if with_server else None
+        if self.rectangle is None:
+            self.arrays = self._on_device()
+        else:
+            steps = _steps_on_all(training) or 1
+            self.local = self.local._replace(in_one=True, single=steps == 1, steps=steps)
+            self.count, self.width = self.rectangle.at_once, self.rectangle.rows.shape[1]
+            self.arrays = self._rectangle_on_device(self.rectangle)
+
+    def _rectangle(self) -> Rectangle | None:
+        """Return where clients' examples lie, if all train on all of them in every round and have about as many."""
+        learners, model, (_, d) = self.problem.learners, self.problem.model, self.data.x.shape
+        sizes, m = self.data.sizes[learners], self.problem.spec.m
+        if not self.is_constant or self.how.method or (width := width_if_even(sizes)) is None:
+            return None
+        numbers, on_cpu = width * (d + 1), self.jax.default_backend() == "cpu"
+        if on_cpu and _steps_on_all(self.training) == 1 and m <= numbers:  # a copy of the examples would be more work
+            most = _TOGETHER // (width * getattr(model, "floats_per_example", 1) + _COPIES * m)
+        else:
+            most = _numbers_at_once(self.jax) // (numbers + m)
+        return rectangle_of(self.data.offsets[:-1][learners], sizes, width, max(1, most))
+
+    def _rectangle_on_device(self, rectangle: Rectangle) -> tuple[Any, ...]:
+        data, dtype, learners = self.data, np.dtype(self.objective.precision), self.problem.learners
+        number = np.bincount(data.client_of, data.weight > 0, minlength=len(data))
+        share = data.weight / np.maximum(number, 1)[data.client_of]
+        there = rectangle.client != NOBODY
+        whose = np.where(there, rectangle.client, 0)
+        columns = (
+            _taken(data.x, rectangle.rows, dtype),
+            _taken(data.y, rectangle.rows, dtype),
+            np.where(rectangle.there, share[rectangle.rows], 0).astype(dtype),
+            rectangle.client,
+            np.where(there, self._votes(learners)[whose], 0),
+            np.where(there, data.sizes[learners][whose], 0).astype(np.float64),
+        )
+        with self.jax.enable_x64(True):
+            return tuple(self.jax.numpy.asarray(column) for column in columns)
+
+    def _votes(self, clients: Clients) -> FloatArray:
+        """Return the votes of the clients of a round; none without examples."""
+        sizes, pings = self.data.sizes[clients], repetitions(clients)[1]
+        votes, used = np.zeros(len(clients)), sizes > 0
+        votes[used] = votes_of(
+            self.setup.pipeline, pings=pings[used], examples=sizes[used], ages=np.zeros(int(used.sum()), np.int64)
+        )
+        return votes
 
     def _on_device(self) -> tuple[Any, ...]:
         data, precision = self.data, self.objective.precision
@@ -262,31 +332,50 @@ class Lanes:
             ) from error
 
     @property
+    def most_drawn(self) -> int:
+        """The most clients of a round, as far as it is known: a round by coins may have more."""
+        more = 4 * math.isqrt(self.drawn) if isinstance(self.setup.sampling, Bernoulli) else 0
+        return min(self.drawn + more, max(1, len(self.problem.learners)))
+
+    @property
     def most_trips(self) -> int:
         """The most pieces of a lane in a round with the usual number of clients, whoever they are."""
-        sizes, batch = self.data.sizes[self.problem.learners], self.training.batch
-        steps = steps_of(self.training, sizes) if isinstance(self.training, LocalSteps) else (sizes > 0).astype(int)
-        pieces = steps * -(-np.minimum(sizes, batch or sizes.max(initial=1)) // self.width)
+        sizes = self.data.sizes[self.problem.learners]
+        pieces = np.zeros(len(sizes), np.int64)
+        for training in (phase.training for phase in self.how.phases):
+            steps = steps_of(training, sizes) if isinstance(training, LocalSteps) else (sizes > 0).astype(int)
+            pieces += steps * -(-np.minimum(sizes, training.batch or sizes.max(initial=1)) // self.width)
         largest = np.sort(pieces)[::-1][: self.drawn]
         return int(-(-largest.sum() // self.count) + largest.max(initial=0))
 
-    @property
+    @cached_property
     def is_constant(self) -> bool:
         """Whether all rounds have the same plan."""
-        return isinstance(self.setup.sampling, All) and not draws(self.training, self.problem.model)
+        return isinstance(self.setup.sampling, All) and not self.draws
+
+    @property
+    def draws(self) -> bool:
+        """Whether clients draw random numbers."""
+        phases = self.how.phases
+        return any(phase.support is not None or draws(phase.training, self.how.model) for phase in phases)
 
     def drawn_round(self, clients: Clients, keys: Keys) -> _Round:
         """Return the round of some clients with these keys, as the NumPy engine draws it."""
         data = self.data
-        repeats, pings = repetitions(clients)
+        repeats = repetitions(clients)[0]
         sizes, first = data.sizes[clients], data.offsets[:-1][clients]
-        votes, used = np.zeros(len(clients)), sizes > 0
-        votes[used] = votes_of(
-            self.setup.pipeline, pings=pings[used], examples=sizes[used], ages=np.zeros(int(used.sum()), np.int64)
-        )
+        votes, used = self._votes(clients), sizes > 0
         members = Members(first, sizes, keys, votes, data.weight)
-        pieces = pieces_of(self.training, members, self.width)
-        plan = planned(pieces, members, self.count, draws=self.objective.draws)
+        keepers, row = np.zeros(0, np.intp), None
+        if self.how.method is not None:
+            keepers, row = np.unique(clients, return_inverse=True)
+        none = self.rectangle is not None
+        pieces = Pieces.none(self.width) if none else pieces_of(self.how.phases, members, self.width)
+        parts = [pieces]
+        if row is not None and repeats.any():  # a client's second training begins with what its first one keeps
+            nth = repeats[pieces.client]
+            parts = [pieces.only(nth == each) for each in range(int(repeats.max()) + 1)]
+        plan = joined([planned(part, members, self.count, draws=self.objective.draws, row=row) for part in parts])
         self.padding = self.padding.and_of(plan)
         owner = np.repeat(np.arange(len(clients), dtype=np.int32), sizes)
         row = np.arange(len(owner)) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
@@ -298,6 +387,7 @@ class Lanes:
             plan,
             seen.reshape(blocks, SEEN),
             owners.reshape(blocks, SEEN),
+            keepers,
             float(votes.sum()),
             int((used & (repeats == 0)).sum()),
             int(used.sum()),
@@ -311,6 +401,8 @@ class Lanes:
 
         A size is reused from run to run, so that there is one compilation.
         """
+        if self.rectangle is not None:
+            return 0, 0
         known = _CAPACITIES.setdefault((work, rounds, self.count, self.width, self.arrays[0].shape), [0, 0])
         one, rows = self.most_trips, self.count * self.width
         if known[0] < one:
@@ -343,6 +435,7 @@ class Lanes:
             np.zeros((sizes[0], lanes)),
             np.zeros((sizes[0], lanes, 2 * self.objective.draws), np.uint32),
             np.zeros((sizes[0], lanes), np.int32),
+            np.zeros((sizes[0], lanes, 0 if self.how.method is None else 2), np.int32),
         ]
         seen = [np.zeros((max(sizes[1], 1), SEEN), np.int32) for _ in range(2)]
         for each, end, length in zip(rounds, ends, lengths, strict=True):
@@ -352,6 +445,20 @@ class Lanes:
                 column[end[1] - length[1] : end[1]] = part
         bounds = np.stack([ends[:, 0] - lengths[:, 0], ends[:, 0], ends[:, 1] - lengths[:, 1], ends[:, 1]])
         return tuple(columns), tuple(seen), bounds.astype(np.int32)
+
+
+def _taken(values: NDArray[Any], rows: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the values at some rows, shape (k, n, ...), without a copy where they are all in order."""
+    if np.array_equal(rows.ravel(), np.arange(len(values))):
+        return values.astype(dtype, copy=False).reshape(*rows.shape, *values.shape[1:])
+    found = np.empty((*rows.shape, *values.shape[1:]), dtype)
+    for low in range(0, len(rows), _AT_A_TIME):
+        found[low : low + _AT_A_TIME] = values[rows[low : low + _AT_A_TIME]]
+    return found
+
+
+_AT_A_TIME = 4096
+"""Clients whose examples are copied at a time."""
 
 
 def _numbers_at_once(jax: Any) -> int:
@@ -384,22 +491,47 @@ class CompiledRounds:
         InvalidSettings: a part of the setup cannot run inside a compiled round, or JAX is missing.
     """
 
-    def __init__(self, setup: Setup, problem: Problem) -> None:
+    def __init__(self, setup: Setup, problem: Problem, states: ClientStates | None = None) -> None:
         self._lanes = Lanes(setup, problem, with_server=True)
         self._setup, self._problem, self._weights = setup, problem, problem.spec.start_array
         pipeline = setup.pipeline
         clip = pipeline.clip.norm if isinstance(pipeline.clip, ClipByNorm) else None
-        self._work = Work(self._lanes.objective, self._lanes.local, Server(clip, pipeline.optimizer))
+        how, at_once = self._lanes.how, self._lanes.rectangle.at_once if self._lanes.rectangle else 0
+        server = Server(clip, pipeline.optimizer, pipeline.aggregate)
+        self._work = Work(self._lanes.objective, self._lanes.local, server, at_once, how.method)
         first = first_state(problem.line).get(link_name(pipeline.optimizer), {})
-        self._state: Arrays = {name: value for name, value in first.items() if name != "round"}
+        state = {**first, **first_state_of(pipeline.aggregate, problem.spec.m)}
+        state.pop("round", None)
         self._most = max(1, min(setup.evaluation.every, setup.most_rounds))
+        if isinstance(pipeline.aggregate, Krum) and self._lanes.drawn > MOST_POINTS:
+            raise InvalidSettings(
+                f"the aggregation 'krum' compares all clients of a round pairwise, and {self._lanes.drawn:,} are more "
+                f"than {MOST_POINTS:,}; let fewer clients take part in a round"
+            )
+        empty = int(np.count_nonzero(problem.train.sizes[problem.learners] == 0))
+        if isinstance(pipeline.aggregate, OwnAggregation) and empty:
+            raise InvalidSettings(
+                f"the aggregation '{pipeline.aggregate.name}' gets the updates of all clients that are drawn, and "
+                f'{empty:,} have no examples, so that a round has fewer. Set engine = "numpy", or another partition'
+            )
+        all_updates = needs_all(pipeline.aggregate)
+        self._width = self._lanes.most_drawn if all_updates or how.method is not None else 0
+        """Rows for the clients of a round, of what they keep and of their updates, where these are needed."""
         self._number = 0
         self._made: list[_Made] = []
-        self._begun = _Begun(0, 0, self._weights, {n: v for n, v in first.items() if n != "round"})
+        self._begun = _Begun(0, 0, self._weights, state)
         self._next = self._begun
         self._drawn: dict[int, _Round] = {}
         self._packed: tuple[Any, Any, NDArray[np.int32]] | None = None
-        self._inputs: tuple[Any, Any, tuple[NDArray[Any], ...]] | None = None
+        self._states = MemoryStates(how.first) if states is None else states
+        drawn = self._lanes.most_drawn
+        wanted = min(len(problem.learners), setup.most_rounds * drawn)
+        self._slots = Slots(
+            how.first, self._states, len(problem.train), wanted, (min(wanted, self._most * drawn), drawn)
+        )
+        if isinstance(self._states, KeepsPending):
+            self._states.pending = self._written
+        self._refused = self._weights
 
     @property
     def weights(self) -> FloatArray:
@@ -409,7 +541,12 @@ class CompiledRounds:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know about the computation."""
-        return (self._lanes.made_by, *self._lanes.padding.notes)
+        return (self._lanes.made_by, *self._slots.notes, *self._lanes.padding.notes)
+
+    def _written(self) -> None:
+        """Write what clients keep to the store."""
+        with self._lanes.jax.enable_x64(True):
+            self._slots.flush()
 
     @property
     def checkpoint(self) -> Part | None:
@@ -418,7 +555,7 @@ class CompiledRounds:
 
     def snapshot(self) -> Arrays:
         """Return the state to resume from: that before the current call, and the number of the last round."""
-        begun = self._begun
+        begun = self._begun if self._made else self._next
         return {
             "number": np.array(self._number),
             "begun": np.array([begun.number, begun.steps]),
@@ -432,6 +569,7 @@ class CompiledRounds:
         state = {key.removeprefix("state/"): value for key, value in saved.items() if key.startswith("state/")}
         self._begun = self._next = _Begun(number, steps, saved["weights"], state)
         self._number, self._weights, self._made = number, saved["weights"], []
+        self._slots.forget()
         while self._number < int(saved["number"]):
             self.run([])
 
@@ -455,13 +593,15 @@ class CompiledRounds:
         made = self._made.pop()
         self._number += 1
         if not made.largest <= LARGEST:
-            self._weights = self._version(made.at - 1)
+            self._weights = self._next.weights
+            self._slots.commit()
             raise self._trouble_of_a_client()
-        if made.report.stepped and not made.largest_weight <= LARGEST_WEIGHT:
-            self._weights = self._version(made.at - 1)
-            raise diverged(out_of_range(self._version(made.at), self._problem.spec) or "a weight is too large")
+        if not made.largest_weight <= LARGEST_WEIGHT:
+            self._weights = self._next.weights
+            raise diverged(out_of_range(self._refused, self._problem.spec) or "a weight is too large")
         if made.is_last:
             self._weights = self._next.weights
+            self._slots.commit()
         return made.report
 
     def _computed(self) -> list[_Made]:
@@ -480,8 +620,15 @@ class CompiledRounds:
         per += [np.ones(self._most), np.zeros(self._most), np.zeros(self._most, np.bool_)]
         for column, values in zip(per, (*bounds, votes, rates, stepped), strict=True):
             column[: len(drawn)] = values
-        self._inputs = plan, seen, tuple(per)
-        after, last, of_rounds = self._called(*self._inputs)
+        keepers = [each.keepers for each in drawn]
+        with self._lanes.jax.enable_x64(True), self._lanes.fitting():
+            table = self._slots.begin(np.unique(np.concatenate(keepers)))
+        width = max(self._width, *(each.sent for each in drawn)) if self._width else 0
+        slots = np.full((self._most, width), self._slots.capacity, np.int32)
+        for row, whose in zip(slots, keepers, strict=False):
+            row[:] = self._slots.rows(whose, width)
+        after, last, of_rounds, refused = self._called(plan, seen, (*per, slots), table)
+        self._refused = np.asarray(refused)
         losses, penalties, largest, largest_weight = map(np.asarray, of_rounds)
         state = {name: np.asarray(value) for name, value in after.items()}
         self._next = _Begun(begun.number + len(drawn), int(counts[-1]), state.pop("weights"), state)
@@ -498,19 +645,15 @@ class CompiledRounds:
             for at, (each, mean) in enumerate(zip(drawn, means, strict=True))
         ]
 
-    def _called(self, plan: Any, seen: Any, per: tuple[NDArray[Any], ...]) -> Any:
-        """Return what the compiled rounds make of the state before the current call."""
+    def _called(self, plan: Any, seen: Any, per: tuple[NDArray[Any], ...], table: Arrays) -> Any:
+        """Return what the compiled rounds make of the state before the current call; ``table`` is used up."""
         state = {"weights": self._begun.weights, **self._begun.state}
+        rounds, constants = compiled(self._work), self._lanes.how.constants
         with self._lanes.jax.enable_x64(True), self._lanes.fitting():
-            return self._lanes.jax.block_until_ready(compiled(self._work)(state, self._lanes.arrays, plan, seen, per))
-
-    def _version(self, rounds: int) -> FloatArray:
-        """Return the version after so many rounds of the current call, which are computed again."""
-        assert self._inputs is not None
-        plan, seen, (*per, stepped) = self._inputs
-        only = stepped & (np.arange(len(stepped)) < rounds)
-        weights: FloatArray = np.asarray(self._called(plan, seen, (*per, only))[0]["weights"])
-        return weights
+            found = rounds(state, self._lanes.arrays, plan, seen, per, table, constants)
+            *made, table = self._lanes.jax.block_until_ready(found)
+        self._slots.put(table)
+        return made
 
     def _trouble_of_a_client(self) -> Diverged:
         """Return what is wrong with the first client of the last round that diverged, as the NumPy engine trains it."""
@@ -527,11 +670,19 @@ class CompiledRounds:
 
     def _trouble_of(self, clients: Clients, keys: Keys) -> str | None:
         """Return what is wrong if a client cannot be trained on the last version, as if it were the first of them."""
-        problem, training = self._problem, self._lanes.training
+        problem, training = self._problem, self._setup.training
         data = in_precision(problem.train, problem.model)
         diverged = f"training on client {clients[0]} has diverged: {_TOO_LARGE}"
+        kept = None
+        if first := self._lanes.how.first:
+            self._written()
+            kept, whose = Kept(MemoryStates(first), clients), np.unique(clients)
+            kept.states.save(whose, self._states.load(whose))
+        version = self._number - 1
         try:
-            for block in updates_of_fleet(problem.model, training, self._weights, data, clients, keys, losses=False):
+            for block in updates_of_fleet(
+                problem.model, training, self._weights, data, clients, keys, losses=False, version=version, kept=kept
+            ):
                 if not np.abs(block.updates).max(initial=0.0) <= LARGEST:
                     return diverged
         except Diverged:
@@ -544,10 +695,13 @@ class CompiledRounds:
         """Return rounds from ``number`` to ``end``, as many as there is room for, at least one."""
         found: list[_Round] = []
         pieces = blocks = 0
+        keeping = np.zeros(len(self._problem.train) if self._lanes.how.method is not None else 0, np.bool_)
         for at in range(number, end):
             each = self._round(at)
             pieces, blocks = pieces + len(each.plan.rows), blocks + len(each.seen)
-            if found and not self._lanes.is_constant and (pieces > room[0] or blocks > room[1]):
+            keeping[each.keepers] = True
+            full = pieces > room[0] or blocks > room[1] or np.count_nonzero(keeping) > self._slots.capacity
+            if found and not self._lanes.is_constant and full:
                 self._drawn[at] = each
                 break
             found.append(each)
@@ -564,12 +718,8 @@ class CompiledRounds:
 
     def _drawn_clients(self, number: int) -> tuple[Clients, Keys]:
         """Return who takes part in a round, and a key for each."""
-        problem = self._problem
-        clients: Clients = problem.learners[self._lanes.sampler.draw(number)]
-        keys = np.zeros(len(clients), np.uint64)
-        if draws(self._lanes.training, problem.model):
-            keys = child_keys(problem.keys(number)[clients], repetitions(clients)[0])
-        return clients, keys
+        clients = self._lanes.participants.of_round(number)
+        return clients, self._lanes.participants.keys(number, clients, repetitions(clients)[0])
 
     def _plan_of(self, drawn: Sequence[_Round], room: tuple[int, int]) -> tuple[Any, Any, NDArray[np.int32]]:
         """Return the plans of rounds on the device, and where each begins and ends, shape (4, rounds)."""
@@ -625,14 +775,15 @@ class CompiledTraining:
         InvalidSettings: a part of the setup cannot run inside compiled training, or JAX is missing.
     """
 
-    def __init__(self, setup: Setup, problem: Problem) -> None:
+    def __init__(self, setup: Setup, problem: Problem, states: ClientStates | None = None) -> None:
         self._lanes = Lanes(setup, problem, with_server=False)
-        self._work = Work(self._lanes.objective, self._lanes.local, None)
+        how = self._lanes.how
+        self._work = Work(self._lanes.objective, self._lanes.local, None, method=how.method)
+        self._states = MemoryStates(how.first) if states is None else states
         m = problem.spec.m
         self._at_once = max(1, min(rounded_up(self._lanes.drawn), _UPDATES // m))
 
-        others = _listed(between(setup))
-        self._notes = (f"JAX computes the training of clients, one round a call, and NumPy {others}",)
+        self._notes = (said_between(setup),)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -651,14 +802,23 @@ class CompiledTraining:
         for low in range(0, len(clients), self._at_once):
             at = np.arange(low, min(low + self._at_once, len(clients)))
             each = lanes.drawn_round(clients[at], keys[at])
-            plan, seen, bounds = lanes.packed([each], lanes.capacity(self._work, 1))
+            plan, seen, of_rounds = lanes.packed([each], lanes.capacity(self._work, 1))
+            bounds = tuple(of_rounds[:, 0])
             columns = (*plan[:_LOSS], (plan[_LOSS] > 0).astype(np.float64), *plan[_LOSS + 1 :])
             with lanes.jax.enable_x64(True), lanes.fitting():
-                made = compiled(self._work)(weights, lanes.arrays, columns, seen, tuple(bounds[:, 0]), self._at_once)
-                updates, losses, penalty = map(np.asarray, made)
+                made = compiled(self._work)(
+                    weights, lanes.arrays, columns, seen, bounds, self._kept(each), lanes.how.constants, self._at_once
+                )
+                updates, losses, penalty = map(np.asarray, made[:3])
+            if lanes.how.first:
+                count = len(each.keepers)
+                self._states.save(each.keepers, {name: np.array(value[:count]) for name, value in made[3].items()})
             sizes = lanes.data.sizes[clients[at]]
             yield UpdateBlock(at, updates[: len(at)], np.where(sizes > 0, losses[: len(at)] + penalty, 0.0))
 
-
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else words[0]
+    def _kept(self, drawn: _Round) -> Arrays:
+        """Return what the clients of a round keep, with rows for as many as train at once."""
+        if not self._lanes.how.first:
+            return {}
+        kept = self._states.load(drawn.keepers)
+        return {name: padded(np.asarray(value), self._at_once) for name, value in kept.items()}

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from fedping.client_sim.learning.models.layer import Layer
 from fedping.client_sim.learning.networks.tree_model import key_of
+from fedping.experiments.laboratory.rounds.aggregating import Arrays, needs_all, rule_of
 from fedping.protocol.local_optimizers import (
     LocalAdam,
     LocalDescent,
@@ -21,15 +22,25 @@ from fedping.protocol.local_optimizers import (
     LocalRMSProp,
     LocalRProp,
 )
-from fedping.protocol.pipeline import Adagrad, Adam, GradientDescent, Momentum, Optimizer, Yogi
+from fedping.protocol.model import LARGEST_WEIGHT
+from fedping.protocol.pipeline import (
+    Adagrad,
+    Adam,
+    Combination,
+    GradientDescent,
+    Mean,
+    MeanOfSigns,
+    Momentum,
+    Optimizer,
+    Yogi,
+)
+from fedping.protocol.weights import LARGEST
 
 NOBODY = np.int32(2**31 - 1)
 """The client of a piece that isn't the last of its client."""
 
 SEEN = 1024
 """Examples whose losses are computed at a time."""
-
-Arrays: TypeAlias = dict[str, Any]
 
 
 class Objective(NamedTuple):
@@ -75,6 +86,7 @@ class Local(NamedTuple):
         whole: whether the first step gives the loss at the fetched weights: it uses all examples and draws nothing.
         in_one: whether each step is one piece of a plan, so that no gradients have to be added up.
         single: whether a client takes one such step alone, so that all are at the fetched weights.
+        steps: how many steps a client takes, if clients train side by side (`rectangle.py`).
     """
 
     rate: float | None
@@ -84,21 +96,62 @@ class Local(NamedTuple):
     whole: bool
     in_one: bool = False
     single: bool = False
+    steps: int = 1
 
 
 class Server(NamedTuple):
-    """The server's step: the longest norm of an update, None for no clip, and the optimizer."""
+    """The server's step: the longest norm of an update, None for no clip, the optimizer, and the aggregation."""
 
     clip: float | None
     optimizer: Optimizer
+    aggregate: Combination = Mean()
+
+
+class Method(Protocol):
+    """A training of one client besides plain local steps, as functions of JAX's arrays (`methods.py`).
+
+    ``weights`` are the fetched ones in the model's precision, shape (m,); ``kept`` is what the client keeps, by name;
+    ``local`` is what it works on during a training, by name. It is hashable, because a compilation belongs to it.
+    """
+
+    def whole(self, weights: Any, constants: Arrays) -> Any:
+        """Return the weights of the whole model at which the loss is measured."""
+        ...
+
+    def begin(self, weights: Any, kept: Arrays, constants: Arrays) -> Arrays:
+        """Return what a training begins with."""
+        ...
+
+    def at(self, weights: Any, local: Arrays, phase: Any) -> tuple[Any, ...]:
+        """Return the weights of the whole model at which gradients are taken."""
+        ...
+
+    def step(self, weights: Any, local: Arrays, slopes: tuple[Any, ...], phase: Any) -> Arrays:
+        """Return what a step makes of these gradients."""
+        ...
+
+    def end(self, weights: Any, local: Arrays, kept: Arrays) -> tuple[Any, Arrays]:
+        """Return what is sent, shape (m,), and what the client keeps from now on."""
+        ...
 
 
 class Work(NamedTuple):
-    """What is compiled: one compilation for each, and for each size of its arrays; ``server`` is None for training."""
+    """What is compiled: one compilation for each, and for each size of its arrays.
+
+    Attributes:
+        objective: the loss.
+        local: what clients do.
+        server: what the server does; None for training alone.
+        at_once: how many clients train side by side at a time, if all train on all their examples in every round
+            (`rectangle.py`); 0 if they train in lanes.
+        method: what clients do besides plain local steps; None for these.
+    """
 
     objective: Objective
     local: Local
     server: Server | None
+    at_once: int = 0
+    method: Method | None = None
 
 
 def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
@@ -114,14 +167,19 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
     if own is not None:
         return lambda weights, x, y: jax.vmap(lambda one, target: own(weights, one[None], target[None]))(x, y)
 
+    def at_one(scores: Any, there: Any) -> Any:
+        """Return the score of the one that is there, or 0; its gradient needs no scatter, which takes long."""
+        return jnp.sum(jnp.where(there, scores, 0), axis=-1)
+
     def of_choices(weights: Any, x: Any, y: Any) -> Any:
         c = objective.candidates
         [layer] = objective.layers
         x = x.reshape(*x.shape[:-1], c, -1)
         scores = jnp.matmul(x, layer.matrix(weights), precision="highest")[..., 0]
         shown, chosen = jnp.divmod(y.astype(jnp.int32), c + 1)
-        best = jnp.take_along_axis(scores, jnp.maximum(chosen - 1, 0)[..., None], axis=-1)
-        others = (jnp.arange(c) < shown[..., None]) & (jnp.arange(c) != chosen[..., None] - 1) & (chosen[..., None] > 0)
+        is_chosen = jnp.arange(c) == chosen[..., None] - 1
+        best = at_one(scores, is_chosen)[..., None]
+        others = (jnp.arange(c) < shown[..., None]) & ~is_chosen & (chosen[..., None] > 0)
         return jnp.sum(jnp.where(others, jax.nn.relu(scores + objective.margin - best), 0), axis=-1)
 
     if objective.kind == "choices":
@@ -138,8 +196,8 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
             return jnp.square(x[..., 0] - y)
         if objective.kind == "two classes":
             return jax.nn.softplus(x[..., 0]) - y * x[..., 0]
-        of = jnp.take_along_axis(x, y.astype(jnp.int32)[..., None], axis=-1)[..., 0]
-        return jax.nn.logsumexp(x, axis=-1) - of
+        is_it = jnp.arange(x.shape[-1]) == y.astype(jnp.int32)[..., None]
+        return jax.nn.logsumexp(x, axis=-1) - at_one(x, is_it)
 
     return losses
 
@@ -252,15 +310,17 @@ def server_step(settings: Optimizer) -> Callable[[Any, Arrays, Any], tuple[Any, 
 def compiled(work: Work) -> Callable[..., Any]:
     """Return the compiled function of weights, data and plans.
 
-    With a server it computes rounds: ``(state, data, plan, rounds)`` to the last state, one update of the last round,
-    and of each round the loss, the penalty, and the largest number of an update and of the version. Without one it
-    trains the clients of one round: ``(state, data, plan, round, clients)`` to each client's update and loss.
+    With a server it computes rounds: ``(state, data, plan, seen, rounds, kept, constants)`` to the last state, one
+    update of the last round, of each round the loss, the penalty, and the largest number of an update and of the
+    version, a version that is refused, and what clients keep. A round that diverges changes nothing, and nor do those
+    after it. Without a server it trains the clients of one round: ``(weights, data, plan, seen, round, kept, constants,
+    clients)`` to each client's update and loss, the penalty, and what clients keep. ``kept`` is empty without a method.
     """
     import jax
     from jax import lax
     from jax import numpy as jnp
 
-    objective, local, server = work
+    objective, local, server, _, method = work
     dtype = jnp.dtype(objective.precision)
     each_loss, loss_in_training = losses_by(objective), training_losses_by(objective)
     initial, client_step = client_optimizer(local.optimizer)
@@ -276,10 +336,30 @@ def compiled(work: Work) -> Callable[..., Any]:
     # With weights that all clients share, a layer is one product for all of them, instead of one for each.
     slopes = jax.vmap(jax.grad(goal, has_aux=True), in_axes=(None if local.single else 0, *[0] * 6))
 
+    def after_step(moved: Any, uphill: Any, memory: Arrays) -> tuple[Any, Arrays]:
+        """Return how far clients have moved after a step, and the memory of their optimizers."""
+        if local.rate is None:
+            return -uphill, memory
+        if plain:
+            return (moved - local.rate * uphill) / (1 + local.rate * local.proximal), memory
+        step, memory = client_step(uphill + local.proximal * moved, memory)
+        return moved + local.rate * step, memory
+
+    def sent_of(moved: Any, memory: Arrays) -> Any:
+        for value in memory.values():  # an infinite mean of squares would silently stop all steps
+            moved = jnp.where(jnp.isfinite(value).all(axis=1, keepdims=True), moved, jnp.nan)
+        return (jnp.sign(moved) if local.sign else moved).astype(jnp.float32)
+
+    def first_memory(clients: int, m: int) -> Arrays:
+        def of(name: str) -> tuple[tuple[int, int], Any]:
+            return ((clients, 1), jnp.float64) if name.startswith("powers") else ((clients, m), dtype)
+
+        return {name: jnp.full(of(name)[0], value, of(name)[1]) for name, value in initial.items()}
+
     def trained(weights: Any, data: Any, plan: Any, low: Any, high: Any, gathered: Any, take: Any) -> Any:
         """Train clients from piece ``low`` to ``high``; ``take`` adds what clients send to what is gathered."""
         x, y, weight, _ = data
-        rows, inverse, begin, apply, client, votes, loss_of, words, place = plan
+        rows, inverse, begin, apply, client, votes, loss_of, words, place, _ = plan
         lanes, m = rows.shape[1], len(weights)
         fetched = weights.astype(dtype)
 
@@ -294,23 +374,13 @@ def compiled(work: Work) -> Callable[..., Any]:
             slope, found = slopes(weights, x[at], y[at], share, apply[t], words[t], place[t])
             uphill = slope if local.in_one else jnp.where(begins, 0, uphill) + slope
             loss = jnp.where(begin[t], 0, loss) + found * loss_of[t]
-            if local.rate is None:
-                stepped = -uphill
-            elif plain:
-                stepped = (moved - local.rate * uphill) / (1 + local.rate * local.proximal)
-            else:
-                step, after = client_step(uphill + local.proximal * moved, memory)
-                stepped = moved + local.rate * step
-                memory = {name: jnp.where(ends, after[name], value) for name, value in memory.items()}
-            moved = jnp.where(ends, stepped, moved)
+            after, remembered = after_step(moved, uphill, memory)
+            memory = {name: jnp.where(ends, remembered[name], value) for name, value in memory.items()}
+            moved = jnp.where(ends, after, moved)
             uphill = none if local.in_one else jnp.where(ends, 0, uphill)
 
             def taken(gathered: Any) -> Any:
-                sent = moved
-                for value in memory.values():  # an infinite mean of squares would silently stop all steps
-                    sent = jnp.where(jnp.isfinite(value).all(axis=1, keepdims=True), sent, jnp.nan)
-                sent = (jnp.sign(sent) if local.sign else sent).astype(jnp.float32)
-                return take(gathered, sent, loss, client[t], votes[t])
+                return take(gathered, sent_of(moved, memory), loss, client[t], votes[t])
 
             # Adding up what clients send costs as much as a step, and in most pieces no client has done its last.
             gathered = lax.cond(jnp.any(client[t] != NOBODY), taken, lambda gathered: gathered, gathered)
@@ -318,14 +388,93 @@ def compiled(work: Work) -> Callable[..., Any]:
 
         zeros = jnp.zeros((lanes, m), dtype)
         none = jnp.zeros((), dtype) if local.in_one else zeros
-        memory = {
-            name: jnp.full((lanes, 1) if name.startswith("powers") else (lanes, m), value, dtype)
-            for name, value in initial.items()
-        }
-        if "powers1" in memory:
-            memory |= {name: memory[name].astype(jnp.float64) for name in ("powers1", "powers2")}
-        first = (none if local.single else zeros, none, jnp.zeros(lanes), memory, gathered)
+        first = (none if local.single else zeros, none, jnp.zeros(lanes), first_memory(lanes, m), gathered)
         return lax.fori_loop(low, high, piece, first)[4]
+
+    def trained_by(
+        method: Method,
+        weights: Any,
+        data: Any,
+        plan: Any,
+        bounds: Any,
+        gathered: Any,
+        take: Any,
+        kept: Arrays,
+        also: Arrays,
+    ) -> tuple[Any, Arrays]:
+        """Train clients as :func:`trained` does, by a method; return what is gathered, and what clients keep.
+
+        ``kept`` has a row for each client of the round, and ``also`` what all clients share.
+        """
+        x, y, weight, _ = data
+        rows, inverse, begin, apply, client, votes, loss_of, words, place, of = plan
+        low, high = bounds
+        lanes, fetched = rows.shape[1], weights.astype(dtype)
+        begun: Any = jax.vmap(lambda mine: method.begin(fetched, mine, also), axis_size=lanes)
+        places: Any = jax.vmap(lambda local, phase: method.at(fetched, local, phase))
+        stepped: Any = jax.vmap(lambda local, slopes, phase: method.step(fetched, local, slopes, phase))
+        ended: Any = jax.vmap(lambda local, mine: method.end(fetched, local, mine))
+
+        def chosen(these: Any, one: Any, other: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.where(these.reshape(-1, *[1] * (a.ndim - 1)), a, b), one, other)
+
+        def piece(t: Any, carry: Any) -> Any:
+            local, uphill, loss, kept, gathered = carry
+            own, whose, phase = rows[t], of[t, :, 0], of[t, :, 1]
+            at = jnp.where(own >= 0, own, jnp.maximum(own[:, :1], 0))
+            share = jnp.where(own >= 0, weight[at] * inverse[t][:, None], 0).astype(dtype)
+            mine = {name: value[whose] for name, value in kept.items()}
+            local = chosen(begin[t], begun(mine), local)
+            found = [slopes(each, x[at], y[at], share, apply[t], words[t], place[t]) for each in places(local, phase)]
+            uphill = tuple(before + slope for before, (slope, _) in zip(uphill, found, strict=True))
+            loss = jnp.where(begin[t], 0, loss) + found[0][1] * loss_of[t]
+            local = chosen(apply[t], stepped(local, uphill, phase), local)
+            uphill = chosen(apply[t], jax.tree.map(jnp.zeros_like, uphill), uphill)
+
+            def taken(kept: Arrays, gathered: Any) -> Any:
+                sent, after = ended(local, mine)
+                for value in after.values():
+                    if jnp.issubdtype(value.dtype, jnp.floating):
+                        finite = jnp.isfinite(value).reshape(lanes, -1).all(axis=1, keepdims=True)
+                        sent = jnp.where(finite, sent, jnp.nan)
+                sent = (jnp.sign(sent) if local_sign else sent).astype(jnp.float32)
+                row = jnp.where(client[t] != NOBODY, whose, NOBODY)
+                kept = {name: value.at[row].set(after[name], mode="drop") for name, value in kept.items()}
+                return kept, take(gathered, sent, loss, client[t], votes[t])
+
+            does = jnp.any(client[t] != NOBODY)
+            kept, gathered = lax.cond(does, taken, lambda *unchanged: unchanged, kept, gathered)
+            return local, uphill, loss, kept, gathered
+
+        local_sign = local.sign
+        nothing = {name: jnp.zeros((lanes, *value.shape[1:]), value.dtype) for name, value in kept.items()}
+        first = jax.tree.map(jnp.zeros_like, begun(nothing))
+        uphill = tuple(jnp.zeros_like(each) for each in places(first, of[0, :, 1]))
+        carry = lax.fori_loop(low, high, piece, (first, uphill, jnp.zeros(lanes), kept, gathered))
+        return carry[4], carry[3]
+
+    def trained_side_by_side(weights: Any, data: Any, gathered: Any, take: Any) -> Any:
+        """Train all clients on all their examples, as :func:`trained` does in lanes."""
+        many, m, fetched = work.at_once, len(weights), weights.astype(dtype)
+        nothing = jnp.ones(many, bool), jnp.zeros((many, 0), jnp.uint32), jnp.zeros(many, jnp.int32)
+
+        def some(gathered: Any, part: Any) -> Any:
+            x, y, share, client, votes, number = part
+
+            def step(t: Any, carry: Any) -> Any:
+                moved, loss, memory = carry
+                slope, found = slopes(fetched if local.single else fetched + moved, x, y, share, *nothing)
+                moved, memory = after_step(moved, slope, memory)
+                return moved, jnp.where(t == 0, found, loss), memory
+
+            carry = jnp.zeros((many, m), dtype), jnp.zeros(many, dtype), first_memory(many, m)
+            moved, loss, memory = step(0, carry) if local.steps == 1 else lax.fori_loop(0, local.steps, step, carry)
+            return take(gathered, sent_of(moved, memory), loss * number, client, votes), None
+
+        parts = tuple(each.reshape(-1, many, *each.shape[1:]) for each in data)
+        if len(parts[0]) == 1:  # a loop would copy the examples
+            return some(gathered, tuple(each[0] for each in parts))[0]
+        return lax.scan(some, gathered, parts)[0]
 
     def losses_of(weights: Any, data: Any, seen: Any, low: Any, high: Any, first: Any, take: Any) -> Any:
         """Return the losses at the fetched weights of examples in blocks ``low`` to ``high``, as ``take`` adds them."""
@@ -351,36 +500,82 @@ def compiled(work: Work) -> Callable[..., Any]:
         factors = jnp.where(norms > server.clip, server.clip / jnp.where(norms > 0, norms, 1), 1)
         return (sent * factors[:, None]).astype(sent.dtype)
 
-    def rounds(state: Arrays, data: Any, plan: Any, seen: Any, per: Any) -> Any:
+    def trained_and_kept(
+        weights: Any, data: Any, plan: Any, bounds: Any, gathered: Any, take: Any, kept: Arrays, also: Arrays
+    ) -> tuple[Any, Arrays]:
+        if method is None:
+            return trained(weights, data, plan, bounds[0], bounds[1], gathered, take), kept
+        return trained_by(method, weights, data, plan, bounds, gathered, take, kept, also)
+
+    def measured_at(weights: Any, also: Arrays) -> Any:
+        """Return the weights at which losses are measured."""
+        return weights if method is None else method.whole(weights, also)
+
+    def rounds(state: Arrays, data: Any, plan: Any, seen: Any, per: Any, kept: Arrays, also: Arrays) -> Any:
         assert server is not None
         optimized = server_step(server.optimizer)
+        rule = rule_of(server.aggregate) if needs_all(server.aggregate) else None
+
+        def contribution(sent: Any) -> Any:
+            if not isinstance(server.aggregate, MeanOfSigns):
+                return shortened(sent)
+            return jnp.where(sent < 0, -1, 1) if server.aggregate.zero == "up" else jnp.sign(shortened(sent))
 
         def take(gathered: Any, sent: Any, loss: Any, client: Any, votes: Any) -> Any:
             total, told, largest, last = gathered
             done = votes > 0
-            taken = jnp.where(done[:, None], votes[:, None] * shortened(sent), 0)
             told = told + jnp.sum(jnp.where(done, loss, 0))
             largest = jnp.maximum(largest, jnp.max(jnp.where(done[:, None], jnp.abs(sent), 0)))
-            return total + jnp.sum(taken, axis=0), told, largest, jnp.where(done[0], sent[0], last)
+            last = jnp.where(done[0], sent[0], last)
+            if rule is not None:
+                updates, all_votes = total
+                total = (
+                    updates.at[client].set(shortened(sent), mode="drop"),
+                    all_votes.at[client].set(votes, mode="drop"),
+                )
+                return total, told, largest, last
+            taken = jnp.where(done[:, None], votes[:, None] * contribution(sent), 0)
+            return total + jnp.sum(taken, axis=0), told, largest, last
 
-        def one(carry: tuple[Arrays, Any], each: Any) -> tuple[tuple[Arrays, Any], Any]:
-            low, high, first, end, all_votes, rate, stepped = each
-            state, last = carry
+        def one(carry: tuple[Any, ...], each: Any) -> tuple[tuple[Any, ...], Any]:
+            low, high, first, end, all_votes, rate, stepped, slots = each
+            state, last, going, refused, kept = carry
             weights = state["weights"]
-            nothing = (jnp.zeros(len(weights)), jnp.zeros(()), jnp.zeros((), jnp.float32), last)
-            total, told, largest, last = trained(weights, data, plan, low, high, nothing, take)
+            measured = measured_at(weights, also)
+            total: Any = jnp.zeros(len(weights))
+            if rule is not None:
+                total = jnp.zeros((len(slots), len(weights)), jnp.float32), jnp.zeros(len(slots))
+            nothing = (total, jnp.zeros(()), jnp.zeros((), jnp.float32), last)
+            mine = {name: value.at[slots].get(mode="clip") for name, value in kept.items()}
+            if work.at_once:
+                gathered = trained_side_by_side(weights, data, nothing, take)
+            else:
+                gathered, mine = trained_and_kept(weights, data, plan, (low, high), nothing, take, mine, also)
+            total, told, largest, last = gathered
             if not local.whole:
                 none = jnp.zeros(())
-                told = losses_of(weights, data, seen, first, end, none, lambda total, each, _: total + jnp.sum(each))
-            step, after = optimized(total / all_votes, state, rate)
-            after = {**state, **after, "weights": weights + step}
-            after = {name: jnp.where(stepped, value, state[name]) for name, value in after.items()}
-            return (after, last), (told, of_penalty(weights), largest, jnp.max(jnp.abs(after["weights"])))
+                told = losses_of(measured, data, seen, first, end, none, lambda total, each, _: total + jnp.sum(each))
+            direction, of_rule = (total / all_votes, {}) if rule is None else rule(total[0], total[1], state)
+            step, after = optimized(direction, state, rate)
+            made = weights + step
+            largest_weight = jnp.max(jnp.abs(jnp.where(stepped, made, weights)))
+            fine = (largest <= LARGEST) & (largest_weight <= LARGEST_WEIGHT)
+            refused = jnp.where(going & ~fine, made, refused)
+            going = going & fine
+            after = {**state, **after, **of_rule, "weights": made}
+            after = {name: jnp.where(stepped & going, value, state[name]) for name, value in after.items()}
+            rows = jnp.where(going, slots, NOBODY)
+            kept = {name: value.at[rows].set(mine[name], mode="drop") for name, value in kept.items()}
+            return (after, last, going, refused, kept), (told, of_penalty(measured), largest, largest_weight)
 
-        (state, last), of_rounds = lax.scan(one, (state, jnp.zeros(len(state["weights"]), jnp.float32)), per)
-        return state, last, of_rounds
+        m = len(state["weights"])
+        begun = state, jnp.zeros(m, jnp.float32), jnp.array(True), jnp.zeros(m), kept
+        (state, last, _, refused, kept), of_rounds = lax.scan(one, begun, per)
+        return state, last, of_rounds, refused, kept
 
-    def training(weights: Any, data: Any, plan: Any, seen: Any, per: Any, clients: int) -> Any:
+    def training(
+        weights: Any, data: Any, plan: Any, seen: Any, per: Any, kept: Arrays, also: Arrays, clients: int
+    ) -> Any:
         low, high, first, end = per
         m = len(weights)
 
@@ -389,12 +584,16 @@ def compiled(work: Work) -> Callable[..., Any]:
             return updates.at[client].set(sent, mode="drop"), losses.at[client].set(loss, mode="drop")
 
         nothing = (jnp.zeros((clients, m), jnp.float32), jnp.zeros(clients))
-        updates, losses = trained(weights, data, plan, low, high, nothing, take)
+        (updates, losses), kept = trained_and_kept(weights, data, plan, (low, high), nothing, take, kept, also)
+        measured = measured_at(weights, also)
         if not local.whole:
             none = jnp.zeros(clients)
             losses = losses_of(
-                weights, data, seen, first, end, none, lambda total, each, at: total.at[at].add(each, mode="drop")
+                measured, data, seen, first, end, none, lambda total, each, at: total.at[at].add(each, mode="drop")
             )
-        return updates, losses, of_penalty(weights)
+        return updates, losses, of_penalty(measured), kept
 
-    return jax.jit(rounds) if server is not None else jax.jit(training, static_argnums=5)
+    # What clients keep may be most of the memory: a call works on it in its place.
+    if server is not None:
+        return jax.jit(rounds, donate_argnums=5)
+    return jax.jit(training, static_argnums=7)

@@ -14,11 +14,27 @@ from fedping.client_sim.learning.models.logistic_regression import NAME as LOGIS
 from fedping.client_sim.learning.models.network import NAME as NETWORK
 from fedping.client_sim.learning.models.svm_ranking import NAME as RANKING
 from fedping.client_sim.learning.registry import NETWORKS, is_network
-from fedping.client_sim.sampling import follows_past
+from fedping.client_sim.learning.stepwise import Stepwise
+from fedping.client_sim.sampling import All, Bernoulli, Cluster, Sampling, Uniform, follows_past
+from fedping.experiments.laboratory.rounds.aggregating import needs_all, own_finish
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.errors import InvalidSettings
-from fedping.protocol.pipeline import Adagrad, Adam, ClipByNorm, GradientDescent, Mean, Momentum, NoClip, Yogi
-from fedping.protocol.training import LocalSteps, OneGradient
+from fedping.protocol.extensions import extension_of
+from fedping.protocol.personalization import PartlyLocal, Reconstruct
+from fedping.protocol.pipeline import (
+    Adagrad,
+    Adam,
+    ClipByNorm,
+    Combination,
+    GradientDescent,
+    Mean,
+    MeanOfSigns,
+    Momentum,
+    NoClip,
+    OwnAggregation,
+    Yogi,
+)
+from fedping.protocol.training import LocalSteps, OneGradient, OwnTraining, Training
 
 MODELS = (LINEAR, LOGISTIC, NETWORK, RANKING, OWN, *NETWORKS)
 """The names of the models whose training is compiled, besides networks of extensions."""
@@ -35,9 +51,18 @@ def check_inside(setup: Setup) -> None:
     if part := outside(setup):
         raise InvalidSettings(
             f'engine = "jax" compiles the training of clients, and {part} cannot be compiled. Set engine = "numpy"'
+            f"{_remedy(setup)}"
         )
     if find_spec("jax") is None:
         raise InvalidSettings('engine = "jax" needs JAX, which isn\'t installed. Run: pip install "fedping[jax]"')
+
+
+def _remedy(setup: Setup) -> str:
+    """Return the end of the sentence for an algorithm of an extension that is written with NumPy."""
+    training = setup.training
+    if isinstance(training, OwnTraining) and not _has_a_method(training):
+        return ", or make its class a fedping.Stepwise"
+    return ""
 
 
 def resolved(setup: Setup, begun: Setup | None = None) -> Setup:
@@ -74,16 +99,46 @@ def has_accelerator() -> bool:
 
 def outside(setup: Setup) -> str | None:
     """Return the first part of a setup because of which its clients' training cannot be compiled; None if it can."""
-    training = setup.training
+    training, personal = setup.training, getattr(setup.training, "personal", None)
     parts = {
         f"the model '{setup.model['name']}'": setup.model["name"] not in MODELS and not is_network(setup.model["name"]),
-        f"algorithm = '{algorithm_name(training)}' in [training]": not isinstance(training, OneGradient | LocalSteps),
-        "'personal' in [training]": getattr(training, "personal", None) is not None,
+        f"algorithm = '{algorithm_name(training)}' in [training]": not _has_a_method(training),
+        "'personal' in [training]": not isinstance(personal, PartlyLocal | Reconstruct | None),
+        "option = 'I' of scaffold with a network": _measures_twice(training) and is_network(setup.model["name"]),
         "'structured' in [training]": getattr(training, "structured", False),
         "'keep' of a client optimizer": isinstance(training, LocalSteps) and keeps(training.optimizer),
         "the training of an [attack]": setup.attack is not None,
     }
     return next((part for part, there in parts.items() if there), None)
+
+
+WITH_STATE = ("scaffold", "feddyn", "apfl")
+"""The algorithms of `fedping.algorithms` that are compiled (`methods.py`), besides those that are stepwise."""
+
+
+def _has_a_method(training: Training) -> bool:
+    if isinstance(training, OneGradient | LocalSteps):
+        return True
+    make = extension_of(training).make
+    if isinstance(make, type) and issubclass(make, Stepwise):
+        return True
+    return training.name in WITH_STATE and make.__module__ == "fedping.algorithms"
+
+
+def _measures_twice(training: Training) -> bool:
+    """Return whether clients take a gradient outside training, which a network with dropout computes without it."""
+    return isinstance(training, OwnTraining) and training.settings.get("option") == "I"
+
+
+ONCE = (All, Uniform, Bernoulli, Cluster)
+"""The samplings in which no client is drawn twice in a round; its updates would have to become one."""
+
+
+def _is_inside(aggregate: Combination, sampling: Sampling) -> bool:
+    """Return whether an aggregation runs inside compiled rounds."""
+    if isinstance(aggregate, OwnAggregation):  # it sees as many rows as there are clients
+        return isinstance(sampling, All | Uniform) and own_finish(aggregate) is not None
+    return isinstance(aggregate, Mean | MeanOfSigns) or (needs_all(aggregate) and isinstance(sampling, ONCE))
 
 
 def between(setup: Setup) -> tuple[str, ...]:
@@ -95,7 +150,7 @@ def between(setup: Setup) -> tuple[str, ...]:
     compiled = GradientDescent | Momentum | Adagrad | Adam | Yogi
     parts = {
         "'upload'": bool(setup.upload),
-        "'aggregate' in [server]": not isinstance(server.aggregate, Mean),
+        "'aggregate' in [server]": not _is_inside(server.aggregate, setup.sampling),
         "'clip' in [server]": not isinstance(server.clip, ClipByNorm | NoClip | None),
         "'bucketing' in [server]": server.bucketing is not None,
         "'optimizer' in [server]": not isinstance(server.optimizer, compiled),
@@ -107,3 +162,10 @@ def between(setup: Setup) -> tuple[str, ...]:
         "a [sampling] that follows clients' losses": follows_past(setup.sampling),
     }
     return tuple(part for part, there in parts.items() if there)
+
+
+def said_between(setup: Setup) -> str:
+    """Return the sentence on what NumPy computes between compiled parts of a setup, of which there is something."""
+    *others, last = between(setup)
+    listed = f"{', '.join(others)} and {last}" if others else last
+    return f"JAX computes the training of clients, one round a call, and NumPy {listed}"

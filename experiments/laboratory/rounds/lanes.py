@@ -8,15 +8,15 @@ added up. Clients and examples are drawn as by the NumPy engine.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.learning.batch import NO_EXAMPLE, STEP_DRAWS, FloatArray
-from fedping.client_sim.learning.mini_batches import mini_batches, some
+from fedping.client_sim.learning.batch import NO_EXAMPLE, STEP_DRAWS, Examples, FloatArray
+from fedping.client_sim.learning.mini_batches import divided, mini_batches, some
 from fedping.client_sim.learning.networks.tree_model import words_of
 from fedping.experiments.laboratory.rounds.compiling import NOBODY
 from fedping.protocol.draws import Keys, child_keys
@@ -41,6 +41,8 @@ class Pieces:
         begins: whether it belongs to the client's first step.
         step: the number of the step, from 0.
         place: the position of the piece's first example among those of its step.
+        phase: the phase of the training that the piece belongs to, from 0.
+        key: what the client draws by in this phase.
     """
 
     client: NDArray[np.intp]
@@ -50,6 +52,38 @@ class Pieces:
     begins: NDArray[np.bool_]
     step: NDArray[np.int32]
     place: NDArray[np.int32]
+    phase: NDArray[np.int32]
+    key: Keys
+
+    @classmethod
+    def none(cls, width: int) -> Pieces:
+        """Return no pieces, of at most ``width`` examples."""
+        none, no, nothing = np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0)
+        rows = np.zeros((0, width), np.int32)
+        return cls(np.zeros(0, np.intp), rows, nothing, no, no, none, none, none, np.zeros(0, np.uint64))
+
+    def only(self, those: NDArray[np.bool_]) -> Pieces:
+        """Return some of the pieces, shape (p,)."""
+        return Pieces(*(getattr(self, each.name)[those] for each in fields(self)))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps of a training whose examples are drawn together.
+
+    Attributes:
+        training: draws them; its rate is not used.
+        child: the child of a client's key to draw by; None for the key itself.
+        support: the share of the client's examples that is used; if negative, the others are used; None for all.
+        division: the child of a client's key that divides its examples.
+        is_fixed: whether all clients draw by the key 0 instead.
+    """
+
+    training: OneGradient | LocalSteps
+    child: int | None = None
+    support: float | None = None
+    division: int = 0
+    is_fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +100,8 @@ class Plan:
         loss: the number of the client's examples in pieces of its first step, else 0; shape (T, L).
         words: the key of the piece's step, shape (T, L, 2); (T, L, 0) for a model that draws nothing in training.
         place: the position of the piece's first example among those of its step, shape (T, L).
+        of: the client's row among those that keep something, and the phase, shape (T, L, 2); (T, L, 0) for plain
+            training.
         needed: the number of examples of all pieces.
     """
 
@@ -78,12 +114,14 @@ class Plan:
     loss: FloatArray
     words: NDArray[np.uint32]
     place: NDArray[np.int32]
+    of: NDArray[np.int32]
     needed: int
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
         """The arrays by piece."""
-        return self.rows, self.share, self.begin, self.apply, self.client, self.votes, self.loss, self.words, self.place
+        column = (self.rows, self.share, self.begin, self.apply, self.client, self.votes, self.loss)
+        return (*column, self.words, self.place, self.of)
 
     @property
     def computed(self) -> int:
@@ -146,29 +184,56 @@ class Members:
             order = order[end:]
 
 
-def pieces_of(training: OneGradient | LocalSteps, members: Members, width: int) -> Pieces:
-    """Return what the clients of a round do, in pieces of at most ``width`` examples."""
+def pieces_of(phases: Sequence[Phase], members: Members, width: int) -> Pieces:
+    """Return what the clients of a round do, phase after phase, in pieces of at most ``width`` examples."""
     found = [
-        part
+        (*part, np.full(len(part[0]), number, np.int32), keys[part[0]])
+        for number, phase in enumerate(phases)
+        for keys in [_keys_of(phase, members.keys)]
         for at, weight in members.of_similar_size()
-        for part in _pieces(training, members.keys[at], weight, width, at, members.first[at])
+        for part in _pieces(phase, keys[at], members.keys[at], weight, width, at, members.first[at], number == 0)
     ]
     if not found:
-        nothing = np.zeros(0)
-        none, no = nothing.astype(np.int32), nothing.astype(bool)
-        return Pieces(np.zeros(0, np.intp), np.zeros((0, width), np.int32), nothing, no, no, none, none)
+        return Pieces.none(width)
     return Pieces(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
+def _keys_of(phase: Phase, keys: Keys) -> Keys:
+    """Return what clients draw by in a phase."""
+    if phase.is_fixed:
+        return np.zeros_like(keys)
+    return keys if phase.child is None else child_keys(keys, phase.child)
+
+
+def _used(phase: Phase, keys: Keys, weight: FloatArray) -> NDArray[np.intp] | None:
+    """Return the positions of the examples that a phase uses, shape (k, n), or NO_EXAMPLE; None for all."""
+    if phase.support is None:
+        return None
+    positions = Examples(
+        np.zeros((*weight.shape, 0)), np.broadcast_to(np.arange(weight.shape[1]), weight.shape), weight
+    )
+    parts = divided(positions, child_keys(keys, phase.division), abs(phase.support))
+    part = parts[0 if phase.support > 0 else 1]
+    return np.where(part.weight > 0, part.y, NO_EXAMPLE)
+
+
 def _pieces(
-    training: OneGradient | LocalSteps,
+    phase: Phase,
     keys: Keys,
+    own: Keys,
     weight: FloatArray,
     width: int,
     at: NDArray[np.intp],
     first: NDArray[np.int64],
+    is_first: bool,
 ) -> Iterator[tuple[NDArray[Any], ...]]:
-    """Yield the columns of :class:`Pieces` for clients ``at`` of similar size, piece after piece."""
+    """Yield the columns of :class:`Pieces` for clients ``at`` of similar size, piece after piece.
+
+    ``keys`` are those of the phase, ``own`` the clients' own.
+    """
+    training, among = phase.training, _used(phase, own, weight)
+    if among is not None:
+        weight = (among != NO_EXAMPLE).astype(np.float64)
     everything = np.where(weight > 0, np.arange(weight.shape[1]), NO_EXAMPLE)
     taken: Iterable[NDArray[np.intp] | None]
     if isinstance(training, LocalSteps):
@@ -181,6 +246,8 @@ def _pieces(
         if not step.shape[1]:
             continue
         there = step != NO_EXAMPLE
+        if among is not None:
+            step = np.where(there, np.take_along_axis(among, np.maximum(step, 0), axis=1), NO_EXAMPLE)
         share = 1.0 / np.maximum(there.sum(axis=1), 1)
         last = there.shape[1] - 1 - there[:, ::-1].argmax(axis=1)
         for low in range(0, step.shape[1], width):
@@ -189,11 +256,21 @@ def _pieces(
             rows = np.full((len(used), width), NO_EXAMPLE, np.int32)
             rows[:, : part.shape[1]] = np.where(part == NO_EXAMPLE, NO_EXAMPLE, part + first[used, None])
             nth, place = (np.full(len(used), each, np.int32) for each in (number, low))
-            yield at[used], rows, share[used], last[used] < low + width, nth == 0, nth, place
+            yield at[used], rows, share[used], last[used] < low + width, (nth == 0) & is_first, nth, place
 
 
-def planned(pieces: Pieces, members: Members, lanes: int, *, draws: bool = False) -> Plan:
-    """Return the plan of a round; with the keys of steps if the model ``draws`` by them."""
+def planned(
+    pieces: Pieces, members: Members, lanes: int, *, draws: bool = False, row: NDArray[np.intp] | None = None
+) -> Plan:
+    """Return the plan of a round.
+
+    Args:
+        pieces: what clients do.
+        members: the clients.
+        lanes: the number of lanes.
+        draws: whether the model draws in training, by the keys of steps.
+        row: each client's row among those that keep something, shape (k,); None for plain training.
+    """
     client = pieces.client
     lengths = np.bincount(client, minlength=len(members.sizes))
     lane_of, begins, trips = _laid(lengths, lanes)
@@ -211,6 +288,7 @@ def planned(pieces: Pieces, members: Members, lanes: int, *, draws: bool = False
         np.zeros(shape),
         np.zeros((*shape, 2 * draws), np.uint32),
         np.zeros(shape, np.int32),
+        np.zeros((*shape, 0 if row is None else 2), np.int32),
         int((pieces.rows != NO_EXAMPLE).sum()),
     )
     made.rows[at] = pieces.rows
@@ -221,9 +299,20 @@ def planned(pieces: Pieces, members: Members, lanes: int, *, draws: bool = False
     made.votes[at] = np.where(ends, members.votes[client], 0.0)
     made.place[at] = pieces.place
     if draws:
-        made.words[at] = words_of(child_keys(members.keys[client], STEP_DRAWS + pieces.step.astype(np.int64)))
+        made.words[at] = words_of(child_keys(pieces.key, STEP_DRAWS + pieces.step.astype(np.int64)))
+    if row is not None:
+        made.of[at] = np.stack([row[client], pieces.phase], axis=1)
     made.loss[at] = np.where(pieces.begins, members.sizes[client], 0)
     return made
+
+
+def joined(plans: Sequence[Plan]) -> Plan:
+    """Return plans of the same lanes one after another."""
+    if len(plans) == 1:
+        return plans[0]
+    columns: list[Any] = [np.concatenate(parts) for parts in zip(*(plan.columns for plan in plans), strict=True)]
+    columns.append(sum(plan.needed for plan in plans))
+    return Plan(*columns)
 
 
 def _numbered(client: NDArray[np.intp]) -> NDArray[np.intp]:

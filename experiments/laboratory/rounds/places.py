@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.client_sim.learning import ClientStates
 from fedping.experiments.laboratory.attacking import invented_and_real
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.rounds.co_op import CoOpRounds
@@ -24,13 +25,14 @@ from fedping.server_jobs.round import refuse_senders
 
 
 @contextmanager
-def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds]:
+def open_rounds(setup: Setup, problem: Problem, folder: Path, states: ClientStates | None = None) -> Iterator[Rounds]:
     """Yield the rounds of a run, and stop at the end all processes that they started.
 
     Args:
         setup: the settings.
         problem: has the line and the clients' ids.
         folder: an empty folder, which gets ``store`` and ``landing`` unless the rounds are in memory.
+        states: the store of what clients keep, for compiled rounds, in which clients train; in memory if None.
 
     Raises:
         FedpingError: ingest or Spark does not start, or the server end of an upload link is missing.
@@ -44,7 +46,7 @@ def open_rounds(setup: Setup, problem: Problem, folder: Path) -> Iterator[Rounds
     if setup.engine == "jax" and not between(setup):
         from fedping.experiments.laboratory.rounds.compiled import CompiledRounds
 
-        yield CompiledRounds(setup, problem)
+        yield CompiledRounds(setup, problem, states)
         return
     most = setup.limits.examples if setup.limits else None
     study = study_of(problem.line, most)

@@ -6,11 +6,11 @@ Sizes are of the bodies of requests and answers, without their heads and without
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedping.client_sim.fleet.pings import encoded_pings
@@ -63,15 +63,28 @@ def posted_bytes(block: Updates) -> int:
     """Return the bytes of the pings of a block, each posted by itself; exact if the updates fit the sample."""
     if not len(block.clients):
         return 0
-    [(_, envelope)] = encoded_pings(_EMPTY_PING)
-    around = len(envelope) - len(b"null") - len(b"0.0") - len(b"0")
     columns = (len(msgspec.json.encode(column.tolist())) for column in (block.losses + 0.0, block.examples))
     pings = len(block.clients)
-    return pings * around + sum(columns) - 2 * (pings + 1) + _updates(block.updates)
+    return pings * _around_a_ping() + sum(columns) - 2 * (pings + 1) + _updates(block.updates)
 
 
 def fetched_bytes(names: tuple[str, ...], weights: FloatArray) -> int:
     """Return the bytes of a version's document with these names and weights, shape (m,)."""
+    sample = _sample(weights)
+    written = len(msgspec.json.encode(sample.tolist())) - len(sample) - 1
+    return _around_weights(names) + round(written * len(weights) / len(sample)) + len(weights) - 1
+
+
+@cache
+def _around_a_ping() -> int:
+    """Return the bytes of a ping without its update, its loss and its number of examples."""
+    [(_, envelope)] = encoded_pings(_EMPTY_PING)
+    return len(envelope) - len(b"null") - len(b"0.0") - len(b"0")
+
+
+@lru_cache(maxsize=8)
+def _around_weights(names: tuple[str, ...]) -> int:
+    """Return the bytes of a version's document without its weights."""
     empty = ModelDocument(
         model=(),
         iteration=0,
@@ -82,9 +95,7 @@ def fetched_bytes(names: tuple[str, ...], weights: FloatArray) -> int:
         created=len("2018-06-20T00:00:00.000+00:00") * "0",
         parent=0,
     )
-    sample = _sample(weights)
-    written = len(msgspec.json.encode(sample.tolist())) - len(sample) - 1
-    return len(msgspec.json.encode(empty)) + round(written * len(weights) / len(sample)) + len(weights) - 1
+    return len(msgspec.json.encode(empty))
 
 
 def _updates(updates: NDArray[np.float32] | Payloads) -> int:
@@ -92,7 +103,8 @@ def _updates(updates: NDArray[np.float32] | Payloads) -> int:
         frame = len(msgspec.json.encode(EncodedUpdate(updates.encoding, b"")))
         return len(updates) * frame + int((-(-updates.sizes // 3) * 4).sum())
     sample = _sample(updates.ravel() + np.float32(0))
-    written: int = pc.sum(pc.binary_length(pc.cast(pa.array(sample), pa.string()))).as_py() or 0
+    text = pa.array(sample).cast(pa.string())
+    written = int(np.frombuffer(text.buffers()[1], np.int32)[len(sample)])  # where the last text ends
     return round(written * updates.size / len(sample)) + updates.size + len(updates)
 
 

@@ -1,0 +1,104 @@
+"""Client algorithms of a user's own that are written step by step for one client, in JAX.
+
+Compiled rounds run such an algorithm inside. Everywhere else its functions run for all clients of a batch at once, with
+the model's gradients, so there is one source for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from fedping.client_sim.learning.algorithm import State
+from fedping.client_sim.learning.batch import Batch, FloatArray, Floats, counts
+from fedping.client_sim.learning.mini_batches import local_steps
+from fedping.client_sim.learning.model import Model, precision
+from fedping.protocol.draws import Keys
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepwise:
+    """A client algorithm as functions of one client's arrays, written with ``jax.numpy``.
+
+    A subclass has four methods, and ``init_state(model)`` if clients keep something:
+
+    - ``begin(weights, state)`` returns what a client works on during a training, a dict of arrays;
+    - ``at(weights, local)`` returns the weights at which the gradient is taken, shape (m,);
+    - ``step(weights, local, gradient)`` returns the next ``local``;
+    - ``end(weights, local, state)`` returns the update, which the server adds, and the next state.
+
+    ``weights`` are the fetched ones, in the model's precision. A client without examples sends zeros and keeps its
+    state.
+
+    Attributes:
+        steps: the number of steps; either it or ``epochs``.
+        epochs: how often a client goes through its examples.
+        batch: the examples of a step, drawn without replacement in each epoch; all if None.
+    """
+
+    steps: Count | None = None
+    epochs: Count | None = None
+    batch: Count | None = None
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("it needs either 'steps' or 'epochs'; give one of them")
+
+    def begin(self, weights: Any, state: dict[str, Any]) -> dict[str, Any]:
+        """Return what a training begins with."""
+        raise NotImplementedError
+
+    def at(self, weights: Any, local: dict[str, Any]) -> Any:
+        """Return the weights at which the gradient is taken."""
+        raise NotImplementedError
+
+    def step(self, weights: Any, local: dict[str, Any], gradient: Any) -> dict[str, Any]:
+        """Return what a step makes of a gradient."""
+        raise NotImplementedError
+
+    def end(self, weights: Any, local: dict[str, Any], state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return the update and the next state."""
+        raise NotImplementedError
+
+    def update(
+        self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, state: State
+    ) -> tuple[Floats, State]:
+        """See :meth:`fedping.client_sim.learning.algorithm.Algorithm.update`; outside compiled rounds."""
+        import jax
+        from jax import numpy as jnp
+
+        own = 0 if weights.ndim > 1 else None
+
+        def of_all(function: Callable[..., Any], arguments: int) -> Any:
+            return jax.vmap(function, in_axes=(own, *[0] * arguments), axis_size=len(batch))
+
+        def chosen(there: Any, one: Any, other: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.where(there.reshape(-1, *[1] * (jnp.ndim(a) - 1)), a, b), one, other)
+
+        with jax.enable_x64(True):
+            fetched = jnp.asarray(weights.astype(precision(model)))
+            kept = {name: jnp.asarray(value) for name, value in state.items()}
+            local = of_all(self.begin, 1)(fetched, kept)
+            parts = local_steps(batch, keys, steps=self.steps, epochs=self.epochs, size=self.batch)
+            for part, there in parts:
+                at = np.asarray(of_all(self.at, 1)(fetched, local))
+                gradient = jnp.asarray(model.gradients(at, part))
+                local = chosen(there, of_all(self.step, 2)(fetched, local, gradient), local)
+            sent, after = of_all(self.end, 2)(fetched, local, kept)
+            present = counts(batch) > 0
+            sent = np.where(present[:, None], np.asarray(sent), 0)
+            after = chosen(present, {name: after[name].astype(kept[name].dtype) for name in kept}, kept)
+        return sent, {name: np.array(value) for name, value in after.items()}
+
+    def steps_taken(self, sizes: Any) -> Any:
+        """Return how many local steps clients with these numbers of examples take, shape (k,)."""
+        each: Any = self.steps
+        if self.epochs is not None:
+            each = self.epochs * (np.ceil(sizes / self.batch) if self.batch else 1)
+        return np.where(sizes > 0, each, 0)

@@ -1,0 +1,53 @@
+"""Who takes part in each round of a run, and the keys that clients draw by: the same for both engines."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.client_sim.learning.batch import Clients
+from fedping.client_sim.learning.updates import draws
+from fedping.client_sim.sampling import Bernoulli, Sampler, sampler_for
+from fedping.experiments.laboratory.preparing import Problem
+from fedping.experiments.laboratory.settings import Setup
+from fedping.protocol.draws import Keys, child_keys
+
+
+class Participants:
+    """The learners of a run, and who of them takes part in a round.
+
+    Attributes:
+        learners: positions of the clients that may train, shape (k,).
+        groups: their natural keys, shape (k,); None without.
+        sampler: draws among them.
+
+    Raises:
+        InvalidSettings: there are too few clients or groups.
+    """
+
+    def __init__(self, setup: Setup, problem: Problem) -> None:
+        self._setup, self._problem = setup, problem
+        self.learners: Clients = problem.learners
+        keys = getattr(problem.train, "natural_keys", None)
+        self.groups: NDArray[np.generic] | None = None if keys is None else keys[self.learners]
+        sampling = setup.sampling
+        if setup.gossip and setup.gossip.failures:
+            sampling = Bernoulli(share=1.0 - setup.gossip.failures)
+        sizes = problem.train.sizes[self.learners]
+        self.sampler: Sampler = sampler_for(sampling, sizes, problem.seed, self.groups)
+
+    def of_round(self, number: int) -> Clients:
+        """Return who takes part in a round, from 0, if that does not depend on what clients have sent before."""
+        return self.learners[self.sampler.draw(number)]
+
+    def keys(self, number: int, clients: Clients, repeats: NDArray[np.int64]) -> Keys:
+        """Return a key for each ping of a round.
+
+        Args:
+            number: the round's number, from 0.
+            clients: positions among all clients, shape (k,).
+            repeats: the number of earlier pings of the client in the round, shape (k,).
+        """
+        if draws(self._setup.training, self._problem.model) or self._setup.upload:
+            return child_keys(self._problem.keys(number)[clients], repeats)
+        return np.zeros(len(clients), np.uint64)  # they are not used, and making them takes time

@@ -1,0 +1,63 @@
+"""All clients' examples as one rectangle, if all train on all they have in every round and have about as many.
+
+It is laid out once, so that no example is fetched by its number, which would be a copy of all of them in each round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedping.experiments.laboratory.rounds.compiling import NOBODY
+
+MUCH = 0.25
+"""The share of examples computed for nothing from which clients train in lanes instead, which compute less of them."""
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """The places of clients and of their examples, one device's clients after another's.
+
+    Attributes:
+        at_once: how many clients a device computes at a time.
+        client: which client is in each place, shape (k,), or :data:`NOBODY`.
+        rows: which example is in each place of it, shape (k, width); any where none is.
+        there: whether an example is, shape (k, width).
+    """
+
+    at_once: int
+    client: NDArray[np.int32]
+    rows: NDArray[np.int64]
+    there: NDArray[np.bool_]
+
+
+def width_if_even(sizes: NDArray[np.int64]) -> int | None:
+    """Return the examples of the largest client; None if a rectangle of that width computes too much for nothing."""
+    longest = int(sizes.max(initial=0))
+    return longest if 0 < longest * np.count_nonzero(sizes) <= (1 + MUCH) * sizes.sum() else None
+
+
+def rectangle_of(
+    first: NDArray[np.int64], sizes: NDArray[np.int64], width: int, most: int, devices: int = 1
+) -> Rectangle:
+    """Return the places of clients with examples.
+
+    Args:
+        first: the first example of each client, shape (clients,).
+        sizes: each client's number of examples, shape (clients,).
+        width: the most that a client has.
+        most: how many clients a device computes at a time at most.
+        devices: the number of devices.
+    """
+    clients = np.flatnonzero(sizes > 0)
+    each = -(-len(clients) // devices)
+    many = -(-each // -(-each // most))
+    places = -(-each // many) * many * devices
+    client = np.full(places, NOBODY)
+    client[: len(clients)] = clients
+    whose = np.append(clients, np.full(places - len(clients), clients[0]))  # a copy: its loss is a number
+    nth = np.arange(width)
+    there = (nth < sizes[whose, None]) & (client != NOBODY)[:, None]
+    return Rectangle(many, client, first[whose, None] + np.where(there, nth, 0), there)

@@ -1,0 +1,187 @@
+"""Extensions in compiled rounds: those written with JAX run inside; those with NumPy run between, or are refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedping.experiments.laboratory.preparing import prepare
+from fedping.experiments.laboratory.rounds.compiled import CompiledRounds
+from fedping.experiments.laboratory.rounds.inside import between, check_inside
+from fedping.experiments.laboratory.run import run_experiment
+from fedping.experiments.laboratory.settings import Experiment
+from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.extensions import ExtensionFailed
+from tests.experiments.test_compiled_methods import LOCAL, STEPS, run, setup
+
+pytest.importorskip("jax")
+
+EXTENSIONS = """
+from dataclasses import dataclass
+
+import numpy as np
+from jax import numpy as jnp
+
+import fedping
+
+
+@fedping.client_algorithm("own-scaffold")
+@dataclass(frozen=True, kw_only=True)
+class OwnScaffold(fedping.Stepwise):
+    rate: float
+    participation: float = 1.0
+    adds_mean = True
+
+    def init_state(self, model):
+        return {"control": np.zeros(len(model.weight_names))}
+
+    def beside(self, model):
+        return (fedping.array("control", (len(model.weight_names),)),)
+
+    def begin(self, weights, state):
+        fetched, common = jnp.split(weights, 2)
+        return {"moved": jnp.zeros_like(fetched), "correction": common - state["control"], "steps": jnp.zeros(())}
+
+    def at(self, weights, local):
+        return jnp.split(weights, 2)[0] + local["moved"]
+
+    def step(self, weights, local, gradient):
+        moved = local["moved"] - self.rate * (gradient + local["correction"])
+        return {**local, "moved": moved, "steps": local["steps"] + 1}
+
+    def end(self, weights, local, state):
+        change = -jnp.split(weights, 2)[1] - local["moved"] / (local["steps"] * self.rate)
+        return jnp.concatenate([local["moved"], self.participation * change]), {"control": state["control"] + change}
+
+
+@fedping.client_algorithm("misshapen")
+@dataclass(frozen=True, kw_only=True)
+class Misshapen(fedping.Stepwise):
+    sort: bool = False
+
+    def begin(self, weights, state):
+        return {"moved": jnp.zeros_like(weights)}
+
+    def at(self, weights, local):
+        return weights + local["moved"]
+
+    def step(self, weights, local, gradient):
+        return {"moved": local["moved"] - (np.sort(gradient) if self.sort else gradient)}
+
+    def end(self, weights, local, state):
+        return local["moved"][:3], {}
+
+
+@fedping.aggregation("middle-jax")
+def middle_jax(*, share: float = 0.2):
+    def finish(kept, line, weights, state, key):
+        cut = int(share * len(kept.updates))
+        return jnp.sort(kept.updates, axis=0)[cut : len(kept.updates) - cut].mean(axis=0)
+
+    return fedping.of_all(finish)
+
+
+@fedping.aggregation("middle-numpy")
+def middle_numpy(*, share: float = 0.2):
+    def finish(kept, line, weights, state, key):
+        cut = int(share * len(kept.updates))
+        return np.sort(kept.updates, axis=0)[cut : len(kept.updates) - cut].mean(axis=0)
+
+    return fedping.of_all(finish)
+
+
+@fedping.aggregation("drawn")
+def drawn():
+    def finish(kept, line, weights, state, key):
+        return kept.updates[int.from_bytes(key[:4], "little") % len(kept.updates)]
+
+    return fedping.of_all(finish)
+
+
+@fedping.aggregation("remembered")
+def remembered():
+    def finish(kept, line, weights, state, key):
+        direction = kept.updates.mean(axis=0)
+        return fedping.Finished(direction, {"before": direction})
+
+    return fedping.of_all(finish)
+"""
+
+
+@pytest.fixture(autouse=True)
+def extensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the extensions on the path."""
+    (tmp_path / "extensions_in_compiled_rounds.py").write_text(EXTENSIONS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("FEDPING_EXTENSIONS", "extensions_in_compiled_rounds")
+
+
+def by(name: str, **settings: Any) -> dict[str, Any]:
+    aggregate = {"by": name, **settings}
+    server = {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 1, "aggregate": aggregate}
+    return {"training": LOCAL, "server": server | {"weighting": "client"}}
+
+
+def test_an_algorithm_in_jax_runs_inside_and_by_numpy(tmp_path: Path) -> None:
+    """It is SCAFFOLD, so that it also agrees with ours."""
+    training = {"algorithm": "own-scaffold", "participation": 5 / 12, **STEPS}
+    weights, _ = run(tmp_path / "own", "numpy", training=training)
+    compiled, _ = run(tmp_path / "own", "jax", training=training)
+    ours, _ = run(tmp_path / "ours", "numpy", training=training | {"algorithm": "scaffold"})
+    np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(compiled, ours, rtol=1e-9, atol=1e-9)  # updates are rounded to float32
+    assert between(setup(engine="jax", training=training)) == ()
+
+
+def test_an_algorithm_in_jax_that_does_not_fit_is_refused_before_the_first_round() -> None:
+    for settings, sentence in (
+        ({"sort": True}, r"'misshapen'.*cannot be compiled by JAX.*jax.numpy"),
+        ({"sort": False}, r"'misshapen'.*has the shape \[3\] for the update of end; return the shape \[31\]"),
+    ):
+        asked = setup(engine="jax", training={"algorithm": "misshapen", "steps": 1, **settings})
+        with pytest.raises(ExtensionFailed, match=sentence):
+            CompiledRounds(asked, prepare(asked, 3, None))
+
+
+def test_an_algorithm_in_numpy_is_refused_with_what_to_do() -> None:
+    asked = setup(engine="jax", training={"algorithm": "decaying", "rate": 0.1, "steps": 2, "decay": 0.1})
+    with pytest.raises(InvalidSettings, match=r"'decaying'.*cannot be compiled.*or make its class a fedping.Stepwise"):
+        check_inside(asked)
+
+
+def test_an_aggregation_in_jax_runs_inside(tmp_path: Path) -> None:
+    assert between(setup(engine="jax", **by("middle-jax"))) == ()
+    weights, _ = run(tmp_path / "numpy", "numpy", **by("middle-numpy"))
+    compiled, _ = run(tmp_path / "jax", "jax", **by("middle-jax"))
+    np.testing.assert_allclose(compiled, weights, atol=1e-6)  # its mean is in single precision
+
+
+@pytest.mark.parametrize("name", ["middle-numpy", "drawn", "remembered"])
+def test_an_aggregation_that_jax_cannot_compile_runs_between(name: str) -> None:
+    """One that draws, or keeps something, does so too."""
+    assert between(setup(engine="jax", **by(name))) == ("'aggregate' in [server]",)
+
+
+def test_an_aggregation_sees_as_many_rows_as_there_are_clients() -> None:
+    by_coin = {"sampling": {"sampling": "bernoulli", "share": 0.5}}
+    assert between(setup(engine="jax", **by("middle-jax"), **by_coin)) == ("'aggregate' in [server]",)
+
+
+def test_what_numpy_computes_is_said_before_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def stopped(*_: object) -> None:
+        said.append(capsys.readouterr().err)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedping.experiments.laboratory.run.run_units", stopped)
+    variants = {"a": setup(), "b": setup(engine="jax", **by("middle-numpy"))}
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(Experiment(name="x", seeds=(1,), variants=variants), tmp_path / "out")
+    assert (
+        "variant 'b': JAX computes the training of clients, one round a call, and NumPy 'aggregate' in [server]"
+        in said[0]
+    )
