@@ -51,6 +51,7 @@ Trait: TypeAlias = Literal[
     "alone",  # the line has no link before the one that encodes
     "private vector",  # sends a private line's vector
     "other upload",  # the line has other links than the one of its privacy
+    "feeds back",  # sends later what it has left out, which its client keeps
     "other draws",  # draws as the browser module cannot, or encodes as it cannot
     # an optimizer
     "as it is",  # adds the direction of a round as it is
@@ -284,6 +285,11 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     ),
     "private line": (
         Rule(
+            lambda p: p.has("feeds back"),
+            "error feedback sends in later rounds what the bound of an update has cut off, and then no bound of what a "
+            "client contributes holds. Remove 'upload'",
+        ),
+        Rule(
             lambda p: p.has("other upload"),
             "a client sends one bounded vector and nothing else. Remove 'upload'",
         ),
@@ -330,6 +336,16 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "line": (
+        Rule(
+            lambda p: p.has("feeds back") and p.has_any("sends bits", "sends signs"),
+            "clients of line '$line' send signs without a size, so they cannot know what 'error-feedback' would have "
+            "to send later. Use the link 'scaled-signs', without 'sign' in the training",
+        ),
+        Rule(
+            lambda p: p.has("feeds back", "structured"),
+            "clients of line '$line' train within what the upload link sends, so it leaves nothing out. Remove "
+            "'structured' or 'error-feedback'",
+        ),
         Rule(
             lambda p: p.has("private vector") and p.lacks("private"),
             "line '$line' sends private vectors, but has no 'privacy'. Set 'privacy', or remove the link",
@@ -461,13 +477,13 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "server's end": (
         Rule(
             lambda p: p.has("leaves zeros", "zeros up"),
-            "counts zeros as upward votes, and the upload link 'mask' leaves most weights at zero. Set "
+            "counts zeros as upward votes, and the upload link '$sparse' leaves most weights at zero. Set "
             'aggregate = { by = "mean_of_signs", zero = "abstain" }, or remove the link',
         ),
         Rule(
             lambda p: p.has("leaves zeros", "compares"),
             'has aggregate = { by = "$aggregate" }, which compares the clients\' numbers of a weight, and the upload '
-            "link 'mask' leaves most of them at zero. Set another 'aggregate', or remove the link",
+            "link '$sparse' leaves most of them at zero. Set another 'aggregate', or remove the link",
         ),
         Rule(
             lambda p: p.has("centroids", "inexact"),

@@ -32,7 +32,7 @@ from fedping.client_sim.sampling import (
     bias_of,
     sampler_for,
 )
-from fedping.client_sim.upload import projections, sent_updates
+from fedping.client_sim.upload import first_state, projections, sent_updates
 from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
 from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_after
 from fedping.experiments.laboratory.preparing import Problem, check_fit, in_precision
@@ -40,7 +40,7 @@ from fedping.experiments.laboratory.rounds.inside import between
 from fedping.experiments.laboratory.rounds.study import with_a_turn
 from fedping.experiments.laboratory.rounds.updates import Updates, repetitions
 from fedping.experiments.laboratory.settings import Setup
-from fedping.protocol.draws import Keys, child_keys, uniforms
+from fedping.protocol.draws import child_keys, uniforms
 from fedping.protocol.update import Payloads
 from fedping.protocol.upload import sending
 from fedping.protocol.weights import LARGEST
@@ -67,7 +67,8 @@ class Cohorts:
     What a client draws depends on the seed, the client and the round alone, not on who else takes part. ``threads`` are
     how many blocks of clients are worked on side by side; nothing else depends on it. ``before`` is shown the clients'
     own models of the rounds after which there is an evaluation. ``attacker`` has some of them send something else.
-    ``states`` has what clients keep from round to round; it is in memory if not given.
+    ``states`` has what clients keep from round to round, and ``sent`` what their upload links do; they are in memory if
+    not given.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Cohorts:
         before: BeforeMerging | None = None,
         attacker: Attacker | None = None,
         states: ClientStates | None = None,
+        sent: ClientStates | None = None,
     ) -> None:
         check_fit(setup, problem.model)
         self._attacker = attacker
@@ -86,6 +88,7 @@ class Cohorts:
         self._train = KeptBatches(in_precision(problem.train, problem.model))
         self._learners, groups = problem.learners, getattr(problem.train, "natural_keys", None)
         self._links = sending(problem.line)
+        self._kept_by_links = sent or MemoryStates(first_state(self._links, problem.spec.m))
         groups = None if groups is None else groups[self._learners]
         sampling = setup.sampling
         if setup.gossip and setup.gossip.failures:
@@ -239,26 +242,30 @@ class Cohorts:
             if self._before and not invented and evaluated_after(self._setup, round_ + 1):
                 self._before.see(clients[at], weights + updates)
             whose = clients[at]
-            yield Block(whose, repeats[at], pings[at], updates, losses, train.sizes[whose], keys[at], age)
+            block = Block(whose, repeats[at], pings[at], updates, losses, train.sizes[whose], keys[at], age)
+            apart = np.unique(block.repeats).tolist() if self._links.keeps_state else []
+            yield from (block.of(block.repeats == number) for number in apart) if len(apart) > 1 else [block]
 
     def _as_sent(self, block: Block) -> Updates:
         return Updates(
             clients=block.clients,
             repeats=block.repeats,
             pings=block.pings,
-            updates=self._sent(block.updates, block.keys),
+            updates=self._sent(block),
             losses=block.losses,
             examples=block.examples,
             age=block.age,
         )
 
-    def _sent(self, updates: Floats, keys: Keys) -> NDArray[np.float32] | Payloads:
-        """Return updates, shape (k, m), in the form in which they travel."""
+    def _sent(self, block: Block) -> NDArray[np.float32] | Payloads:
+        """Return the updates of a block, shape (k, m), in the form in which they travel."""
+        updates = block.updates
         training = algorithm_name(self._setup.training)
         _refuse_what_cannot_travel(updates, training)
         if not self._setup.upload:
             return updates.astype(np.float32, copy=False)
-        encoded = sent_updates(self._links, updates, child_keys(keys, _UPLOAD))
+        kept = Kept(self._kept_by_links, block.clients) if self._links.keeps_state else None
+        encoded = sent_updates(self._links, updates, child_keys(block.keys, _UPLOAD), kept, block.examples > 0)
         if isinstance(encoded, Payloads):
             return encoded
         _refuse_what_cannot_travel(encoded, training)

@@ -37,7 +37,7 @@ from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
 from fedping.client_sim.learning.batch import FloatArray
-from fedping.experiments.laboratory.resuming import CHECKPOINT, STATES, CannotGoOn
+from fedping.experiments.laboratory.resuming import CHECKPOINT, SENT, STATES, CannotGoOn
 from fedping.experiments.run_folder import Environment, read_whole, write_document, write_environment, write_whole
 from fedping.protocol.formats import with_format, without_format
 
@@ -159,7 +159,8 @@ class RunFolder:
                 np.save(sink, weights)
         write_environment(self.path, earlier)
         write_document(self.path / "run.json", outcome)
-        for path in (self.path / PROGRESS, self.path / CHECKPOINT, *self.path.glob(STATES)):
+        kept = (path for name in (STATES, SENT) for path in self.path.glob(f"{name}.*"))
+        for path in (self.path / PROGRESS, self.path / CHECKPOINT, *kept):
             path.unlink(missing_ok=True)
 
     def metrics(self) -> pa.Table:
