@@ -126,6 +126,9 @@ Trait: TypeAlias = Literal[
     # an experiment of the laboratory
     "co_op",
     "gossip",
+    "hierarchy",
+    "clusters",
+    "divides",  # a model of clusters, by all updates of a round
     "lateness",
     "attack",
     "not in memory",
@@ -665,6 +668,11 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
             'engine = "jax" is for the rounds of a server in memory. Set engine = "numpy", or where = "memory" without '
             "[co_op] and [gossip]",
         ),
+        Rule(
+            lambda p: p.has("jax") and p.has_any("hierarchy", "clusters"),
+            'engine = "jax" compiles the rounds of one model, and [hierarchy] and [clusters] have several. Set '
+            'engine = "numpy"',
+        ),
     ),
     "votes of a file": (
         Rule(
@@ -798,6 +806,34 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
             lambda p: p.has_any("personal", "decided personally"),
             "every node has a model of its own anyway. Remove 'personal' of [training], and 'decided_by' of "
             "[evaluation]",
+        ),
+    ),
+    "several models": (
+        Rule(lambda p: p.has("hierarchy", "clusters"), "both divide the clients. Remove [hierarchy] or [clusters]"),
+        Rule(
+            lambda p: p.has_any("co_op", "gossip"),
+            "each of its models has a server, and [co_op] and [gossip] have none. Remove these",
+        ),
+        Rule(lambda p: p.has("not in memory"), "the servers of its models are in memory. Remove 'where'"),
+        Rule(
+            lambda p: p.has("private"),
+            "a guarantee is for the clients of one model, and who trains which of several models would tell of them. "
+            "Remove [privacy]",
+        ),
+        Rule(lambda p: p.has("lateness"), "clients train the newest version of a model. Remove [lateness]"),
+        Rule(lambda p: p.has("attack"), "an [attack] is on the rounds of one model. Remove it"),
+        Rule(
+            lambda p: p.has_any("personal", "adds the mean", "centroids"),
+            "the training or 'aggregate' relies on one model, to which all updates are added. Set training = { "
+            'algorithm = "local", ... } without \'personal\', and aggregate = { by = "mean" }',
+        ),
+        Rule(
+            lambda p: p.has("users"),
+            "its clients keep their examples, and users search anew in every round. Take other [data]",
+        ),
+        Rule(
+            lambda p: p.has("divides") and p.lacks("all clients"),
+            "it divides clients by their updates of one round. Remove [sampling], so that all take part",
         ),
     ),
     "file": (

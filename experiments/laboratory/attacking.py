@@ -43,6 +43,7 @@ class Block:
     examples: NDArray[np.int64]
     keys: NDArray[np.uint64]
     age: int
+    model: int = 0
 
     def of(self, rows: NDArray[np.bool_]) -> Block:
         """Return some of the rows."""

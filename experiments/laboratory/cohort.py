@@ -20,7 +20,6 @@ from fedping.client_sim.learning import (
 )
 from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, KeptBatches
-from fedping.client_sim.learning.blas import one_thread
 from fedping.client_sim.learning.checking import wrong_participation
 from fedping.client_sim.learning.updates import draws
 from fedping.client_sim.sampling import (
@@ -37,6 +36,7 @@ from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
 from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_after
 from fedping.experiments.laboratory.preparing import Problem, check_fit, in_precision
 from fedping.experiments.laboratory.rounds.inside import between
+from fedping.experiments.laboratory.rounds.several import Models, losses_of
 from fedping.experiments.laboratory.rounds.study import with_a_turn
 from fedping.experiments.laboratory.rounds.updates import Updates, repetitions
 from fedping.experiments.laboratory.settings import Setup
@@ -54,9 +54,6 @@ _LATENESS = 1 << 32
 
 _UPLOAD = _LATENESS + 1
 """The child of a ping's key that its upload links draw from."""
-
-_AT_ONCE = 64
-"""Clients whose losses are computed at a time for a sampling."""
 
 _LOST = "late updates are left out; set 'staleness' in [server] or [line.pipeline] to merge them"
 
@@ -126,7 +123,7 @@ class Cohorts:
             versions: the weights that clients may hold, the newest first, shape (m,) each; or, without a server, each
                 client's own, shape (clients, m).
         """
-        drawn, asked = self._drawn(round_, versions[0])
+        drawn, asked = self._drawn(round_, versions)
         clients = self._learners[drawn]
         if self._setup.privacy is not None:
             clients = with_a_turn(self._problem, self._setup.privacy, round_, clients)
@@ -148,7 +145,7 @@ class Cohorts:
             [sender] = self._blocks_by(round_, raid.sender, versions[0], 0, raid, invented=True)
         yield from map(self._as_sent, raid.late(sender))
 
-    def _drawn(self, round_: int, newest: FloatArray) -> tuple[Clients, int]:
+    def _drawn(self, round_: int, versions: Sequence[FloatArray]) -> tuple[Clients, int]:
         """Return the learners of a round, and how many others fetched the newest weights to tell their losses."""
         known, sampler, learners = self.participation, self._sampler, self._learners
         if known is None or not isinstance(sampler, FollowsPast):
@@ -157,7 +154,7 @@ class Cohorts:
 
         def losses_of(some: Clients) -> FloatArray:
             asked.append(np.asarray(some, np.intp))
-            return self._losses(round_, newest, learners[asked[-1]])
+            return self._losses(round_, versions, learners[asked[-1]])
 
         past = Past(
             round=round_,
@@ -172,20 +169,24 @@ class Cohorts:
         drawn = sampler.draw_after(past)
         return drawn, len(np.setdiff1d(np.concatenate(asked), drawn)) if asked else 0
 
-    def _losses(self, round_: int, weights: FloatArray, clients: Clients) -> FloatArray:
-        """Return the losses of clients on all their examples, shape (k,); in blocks of similar sizes."""
-        model, train = self._problem.model, self._problem.train_in(round_, weights)
+    def _losses(self, round_: int, versions: Sequence[FloatArray], clients: Clients) -> FloatArray:
+        """Return the losses of clients on all their examples, shape (k,), at the weights that each would train."""
         losses = np.zeros(len(clients))
-        order = np.argsort(train.sizes[clients], kind="stable")
-        with one_thread():
-            for low in range(0, len(order), _AT_ONCE):
-                at = order[low : low + _AT_ONCE]
-                losses[at] = model.losses(weights, train.batch(clients[at]))
+        chosen = versions.chosen(clients) if isinstance(versions, Models) else np.zeros(len(clients), np.intp)
+        for number in np.unique(chosen).tolist():
+            at, weights = np.flatnonzero(chosen == number), versions[number]
+            losses[at] = losses_of(self._problem.model, weights, self._problem.train_in(round_, weights), clients[at])
         return losses
 
     def _blocks(
         self, round_: int, clients: Clients, versions: Sequence[FloatArray], raid: Raid | None = None
     ) -> Iterator[Block]:
+        if isinstance(versions, Models):
+            chosen = versions.chosen(clients)
+            for number in np.unique(chosen).tolist():
+                for block in self._blocks_by(round_, clients[chosen == number], versions[number], 0, raid):
+                    yield replace(block, model=number)
+            return
         ages = np.minimum(self._ages(round_, clients), len(versions) - 1)
         for age in np.unique(ages):
             yield from self._blocks_by(round_, clients[ages == age], versions[age], int(age), raid)
@@ -255,6 +256,7 @@ class Cohorts:
             losses=block.losses,
             examples=block.examples,
             age=block.age,
+            model=block.model,
         )
 
     def _sent(self, block: Block) -> NDArray[np.float32] | Payloads:

@@ -22,6 +22,7 @@ from fedping.experiments.laboratory.preparing import Problem, prepare
 from fedping.experiments.laboratory.results import MetricLog, Outcome, ProgressFile, Row, RunFolder
 from fedping.experiments.laboratory.resuming import CHECKPOINT, SENT, Checkpoints, MappedStates, Part
 from fedping.experiments.laboratory.rounds import open_rounds
+from fedping.experiments.laboratory.rounds.several import SeveralRounds
 from fedping.experiments.laboratory.training import Observers, Trained, outcome_of, train
 from fedping.experiments.laboratory.units import Unit
 from fedping.protocol.errors import InvalidSettings, sentences_with
@@ -74,7 +75,7 @@ def _trained(
     algorithm = algorithm_for(setup.training)
     states = MappedStates(folder.path, algorithm.init_state(bare(problem.model)), len(problem.train))
     personalizes = isinstance(algorithm, Personalizes) and not setup.co_op
-    predicts_alone = personalizes or setup.evaluation.decided_by == "personal"
+    predicts_alone = personalizes or setup.clusters is not None or setup.evaluation.decided_by == "personal"
     own = OwnModels(setup, problem, states) if predicts_alone else None
     sent = MappedStates(folder.path, first_state(sending(problem.line), problem.spec.m), len(problem.train), SENT)
     cohorts = Cohorts(setup, problem, threads, before, attacker, states, sent)
@@ -91,6 +92,9 @@ def _trained(
         open_rounds(setup, problem, folder.path) as rounds,
         ProgressFile(folder.path, log) as progress,
     ):
+        several = rounds if isinstance(rounds, SeveralRounds) else None
+        if own:
+            own.several = several
 
         def checkpoints(run: Trained) -> Checkpoints:
             assert rounds.checkpoint is not None
@@ -116,4 +120,6 @@ def _trained(
         run = train(setup, problem, rounds, cohorts.sent, log, observers)
         if not setup.early_stopping and run.final:
             write_clients(run.best, run.watchman.best_round)
+        if several:
+            folder.write_models(several.models)
     return replace(run, notes=(*of_problem(setup, problem), *cohorts.notes, *getattr(rounds, "notes", ()), *run.notes))

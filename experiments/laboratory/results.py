@@ -140,6 +140,11 @@ class RunFolder:
         """Write the metrics of each client."""
         write_table(self.path / _CLIENTS, clients)
 
+    def write_models(self, models: FloatArray) -> None:
+        """Write the models of a run with several, shape (models, m)."""
+        with open(self.path / "models.npy", "wb") as sink:
+            np.save(sink, models)
+
     def finish(
         self,
         outcome: Outcome,
@@ -197,6 +202,7 @@ Split: TypeAlias = Literal[
     "attack",
     "privacy",
     "graph",
+    "models",
 ]
 """What a metric is of: the cohort as it trained; all clients' validation or test examples together; the mean over the
 clients, each on its own examples, of the shared model, and of what each predicts with; the latter over the worst tenth
@@ -204,7 +210,8 @@ of them, less the former, and on validation examples; the mean over the clients,
 worst tenth of them, and over those that never train; the mean over the clients' own models before they are merged, each
 on everybody's test examples, over the worst tenth, and on everybody else's; the mean over the nodes' own models of
 gossip averaging, each on everybody's test examples, and over the worst tenth; how far an attack has come; what of a
-guarantee is spent; and the nodes' graph, and how far apart their models are."""
+guarantee is spent; the nodes' graph, and how far apart their models are; and how many models a run has, and how far
+they are from their mean."""
 
 SPLITS: tuple[Split, ...] = tuple(split for split in get_args(Split) if split != "train")
 """Those that a version is measured by."""
