@@ -21,19 +21,22 @@ from fedping.client_sim.learning.states import Kept, MemoryStates
 from fedping.client_sim.learning.updates import updates_of_fleet
 from fedping.client_sim.models import model_for
 from fedping.client_sim.tradeoff import Spread, spread_of, times_variance
-from fedping.client_sim.upload import sent_updates
+from fedping.client_sim.upload import first_state, sent_updates
 from fedping.protocol.draws import child_keys, root_key
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.landed_table import ModelPings
 from fedping.protocol.links import (
     Eden,
+    ErrorFeedback,
     Float32,
     Levels,
     LowRank,
     Mask,
+    ScaledSigns,
     Sign,
     Signs,
     Steps,
+    TopK,
     Upload,
     in_words,
     name_of,
@@ -206,7 +209,9 @@ def _cost(line: Line, updates: FloatArray, seed: int) -> Cost:
     k, m = updates.shape
     server = receiving(line)
     keys = child_keys(child_keys(root_key(seed), _UPLOAD), np.arange(k))
-    made = sent_updates(sending(line), updates, keys)
+    links = sending(line)
+    kept = Kept(MemoryStates(first_state(links, m)), np.arange(k)) if links.keeps_state else None
+    made = sent_updates(links, updates, keys, kept)
     sent = made if isinstance(made, Payloads) else made.astype(np.float32)
     random = np.random.default_rng(seed)
     pings = ModelPings(
@@ -222,7 +227,8 @@ def _cost(line: Line, updates: FloatArray, seed: int) -> Cost:
     posted = sum(len(body) for _, body in encoded_pings(pings)) / k
     batched = len(gzip.compress(b"\n".join(encoded_lines(pings)), LEVEL)) / k
     error = clients = None
-    if not any(isinstance(link, Sign | Signs) for link in line.upload):
+    # Signs have no size, and more clients don't make up for the error of a biased link.
+    if not any(isinstance(link, Sign | Signs | TopK | ScaledSigns | ErrorFeedback) for link in line.upload):
         decoded = server.decode(sent.column, m)[0] if isinstance(sent, Payloads) else sent
         error = float(((decoded - updates) ** 2).sum() / (updates**2).sum())
         clients = _times_clients(updates, error)

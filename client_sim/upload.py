@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.client_sim.learning.algorithm import State
+from fedping.client_sim.learning.batch import FloatArray
 from fedping.client_sim.learning.model import Projections
+from fedping.client_sim.learning.states import Kept
 from fedping.protocol.draws import Keys, child_keys
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.update import Payloads
 from fedping.protocol.upload import Sending
 
+RESIDUAL = "residual"
+"""What error feedback keeps with a client (`fedping.protocol.encodings.error_feedback`), shape (m,)."""
+
+_EXACT = 1e-6
+"""How far from 1 a scale may be to count as 1: numbers travel as float32."""
+
+
+def first_state(links: Sending, m: int) -> State:
+    """Return what links keep with a client that has sent nothing, for a model of m weights; nothing if empty."""
+    first = {_name(place, name): np.asarray(value) for place, of in links.first.items() for name, value in of.items()}
+    return first if links.read is None else first | {RESIDUAL: np.zeros(m, np.float32)}
+
 
 def sent_updates(
-    links: Sending, updates: NDArray[np.floating[Any]], keys: Keys
+    links: Sending,
+    updates: NDArray[np.floating[Any]],
+    keys: Keys,
+    kept: Kept | None = None,
+    counts: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.floating[Any]] | Payloads:
     """Return updates of shape (k, m) as they are sent: each link's client end in turn.
 
@@ -24,15 +45,88 @@ def sent_updates(
         links: the client's ends (:func:`fedping.protocol.upload.sending`).
         updates: directions of descent.
         keys: a random key of each update, shape (k,); every link gets children of its own.
+        kept: what links keep with the clients, each of which occurs once; it is saved before this returns.
+        counts: which updates a server counts, shape (k,); all if None. What links keep with the others stays as it is.
 
     Raises:
         ExtensionFailed: a link of somebody's own raises, or returns what it may not.
+        InvalidSettings: links keep something with clients, and there is no place for it.
     """
+    if not links.keeps_state:
+        return _through(links, updates, keys, {})[0]
+    if kept is None:
+        raise InvalidSettings(KEEPS)
+    before = kept.states.load(kept.clients)
+    through = _through if links.read is None else _fed_back
+    sent, after = through(links, updates, keys, before)
+    some = np.arange(len(keys)) if counts is None else np.flatnonzero(counts)
+    kept.states.save(kept.clients[some], {name: value[some] for name, value in after.items()})
+    return sent
+
+
+KEEPS = (
+    "an upload link keeps something with each client from one update to the next, such as what 'error-feedback' sends "
+    "later, and these clients keep nothing. Remove the link, or run it in the laboratory, with 'fedping fleet' on "
+    "examples, or with 'fedping join'"
+)
+"""Why clients without state have no such links."""
+
+
+def refuse_state(links: Iterable[Sending]) -> None:
+    """Raise :class:`InvalidSettings` if one of these keeps something with clients, where they keep nothing."""
+    if any(each.keeps_state for each in links):
+        raise InvalidSettings(KEEPS)
+
+
+def _through(
+    links: Sending, updates: NDArray[np.floating[Any]], keys: Keys, state: State
+) -> tuple[NDArray[np.floating[Any]] | Payloads, dict[str, NDArray[Any]]]:
+    """Return what the links' ends make of updates, and what they keep afterwards."""
+    after: dict[str, NDArray[Any]] = {}
+
+    def done(place: int, end: Any, numbers: NDArray[np.floating[Any]]) -> Any:
+        own = child_keys(keys, place)
+        if place not in links.first:
+            return end(numbers, own)
+        result, left = end(numbers, own, {name: state[_name(place, name)] for name in links.first[place]})
+        after.update({_name(place, name): np.asarray(value) for name, value in left.items()})
+        return result
+
     for place, transform in enumerate(links.transforms):
-        updates = transform(updates, child_keys(keys, place))
+        updates = done(place, transform, updates)
     if links.encode is None:
-        return updates
-    return Payloads(links.encoding, links.encode(updates, child_keys(keys, len(links.transforms))))
+        return updates, after
+    return Payloads(links.encoding, done(len(links.transforms), links.encode, updates)), after
+
+
+def _fed_back(
+    links: Sending, updates: NDArray[np.floating[Any]], keys: Keys, state: State
+) -> tuple[NDArray[np.floating[Any]] | Payloads, dict[str, NDArray[Any]]]:
+    """Return what is sent of updates and of what was left out before, and the links' state with what now is."""
+    assert links.read is not None
+    wanted = updates.astype(np.float64) + state[RESIDUAL]
+    sent, after = _through(links, wanted, keys, state)
+    seen = links.read(sent)
+    scales = closest_scales(wanted, seen)
+    if (np.abs(scales - 1) > _EXACT).any():
+        sent, after = _through(links, wanted * scales[:, None], keys, state)
+        seen = links.read(sent)
+    return sent, after | {RESIDUAL: (wanted - seen).astype(np.float32)}
+
+
+def closest_scales(wanted: FloatArray, seen: FloatArray) -> FloatArray:
+    """Return for each row of ``seen`` the c that brings c times it closest to that of ``wanted``, shape (k,).
+
+    It is 1 where rounding alone keeps it from that, and where there is none above zero.
+    """
+    along = np.einsum("km,km->k", wanted, seen)
+    squares = np.einsum("km,km->k", seen, seen)
+    scales: FloatArray = np.divide(along, squares, out=np.ones(len(seen)), where=(squares > 0) & (along > 0))
+    return np.where(np.abs(scales - 1) > _EXACT, scales, 1.0)
+
+
+def _name(place: int, name: str) -> str:
+    return f"{place}/{name}"
 
 
 def projections(links: Sending, keys: Keys, child: int) -> Projections | None:

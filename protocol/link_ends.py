@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Decoded: TypeAlias = "tuple[NDArray[np.float32], NDArray[np.bool_]]"
 """Updates of shape (k, m), and which payloads were readable, shape (k,); the rows of the others hold zeros."""
+
+LinkState: TypeAlias = "Mapping[str, NDArray[Any]]"
+"""What a link keeps with a client from one update to the next, arrays by name."""
 
 Transform: TypeAlias = Callable[["NDArray[np.floating[Any]]", "NDArray[np.uint64]"], "NDArray[np.floating[Any]]"]
 Encode: TypeAlias = Callable[["NDArray[np.floating[Any]]", "NDArray[np.uint64]"], "pa.BinaryArray"]
@@ -75,12 +78,16 @@ class ClientEnd:
         encode: returns k payloads.
         structured: for a link that can be trained within; it encodes, too.
         encoding: the tag of what is encoded, where it is not the link's.
+        init_state: of m returns the state of a client that has sent nothing, for a link that keeps something with its
+            clients. ``transform`` or ``encode`` then takes the state as a third argument, its arrays with the clients
+            along the first axis, and returns its result and the next state. It never travels.
     """
 
     transform: Transform | None = None
     encode: Encode | None = None
     structured: Structured | None = None
     encoding: str | None = None
+    init_state: Callable[[int], LinkState] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

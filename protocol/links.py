@@ -16,20 +16,24 @@ from msgspec.structs import fields
 
 from fedping.protocol.encodings.dense import Dense, Float32
 from fedping.protocol.encodings.eden import Eden
+from fedping.protocol.encodings.error_feedback import ErrorFeedback
 from fedping.protocol.encodings.levels import Levels
 from fedping.protocol.encodings.low_rank import LowRank
 from fedping.protocol.encodings.mask import Mask
 from fedping.protocol.encodings.own import OwnLink
 from fedping.protocol.encodings.private import PrivateVector, SharedVector
 from fedping.protocol.encodings.rotation import Rotation
+from fedping.protocol.encodings.scaled_signs import ScaledSigns
 from fedping.protocol.encodings.signs import Sign, Signs
 from fedping.protocol.encodings.steps import Steps
+from fedping.protocol.encodings.top_k import TopK
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.rules import Traits, traits_of, traits_where
 
 __all__ = [
     "Dense",
     "Eden",
+    "ErrorFeedback",
     "Float32",
     "Levels",
     "LowRank",
@@ -37,10 +41,12 @@ __all__ = [
     "OwnLink",
     "PrivateVector",
     "Rotation",
+    "ScaledSigns",
     "SharedVector",
     "Sign",
     "Signs",
     "Steps",
+    "TopK",
     "Upload",
     "UploadLink",
     "check_links",
@@ -64,6 +70,9 @@ UploadLink: TypeAlias = (
     | Steps
     | Eden
     | LowRank
+    | TopK
+    | ScaledSigns
+    | ErrorFeedback
     | PrivateVector
     | SharedVector
     | OwnLink
@@ -111,8 +120,15 @@ def check_links(upload: Upload, line: str) -> None:
     """Check the order of a line's links, as far as that doesn't depend on extensions.
 
     Raises:
-        InvalidSettings: a link of ours that encodes is not the last.
+        InvalidSettings: a link of ours that encodes is not the last, or error feedback is not before the others.
     """
+    for place, link in enumerate(upload):
+        if isinstance(link, ErrorFeedback) and (place or len(upload) == 1):
+            raise InvalidSettings(
+                f"'upload' of line '{line}' has 'error-feedback' {'after' if place else 'without'} a link that leaves "
+                "something out. Put it first, and one that does after it, such as "
+                'upload = [{ link = "error-feedback" }, { link = "top-k", keep = 0.01 }]'
+            )
     for link, _, last in stages(upload, line):
         if "encodes" in traits_of(link):
             refuse_after_encoding(link, line, last)

@@ -51,6 +51,7 @@ Trait: TypeAlias = Literal[
     "alone",  # the line has no link before the one that encodes
     "private vector",  # sends a private line's vector
     "other upload",  # the line has other links than the one of its privacy
+    "feeds back",  # sends later what it has left out, which its client keeps
     "other draws",  # draws as the browser module cannot, or encodes as it cannot
     # an optimizer
     "as it is",  # adds the direction of a round as it is
@@ -125,6 +126,9 @@ Trait: TypeAlias = Literal[
     # an experiment of the laboratory
     "co_op",
     "gossip",
+    "hierarchy",
+    "clusters",
+    "divides",  # a model of clusters, by all updates of a round
     "lateness",
     "attack",
     "not in memory",
@@ -284,6 +288,11 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     ),
     "private line": (
         Rule(
+            lambda p: p.has("feeds back"),
+            "error feedback sends in later rounds what the bound of an update has cut off, and then no bound of what a "
+            "client contributes holds. Remove 'upload'",
+        ),
+        Rule(
             lambda p: p.has("other upload"),
             "a client sends one bounded vector and nothing else. Remove 'upload'",
         ),
@@ -330,6 +339,16 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "line": (
+        Rule(
+            lambda p: p.has("feeds back") and p.has_any("sends bits", "sends signs"),
+            "clients of line '$line' send signs without a size, so they cannot know what 'error-feedback' would have "
+            "to send later. Use the link 'scaled-signs', without 'sign' in the training",
+        ),
+        Rule(
+            lambda p: p.has("feeds back", "structured"),
+            "clients of line '$line' train within what the upload link sends, so it leaves nothing out. Remove "
+            "'structured' or 'error-feedback'",
+        ),
         Rule(
             lambda p: p.has("private vector") and p.lacks("private"),
             "line '$line' sends private vectors, but has no 'privacy'. Set 'privacy', or remove the link",
@@ -461,13 +480,13 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "server's end": (
         Rule(
             lambda p: p.has("leaves zeros", "zeros up"),
-            "counts zeros as upward votes, and the upload link 'mask' leaves most weights at zero. Set "
+            "counts zeros as upward votes, and the upload link '$sparse' leaves most weights at zero. Set "
             'aggregate = { by = "mean_of_signs", zero = "abstain" }, or remove the link',
         ),
         Rule(
             lambda p: p.has("leaves zeros", "compares"),
             'has aggregate = { by = "$aggregate" }, which compares the clients\' numbers of a weight, and the upload '
-            "link 'mask' leaves most of them at zero. Set another 'aggregate', or remove the link",
+            "link '$sparse' leaves most of them at zero. Set another 'aggregate', or remove the link",
         ),
         Rule(
             lambda p: p.has("centroids", "inexact"),
@@ -649,6 +668,11 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
             'engine = "jax" is for the rounds of a server in memory. Set engine = "numpy", or where = "memory" without '
             "[co_op] and [gossip]",
         ),
+        Rule(
+            lambda p: p.has("jax") and p.has_any("hierarchy", "clusters"),
+            'engine = "jax" compiles the rounds of one model, and [hierarchy] and [clusters] have several. Set '
+            'engine = "numpy"',
+        ),
     ),
     "votes of a file": (
         Rule(
@@ -782,6 +806,34 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
             lambda p: p.has_any("personal", "decided personally"),
             "every node has a model of its own anyway. Remove 'personal' of [training], and 'decided_by' of "
             "[evaluation]",
+        ),
+    ),
+    "several models": (
+        Rule(lambda p: p.has("hierarchy", "clusters"), "both divide the clients. Remove [hierarchy] or [clusters]"),
+        Rule(
+            lambda p: p.has_any("co_op", "gossip"),
+            "each of its models has a server, and [co_op] and [gossip] have none. Remove these",
+        ),
+        Rule(lambda p: p.has("not in memory"), "the servers of its models are in memory. Remove 'where'"),
+        Rule(
+            lambda p: p.has("private"),
+            "a guarantee is for the clients of one model, and who trains which of several models would tell of them. "
+            "Remove [privacy]",
+        ),
+        Rule(lambda p: p.has("lateness"), "clients train the newest version of a model. Remove [lateness]"),
+        Rule(lambda p: p.has("attack"), "an [attack] is on the rounds of one model. Remove it"),
+        Rule(
+            lambda p: p.has_any("personal", "adds the mean", "centroids"),
+            "the training or 'aggregate' relies on one model, to which all updates are added. Set training = { "
+            'algorithm = "local", ... } without \'personal\', and aggregate = { by = "mean" }',
+        ),
+        Rule(
+            lambda p: p.has("users"),
+            "its clients keep their examples, and users search anew in every round. Take other [data]",
+        ),
+        Rule(
+            lambda p: p.has("divides") and p.lacks("all clients"),
+            "it divides clients by their updates of one round. Remove [sampling], so that all take part",
         ),
     ),
     "file": (

@@ -15,14 +15,16 @@ too (`fedping.protocol.encodings.own`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol  # noqa: F401 - the aliases of `link_ends` name Any in this module, too
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.link_ends import (
     Decoded,
     Encode,
     Ends,
+    LinkState,
     ServerEnd,
     Sparse,
     Structured,
@@ -43,7 +45,7 @@ from fedping.protocol.links import (
     traits_of_links,
 )
 from fedping.protocol.rules import Parts, check, traits_of
-from fedping.protocol.update import DENSE, longest_payload
+from fedping.protocol.update import DENSE, Payloads, longest_payload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,6 +56,10 @@ if TYPE_CHECKING:
     from fedping.protocol.pipeline import Pipeline
     from fedping.protocol.spec import ModelSpec
     from fedping.protocol.training import Training
+
+
+Read: TypeAlias = Callable[["NDArray[np.floating[Any]] | Payloads"], "NDArray[np.float64]"]
+"""From what is sent of k updates to what the server reads, each alone, shape (k, m)."""
 
 
 def ends_of(link: UploadLink, spec: ModelSpec, values: UploadLink | None = None) -> Ends:
@@ -80,13 +86,22 @@ class Sending:
     """The client's ends of a line's links: what is done to each update in turn, and what encodes it (None: dense).
 
     ``structured`` is how clients train within what the encoding sends, for a line whose clients do; ``encode`` takes
-    movements within it then.
+    movements within it then. ``first`` is what each of the links keeps with a client that has never sent anything, by
+    its place; such a link takes and returns that, too (:class:`fedping.protocol.link_ends.ClientEnd`). ``read`` is how
+    the server reads what is sent, of a line with error feedback.
     """
 
     transforms: tuple[Transform, ...]
     encoding: str = DENSE
     encode: Encode | None = None
     structured: Structured | None = None
+    first: Mapping[int, LinkState] = field(default_factory=dict)
+    read: Read | None = None
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether clients keep something from one update to the next."""
+        return bool(self.first) or self.read is not None
 
 
 class SendingLine(Protocol):
@@ -122,20 +137,50 @@ def sending(line: SendingLine) -> Sending:
         f"[lines.training] of line '{line.name}' ",
     )
     within = parts.has("structured")
+    first: dict[int, LinkState] = {}
+    servers: list[ServerEnd] = []
+    feeds_back = parts.has("feeds back")
     for link, values, last in stages(line.upload, line.name):
-        client, _ = ends_of(link, line.spec, values)
+        client, server = ends_of(link, line.spec, values)
+        servers.append(server)
+        if client.init_state is not None and (state := client.init_state(line.spec.m)):
+            first[len(transforms)] = state
         if client.transform is not None:
             transforms.append(client.transform)
             continue
         refuse_after_encoding(link, line.name, last)
         encoding = client.encoding or tag_of(link)
         if not within:
-            return Sending(tuple(transforms), encoding, client.encode)
+            read = _reading(line.spec, servers) if feeds_back else None
+            return Sending(tuple(transforms), encoding, client.encode, first=first, read=read)
         if client.structured is not None and not transforms:
             check("clients' end of low rank", parts, where)
             return Sending((), encoding, client.structured.encode, client.structured)
     check("clients' end", parts, where)
-    return Sending(tuple(transforms))
+    return Sending(tuple(transforms), first=first, read=_reading(line.spec, servers) if feeds_back else None)
+
+
+def _reading(spec: ModelSpec, servers: Sequence[ServerEnd]) -> Read:
+    """Return how a server reads what clients send through links with these ends, each update alone."""
+
+    def read(sent: NDArray[np.floating[Any]] | Payloads) -> NDArray[np.float64]:
+        import numpy as np
+
+        updates: NDArray[Any] = np.zeros(0)
+        if isinstance(sent, Payloads):
+            decode = servers[-1].decode
+            assert decode is not None
+            updates = decode(sent.column, spec.m)[0]
+        else:
+            updates = sent.astype(np.float32)
+        for server in reversed(servers):
+            if server.undo is not None:
+                updates = server.undo(updates)
+            elif server.undo_sum is not None:
+                updates = np.array([server.undo_sum(spec, each.astype(np.float64)) for each in updates])
+        return updates.astype(np.float64)
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -220,7 +265,11 @@ def receiving(line: ReceivingLine) -> Receiving:
     """
     parts = line.parts
     inexact = [name_of(link) for link in line.upload if "inexact" in traits_of(link)]
-    words = {"aggregate": str(line.pipeline.aggregate.__struct_config__.tag), "inexact": next(iter(inexact), "")}
+    words = {
+        "aggregate": str(line.pipeline.aggregate.__struct_config__.tag),
+        "inexact": next(iter(inexact), ""),
+        "sparse": next((name_of(link) for link in line.upload if "leaves zeros" in traits_of(link)), ""),
+    }
     check("server's end", Parts(parts.traits, words), f"[lines.pipeline] of line '{line.name}' ")
     if parts.has("structured"):
         sending(line)  # or no client could

@@ -38,11 +38,14 @@ from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.population.synthetic import Population, SyntheticPopulation
 from fedping.client_sim.rehearsal.recovered import Recovered
 from fedping.client_sim.transport import Transport, TransportError
+from fedping.client_sim.upload import first_state
 from fedping.protocol.digest import digest_of
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.links import in_words
 from fedping.protocol.ping import FRECENCY_UPDATE, NO_VERSION
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Arm, PublicLine, PublicStudy, training_of
+from fedping.protocol.upload import sending
 
 _NOTHING_DONE: State = {"iterations": np.zeros((), np.int64)}
 _ITSELF = np.zeros(1, np.int64)
@@ -118,7 +121,9 @@ class Fleet:
         self._fetcher = Fetcher(connection, self.roster, cache, together=settings.fetch_together)
         self._outbox = Outbox(connection, settings.backoff)
         users = population_of or made_users(settings.seed)
-        states, self._keeps_state = _states(study, models, settings.seed, states_of)
+        states, trainings = _states(study, models, settings.seed, states_of)
+        sent, links = sent_in(study, settings.seed, states_of)
+        self._keeps_state = trainings or links
         self._progress = states_of(f"study {study.name}, seed {settings.seed}, the fleet itself", _NOTHING_DONE)
         self.next_iteration = int(self._progress.load(_ITSELF)["iterations"][0])
         self._attackers = self._attackers_of(settings)
@@ -129,6 +134,7 @@ class Fleet:
             roster=self.roster,
             cache=cache,
             states=states,
+            sent=sent,
             attackers=self._attackers,
             private=self._private,
         )
@@ -307,6 +313,15 @@ def states_in(
     first = algorithm_for(training).init_state(bare(model))
     settings = f"{digest_of(training)}, model {digest_of(line.spec)}"
     return states_of(f"{owners_of(study, line.name, seed)}{settings}", first), bool(first)
+
+
+def sent_in(study: PublicStudy, seed: int, states_of: StatesOf) -> tuple[dict[str, ClientStates], bool]:
+    """Return where the upload links of each line keep what they keep with clients, and whether any do."""
+    firsts = {line.name: first_state(sending(line), line.spec.m) for line in study.lines}
+    links = {line.name: in_words(line.upload) for line in study.lines}
+    owners = {name: f"study {study.name}, line {name}, seed {seed}, upload {links[name]}" for name in firsts}
+    kept = {name: states_of(owners[name], first) for name, first in firsts.items() if first}
+    return kept, bool(kept)
 
 
 def owners_of(study: str, line: str, seed: int) -> str:

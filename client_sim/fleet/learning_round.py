@@ -29,7 +29,7 @@ from fedping.client_sim.learning.updates import personal_losses, updates_of_flee
 from fedping.client_sim.rehearsal.outcomes import check_laws
 from fedping.client_sim.rehearsal.recovered import Judge, Recovered
 from fedping.client_sim.rehearsal.users import VisitData, Visits
-from fedping.client_sim.upload import projections, sent_updates
+from fedping.client_sim.upload import projections, refuse_state, sent_updates
 from fedping.protocol.draws import Keys, child_keys, numbers_within
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landed_table import ModelPings
@@ -160,7 +160,7 @@ class LearningRound:
                 "instead, with --replay."
             )
         self._study, self._roster, self._cache = study.name, members.roster, members.cache
-        self._settings, self._states = members.settings, members.states
+        self._settings, self._states, self._kept = members.settings, members.states, members.sent
         self._attackers, self._private = members.attackers, members.private
         self._lines = {line.name: line for line in study.lines}
         self._models = models
@@ -169,6 +169,8 @@ class LearningRound:
         self._counts: dict[str, _Count] = {}
         self._judges: dict[str, Judge] = {}
         self._of_lists = study.pings == LIST_UPDATE.name
+        if self._of_lists or self._attackers:
+            refuse_state(self._upload.values())
         self._rehearsal = members.settings.examples.rehearsal
         self._outcomes: tuple[Outcome, ...] = study.outcomes or ()
         if self._of_lists and not all(isinstance(source, OwnVisits) for source in self._sources.values()):
@@ -282,7 +284,7 @@ class LearningRound:
             client_ids=_bytes(client_ids),
             arm=arm.name,
             version=group.version,
-            updates=None if block.updates is None else self._sent(group.line.name, block.updates, keys),
+            updates=None if block.updates is None else self._sent(group, block, keys),
             losses=block.losses,
             examples=block.examples,
         )
@@ -310,7 +312,7 @@ class LearningRound:
             documents=uuids(child_keys(child_keys(keys, _DOCUMENT), self._settings.run)),
             visits=visits,
             losses=losses,
-            updates=None if updates is None else self._sent(group.line.name, updates, keys),
+            updates=None if updates is None else self._sent(group, block._replace(updates=updates), keys),
         )
         if pings.updates is not None:
             count.update_bytes += int(size_of_updates(pings.updates).sum())
@@ -352,8 +354,11 @@ class LearningRound:
         for document, (_, body), repeated in zip(documents, bodies, twice, strict=True):
             yield OutgoingPing(document, body, repeated)
 
-    def _sent(self, line: str, updates: NDArray[np.floating[Any]], keys: Keys) -> NDArray[np.float32] | Payloads:
-        sent = sent_updates(self._upload[line], updates, child_keys(keys, _UPLOAD))
+    def _sent(self, group: _Group, block: _Block, keys: Keys) -> NDArray[np.float32] | Payloads:
+        assert block.updates is not None
+        line = group.line.name
+        kept = Kept(self._kept[line], group.members[block.at]) if line in self._kept else None
+        sent = sent_updates(self._upload[line], block.updates, child_keys(keys, _UPLOAD), kept, block.examples > 0)
         return sent if isinstance(sent, Payloads) else sent.astype(np.float32)
 
     def _blocks(self, group: _Group, data: ClientData[Any]) -> Iterator[_Block]:

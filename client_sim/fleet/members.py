@@ -168,6 +168,7 @@ class Members:
         roster: their ids, arms and versions.
         cache: the weights of these versions.
         states: where a training keeps state with the clients of an arm, by the arm's name.
+        sent: where the upload links of a line keep what they keep with its clients, by the line's name.
         attackers: the hostile ones among them, if any.
         private: makes the pings of private lines, if the study's lines are private.
     """
@@ -177,5 +178,6 @@ class Members:
     roster: Roster
     cache: VersionCache
     states: Mapping[str, ClientStates]
+    sent: Mapping[str, ClientStates]
     attackers: Attackers | None = None
     private: PrivatePings | None = None

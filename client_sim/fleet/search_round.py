@@ -30,7 +30,7 @@ from fedping.client_sim.fleet.summary import ArmSummary, arm_summary
 from fedping.client_sim.learning.states import Kept
 from fedping.client_sim.models import PageTable, RankingModel, Searches, model_for
 from fedping.client_sim.population.synthetic import Population
-from fedping.client_sim.upload import projections
+from fedping.client_sim.upload import projections, refuse_state
 from fedping.protocol.draws import Keys, child_keys
 from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.study import Arm
@@ -69,6 +69,7 @@ class SearchRound:
         self._states, self._roster = members.states, members.roster
         self._cache, self._settings = members.cache, members.settings
         self._upload = {line.name: sending(line) for line in members.study.lines}
+        refuse_state(self._upload.values())
         self._summaries: tuple[ArmSummary, ...] = ()
         self._population_of = population_of
         self._populations: dict[str, Population] = {}

@@ -41,7 +41,7 @@ from fedping.client_sim.client import (
 )
 from fedping.client_sim.data.example_data import of_one
 from fedping.client_sim.fleet.exchange import Connection, Fetcher, Outbox, VersionCache
-from fedping.client_sim.fleet.fleet import states_in
+from fedping.client_sim.fleet.fleet import sent_in, states_in
 from fedping.client_sim.fleet.learning_round import LearningRound
 from fedping.client_sim.fleet.members import FleetSettings, Members
 from fedping.client_sim.fleet.private_pings import PrivatePings
@@ -153,6 +153,9 @@ class Institution:
         self._outbox = Outbox(connection, Backoff())
         self._model = member.model if protection is None else protection.model(member)
         states, self.keeps_state = states_in(study.name, line, member.arm, member.model, folder.seed, states_of)
+        kept, links = sent_in(alone, folder.seed, states_of)
+        self._sent = {name: _UnsavedStates(each) for name, each in kept.items()}
+        self.keeps_state |= links
         self._states, self._contributions = _UnsavedStates(states), _Contributions(folder)
         self._private: PrivatePings | None = None
         if line.privacy is not None:
@@ -168,6 +171,7 @@ class Institution:
             roster=self._roster,
             cache=self._cache,
             states={member.arm.name: self._states},
+            sent=self._sent,
             private=self._private,
         )
         self._round = LearningRound(members, {line.name: self._model}, lambda spec, model: table)
@@ -407,7 +411,8 @@ class Institution:
         times = times if self._private is None else self._contributions.times
         self.folder.advance(progress.after_training(ping.version, times))
         if self.trains_once:
-            self._states.save_last()
+            for each in (self._states, *self._sent.values()):
+                each.save_last()
 
     def seconds_until(self, ping: Waiting) -> float:
         """Return the seconds until a ping may be sent; at most the line's delay, whatever the clock says."""

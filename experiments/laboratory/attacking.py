@@ -21,6 +21,7 @@ from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.tallies import Classification, Clustering
 from fedping.experiments.laboratory.users import NewEachRound
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.upload import sending
 from fedping.protocol.weights import LARGEST
 
 INVENTED_AT_A_TIME = 1024
@@ -42,6 +43,7 @@ class Block:
     examples: NDArray[np.int64]
     keys: NDArray[np.uint64]
     age: int
+    model: int = 0
 
     def of(self, rows: NDArray[np.bool_]) -> Block:
         """Return some of the rows."""
@@ -146,6 +148,11 @@ class Attacker:
                 )
         if self._attack.invented_for(1) and algorithm_for(setup.training).init_state(bare(self._problem.model)):
             raise InvalidSettings("this training keeps state with its clients, which invented ids have none of")
+        if sending(self._problem.line).keeps_state:
+            raise InvalidSettings(
+                "[attack]: an upload link, such as 'error-feedback', keeps something with its clients, and hostile "
+                "clients have no place for it. Remove one of them"
+            )
 
 
 def invented_and_real(problem: Problem, attack: Attack | None) -> NDArray[np.uint8]:

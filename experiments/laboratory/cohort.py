@@ -20,19 +20,19 @@ from fedping.client_sim.learning import (
 )
 from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, KeptBatches
-from fedping.client_sim.learning.blas import one_thread
 from fedping.client_sim.learning.checking import wrong_participation
 from fedping.client_sim.sampling import FollowsPast, Participation, Past, bias_of
-from fedping.client_sim.upload import projections, sent_updates
+from fedping.client_sim.upload import first_state, projections, sent_updates
 from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
 from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_after
 from fedping.experiments.laboratory.participants import Participants
 from fedping.experiments.laboratory.preparing import Problem, check_fit, in_precision
 from fedping.experiments.laboratory.rounds.inside import between
+from fedping.experiments.laboratory.rounds.several import Models, losses_of
 from fedping.experiments.laboratory.rounds.study import with_a_turn
 from fedping.experiments.laboratory.rounds.updates import Updates, repetitions
 from fedping.experiments.laboratory.settings import Setup
-from fedping.protocol.draws import Keys, child_keys, uniforms
+from fedping.protocol.draws import child_keys, uniforms
 from fedping.protocol.update import Payloads
 from fedping.protocol.upload import sending
 from fedping.protocol.weights import LARGEST
@@ -47,9 +47,6 @@ _LATENESS = 1 << 32
 _UPLOAD = _LATENESS + 1
 """The child of a ping's key that its upload links draw from."""
 
-_AT_ONCE = 64
-"""Clients whose losses are computed at a time for a sampling."""
-
 _LOST = "late updates are left out; set 'staleness' in [server] or [line.pipeline] to merge them"
 
 
@@ -59,7 +56,8 @@ class Cohorts:
     What a client draws depends on the seed, the client and the round alone, not on who else takes part. ``threads`` are
     how many blocks of clients are worked on side by side; nothing else depends on it. ``before`` is shown the clients'
     own models of the rounds after which there is an evaluation. ``attacker`` has some of them send something else.
-    ``states`` has what clients keep from round to round; it is in memory if not given.
+    ``states`` has what clients keep from round to round, and ``sent`` what their upload links do; they are in memory if
+    not given.
     """
 
     def __init__(
@@ -70,6 +68,7 @@ class Cohorts:
         before: BeforeMerging | None = None,
         attacker: Attacker | None = None,
         states: ClientStates | None = None,
+        sent: ClientStates | None = None,
     ) -> None:
         check_fit(setup, problem.model)
         self._attacker = attacker
@@ -77,6 +76,7 @@ class Cohorts:
         self._states = states or MemoryStates(algorithm_for(setup.training).init_state(bare(problem.model)))
         self._train = KeptBatches(in_precision(problem.train, problem.model))
         self._links = sending(problem.line)
+        self._kept_by_links = sent or MemoryStates(first_state(self._links, problem.spec.m))
         self._participants = Participants(setup, problem)
         self._learners, self._sampler = self._participants.learners, self._participants.sampler
         self.participation = Participation(len(problem.train)) if isinstance(self._sampler, FollowsPast) else None
@@ -110,7 +110,7 @@ class Cohorts:
             versions: the weights that clients may hold, the newest first, shape (m,) each; or, without a server, each
                 client's own, shape (clients, m).
         """
-        drawn, asked = self._drawn(round_, versions[0])
+        drawn, asked = self._drawn(round_, versions)
         clients = self._learners[drawn]
         if self._setup.privacy is not None:
             clients = with_a_turn(self._problem, self._setup.privacy, round_, clients)
@@ -132,7 +132,7 @@ class Cohorts:
             [sender] = self._blocks_by(round_, raid.sender, versions[0], 0, raid, invented=True)
         yield from map(self._as_sent, raid.late(sender))
 
-    def _drawn(self, round_: int, newest: FloatArray) -> tuple[Clients, int]:
+    def _drawn(self, round_: int, versions: Sequence[FloatArray]) -> tuple[Clients, int]:
         """Return the learners of a round, and how many others fetched the newest weights to tell their losses."""
         known, sampler, learners = self.participation, self._sampler, self._learners
         if known is None or not isinstance(sampler, FollowsPast):
@@ -141,7 +141,7 @@ class Cohorts:
 
         def losses_of(some: Clients) -> FloatArray:
             asked.append(np.asarray(some, np.intp))
-            return self._losses(round_, newest, learners[asked[-1]])
+            return self._losses(round_, versions, learners[asked[-1]])
 
         past = Past(
             round=round_,
@@ -156,20 +156,24 @@ class Cohorts:
         drawn = sampler.draw_after(past)
         return drawn, len(np.setdiff1d(np.concatenate(asked), drawn)) if asked else 0
 
-    def _losses(self, round_: int, weights: FloatArray, clients: Clients) -> FloatArray:
-        """Return the losses of clients on all their examples, shape (k,); in blocks of similar sizes."""
-        model, train = self._problem.model, self._problem.train_in(round_, weights)
+    def _losses(self, round_: int, versions: Sequence[FloatArray], clients: Clients) -> FloatArray:
+        """Return the losses of clients on all their examples, shape (k,), at the weights that each would train."""
         losses = np.zeros(len(clients))
-        order = np.argsort(train.sizes[clients], kind="stable")
-        with one_thread():
-            for low in range(0, len(order), _AT_ONCE):
-                at = order[low : low + _AT_ONCE]
-                losses[at] = model.losses(weights, train.batch(clients[at]))
+        chosen = versions.chosen(clients) if isinstance(versions, Models) else np.zeros(len(clients), np.intp)
+        for number in np.unique(chosen).tolist():
+            at, weights = np.flatnonzero(chosen == number), versions[number]
+            losses[at] = losses_of(self._problem.model, weights, self._problem.train_in(round_, weights), clients[at])
         return losses
 
     def _blocks(
         self, round_: int, clients: Clients, versions: Sequence[FloatArray], raid: Raid | None = None
     ) -> Iterator[Block]:
+        if isinstance(versions, Models):
+            chosen = versions.chosen(clients)
+            for number in np.unique(chosen).tolist():
+                for block in self._blocks_by(round_, clients[chosen == number], versions[number], 0, raid):
+                    yield replace(block, model=number)
+            return
         ages = np.minimum(self._ages(round_, clients), len(versions) - 1)
         for age in np.unique(ages):
             yield from self._blocks_by(round_, clients[ages == age], versions[age], int(age), raid)
@@ -223,26 +227,31 @@ class Cohorts:
             if self._before and not invented and evaluated_after(self._setup, round_ + 1):
                 self._before.see(clients[at], weights + updates)
             whose = clients[at]
-            yield Block(whose, repeats[at], pings[at], updates, losses, train.sizes[whose], keys[at], age)
+            block = Block(whose, repeats[at], pings[at], updates, losses, train.sizes[whose], keys[at], age)
+            apart = np.unique(block.repeats).tolist() if self._links.keeps_state else []
+            yield from (block.of(block.repeats == number) for number in apart) if len(apart) > 1 else [block]
 
     def _as_sent(self, block: Block) -> Updates:
         return Updates(
             clients=block.clients,
             repeats=block.repeats,
             pings=block.pings,
-            updates=self._sent(block.updates, block.keys),
+            updates=self._sent(block),
             losses=block.losses,
             examples=block.examples,
             age=block.age,
+            model=block.model,
         )
 
-    def _sent(self, updates: Floats, keys: Keys) -> NDArray[np.float32] | Payloads:
-        """Return updates, shape (k, m), in the form in which they travel."""
+    def _sent(self, block: Block) -> NDArray[np.float32] | Payloads:
+        """Return the updates of a block, shape (k, m), in the form in which they travel."""
+        updates = block.updates
         training = algorithm_name(self._setup.training)
         _refuse_what_cannot_travel(updates, training)
         if not self._setup.upload:
             return updates.astype(np.float32, copy=False)
-        encoded = sent_updates(self._links, updates, child_keys(keys, _UPLOAD))
+        kept = Kept(self._kept_by_links, block.clients) if self._links.keeps_state else None
+        encoded = sent_updates(self._links, updates, child_keys(block.keys, _UPLOAD), kept, block.examples > 0)
         if isinstance(encoded, Payloads):
             return encoded
         _refuse_what_cannot_travel(encoded, training)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -238,7 +238,7 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
     Columns: ``client``, its number; ``key``, its natural key or its group of users, if known; ``newcomer``, whether it
     never trains, if anybody does not; ``examples``, its number of test examples; and one column per metric, null where
     it is undefined. With ``own``, a column ``personal_<metric>`` is of the clients' own models after so many
-    ``rounds``.
+    ``rounds``, and in a run with several models ``model`` is the number of the client's.
     """
     test = problem.test
     evaluated = evaluate(problem.model, problem.tally, per_client_weights(weights), test)
@@ -250,6 +250,8 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
         columns["key"] = pa.array([str(key) for key in keys[whose].tolist()])
     if len(problem.newcomers):
         columns["newcomer"] = pa.array(np.isin(whose, problem.newcomers))
+    if own is not None and own.several is not None:
+        columns["model"] = pa.array(own.several.chosen(whose), pa.int64())
     columns["examples"] = pa.array(test.sizes[whose], pa.int64())
     metrics = {
         name: pa.array(values[order], pa.float64(), from_pandas=True) for name, values in evaluated.clients.items()
@@ -278,6 +280,18 @@ FEWEST = 20
 """Of fewer clients there is no worst tenth, which would say how some single ones fare."""
 
 
+class OwnWeights(Protocol):
+    """Several models, one of which each client has."""
+
+    def chosen(self, clients: Clients) -> NDArray[np.intp]:
+        """Return the number of each client's model, shape (k,)."""
+        ...
+
+    def own_weights(self, clients: Clients) -> FloatArray:
+        """Return the weights of each client's model, shape (k, m)."""
+        ...
+
+
 class OwnModels:
     """What the clients of a run predict with.
 
@@ -285,10 +299,12 @@ class OwnModels:
         setup: the settings; if their training leaves clients nothing of their own, all predict with the shared model.
         problem: the problem.
         states: what clients keep.
+        several: which of several models each client predicts with; None if there is one.
     """
 
-    def __init__(self, setup: Setup, problem: Problem, states: ClientStates) -> None:
+    def __init__(self, setup: Setup, problem: Problem, states: ClientStates, several: OwnWeights | None = None) -> None:
         self._setup, self._problem, self._states = setup, problem, states
+        self.several = several
         first, model = algorithm_for(setup.training), bare(problem.model)
         self._model: Model[Any] = first.personal_model(model) if isinstance(first, Personalizes) else problem.model
 
@@ -335,6 +351,8 @@ class OwnModels:
         def everybodys(clients: Clients) -> FloatArray:
             return np.tile(weights, (len(clients), 1))
 
+        if self.several is not None:
+            return self.several.own_weights
         if not isinstance(algorithm, Personalizes):
             return everybodys
         learned = self._learned(weights, rounds)

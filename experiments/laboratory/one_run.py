@@ -12,6 +12,7 @@ from typing import TypeAlias
 from fedping.client_sim.learning import algorithm_for, bare
 from fedping.client_sim.learning.algorithm import Personalizes
 from fedping.client_sim.learning.batch import FloatArray
+from fedping.client_sim.upload import first_state
 from fedping.experiments.laboratory.attacking import Attacker
 from fedping.experiments.laboratory.baselines import run_baseline
 from fedping.experiments.laboratory.cohort import Cohorts
@@ -19,11 +20,13 @@ from fedping.experiments.laboratory.evaluation import BeforeMerging, OwnModels, 
 from fedping.experiments.laboratory.notes import of_problem
 from fedping.experiments.laboratory.preparing import Problem, prepare
 from fedping.experiments.laboratory.results import MetricLog, Outcome, ProgressFile, Row, RunFolder
-from fedping.experiments.laboratory.resuming import CHECKPOINT, Checkpoints, MappedStates, Part
+from fedping.experiments.laboratory.resuming import CHECKPOINT, SENT, Checkpoints, MappedStates, Part
 from fedping.experiments.laboratory.rounds import open_rounds
+from fedping.experiments.laboratory.rounds.several import SeveralRounds
 from fedping.experiments.laboratory.training import Observers, Trained, outcome_of, train
 from fedping.experiments.laboratory.units import Unit
 from fedping.protocol.errors import InvalidSettings, sentences_with
+from fedping.protocol.upload import sending
 
 OnRound: TypeAlias = Callable[[int, Sequence[Row]], None]
 """Called with the number of finished rounds, from 0, and the new measurements since the last call."""
@@ -72,10 +75,12 @@ def _trained(
     algorithm = algorithm_for(setup.training)
     states = MappedStates(folder.path, algorithm.init_state(bare(problem.model)), len(problem.train))
     personalizes = isinstance(algorithm, Personalizes) and not setup.co_op
-    predicts_alone = personalizes or setup.evaluation.decided_by == "personal"
+    predicts_alone = personalizes or setup.clusters is not None or setup.evaluation.decided_by == "personal"
     own = OwnModels(setup, problem, states) if predicts_alone else None
-    cohorts = Cohorts(setup, problem, threads, before, attacker, states)
+    sent = MappedStates(folder.path, first_state(sending(problem.line), problem.spec.m), len(problem.train), SENT)
+    cohorts = Cohorts(setup, problem, threads, before, attacker, states, sent)
     states.check_size(cohorts.most_training)
+    sent.check_size(cohorts.most_training)
 
     def write_clients(weights: FloatArray, rounds: int) -> None:
         if own and setup.evaluation.local:
@@ -83,13 +88,23 @@ def _trained(
 
     with (
         closing(states),
+        closing(sent),
         open_rounds(setup, problem, folder.path, states) as rounds,
         ProgressFile(folder.path, log) as progress,
     ):
+        several = rounds if isinstance(rounds, SeveralRounds) else None
+        if own:
+            own.several = several
 
         def checkpoints(run: Trained) -> Checkpoints:
             assert rounds.checkpoint is not None
-            parts: dict[str, Part] = {"clients": states, "rounds": rounds.checkpoint, "log": log, "run": run}
+            parts: dict[str, Part] = {
+                "clients": states,
+                "sent": sent,
+                "rounds": rounds.checkpoint,
+                "log": log,
+                "run": run,
+            }
             parts |= {"attacker": attacker} if attacker else {}
             parts |= {"past": cohorts.participation} if cohorts.participation else {}
             return Checkpoints(folder.path, parts)
@@ -105,4 +120,6 @@ def _trained(
         run = train(setup, problem, rounds, cohorts.sent, log, observers)
         if not setup.early_stopping and run.final:
             write_clients(run.best, run.watchman.best_round)
+        if several:
+            folder.write_models(several.models)
     return replace(run, notes=(*of_problem(setup, problem), *cohorts.notes, *getattr(rounds, "notes", ()), *run.notes))

@@ -37,7 +37,7 @@ from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
 from fedping.client_sim.learning.batch import FloatArray
-from fedping.experiments.laboratory.resuming import CHECKPOINT, STATES, CannotGoOn
+from fedping.experiments.laboratory.resuming import CHECKPOINT, SENT, STATES, CannotGoOn
 from fedping.experiments.run_folder import Environment, read_whole, write_document, write_environment, write_whole
 from fedping.protocol.formats import with_format, without_format
 
@@ -140,6 +140,11 @@ class RunFolder:
         """Write the metrics of each client."""
         write_table(self.path / _CLIENTS, clients)
 
+    def write_models(self, models: FloatArray) -> None:
+        """Write the models of a run with several, shape (models, m)."""
+        with open(self.path / "models.npy", "wb") as sink:
+            np.save(sink, models)
+
     def finish(
         self,
         outcome: Outcome,
@@ -159,7 +164,8 @@ class RunFolder:
                 np.save(sink, weights)
         write_environment(self.path, earlier)
         write_document(self.path / "run.json", outcome)
-        for path in (self.path / PROGRESS, self.path / CHECKPOINT, *self.path.glob(STATES)):
+        kept = (path for name in (STATES, SENT) for path in self.path.glob(f"{name}.*"))
+        for path in (self.path / PROGRESS, self.path / CHECKPOINT, *kept):
             path.unlink(missing_ok=True)
 
     def metrics(self) -> pa.Table:
@@ -196,6 +202,7 @@ Split: TypeAlias = Literal[
     "attack",
     "privacy",
     "graph",
+    "models",
 ]
 """What a metric is of: the cohort as it trained; all clients' validation or test examples together; the mean over the
 clients, each on its own examples, of the shared model, and of what each predicts with; the latter over the worst tenth
@@ -203,7 +210,8 @@ of them, less the former, and on validation examples; the mean over the clients,
 worst tenth of them, and over those that never train; the mean over the clients' own models before they are merged, each
 on everybody's test examples, over the worst tenth, and on everybody else's; the mean over the nodes' own models of
 gossip averaging, each on everybody's test examples, and over the worst tenth; how far an attack has come; what of a
-guarantee is spent; and the nodes' graph, and how far apart their models are."""
+guarantee is spent; the nodes' graph, and how far apart their models are; and how many models a run has, and how far
+they are from their mean."""
 
 SPLITS: tuple[Split, ...] = tuple(split for split in get_args(Split) if split != "train")
 """Those that a version is measured by."""

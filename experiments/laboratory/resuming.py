@@ -6,6 +6,7 @@ round, so that a run that was killed ends with the same bits as one that was not
     <folder of a run>/checkpoint.npz    while it runs; removed when it is finished
     <folder of a run>/states.bin        a row for each client: its state from round to round, memory-mapped
     <folder of a run>/states.<g>.undo   the rows at checkpoint g, of clients that have changed since then
+    <folder of a run>/sent.*            the same of what upload links keep with clients
 
 A row is a client's state XOR the first state. So clients that have never trained have zeros, for which a file system
 needs no space. Checkpoints don't copy the rows: before the first change of a row after a checkpoint, its old value goes
@@ -35,8 +36,8 @@ from fedping.protocol.errors import InvalidSettings
 
 CHECKPOINT = "checkpoint.npz"
 
-STATES = "states.*"
-"""The files of what clients keep (`mapped_states.py`), removed when the run is finished."""
+STATES, SENT = "states", "sent"
+"""Beginnings of the names of the files of what clients keep: of their training, and of their upload links."""
 
 MOST_OF_THE_TIME = 1 / 20
 """The share of a run's time for writing its state: if rounds are short, not every one is written."""
@@ -144,8 +145,6 @@ def _save(path: Path, saved: Arrays) -> None:
         np.savez(sink, **saved)  # type: ignore[arg-type]
 
 
-FILE = "states.bin"
-
 MOST_BYTES = 4 * 2**30
 """The most that all clients of a run may keep together."""
 
@@ -170,9 +169,11 @@ class MappedStates:
         folder: the run's folder.
         first: the state of a client that has never trained.
         clients: the number of clients.
+        name: the beginning of the names of its files.
     """
 
-    def __init__(self, folder: Path, first: State, clients: int) -> None:
+    def __init__(self, folder: Path, first: State, clients: int, name: str = STATES) -> None:
+        self._name, self._file_name = name, f"{name}.bin"
         self._first = checked_first(first)
         self._row = np.dtype([(name, value.dtype, value.shape) for name, value in self._first.items()])
         packed = np.zeros(1, self._row)
@@ -249,17 +250,17 @@ class MappedStates:
         """
         if not self.bytes_each:
             return
-        path = self._folder / FILE
-        known = sorted(int(each.name.split(".")[1]) for each in self._folder.glob("states.*.undo"))
+        path = self._folder / self._file_name
+        known = sorted(int(each.name.split(".")[1]) for each in self._folder.glob(f"{self._name}.*.undo"))
         generation = int(saved.get("generation", -1))
         if generation not in known or not path.is_file() or path.stat().st_size != self._clients * self.bytes_each:
-            raise CannotGoOn(f"what its clients keep, {FILE} and its journal, is missing or damaged")
+            raise CannotGoOn(f"what its clients keep, {self._file_name} and its journal, is missing or damaged")
         rows = np.memmap(path, np.uint8, "r+", shape=(self._clients, self.bytes_each))
         for number in sorted((each for each in known if each >= generation), reverse=True):
             for clients, were in self._remembered(number):
                 rows[clients] = were
         if zlib.crc32(rows.data) != int(saved.get("crc", -1)):  # to begin again leads to the same bits
-            raise CannotGoOn(f"what its clients keep, {FILE} and its journal, is damaged or another run's")
+            raise CannotGoOn(f"what its clients keep, {self._file_name} and its journal, is damaged or another run's")
         rows.flush()
         for number in known:
             if number != generation:
@@ -278,13 +279,15 @@ class MappedStates:
         """The rows, shape (clients, bytes), of a new file unless a former one has been restored."""
         with self._lock:
             if self._rows is None:
-                for old in self._folder.glob("states.*.undo"):
+                for old in self._folder.glob(f"{self._name}.*.undo"):
                     old.unlink()
-                self._rows = np.memmap(self._folder / FILE, np.uint8, "w+", shape=(self._clients, self.bytes_each))
+                self._rows = np.memmap(
+                    self._folder / self._file_name, np.uint8, "w+", shape=(self._clients, self.bytes_each)
+                )
             return self._rows
 
     def _path(self, generation: int) -> Path:
-        return self._folder / f"states.{generation}.undo"
+        return self._folder / f"{self._name}.{generation}.undo"
 
     def _begin(self, generation: int) -> None:
         if self._journal is not None:

@@ -19,7 +19,7 @@ from fedping.client_sim.fleet.interactions import Browsers, Conditions, as_sent,
 from fedping.client_sim.fleet.members import corrupt_updates, last_known
 from fedping.client_sim.fleet.pings import ADDON_VERSION
 from fedping.client_sim.population.behaviour import Behaved, Seekers, behave
-from fedping.client_sim.upload import projections
+from fedping.client_sim.upload import projections, refuse_state
 from fedping.experiments.simulate.people import Anybody, uuid_bytes
 from fedping.experiments.simulate.settings import Experiment
 from fedping.protocol.arrow import landed_schema
@@ -180,6 +180,7 @@ class Searchers:
         self._people = people
         self._pool = pool
         self.links = {line.name: sending(line) for line in study.lines}
+        refuse_state(self.links.values())
         self._browsers = Browsers(public_study(study), experiment.gradient)
         for ranker in {self._browsers.spec(arm).model for arm in study.arms}:
             people.users(ranker)  # made now, because threads would make it several times

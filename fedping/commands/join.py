@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -490,15 +491,17 @@ def _institutions(
 def _states_in(folder: StateFolder, files: ExitStack) -> StatesOf:
     """Return where a training keeps state: a file, created if it keeps any."""
     from fedping.client_sim.learning.algorithm import State
-    from fedping.client_sim.learning.states import ClientStates, in_memory, open_states
+    from fedping.client_sim.learning.states import ClientStates, StateFile, in_memory, open_states
 
-    def states_of(owner: str, first: State) -> ClientStates:
-        if not first:
-            return in_memory(owner, first)
-        opened, damaged = open_states(folder.states)
+    @cache
+    def opened() -> StateFile:
+        file, damaged = open_states(folder.states)
         if damaged is not None:
             click.echo(f"{folder.states} was damaged; it is kept as {damaged}, and a new one is begun", err=True)
-        return files.enter_context(opened).of(owner, first)
+        return files.enter_context(file)
+
+    def states_of(owner: str, first: State) -> ClientStates:
+        return opened().of(owner, first) if first else in_memory(owner, first)
 
     return states_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,7 +41,7 @@ class OwnLink(Own, frozen=True, tag_field="link", tag=OWN):
 
 
 _OF_AN_EXTENSION: dict[type[ClientEnd] | type[ServerEnd], tuple[str, ...]] = {
-    ClientEnd: ("transform", "encode"),
+    ClientEnd: ("transform", "encode", "init_state"),
     ServerEnd: ("decode", "lengths", "trouble", "undo", "undo_sum"),
 }
 """The functions of an end that an extension may have."""
@@ -163,9 +163,33 @@ def _lengths(where: str, result: Any, m: int) -> tuple[int, int]:
     return int(least), int(most)
 
 
+def _arrays(where: str, result: Any, m: int) -> dict[str, NDArray[Any]]:
+    import numpy as np
+
+    if not isinstance(result, Mapping) or not all(isinstance(name, str) for name in result):
+        raise ExtensionFailed(f"{where} a {type(result).__name__}; return a dict of arrays by name")
+    return {name: np.asarray(value) for name, value in result.items()}
+
+
+def _kept(check: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a check that also takes the result of a link with state: that of ``check``, and the next state."""
+
+    def checked(where: str, result: Any, updates: NDArray[Any], keys: NDArray[Any], *state: Any) -> Any:
+        if not state:
+            return check(where, result, updates)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            raise ExtensionFailed(
+                f"{where} a {type(result).__name__}; with 'init_state', return the result and the next state, a dict"
+            )
+        return check(where, result[0], updates), result[1]
+
+    return checked
+
+
 _CHECKS: dict[str, Callable[..., Any]] = {
-    "transform": lambda where, result, updates, keys: _finite_numbers(where, result, updates),
-    "encode": lambda where, result, updates, keys: _payloads(where, result, updates),
+    "transform": _kept(_finite_numbers),
+    "encode": _kept(_payloads),
+    "init_state": _arrays,
     "decode": _decoded,
     "lengths": _lengths,
     "trouble": _sentence,

@@ -27,6 +27,7 @@ KNOWN = {  # rows, features, examples of each class
     "movielens-ratings": (81_116, 1, None),
     "spambase": (4601, 57, [2788, 1813]),
     "spambase-logarithms": (4601, 57, [2788, 1813]),
+    "turned-digits": (1797, 64, [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]),
     "two-gaussians": (100_000, 2, None),
     "west-roxbury": (5801, 13, None),
 }

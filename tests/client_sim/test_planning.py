@@ -56,7 +56,8 @@ def test_every_list_of_links_is_weighed_or_refused_with_a_reason(large: UploadPl
 
 def test_every_encoding_is_weighed_but_those_that_save_nothing_or_belong_to_a_rule() -> None:
     weighed = {name_of(link) for links in CANDIDATES for link in links}
-    assert {name_of(link) for link in EXAMPLES} - weighed == {"dense", "rotation", "sign"}
+    left_out = {"dense", "rotation", "sign"} | {"top-k", "scaled-signs", "error-feedback"}  # biased, so not comparable
+    assert {name_of(link) for link in EXAMPLES} - weighed == left_out
 
 
 def test_bytes_are_those_of_payloads_and_of_the_json_that_holds_them(large: UploadPlan) -> None:

@@ -173,6 +173,11 @@ UPLOADS: tuple[list[dict[str, Any]], ...] = tuple(
         [{"link": "steps", "size": 2.0}],
         [{"link": "steps"}],
         [{"link": "eden", "bits": 2}],
+        [{"link": "top-k", "keep": 0.2}],
+        [{"link": "error-feedback"}, {"link": "top-k", "keep": 0.2}],
+        [{"link": "error-feedback"}, {"link": "scaled-signs"}],
+        [{"link": "error-feedback"}, {"link": "signs"}],
+        [{"link": "scaled-signs"}, {"link": "error-feedback"}],
         [{"link": "low-rank", "rank": 1}],
         [{"link": "private"}],
         [{"link": "shared"}],
@@ -358,6 +363,9 @@ def _file_deviations() -> Iterator[Deviation]:
     yield Deviation("lateness", {"lateness": {"shares": [0.5, 0.5]}, "server.min_clients": 2})
     yield Deviation("co_op", {"co_op": {}})
     yield Deviation("gossip", {"gossip": {"graph": "ring"}})
+    yield Deviation("hierarchy", {"hierarchy": {"edges": 2, "edge_rounds": 2}})
+    yield Deviation("clusters", {"clusters": {"by": "ifca", "clusters": 2}})
+    yield Deviation("clusters", {"clusters": {"by": "bipartition", "mean_below": 0.1, "norm_above": 0.2}})
     yield Deviation("gossip", {"gossip": {"graph": "ring", "degree": 2}})
     yield Deviation("server", {"server.min_clients": 1})
     yield Deviation("rounds", {"rounds": 2})

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "What is learned, and from what": ("model", "data", "partition"),
-    "How": ("training", "upload", "sampling", "server", "lateness", "co_op", "gossip", "privacy", "limits", "attack"),
+    "How": (
+        "training", "upload", "sampling", "server", "lateness", "co_op", "gossip", "hierarchy", "clusters", "privacy",
+        "limits", "attack",
+    ),
     "How long, where, and how it is judged": (
         "rounds", "seeds", "where", "engine", "evaluation", "early_stopping", "name",
     ),
@@ -40,6 +43,8 @@ LABELS: dict[str, str] = {
     "lateness": "Slow clients",
     "co_op": "Clients merged as they arrive (CO-OP)",
     "gossip": "Clients averaged over a graph, without a server",
+    "hierarchy": "Edge servers between the clients and a cloud",
+    "clusters": "Several models, each for the clients that it fits",
     "attack": "Hostile clients",
     "privacy": "Privacy",
     "limits": "What a round believes of a ping",
@@ -173,7 +178,7 @@ OF_USERS = ("users", "judges", "population", "groups", "lists", "examples", "app
 RARE = frozenset({
     "partition.least", "training.sign", "upload", "server.staleness", "server.aggregate", "server.min_clients",
     "server.clip", "server.bucketing", "server.most_votes",
-    "lateness", "co_op", "gossip", "training.optimizer", "attack", "privacy", "limits",
+    "lateness", "co_op", "gossip", "hierarchy", "clusters", "training.optimizer", "attack", "privacy", "limits",
     "model.step", "model.start", "model.spread", "model.integer", "model.constraints", "model.margin",
     "model.epsilon", "model.features", "model.classes", "model.seed", "data.population", "data.groups", "data.folds",
     "data.lists", "data.examples", "data.applies",

@@ -2,6 +2,7 @@
 
 server.py   a round of a server, over a channel     memory.py, private.py, landed.py   the channels
 co_op.py    arrivals instead of rounds              gossip.py                          nodes without a server
+several.py  edges below a cloud, and clusters
 """
 
 from __future__ import annotations

@@ -82,6 +82,7 @@ def resolved(setup: Setup, begun: Setup | None = None) -> Setup:
 def compiles_whole_rounds(setup: Setup) -> bool:
     """Return whether all rounds of a setup between two evaluations can be one compiled call."""
     in_memory = setup.where == "memory" and not setup.co_op and not setup.gossip
+    in_memory = in_memory and not setup.hierarchy and not setup.clusters
     return in_memory and outside(setup) is None and not between(setup)
 
 

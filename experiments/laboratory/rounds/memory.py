@@ -69,6 +69,15 @@ class MemoryChannel:
         return self._weights
 
     @property
+    def exact(self) -> FloatArray:
+        """The newest version before it is rounded for clients, shape (m,)."""
+        return self._exact
+
+    def continue_from(self, exact: FloatArray) -> None:
+        """Make the next round start from other weights, shape (m,); the optimizer keeps its state."""
+        self._publish(exact, self._state)
+
+    @property
     def pipeline(self) -> Pipeline:
         """See :attr:`Channel.pipeline`."""
         return self._line.pipeline
@@ -115,7 +124,7 @@ class MemoryChannel:
         with self._named_round():
             self._round.add(
                 self._shards[block.clients],
-                self._received(block),
+                self.received(block),
                 examples=examples,
                 pings=block.pings,
                 clients=self._ids[block.clients],
@@ -160,7 +169,7 @@ class MemoryChannel:
             raise diverged(beyond)
         self._exact, self._state, self._weights = exact, state, weights
 
-    def _received(self, block: Updates) -> NDArray[np.float32]:
+    def received(self, block: Updates) -> NDArray[np.float32]:
         """Return the updates as the server decodes them, shape (k, m)."""
         payloads = block.updates
         if not isinstance(payloads, Payloads) and not self._links.undone:

@@ -17,6 +17,7 @@ from fedping.experiments.laboratory.rounds.gossip import GossipRounds
 from fedping.experiments.laboratory.rounds.inside import between
 from fedping.experiments.laboratory.rounds.memory import MemoryChannel
 from fedping.experiments.laboratory.rounds.server import Channel, Rounds, ServerRounds
+from fedping.experiments.laboratory.rounds.several import several_rounds
 from fedping.experiments.laboratory.rounds.study import study_of
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.study import Study
@@ -42,6 +43,9 @@ def open_rounds(setup: Setup, problem: Problem, folder: Path, states: ClientStat
         return
     if setup.gossip:
         yield GossipRounds(setup, problem)
+        return
+    if setup.hierarchy or setup.clusters:
+        yield several_rounds(setup, problem)
         return
     if setup.engine == "jax" and not between(setup):
         from fedping.experiments.laboratory.rounds.compiled import CompiledRounds

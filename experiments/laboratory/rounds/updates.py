@@ -34,6 +34,7 @@ class Updates:
         examples: number of examples, shape (k,); a client without examples changes nothing.
         age: age in versions of the weights from which they were computed.
         asked: number of other clients that fetched the newest weights in this round, and sent no update.
+        model: the number of the model that they trained, in a run with several.
     """
 
     clients: Clients
@@ -44,6 +45,7 @@ class Updates:
     examples: NDArray[np.int64]
     age: int = 0
     asked: int = 0
+    model: int = 0
 
 
 def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -30,10 +30,13 @@ CHOICES = {
     "personal": "by",
     "contribution": "by",
     "gossip": "graph",
+    "clusters": "by",
 }
 """The key that makes the choice in each table: `algorithm = "local"` has other settings than "gradient" has."""
 
-OPTIONAL = frozenset({"attack", "early_stopping", "gossip", "lateness", "limits", "personal", "privacy"})
+OPTIONAL = frozenset(
+    {"attack", "clusters", "early_stopping", "gossip", "hierarchy", "lateness", "limits", "personal", "privacy"}
+)
 """The tables that may be absent and say nothing if empty, so that an empty one takes away what is below it."""
 
 MOST_POINTS = 10_000

@@ -14,6 +14,7 @@ from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.checking import check_mean, declared_traits
 from fedping.client_sim.sampling import All, Bernoulli, Sampling
 from fedping.experiments.laboratory.settings.data import Data
+from fedping.experiments.laboratory.settings.several import Bipartition, Clusters, Hierarchy
 from fedping.experiments.laboratory.tallies import OwnMetric
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.links import check_links
@@ -194,6 +195,8 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         lateness: the shares of clients by the age of their version; all have the newest if None.
         co_op: merges clients as they arrive, instead of ``server``, ``sampling`` and ``lateness``; not used if None.
         gossip: averages the clients' models over a graph, instead of all these; not used if None.
+        hierarchy: edge servers between the clients and a cloud; not used if None.
+        clusters: several models, each for the clients that it fits; not used if None.
         rounds: the most rounds.
         where: the updates go straight to the server's arithmetic (``memory``), through landed Parquet files
             (``files``), or over HTTP to an ingest that lands them (``http``).
@@ -220,6 +223,8 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
     lateness: Lateness | None = None
     co_op: CoOp | None = None
     gossip: Gossip | None = None
+    hierarchy: Hierarchy | None = None
+    clusters: Clusters | None = None
     rounds: Annotated[int, Meta(ge=0, le=1_000_000)]
     where: Where = "memory"
     engine: Literal["numpy", "spark", "jax", "auto"] = "numpy"
@@ -246,6 +251,8 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
             check("co_op", parts)
         if self.gossip:
             check("gossip", parts, "[gossip]: ")
+        if self.hierarchy or self.clusters:
+            check("several models", parts, "[hierarchy]: " if self.hierarchy else "[clusters]: ")
         check("file", parts)
         own_links = traits_where({"other upload": bool(self.upload)})
         check_line(Parts(self.traits | own_links, {"line": LINE}), "[privacy]: ")
@@ -260,6 +267,9 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
             "other upload": bool(self.upload),
             "co_op": self.co_op is not None,
             "gossip": self.gossip is not None,
+            "hierarchy": self.hierarchy is not None,
+            "clusters": self.clusters is not None,
+            "divides": isinstance(self.clusters, Bipartition),
             "lateness": self.lateness is not None,
             "attack": self.attack is not None,
             "not in memory": self.where != "memory",
