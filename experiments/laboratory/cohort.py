@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from fedping.client_sim.learning.blas import one_thread
 from fedping.client_sim.learning.checking import wrong_participation
 from fedping.client_sim.learning.updates import draws
 from fedping.client_sim.sampling import (
+    All,
     Bernoulli,
     FollowsPast,
     Participation,
@@ -34,6 +35,7 @@ from fedping.client_sim.sampling import (
 )
 from fedping.client_sim.upload import projections, sent_updates
 from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
+from fedping.experiments.laboratory.clock import Answers, clock_of
 from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_after
 from fedping.experiments.laboratory.preparing import Problem, check_fit, in_precision
 from fedping.experiments.laboratory.rounds.inside import between
@@ -41,6 +43,7 @@ from fedping.experiments.laboratory.rounds.study import with_a_turn
 from fedping.experiments.laboratory.rounds.updates import Updates, repetitions
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.draws import Keys, child_keys, uniforms
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.update import Payloads
 from fedping.protocol.upload import sending
 from fedping.protocol.weights import LARGEST
@@ -57,6 +60,24 @@ _UPLOAD = _LATENESS + 1
 
 _AT_ONCE = 64
 """Clients whose losses are computed at a time for a sampling."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Where clients that learn from one version have their draws from, and which pings they send.
+
+    Attributes:
+        round_: number of the round in which they were invited.
+        attempts: number of each one's earlier invitations in that round, shape (k,).
+        repeats: as :attr:`Updates.repeats`.
+        pings: as :attr:`Updates.pings`.
+    """
+
+    round_: int
+    attempts: NDArray[np.int64]
+    repeats: NDArray[np.int64]
+    pings: NDArray[np.int64]
+
 
 _LOST = "late updates are left out; set 'staleness' in [server] or [line.pipeline] to merge them"
 
@@ -91,7 +112,9 @@ class Cohorts:
         if setup.gossip and setup.gossip.failures:
             sampling = Bernoulli(share=1.0 - setup.gossip.failures)
         self._sampler: Sampler = sampler_for(sampling, problem.train.sizes[self._learners], problem.seed, groups)
-        self._groups = groups
+        self._groups, self._sampling = groups, sampling
+        self.clock = clock_of(setup, problem)
+        """The run's simulated time; None without one."""
         self.participation = Participation(len(problem.train)) if isinstance(self._sampler, FollowsPast) else None
         """What the sampling knows of earlier rounds; None if it does not depend on them."""
         self._compiled: CompiledTraining | None = None
@@ -123,14 +146,39 @@ class Cohorts:
             versions: the weights that clients may hold, the newest first, shape (m,) each; or, without a server, each
                 client's own, shape (clients, m).
         """
-        drawn, asked = self._drawn(round_, versions[0])
-        clients = self._learners[drawn]
-        if self._setup.privacy is not None:
-            clients = with_a_turn(self._problem, self._setup.privacy, round_, clients)
-        for number, block in enumerate(self._as_trained(round_, clients, versions)):
+        if self.clock is None:
+            clients, asked = self._drawn(round_, versions[0], self._learners)
+            if self._setup.privacy is not None:
+                clients = with_a_turn(self._problem, self._setup.privacy, round_, clients)
+            blocks = self._as_trained(round_, clients, versions)
+        else:
+            answers, asked = self._answers(round_, versions[0])
+            blocks = self._as_answered(round_, answers, versions)
+        for number, block in enumerate(blocks):
             if self.participation is not None:
-                self.participation.add(round_, block.clients, block.losses)
+                self.participation.add(round_, block.clients, block.losses, block.seconds)
             yield replace(block, asked=asked) if asked and number == 0 else block
+
+    def _answers(self, round_: int, newest: FloatArray) -> tuple[Answers, int]:
+        """Return the answers of a round in simulated time, and how many other clients fetched the newest weights."""
+        assert self.clock is not None
+        if self.clock.asynchronous:
+            answers, asked = self.clock.buffer(round_), 0
+        else:
+            drawn, asked = self._drawn(round_, newest, self.clock.free(self._learners))
+            answers = self.clock.round(round_, drawn)
+        return answers, asked + answers.others
+
+    def _as_answered(self, round_: int, answers: Answers, versions: Sequence[FloatArray]) -> Iterator[Updates]:
+        """Yield the updates of answers, those of an older version after those of a newer one."""
+        repeats, pings = repetitions(answers.clients)
+        seconds = dict(zip(zip(answers.clients.tolist(), repeats.tolist(), strict=True), answers.seconds, strict=True))
+        for age, invited in sorted({*zip(answers.ages.tolist(), answers.rounds.tolist(), strict=True)}):
+            some = np.flatnonzero((answers.ages == age) & (answers.rounds == invited))
+            turn = Turn(invited, answers.attempts[some], repeats[some], pings[some])
+            for block in self._blocks_by(round_, answers.clients[some], versions[age], age, turn=turn):
+                who = zip(block.clients.tolist(), block.repeats.tolist(), strict=True)
+                yield replace(self._as_sent(block), seconds=np.array([seconds[each] for each in who]))
 
     def _as_trained(self, round_: int, clients: Clients, versions: Sequence[FloatArray]) -> Iterator[Updates]:
         """Yield what these clients send in a round."""
@@ -145,11 +193,11 @@ class Cohorts:
             [sender] = self._blocks_by(round_, raid.sender, versions[0], 0, raid, invented=True)
         yield from map(self._as_sent, raid.late(sender))
 
-    def _drawn(self, round_: int, newest: FloatArray) -> tuple[Clients, int]:
-        """Return the learners of a round, and how many others fetched the newest weights to tell their losses."""
-        known, sampler, learners = self.participation, self._sampler, self._learners
+    def _drawn(self, round_: int, newest: FloatArray, learners: Clients) -> tuple[Clients, int]:
+        """Return who of ``learners`` is drawn, and how many others fetched the newest weights to tell their losses."""
+        known, sampler = self.participation, self._sampler_of(learners)
         if known is None or not isinstance(sampler, FollowsPast):
-            return sampler.draw(round_), 0
+            return learners[sampler.draw(round_)], 0
         asked: list[Clients] = []
 
         def losses_of(some: Clients) -> FloatArray:
@@ -160,14 +208,29 @@ class Cohorts:
             round=round_,
             seed=self._problem.seed,
             sizes=self._problem.train.sizes[learners],
-            groups=self._groups,
+            groups=self._groups_of(learners),
             losses=known.losses[learners],
             times=known.times[learners],
             last=known.last[learners],
             losses_of=losses_of,
+            now=self.clock.now if self.clock else np.nan,
+            seconds=known.seconds[learners],
         )
         drawn = sampler.draw_after(past)
-        return drawn, len(np.setdiff1d(np.concatenate(asked), drawn)) if asked else 0
+        return learners[drawn], len(np.setdiff1d(np.concatenate(asked), drawn)) if asked else 0
+
+    def _sampler_of(self, learners: Clients) -> Sampler:
+        """Return the sampler of these learners alone; of all of them if they are fewer than it draws."""
+        if len(learners) == len(self._learners):
+            return self._sampler
+        sizes, seed = self._problem.train.sizes[learners], self._problem.seed
+        try:
+            return sampler_for(self._sampling, sizes, seed, self._groups_of(learners))
+        except InvalidSettings:
+            return sampler_for(All(), sizes, seed)
+
+    def _groups_of(self, learners: Clients) -> NDArray[Any] | None:
+        return None if self._groups is None else self._groups[np.searchsorted(self._learners, learners)]
 
     def _losses(self, round_: int, weights: FloatArray, clients: Clients) -> FloatArray:
         """Return the losses of clients on all their examples, shape (k,); in blocks of similar sizes."""
@@ -204,17 +267,21 @@ class Cohorts:
         raid: Raid | None = None,
         *,
         invented: bool = False,
+        turn: Turn | None = None,
     ) -> Iterator[Block]:
-        repeats, pings = repetitions(clients)
+        if turn is None:
+            repeats, pings = repetitions(clients)
+            turn = Turn(round_, repeats, repeats, pings)
+        repeats, pings = turn.repeats, turn.pings
         problem = self._problem
-        train = problem.train_in(round_, weights)
+        train = problem.train_in(turn.round_, weights)
         if train is problem.train:
             train = self._train
         if raid:
             train = raid.data(train, invented)
         training = self._setup.training
         if draws(training, problem.model) or self._setup.upload:
-            keys = child_keys(problem.keys(round_)[clients], repeats)
+            keys = child_keys(problem.keys(turn.round_)[clients], turn.attempts)
         else:
             keys = np.zeros(len(clients), np.uint64)  # they are not used, and making them takes time
         if self._compiled:

@@ -34,6 +34,7 @@ class Updates:
         examples: number of examples, shape (k,); a client without examples changes nothing.
         age: age in versions of the weights from which they were computed.
         asked: number of other clients that fetched the newest weights in this round, and sent no update.
+        seconds: simulated seconds from the invitation to the answer, shape (k,); None without a clock.
     """
 
     clients: Clients
@@ -44,6 +45,7 @@ class Updates:
     examples: NDArray[np.int64]
     age: int = 0
     asked: int = 0
+    seconds: FloatArray | None = None
 
 
 def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -26,6 +26,7 @@ CHOICES = {
     "partition": "partition",
     "sampling": "sampling",
     "attack": "attack",
+    "available": "by",
     "local": "mechanism",
     "personal": "by",
     "contribution": "by",
@@ -33,7 +34,9 @@ CHOICES = {
 }
 """The key that makes the choice in each table: `algorithm = "local"` has other settings than "gradient" has."""
 
-OPTIONAL = frozenset({"attack", "early_stopping", "gossip", "lateness", "limits", "personal", "privacy"})
+OPTIONAL = frozenset(
+    {"attack", "available", "clock", "early_stopping", "gossip", "lateness", "limits", "personal", "privacy"}
+)
 """The tables that may be absent and say nothing if empty, so that an empty one takes away what is below it."""
 
 MOST_POINTS = 10_000
