@@ -73,10 +73,10 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
 {% endfor %}
 <th scope="col" class="number">rounds</th><th scope="col" class="number">MB of<br>updates</th>
 <th scope="col" class="number">MB<br>posted</th><th scope="col" class="number">MB<br>fetched</th>
-{% if timed %}<th scope="col" class="number">simulated<br>hours</th>{% endif %}
+{% if summary.timed %}<th scope="col" class="number">simulated<br>hours</th>{% endif %}
 {% if summary.target is not none %}
 <th scope="col" class="number">rounds to<br>{{ summary.metric | shown_as }} {{ "%g" % summary.target }}</th>
-{% if timed %}
+{% if summary.timed %}
 <th scope="col" class="number">hours to<br>{{ summary.metric | shown_as }} {{ "%g" % summary.target }}</th>
 {% endif %}
 {% endif %}
@@ -93,11 +93,11 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
 {% for sum in (row.update_bytes, row.posted_bytes, row.fetched_bytes) %}
 <td class="number">{{ "–" if sum.mean is none else "%.4g" % (sum.mean / 1e6) }}</td>
 {% endfor %}
-{% if timed %}
+{% if summary.timed %}
 <td class="number">{{ "%.4g" % row.simulated_hours.mean if row.simulated_hours else "–" }}</td>
 {% endif %}
 {% if summary.target is not none %}
-{% for reached in [row.to_target] + ([row.hours_to_target] if timed else []) %}
+{% for reached in [row.to_target] + ([row.hours_to_target] if summary.timed else []) %}
 <td class="number">{{ "–" if not reached else "never" if reached.mean is none else "%.4g" % reached.mean }}
 {%- if reached and reached.mean is not none and reached.seeds < summary.seeds | length %} ({{ reached.seeds }} of
 {{ summary.seeds | counted("seed") }}){% endif %}</td>
@@ -111,9 +111,9 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
 <td class="number">{{ row.metrics.get(split, {}).get(metric) | told }}</td>
 {% endfor %}
 <td></td><td></td><td></td><td></td>
-{%- if timed %}<td></td>{% endif %}
+{%- if summary.timed %}<td></td>{% endif %}
 {%- if summary.target is not none %}<td></td>{% endif %}
-{%- if timed and summary.target is not none %}<td></td>{% endif %}</tr>
+{%- if summary.timed and summary.target is not none %}<td></td>{% endif %}</tr>
 {% endfor %}
 </tbody>
 </table>
@@ -184,7 +184,7 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
   <li>MB: the updates that all rounds used, as they are encoded; the bodies of all pings in which they were posted
   (compressed batches where rounds run over HTTP, else the JSON of each ping); and the versions that clients fetched,
   once a round each.</li>
-  {% if timed %}
+  {% if summary.timed %}
   <li>Simulated hours: those that runs took by their [clock], and until they reached the target.</li>
   {% endif %}
   <li>Centralised: one learner with everybody's examples. Local: each client alone. Start: nobody learns.</li>
@@ -243,7 +243,6 @@ def render_report(summary: Summary, metrics: pa.Table, segments: Segments | None
         columns=columns_of(summary),
         segments=segments,
         fewest=FEWEST_CLIENTS,
-        timed=any(row.simulated_hours for row in summary.variants.values()),
         standing=standing(summary),
         meanings=MEANINGS,
         marks={column: standing(summary, *column) for column in columns_of(summary)},

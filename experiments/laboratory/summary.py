@@ -145,6 +145,11 @@ class Summary(Struct, frozen=True, kw_only=True):
     target: float | None = None
     untrained: tuple[str, ...] = ()
 
+    @property
+    def timed(self) -> bool:
+        """Whether any variant has simulated time."""
+        return any(row.simulated_hours for row in self.variants.values())
+
 
 def read_summary(out: Path) -> Summary | None:
     """Return the summary of a finished experiment, with the notes that its runs have by now; None if there is none.

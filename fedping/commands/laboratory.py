@@ -289,7 +289,7 @@ def _table(summary: Summary, stands: Standing) -> Table:
     of_clients = (*of_clients, "newcomers", "trained", "nodes")
     columns += [(split, summary.metric) for split in of_clients if _has(summary, split)]
     columns += [each for each in columns_beside(summary) if each[0] != "graph" or each[1] == "spectral_gap"]
-    timed = any(row.simulated_hours for row in summary.variants.values())
+    timed = summary.timed
     for heading in [
         *(
             _HEADINGS.get(split, "{}").format(shown_as(metric) if split == "attack" else metric)

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 import fedping
 from fedping.client_sim.data.seeds import generator
@@ -481,10 +482,11 @@ def test_the_example_of_the_docs_runs_and_its_buffer_is_the_fastest(tmp_path: Pa
     [text] = re.findall(r"```toml\n# clock.toml\n(.*?)```", (ROOT / "docs/researchers.md").read_text(), re.DOTALL)
     (tmp_path / "clock.toml").write_text(text)
     changes = ("seeds=1", "rounds=3", "evaluation.every=3", "data.most=5")
-    summary = run_experiment(experiment_from_toml(tmp_path / "clock.toml", changes), tmp_path / "out", jobs=1)
-    hours = {name: row.simulated_hours for name, row in summary.variants.items()}
-    per_answer = [band.mean / answers for band, answers in zip(hours.values(), (90, 90, 3000), strict=True)]  # type: ignore
-    assert per_answer == sorted(per_answer, reverse=True)
+    experiment = experiment_from_toml(tmp_path / "clock.toml", changes)
+    short = {name: replace(setup, rounds=min(setup.rounds, 9)) for name, setup in experiment.variants.items()}
+    summary = run_experiment(replace(experiment, variants=short), tmp_path / "out", jobs=1)
+    hours = [row.simulated_hours.mean for row in summary.variants.values() if row.simulated_hours]  # of 90 answers each
+    assert hours == sorted(hours, key=lambda each: each or 0.0, reverse=True)
 
 
 def test_without_a_clock_nothing_speaks_of_time(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ class Clock:
         return {"simulated_hours": self.hours, "invited": invited} | ({"age": self._age} if self._late else {})
 
     def free(self, learners: Clients) -> Clients:
-        """Return who of ``learners``, ascending, is available and has no work; wait until that is somebody."""
+        """Return who of ``learners``, ascending, is available and has no work; wait for the first if none is."""
         while True:
             free = self._free()[learners]
             if free.any() or not len(learners):
@@ -180,9 +180,9 @@ class Clock:
             self._fill(number, asynchronous.concurrency)
             ends = self._working[0].ends if self._working else np.inf
             if len(self._working) < asynchronous.concurrency:
-                somebody = self._somebody_comes(np.flatnonzero(self._people.may_be_invited))
-                if somebody < ends:
-                    self.now = somebody
+                begin = self._next_begin(np.flatnonzero(self._people.may_be_invited))
+                if begin < ends:
+                    self.now = begin
                     continue
             work = heapq.heappop(self._working)
             self.now = work.ends
@@ -235,9 +235,9 @@ class Clock:
     def _next(self, learners: Clients) -> float:
         """Return when the next of ``learners`` becomes available, or the next work ends."""
         ends = (work.ends for work in self._working if work.ends > self.now)
-        return min(self._somebody_comes(learners), min(ends, default=np.inf))
+        return min(self._next_begin(learners), min(ends, default=np.inf))
 
-    def _somebody_comes(self, clients: Clients) -> float:
+    def _next_begin(self, clients: Clients) -> float:
         """Return when the next of some clients that are away and without work becomes available; infinity if none."""
         self._people.windows.read(self.now)
         begins = self._people.windows.begins.copy()
