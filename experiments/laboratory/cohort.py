@@ -81,6 +81,11 @@ class Turn:
 
 _LOST = "late updates are left out; set 'staleness' in [server] or [line.pipeline] to merge them"
 
+_NEVER = (
+    "rounds wait for all clients, because answers = {:,} in [clock] are more than the {:,} that are drawn; lower "
+    "'answers', or draw more in [sampling]"
+)
+
 
 class Cohorts:
     """The clients' side of a run: from a round's number and weights to what is sent.
@@ -131,7 +136,9 @@ class Cohorts:
         sampled, there = len(self._sampler.draw(0)), len(self._learners)
         odd = wrong_participation(self._setup.training, sampled / there, there) if there else ()
         compiled = self._compiled.notes if self._compiled else ()
-        return (*((bias,) if bias else ()), *odd, *((_LOST,) if lost else ()), *compiled)
+        awaited = self._setup.clock.answers if self._setup.clock else None
+        never = (_NEVER.format(awaited, sampled),) if awaited is not None and 0 < sampled < awaited else ()
+        return (*((bias,) if bias else ()), *odd, *((_LOST,) if lost else ()), *never, *compiled)
 
     @property
     def most_training(self) -> int:

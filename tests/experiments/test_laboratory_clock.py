@@ -308,6 +308,14 @@ def test_a_process_that_is_killed_comes_to_the_same_bits(tmp_path: Path) -> None
     assert contents(tmp_path / "killed/runs") == contents(tmp_path / "whole/runs")
 
 
+def test_more_answers_than_clients_are_drawn_is_noted(tmp_path: Path) -> None:
+    few = {"sampling": {"sampling": "uniform", "clients": 3}, "rounds": 1}
+    enough, _ = run(tmp_path / "enough", **few, clock=EVEN | {"answers": 3})
+    more, _ = run(tmp_path / "more", **few, clock=EVEN | {"answers": 4})
+    said = ["rounds wait for all clients" in " ".join(outcome.notes) for outcome in (enough, more)]
+    assert said == [False, True]
+
+
 def test_hours_of_the_day() -> None:
     windows = Windows(Hours(start=20.0, hours=8.0), keys_of(2))
     there = [hour for hour in range(72) if windows.read(hour * HOUR).all()]
@@ -553,6 +561,6 @@ def test_a_guarantee_does_not_go_with_it() -> None:
 
 def test_a_run_in_which_nobody_ever_answers_ends_with_the_reason(tmp_path: Path) -> None:
     gone = {"by": "hours", "start": 1.0, "hours": 0.01}
-    clock = BUFFERED["clock"] | {"seconds_per_example": 10.0, "available": gone}
+    clock = {**BUFFERED["clock"], "seconds_per_example": 10.0, "available": gone}
     with pytest.raises(FedpingError, match="leads nowhere"):
         run(tmp_path, **{**BUFFERED, "clock": clock})

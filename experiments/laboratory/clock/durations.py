@@ -17,6 +17,7 @@ from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.clock import Amount, LogNormal
 from fedping.experiments.laboratory.settings.clock import Clock as Settings
 from fedping.protocol.draws import Keys, child_keys, normals
+from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 from fedping.protocol.upload import receiving
 
@@ -38,6 +39,8 @@ def clock_of(setup: Setup, problem: Problem) -> Clock | None:
     windows = Windows(setup.clock.available, child_keys(keys, _AVAILABLE))
     may_be_invited = np.zeros(len(sizes), np.bool_)
     may_be_invited[problem.learners] = sizes[problem.learners] > 0
+    if not may_be_invited.any():
+        raise InvalidSettings("[clock]: no client has training examples, so that none can be invited. Divide more data")
     people = People(seconds, windows, child_keys(keys, _WORK), may_be_invited)
     oldest = setup.pipeline.staleness.most if setup.pipeline.staleness else 0
     return Clock(setup.clock, people, problem.seed, oldest if setup.clock.counts_late else 0)
