@@ -130,6 +130,10 @@ Trait: TypeAlias = Literal[
     "clusters",
     "divides",  # a model of clusters, by all updates of a round
     "lateness",
+    "clock",  # has simulated time
+    "asynchronous",  # makes a version of each full buffer of answers
+    "counts late answers",  # merges updates from older versions, as they arrive
+    "loses answers",  # a client's answer may not be among those of its round
     "attack",
     "not in memory",
     "spark",
@@ -679,12 +683,13 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
             lambda p: (
                 p.has("adds the mean")
                 and (
-                    p.has("lateness")
+                    p.has_any("lateness", "loses answers")
                     or not (p.has("all clients") or (p.has("equal parts") and p.lacks("votes of examples")))
                 )
             ),
             "the training '$training' adds up the means of all rounds, which is wrong where a client counts for more "
-            'in one round than in another. Remove [lateness], set sampling = "uniform" or "all" in [sampling], and '
+            "in one round than in another. Remove [lateness] and what loses answers in [clock], set "
+            'sampling = "uniform" or "all" in [sampling], and '
             'weighting = "client" in [server]',
         ),
     ),
@@ -692,6 +697,40 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         Rule(
             lambda p: p.has("lateness", "several clients needed"),
             "[lateness] needs min_clients = 1, so that every round uses what has arrived",
+        ),
+    ),
+    "clock": (
+        Rule(lambda p: p.has("lateness"), "it decides who is late, and how much. Remove [lateness]"),
+        Rule(lambda p: p.has("co_op"), "[co_op] has arrivals of its own. Remove one of them"),
+        Rule(lambda p: p.has("gossip"), "the nodes of [gossip] exchange in rounds without time. Remove one of them"),
+        Rule(
+            lambda p: p.has("private"),
+            "a guarantee counts on clients that take part by a coin alone, and not by their speed. Remove one of "
+            "[clock] and [privacy]",
+        ),
+        Rule(lambda p: p.has("attack"), "hostile clients have no speeds. Remove [attack] or [clock]"),
+        Rule(
+            lambda p: p.has("counts late answers") and p.lacks("late pings"),
+            "answers from older versions arrive, and the server leaves them out. Set staleness = "
+            '{ most = 20, on = "step" } in [server]',
+        ),
+        Rule(
+            lambda p: p.has("counts late answers", "several clients needed"),
+            "each answer arrives once, and a round that makes no version loses those that it has. Set min_clients = 1 "
+            "in [server]",
+        ),
+        Rule(
+            lambda p: p.has("counts late answers", "vector"),
+            'the turn of vector or weights is not defined for clients with an older version. Set late = "dropped", '
+            "without 'asynchronous'",
+        ),
+        Rule(
+            lambda p: p.has("asynchronous") and p.lacks("all clients"),
+            "an asynchronous run draws each client evenly from those that are free. Remove [sampling]",
+        ),
+        Rule(
+            lambda p: p.has("asynchronous", "not in memory"),
+            "an asynchronous run is in memory. Remove 'where'",
         ),
     ),
     "private file": (

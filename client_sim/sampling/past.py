@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ class Past:
         times: number of rounds that each has taken part in, shape (clients,).
         last: number of the last such round, shape (clients,); :data:`NEVER` (-1) if there is none.
         losses_of: returns the losses of some clients, shape (k,), at the newest weights, which those clients fetch.
+        now: simulated seconds since the run began; NaN without a clock.
+        seconds: simulated seconds that each client's last answer took, shape (clients,); NaN if there is none.
     """
 
     round: int
@@ -41,6 +44,12 @@ class Past:
     times: NDArray[np.int64]
     last: NDArray[np.int64]
     losses_of: Callable[[Clients], FloatArray]
+    now: float = math.nan
+    seconds: FloatArray = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        if len(self.seconds) < len(self.sizes):
+            object.__setattr__(self, "seconds", np.full(len(self.sizes), np.nan))
 
 
 class Participation:
@@ -54,19 +63,34 @@ class Participation:
         self.losses = np.full(clients, np.nan)
         self.times = np.zeros(clients, np.int64)
         self.last = np.full(clients, NEVER, np.int64)
+        self.seconds = np.full(clients, np.nan)
 
-    def add(self, round_: int, clients: Clients, losses: FloatArray) -> None:
-        """Record the losses, shape (k,), that clients have sent in a round; a repeated client counts once."""
+    def add(self, round_: int, clients: Clients, losses: FloatArray, seconds: FloatArray | None = None) -> None:
+        """Record what clients have sent in a round; a repeated client counts once.
+
+        Args:
+            round_: number of the round, from 0.
+            clients: positions among all clients, shape (k,).
+            losses: the losses that they have sent, shape (k,).
+            seconds: simulated seconds that their answers took, shape (k,); None without a clock.
+        """
         there = clients < len(self.losses)  # the others are invented by an attack
         known = clients[there]
         self.losses[known] = losses[there]
+        if seconds is not None:
+            self.seconds[known] = seconds[there]
         self.times[known] += self.last[known] != round_
         self.last[known] = round_
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         """Return the record, by name."""
-        return {"losses": self.losses.copy(), "times": self.times.copy(), "last": self.last.copy()}
+        return {name: getattr(self, name).copy() for name in _RECORDS}
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the record by what :meth:`snapshot` returned."""
-        self.losses, self.times, self.last = (saved[name].copy() for name in ("losses", "times", "last"))
+        """Replace the record by what :meth:`snapshot` returned, or an earlier fedping, which had no ``seconds``."""
+        for name in _RECORDS:
+            if name in saved:
+                setattr(self, name, saved[name].copy())
+
+
+_RECORDS = ("losses", "times", "last", "seconds")

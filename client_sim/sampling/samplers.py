@@ -481,15 +481,16 @@ class OwnSamplerByPast(OwnSampler):
 
     def draw(self, round_number: int) -> Clients:
         """Return the clients that the extension draws where no client has taken part and each loss is 0."""
-        clients = len(self.sizes)
-        nothing = Participation(clients)
+        nothing = Participation(len(self.sizes))
         return self.draw_after(
             Past(
                 round=round_number,
                 seed=self.seed,
                 sizes=self.sizes.copy(),
                 groups=self.groups,
-                **nothing.snapshot(),
+                losses=nothing.losses,
+                times=nothing.times,
+                last=nothing.last,
                 losses_of=lambda some: np.zeros(len(some)),
             )
         )

@@ -6,8 +6,9 @@ simulated users, who see results and change their habits, is run by `fedping.exp
 
     settings/                  the file                   preparing.py, models.py, users.py     a problem, for one seed
     cohort.py, attacking.py    the clients' updates       rounds/                               the server's rounds
-    tallies.py, evaluation.py  metrics                    baselines.py                          pooled, alone, untrained
+    clock/                     simulated time             baselines.py                          pooled, alone, untrained
+    tallies.py, evaluation.py  metrics                    notes.py                              for readers
     training.py, resuming.py   one run                    units.py, one_run.py, pool.py, run.py all runs, side by side
     results.py, summary.py     the output                 report.py, exporting.py               for people, other tools
-    comparing.py               two variants               notes.py                              for readers
+    comparing.py               two variants
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ from fedping.client_sim.learning.checking import wrong_participation
 from fedping.client_sim.sampling import FollowsPast, Participation, Past, bias_of
 from fedping.client_sim.upload import first_state, projections, sent_updates
 from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
+from fedping.experiments.laboratory.clock import Answers, clock_of
 from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_after
 from fedping.experiments.laboratory.participants import Participants
 from fedping.experiments.laboratory.preparing import Problem, check_fit, in_precision
@@ -47,7 +48,30 @@ _LATENESS = 1 << 32
 _UPLOAD = _LATENESS + 1
 """The child of a ping's key that its upload links draw from."""
 
+
+@dataclass(frozen=True)
+class Turn:
+    """Where clients that learn from one version have their draws from, and which pings they send.
+
+    Attributes:
+        round_: number of the round in which they were invited.
+        attempts: number of each one's earlier invitations in that round, shape (k,).
+        repeats: as :attr:`Updates.repeats`.
+        pings: as :attr:`Updates.pings`.
+    """
+
+    round_: int
+    attempts: NDArray[np.int64]
+    repeats: NDArray[np.int64]
+    pings: NDArray[np.int64]
+
+
 _LOST = "late updates are left out; set 'staleness' in [server] or [line.pipeline] to merge them"
+
+_NEVER = (
+    "rounds wait for all clients, because answers = {:,} in [clock] are more than the {:,} that are drawn; lower "
+    "'answers', or draw more in [sampling]"
+)
 
 
 class Cohorts:
@@ -79,6 +103,8 @@ class Cohorts:
         self._kept_by_links = sent or MemoryStates(first_state(self._links, problem.spec.m))
         self._participants = Participants(setup, problem)
         self._learners, self._sampler = self._participants.learners, self._participants.sampler
+        self.clock = clock_of(setup, problem)
+        """The run's simulated time; None without one."""
         self.participation = Participation(len(problem.train)) if isinstance(self._sampler, FollowsPast) else None
         """What the sampling knows of earlier rounds; None if it does not depend on them."""
         self._compiled: CompiledTraining | None = None
@@ -95,7 +121,9 @@ class Cohorts:
         sampled, there = len(self._sampler.draw(0)), len(self._learners)
         odd = wrong_participation(self._setup.training, sampled / there, there) if there else ()
         compiled = self._compiled.notes if self._compiled else ()
-        return (*((bias,) if bias else ()), *odd, *((_LOST,) if lost else ()), *compiled)
+        awaited = self._setup.clock.answers if self._setup.clock else None
+        never = (_NEVER.format(awaited, sampled),) if awaited is not None and 0 < sampled < awaited else ()
+        return (*((bias,) if bias else ()), *odd, *((_LOST,) if lost else ()), *never, *compiled)
 
     @property
     def most_training(self) -> int:
@@ -110,14 +138,39 @@ class Cohorts:
             versions: the weights that clients may hold, the newest first, shape (m,) each; or, without a server, each
                 client's own, shape (clients, m).
         """
-        drawn, asked = self._drawn(round_, versions)
-        clients = self._learners[drawn]
-        if self._setup.privacy is not None:
-            clients = with_a_turn(self._problem, self._setup.privacy, round_, clients)
-        for number, block in enumerate(self._as_trained(round_, clients, versions)):
+        if self.clock is None:
+            clients, asked = self._drawn(round_, versions, self._learners)
+            if self._setup.privacy is not None:
+                clients = with_a_turn(self._problem, self._setup.privacy, round_, clients)
+            blocks = self._as_trained(round_, clients, versions)
+        else:
+            answers, asked = self._answers(round_, versions)
+            blocks = self._as_answered(round_, answers, versions)
+        for number, block in enumerate(blocks):
             if self.participation is not None:
-                self.participation.add(round_, block.clients, block.losses)
+                self.participation.add(round_, block.clients, block.losses, block.seconds)
             yield replace(block, asked=asked) if asked and number == 0 else block
+
+    def _answers(self, round_: int, versions: Sequence[FloatArray]) -> tuple[Answers, int]:
+        """Return the answers of a round in simulated time, and how many other clients fetched the newest weights."""
+        assert self.clock is not None
+        if self.clock.asynchronous:
+            answers, asked = self.clock.buffer(round_), 0
+        else:
+            drawn, asked = self._drawn(round_, versions, self.clock.free(self._learners))
+            answers = self.clock.round(round_, drawn)
+        return answers, asked + answers.others
+
+    def _as_answered(self, round_: int, answers: Answers, versions: Sequence[FloatArray]) -> Iterator[Updates]:
+        """Yield the updates of answers, those of an older version after those of a newer one."""
+        repeats, pings = repetitions(answers.clients)
+        seconds = dict(zip(zip(answers.clients.tolist(), repeats.tolist(), strict=True), answers.seconds, strict=True))
+        for age, invited in sorted({*zip(answers.ages.tolist(), answers.rounds.tolist(), strict=True)}):
+            some = np.flatnonzero((answers.ages == age) & (answers.rounds == invited))
+            turn = Turn(invited, answers.attempts[some], repeats[some], pings[some])
+            for block in self._blocks_by(round_, answers.clients[some], versions[age], age, turn=turn):
+                who = zip(block.clients.tolist(), block.repeats.tolist(), strict=True)
+                yield replace(self._as_sent(block), seconds=np.array([seconds[each] for each in who]))
 
     def _as_trained(self, round_: int, clients: Clients, versions: Sequence[FloatArray]) -> Iterator[Updates]:
         """Yield what these clients send in a round."""
@@ -132,11 +185,11 @@ class Cohorts:
             [sender] = self._blocks_by(round_, raid.sender, versions[0], 0, raid, invented=True)
         yield from map(self._as_sent, raid.late(sender))
 
-    def _drawn(self, round_: int, versions: Sequence[FloatArray]) -> tuple[Clients, int]:
-        """Return the learners of a round, and how many others fetched the newest weights to tell their losses."""
-        known, sampler, learners = self.participation, self._sampler, self._learners
+    def _drawn(self, round_: int, versions: Sequence[FloatArray], learners: Clients) -> tuple[Clients, int]:
+        """Return who of ``learners`` is drawn, and how many others fetched the newest weights to tell their losses."""
+        known, sampler = self.participation, self._participants.sampler_among(learners)
         if known is None or not isinstance(sampler, FollowsPast):
-            return sampler.draw(round_), 0
+            return learners[sampler.draw(round_)], 0
         asked: list[Clients] = []
 
         def losses_of(some: Clients) -> FloatArray:
@@ -147,14 +200,16 @@ class Cohorts:
             round=round_,
             seed=self._problem.seed,
             sizes=self._problem.train.sizes[learners],
-            groups=self._participants.groups,
+            groups=self._participants.groups_of(learners),
             losses=known.losses[learners],
             times=known.times[learners],
             last=known.last[learners],
             losses_of=losses_of,
+            now=self.clock.now if self.clock else np.nan,
+            seconds=known.seconds[learners],
         )
         drawn = sampler.draw_after(past)
-        return drawn, len(np.setdiff1d(np.concatenate(asked), drawn)) if asked else 0
+        return learners[drawn], len(np.setdiff1d(np.concatenate(asked), drawn)) if asked else 0
 
     def _losses(self, round_: int, versions: Sequence[FloatArray], clients: Clients) -> FloatArray:
         """Return the losses of clients on all their examples, shape (k,), at the weights that each would train."""
@@ -195,16 +250,20 @@ class Cohorts:
         raid: Raid | None = None,
         *,
         invented: bool = False,
+        turn: Turn | None = None,
     ) -> Iterator[Block]:
-        repeats, pings = repetitions(clients)
+        if turn is None:
+            repeats, pings = repetitions(clients)
+            turn = Turn(round_, repeats, repeats, pings)
+        repeats, pings = turn.repeats, turn.pings
         problem = self._problem
-        train = problem.train_in(round_, weights)
+        train = problem.train_in(turn.round_, weights)
         if train is problem.train:
             train = self._train
         if raid:
             train = raid.data(train, invented)
         training = self._setup.training
-        keys = self._participants.keys(round_, clients, repeats)
+        keys = self._participants.keys(turn.round_, clients, turn.attempts)
         if self._compiled:
             found = self._compiled.updates(weights, clients, keys)
         else:

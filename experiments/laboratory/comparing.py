@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -33,7 +33,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     model is, such as ``gain``: a poor shared model leaves more to gain. ``percent`` is the mean difference in percent
     of the mean of a; null if that is 0, if there is nothing between them but rounding, and of ``gain``, which is a
     difference itself. The split "bytes" is what has travelled in all rounds: `update`, `posted` and
-    `fetched` (:class:`Outcome`).
+    `fetched` (:class:`Outcome`); "time" is the simulated hours of runs with a [clock].
     """
 
     split: str
@@ -92,10 +92,18 @@ def compared(a: Chosen, b: Chosen) -> Comparison:
         _difference("bytes", name, paired(ours, theirs, attrgetter(f"{name}_bytes")))
         for name in ("update", "posted", "fetched")
     ]
+    differing += [
+        _difference("time", name, paired(ours, theirs, _known(name))) for name in ("simulated_hours", "hours_to_target")
+    ]
     seeds = tuple(dict.fromkeys(seed for seed, _ in pairs))
     differences = tuple(each for each in differing if each is not None)
     notes = _notes(a.label, ours, b.label, theirs, left_out=len(binned) > 1)
     return Comparison(a=a.label, b=b.label, seeds=seeds, differences=differences, notes=notes or UNSET)
+
+
+def _known(name: str) -> Callable[[Outcome], float | None]:
+    """Return a function of an outcome to a figure of its clock; to None if that is not there."""
+    return lambda one: None if (value := getattr(one, name)) is UNSET else value
 
 
 def _notes(a: str, ours: Sequence[Outcome], b: str, theirs: Sequence[Outcome], left_out: bool) -> tuple[str, ...]:
@@ -109,7 +117,7 @@ def _notes(a: str, ours: Sequence[Outcome], b: str, theirs: Sequence[Outcome], l
 
 def _difference(split: str, metric: str, pairs: list[tuple[float, float]]) -> Difference | None:
     """Return the difference of one metric; None where it is undefined in all pairs, and of bytes if one sends none."""
-    if not pairs or (split == "bytes" and not all(map(any, zip(*pairs, strict=True)))):
+    if not pairs or (split in ("bytes", "time") and not all(map(any, zip(*pairs, strict=True)))):
         return None
     apart = difference(pairs)
     a = sum(x for x, _ in pairs) / len(pairs)
@@ -119,7 +127,9 @@ def _difference(split: str, metric: str, pairs: list[tuple[float, float]]) -> Di
         a=a,
         b=sum(y for _, y in pairs) / len(pairs),
         difference=apart,
-        better=None if split in NO_QUALITY else _better(split != "bytes" and higher_is_better(metric), apart),
+        better=None
+        if split in NO_QUALITY
+        else _better(split not in ("bytes", "time") and higher_is_better(metric), apart),
         percent=None if split == "gain" else _percent(a, apart.mean),
     )
 

@@ -107,12 +107,14 @@ def _trained(
             }
             parts |= {"attacker": attacker} if attacker else {}
             parts |= {"past": cohorts.participation} if cohorts.participation else {}
+            parts |= {"clock": cohorts.clock} if cohorts.clock else {}
             return Checkpoints(folder.path, parts)
 
         observers = Observers(
             before=before,
             attacker=attacker,
             own=own,
+            clock=cohorts.clock,
             checkpoints=checkpoints if rounds.checkpoint is not None else None,
             on_round=lambda number: on_round(number, progress.write()),
             on_best=write_clients if setup.early_stopping else lambda *_: None,

@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.learning.batch import Clients
 from fedping.client_sim.learning.updates import draws
-from fedping.client_sim.sampling import Bernoulli, Sampler, sampler_for
+from fedping.client_sim.sampling import All, Bernoulli, Sampler, sampler_for
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.laboratory.settings import Setup
 from fedping.protocol.draws import Keys, child_keys
+from fedping.protocol.errors import InvalidSettings
 
 
 class Participants:
@@ -34,11 +35,26 @@ class Participants:
         if setup.gossip and setup.gossip.failures:
             sampling = Bernoulli(share=1.0 - setup.gossip.failures)
         sizes = problem.train.sizes[self.learners]
+        self._sampling = sampling
         self.sampler: Sampler = sampler_for(sampling, sizes, problem.seed, self.groups)
 
     def of_round(self, number: int) -> Clients:
         """Return who takes part in a round, from 0, if that does not depend on what clients have sent before."""
         return self.learners[self.sampler.draw(number)]
+
+    def sampler_among(self, learners: Clients) -> Sampler:
+        """Return the sampler of some learners alone; of all of them if they are fewer than it draws."""
+        if len(learners) == len(self.learners):
+            return self.sampler
+        sizes, seed = self._problem.train.sizes[learners], self._problem.seed
+        try:
+            return sampler_for(self._sampling, sizes, seed, self.groups_of(learners))
+        except InvalidSettings:
+            return sampler_for(All(), sizes, seed)
+
+    def groups_of(self, learners: Clients) -> NDArray[np.generic] | None:
+        """Return the natural keys of some learners; None without."""
+        return None if self.groups is None else self.groups[np.searchsorted(self.learners, learners)]
 
     def keys(self, number: int, clients: Clients, repeats: NDArray[np.int64]) -> Keys:
         """Return a key for each ping of a round.

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedping.analysis.figures import PAGE, to_svg
-from fedping.experiments.laboratory.report_curves import Curve, curve, draw_curves, draw_finals, over_bytes
+from fedping.experiments.laboratory.report_curves import Curve, curve, draw_curves, draw_finals, over_bytes, over_hours
 from fedping.experiments.laboratory.results import SPLITS, read_units
 from fedping.experiments.laboratory.summary import (
     MEANINGS,
@@ -73,8 +73,12 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
 {% endfor %}
 <th scope="col" class="number">rounds</th><th scope="col" class="number">MB of<br>updates</th>
 <th scope="col" class="number">MB<br>posted</th><th scope="col" class="number">MB<br>fetched</th>
+{% if summary.timed %}<th scope="col" class="number">simulated<br>hours</th>{% endif %}
 {% if summary.target is not none %}
 <th scope="col" class="number">rounds to<br>{{ summary.metric | shown_as }} {{ "%g" % summary.target }}</th>
+{% if summary.timed %}
+<th scope="col" class="number">hours to<br>{{ summary.metric | shown_as }} {{ "%g" % summary.target }}</th>
+{% endif %}
 {% endif %}
 </tr></thead>
 <tbody>
@@ -89,10 +93,15 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
 {% for sum in (row.update_bytes, row.posted_bytes, row.fetched_bytes) %}
 <td class="number">{{ "–" if sum.mean is none else "%.4g" % (sum.mean / 1e6) }}</td>
 {% endfor %}
+{% if summary.timed %}
+<td class="number">{{ "%.4g" % row.simulated_hours.mean if row.simulated_hours else "–" }}</td>
+{% endif %}
 {% if summary.target is not none %}
-<td class="number">{{ "never" if row.to_target.mean is none else "%.4g" % row.to_target.mean }}
-{%- if row.to_target.mean is not none and row.to_target.seeds < summary.seeds | length %} ({{ row.to_target.seeds }} of
+{% for reached in [row.to_target] + ([row.hours_to_target] if summary.timed else []) %}
+<td class="number">{{ "–" if not reached else "never" if reached.mean is none else "%.4g" % reached.mean }}
+{%- if reached and reached.mean is not none and reached.seeds < summary.seeds | length %} ({{ reached.seeds }} of
 {{ summary.seeds | counted("seed") }}){% endif %}</td>
+{% endfor %}
 {% endif %}
 </tr>
 {% endfor %}
@@ -101,7 +110,10 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
 {% for split, metric in columns %}
 <td class="number">{{ row.metrics.get(split, {}).get(metric) | told }}</td>
 {% endfor %}
-<td></td><td></td><td></td><td></td>{{ "<td></td>" | safe if summary.target is not none }}</tr>
+<td></td><td></td><td></td><td></td>
+{%- if summary.timed %}<td></td>{% endif %}
+{%- if summary.target is not none %}<td></td>{% endif %}
+{%- if summary.timed and summary.target is not none %}<td></td>{% endif %}</tr>
 {% endfor %}
 </tbody>
 </table>
@@ -172,6 +184,9 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
   <li>MB: the updates that all rounds used, as they are encoded; the bodies of all pings in which they were posted
   (compressed batches where rounds run over HTTP, else the JSON of each ping); and the versions that clients fetched,
   once a round each.</li>
+  {% if summary.timed %}
+  <li>Simulated hours: those that runs took by their [clock], and until they reached the target.</li>
+  {% endif %}
   <li>Centralised: one learner with everybody's examples. Local: each client alone. Start: nobody learns.</li>
   {% for note in summary.notes %}
   <li>{{ note }}</li>
@@ -308,6 +323,9 @@ def _figures(summary: Summary, metrics: pa.Table) -> Iterator[tuple[str, Figure,
             if at_bytes := over_bytes(known, metrics):
                 title = f"{shown_as(metric)} over the megabytes posted"
                 yield title, draw_curves(at_bytes, levels, places, metric, theme=PAGE), f"{note} {_OF_BYTES}"
+            if at_hours := over_hours(known, metrics):
+                title = f"{shown_as(metric)} over simulated hours"
+                yield title, draw_curves(at_hours, levels, places, metric, theme=PAGE), f"{note} {_OF_HOURS}"
     yield from _own(summary, metrics, figures, repeated)
     finals = draw_finals(summary.variants, summary.baselines, split, summary.metric, places, theme=PAGE)
     note = f"{whose.removesuffix(' of all clients')}; {repeated}."
@@ -352,6 +370,8 @@ def _own(summary: Summary, metrics: pa.Table, drawn: Sequence[str], repeated: st
     )
     yield title, draw_curves(curves, levels, places, metric, theme=PAGE), note
 
+
+_OF_HOURS = "Hours are those of the runs' [clock], the mean over the seeds."
 
 _OF_BYTES = "Posted: the bodies of the pings of all clients, from the first round on."
 

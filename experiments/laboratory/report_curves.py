@@ -29,7 +29,7 @@ _BASELINES: tuple[Dashes, ...] = ((0, (4, 3)), (0, (1, 2)), (0, (8, 3, 2, 3)), (
 class Curve:
     """One variant: numbers of rounds, the mean over its repetitions, and half its 95 % t interval (0 without one).
 
-    ``megabytes``, if given, are those that had been posted by then, and the picture's axis.
+    ``megabytes`` that had been posted by then, or simulated ``hours`` that had passed, are the picture's axis if given.
     """
 
     name: str
@@ -37,10 +37,13 @@ class Curve:
     mean: FloatArray
     half: FloatArray
     megabytes: FloatArray | None = None
+    hours: FloatArray | None = None
 
     @property
     def at(self) -> FloatArray:
         """Where the values are on the axis."""
+        if self.hours is not None:
+            return self.hours
         return self.rounds if self.megabytes is None else self.megabytes
 
 
@@ -90,6 +93,19 @@ def over_bytes(curves: Sequence[Curve], metrics: pa.Table) -> list[Curve]:
     return drawn
 
 
+def over_hours(curves: Sequence[Curve], metrics: pa.Table) -> list[Curve]:
+    """Return the curves of variants with a clock over simulated hours, the mean over repetitions; the start is at 0."""
+    drawn = []
+    for each in curves:
+        passed = curve(metrics, each.name, "train", "simulated_hours")
+        if passed is not None:
+            hours = np.append(0.0, passed.mean)
+            some = each.rounds < len(hours)
+            at = each.rounds[some]
+            drawn.append(Curve(each.name, at, each.mean[some], each.half[some], hours=hours[at.astype(np.intp)]))
+    return drawn
+
+
 def draw_curves(
     curves: Sequence[Curve], baselines: dict[str, float], places: dict[str, int], metric: str, *, theme: Theme
 ) -> Figure:
@@ -123,7 +139,8 @@ def draw_curves(
             axes.axhline(value, color=theme.soft, linestyle=dashes, linewidth=1.0)
         label = as_it_is(name) + _beyond(value, low, high)
         ends.append(LineEnd(last, min(max(value, low), high), label, theme.soft, dashes))
-    axes.set_xlabel("MB posted by all clients" if of_bytes else "round")
+    of_hours = any(each.hours is not None for each in curves)
+    axes.set_xlabel("MB posted by all clients" if of_bytes else "simulated hours" if of_hours else "round")
     axes.set_ylabel(shown_as(metric))
     if of_bytes:  # by powers of ten, as what variants post may lie as far apart
         axes.set_xscale("log")

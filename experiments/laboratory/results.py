@@ -76,6 +76,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
         notes: sentences that a reader of the results should know.
         auc: "exact" if there is an AUC, of the scores themselves. An AUC without this is from 1,024 bins of log-odds
             between -24 and 24, by an earlier fedping, and wrong where scores are of another scale; a note says so.
+        simulated_hours: how long the run took by its [clock]; absent without one.
+        hours_to_target: after how many of them the deciding metric reached its target; None if it never did.
         seconds: the duration; the only figure here that another run would not repeat.
     """
 
@@ -98,6 +100,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     fetched_bytes: int | None = None
     uplink_bytes: int | UnsetType = UNSET
     auc: Literal["exact"] | UnsetType = UNSET
+    simulated_hours: float | UnsetType = UNSET
+    hours_to_target: float | UnsetType | None = UNSET
 
     def __post_init__(self) -> None:
         if self.has_binned_auc and BINNED not in self.notes:

@@ -93,7 +93,8 @@ MOST_NAMED = 3
 class VariantSummary(Struct, frozen=True, kw_only=True):
     """One variant or baseline over its repetitions: by split and metric, the mean and its band.
 
-    ``to_target`` is the number of rounds to the target, over the runs that reached it.
+    ``to_target`` is the number of rounds to the target, over the runs that reached it. With a [clock], simulated hours
+    are those that runs took, and took to the target.
     """
 
     runs: int
@@ -104,6 +105,8 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     posted_bytes: Band = Band(None, None, 0)
     fetched_bytes: Band = Band(None, None, 0)
     uplink_bytes: Band | UnsetType = UNSET
+    simulated_hours: Band | UnsetType = UNSET
+    hours_to_target: Band | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if self.uplink_bytes is not UNSET:  # as an earlier fedping called them
@@ -142,6 +145,11 @@ class Summary(Struct, frozen=True, kw_only=True):
     target: float | None = None
     untrained: tuple[str, ...] = ()
 
+    @property
+    def timed(self) -> bool:
+        """Whether any variant has simulated time."""
+        return any(row.simulated_hours for row in self.variants.values())
+
 
 def read_summary(out: Path) -> Summary | None:
     """Return the summary of a finished experiment, with the notes that its runs have by now; None if there is none.
@@ -169,6 +177,7 @@ def variant_summary(outcomes: Sequence[Outcome]) -> VariantSummary:
         for split, metrics in outcome.final.items():
             known = splits.setdefault(split, [])
             known.extend(name for name in metrics if name not in known)
+    timed = any(one.simulated_hours is not UNSET for one in outcomes)
     return VariantSummary(
         runs=len(outcomes),
         rounds=band(_by_seed(outcomes, lambda one: float(one.rounds))),
@@ -176,6 +185,8 @@ def variant_summary(outcomes: Sequence[Outcome]) -> VariantSummary:
         posted_bytes=band(_by_seed(outcomes, lambda one: _known(one.posted_bytes))),
         fetched_bytes=band(_by_seed(outcomes, lambda one: _known(one.fetched_bytes))),
         to_target=band(_by_seed(outcomes, lambda one: _known(one.to_target))),
+        simulated_hours=band(_by_seed(outcomes, lambda one: _timed(one.simulated_hours))) if timed else UNSET,
+        hours_to_target=band(_by_seed(outcomes, lambda one: _timed(one.hours_to_target))) if timed else UNSET,
         metrics={
             split: {name: band(_by_seed(outcomes, _final(split, name))) for name in names}
             for split, names in splits.items()
@@ -314,6 +325,10 @@ def _final(split: str, metric: str) -> Callable[[Outcome], float]:
 
 def _known(count: int | None) -> float:
     return math.nan if count is None else float(count)
+
+
+def _timed(hours: float | UnsetType | None) -> float:
+    return hours if isinstance(hours, float) else math.nan
 
 
 def _by_seed(outcomes: Iterable[Outcome], value: Callable[[Outcome], float]) -> list[float]:

@@ -17,6 +17,7 @@ from fedping.client_sim.learning import Diverged
 from fedping.client_sim.learning.batch import FloatArray, TroubleOfNamed
 from fedping.experiments.laboratory import notes
 from fedping.experiments.laboratory.attacking import Attacker
+from fedping.experiments.laboratory.clock import Clock
 from fedping.experiments.laboratory.evaluation import (
     BeforeMerging,
     Measured,
@@ -89,15 +90,19 @@ class Trained:
     posted_bytes: int = 0
     fetched_bytes: int = 0
     to_target: int | None = None
+    hours: float | None = None
+    hours_to_target: float | None = None
     notes: tuple[str, ...] = ()
     held: deque[FloatArray] = field(default_factory=deque)
     began: float = field(default_factory=time.monotonic)
     environments: tuple[Environment, ...] = ()
 
-    def add(self, report: RoundReport) -> None:
+    def add(self, report: RoundReport, clock: Clock | None = None) -> None:
         """Add a finished round to the counts and to the log."""
         traffic = {name: getattr(report, name) for name in _BYTES}
-        self.log.add(self.rounds, "train", {"loss": report.loss, "clients": report.clients} | traffic)
+        timed = clock.measured() if clock else {}
+        self.log.add(self.rounds, "train", {"loss": report.loss, "clients": report.clients} | traffic | timed)
+        self.hours = clock.hours if clock else None
         self.rounds += 1
         self.updates += report.pings
         for name, number in traffic.items():
@@ -105,7 +110,7 @@ class Trained:
 
     def snapshot(self) -> Arrays:
         """Return the state without the log; see :class:`fedping.experiments.laboratory.resuming.Part`."""
-        counts = {name: getattr(self, name) for name in ("start", "final", *_COUNTS)}
+        counts = {name: getattr(self, name) for name in ("start", "final", *_COUNTS, *_HOURS)}
         watched = {name: getattr(self.watchman, name) for name in _WATCHED}
         return {
             "said": as_array(counts | watched | {"seconds": time.monotonic() - self.began, "notes": self.notes}),
@@ -121,6 +126,8 @@ class Trained:
         self.began = time.monotonic() - counts["seconds"]
         for name in ("start", "final", *_COUNTS):
             setattr(self, name, counts.get(name, 0))  # an earlier fedping lacks some
+        for name in _HOURS:
+            setattr(self, name, counts.get(name))
         self.notes = tuple(counts.get("notes", ()))
         before = from_array(saved["environments"]) if "environments" in saved else ()  # an earlier fedping has none
         self.environments = tuple(dict.fromkeys(msgspec.convert(before, list[Environment])))
@@ -135,6 +142,7 @@ _BYTES = ("update_bytes", "posted_bytes", "fetched_bytes")
 """The counts of a round's report that are also metrics of each round."""
 
 _COUNTS = ("rounds", "versions", "updates", *_BYTES, "to_target")
+_HOURS = ("hours", "hours_to_target")
 _WATCHED = ("best_round", "best_value", "evaluations_since", "stop")
 
 
@@ -146,6 +154,7 @@ class Observers:
         before: measures the models that clients train, before they are merged.
         attacker: measures how far an attack has come.
         own: measures the models with which clients predict.
+        clock: the run's simulated time.
         checkpoints: returns the checkpoints of a run, so that a killed run continues; None to start again.
         on_round: called with the number of finished rounds, from 0, when their metrics are in the log.
         on_best: called with the weights of the best version so far and its number of rounds. What clients keep is that
@@ -155,6 +164,7 @@ class Observers:
     before: BeforeMerging | None = None
     attacker: Attacker | None = None
     own: OwnModels | None = None
+    clock: Clock | None = None
     checkpoints: Callable[[Trained], Checkpoints] | None = None
     on_round: Callable[[int], None] = lambda _: None
     on_best: Callable[[FloatArray, int], None] = lambda *_: None
@@ -169,8 +179,10 @@ def train(
     that diverges ends there, with a note; without early stopping it has no final metrics.
     """
     observers = observers or Observers()
-    held = deque([rounds.weights], maxlen=len(setup.lateness.shares) if setup.lateness else 1)
+    held = deque([rounds.weights], maxlen=setup.versions_held)
     run = Trained(log, rounds.weights, rounds.weights, Watchman(setup.early_stopping), held=held)
+    clock = observers.clock
+    run.hours = clock.hours if clock else None
     checkpoints = observers.checkpoints(run) if observers.checkpoints else None
     attacker, before, own = observers.attacker, observers.before, observers.own
 
@@ -187,7 +199,7 @@ def train(
         run.start = evaluated(figures())
         run.notes = checkpoints.notes if checkpoints else ()
     observers.on_round(run.rounds)
-    while run.rounds < setup.most_rounds and not run.watchman.stop:
+    while run.rounds < setup.most_rounds and not run.watchman.stop and not (clock and clock.over):
         try:
             before_it = f"in round {run.rounds + 1}: "
             with sentences_with(before_it, kind=ExtensionFailed), sentences_with(before_it, kind=TroubleOfNamed):
@@ -197,12 +209,14 @@ def train(
             run.notes = (*run.notes, f"stopped in round {run.rounds + 1}: {error}")
             run.final = run.final if setup.early_stopping else {}
             break
-        run.add(report)
+        run.add(report, clock)
         run.weights = rounds.weights
         if report.stepped:
             run.versions += 1
+            if clock:
+                clock.published()
             held.appendleft(rounds.weights)
-        if evaluated_after(setup, run.rounds):
+        if evaluated_after(setup, run.rounds) or (clock and clock.over):
             evaluated((before.taken() if before else {}) | figures())
         if checkpoints:
             checkpoints.write()
@@ -238,7 +252,7 @@ def _evaluated(
         metric = deciding_metric(setup, problem)
         decisive = measured.get(selection_metric(setup), measured.get(test_metric(setup), {}))
         if metric in decisive and not better(metric, setup.evaluation.target, decisive[metric]):
-            run.to_target = run.rounds
+            run.to_target, run.hours_to_target = run.rounds, run.hours
     return measured
 
 
@@ -260,6 +274,8 @@ def outcome_of(run: Trained, setup: Setup, problem: Problem, started: float) -> 
         split=test_metric(setup),
         notes=run.notes,
         seconds=time.monotonic() - min(started, run.began),
+        simulated_hours=UNSET if run.hours is None else run.hours,
+        hours_to_target=UNSET if run.hours is None else run.hours_to_target,
         auc="exact" if problem.tally.by_rank else UNSET,
     )
 

@@ -18,6 +18,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.notation import with_minus
 
 if TYPE_CHECKING:
+    from msgspec import UnsetType
     from rich.console import Console
     from rich.table import Table
 
@@ -288,6 +289,7 @@ def _table(summary: Summary, stands: Standing) -> Table:
     of_clients = (*of_clients, "newcomers", "trained", "nodes")
     columns += [(split, summary.metric) for split in of_clients if _has(summary, split)]
     columns += [each for each in columns_beside(summary) if each[0] != "graph" or each[1] == "spectral_gap"]
+    timed = summary.timed
     for heading in [
         *(
             _HEADINGS.get(split, "{}").format(shown_as(metric) if split == "attack" else metric)
@@ -297,28 +299,36 @@ def _table(summary: Summary, stands: Standing) -> Table:
         "MB sent",
     ]:
         table.add_column(heading, justify="right", min_width=7)
+    if timed:
+        table.add_column("simulated\nhours", justify="right", min_width=9)
     if summary.target is not None:
-        table.add_column(f"rounds to\n{summary.metric} {summary.target:g}", justify="right", min_width=7)
+        for unit in ("rounds", "hours") if timed else ("rounds",):
+            table.add_column(f"{unit} to\n{summary.metric} {summary.target:g}", justify="right", min_width=7)
     for name, row in summary.variants.items():
         mark = stands.mark(name)
         style = "bold" if mark == SHOWN else None
         sent = _scaled(row.update_bytes, 1e6)
-        numbers = (*_cells(row, columns), _scaled(row.rounds, 1), sent, *_to_target(summary, row))
+        hours = [_scaled(row.simulated_hours, 1) if row.simulated_hours else ""] if timed else []
+        to_target = _to_target(summary, row.to_target, *([row.hours_to_target] if timed else []))
+        numbers = (*_cells(row, columns), _scaled(row.rounds, 1), sent, *hours, *to_target)
         table.add_row(f"{mark or ' '} {name}", *numbers, style=style)
     table.add_section()
     for name, row in summary.baselines.items():
-        table.add_row("  " + name, *_cells(row, columns), "", "", style="dim")
+        table.add_row("  " + name, *_cells(row, columns), style="dim")
     return table
 
 
-def _to_target(summary: Summary, row: VariantSummary) -> list[str]:
-    """Return the cell of the rounds to the target, if there is one; with the number of seeds, if not all reach it."""
-    if summary.target is None:
-        return []
-    reached, seeds = row.to_target, len(summary.seeds)
-    if reached.mean is None:
-        return ["never"]
-    return [_scaled(reached, 1) + ("" if reached.seeds == seeds else f" ({reached.seeds} of {seeds} seeds)")]
+def _to_target(summary: Summary, *reached: Band | UnsetType) -> list[str]:
+    """Return the cells of what it took to the target, if there is one; with the seeds, if not all reach it."""
+    return [] if summary.target is None else [_reached(each, len(summary.seeds)) for each in reached]
+
+
+def _reached(band: Band | UnsetType, seeds: int) -> str:
+    if not band:  # another variant has simulated time
+        return ""
+    if band.mean is None:
+        return "never"
+    return _scaled(band, 1) + ("" if band.seeds == seeds else f" ({band.seeds} of {seeds} seeds)")
 
 
 def _has(summary: Summary, split: str) -> bool:

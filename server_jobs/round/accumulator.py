@@ -54,6 +54,7 @@ class Senders:
         ages: ages in versions of the weights that they learned from, shape (k,).
         examples: their numbers of examples, shape (k,).
         steps: local steps that they took, shape (k,); NaN if the training does not say it.
+        seconds: simulated seconds that their answers took, shape (k,); NaN, as for None, without a clock.
     """
 
     clients: NDArray[np.int64]
@@ -61,12 +62,17 @@ class Senders:
     ages: NDArray[np.int64]
     examples: NDArray[np.int64]
     steps: NDArray[np.float64]
+    seconds: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        if self.seconds is None:
+            object.__setattr__(self, "seconds", np.full(len(self.clients), np.nan))
 
     def __len__(self) -> int:
         return len(self.clients)
 
     def __getitem__(self, at: Any) -> Senders:
-        return Senders(self.clients[at], self.groups[at], self.ages[at], self.examples[at], self.steps[at])
+        return Senders(*(getattr(self, each.name)[at] for each in fields(Senders)))
 
 
 def all_senders(parts: Sequence[Senders]) -> Senders:

@@ -126,6 +126,18 @@ def test_metrics_are_downloaded_as_they_were_written(client: FlaskClient, folder
     assert np.isnan(so_far[1]["value"])
 
 
+def test_a_run_with_a_clock_shows_its_hours_and_they_are_downloaded(tmp_path: Path, client: FlaskClient) -> None:
+    changes = ("rounds=2", "seeds=1", "evaluation.baselines=['start']", "clock.seconds_per_example=60.0")
+    finished_run(tmp_path / "runs", A, "timed", *changes)
+    timed = dashboard_client(tmp_path)
+    assert "simulated<br>hours" in timed.get(f"/runs/{A}/").text
+    assert "simulated<br>hours" not in client.get(f"/runs/{A}/").text
+    table = csv.read_csv(io.BytesIO(timed.get(f"/runs/{A}/metrics.csv").data)).to_pylist()
+    hours = [row["value"] for row in table if (row["variant"], row["metric"]) == ("gradient", "simulated_hours")]
+    assert len(hours) == 2
+    assert hours[1] == pytest.approx(2 * hours[0])
+
+
 def test_no_name_of_a_variant_becomes_a_formula_and_numbers_stay_what_they_are() -> None:
     names = ["=HYPERLINK(A1)", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "-3", "+1e5", "rate=1", "'x", None]
     columns = {"variant": names, "value": [-0.5] * len(names), "fold": [None] * len(names)}

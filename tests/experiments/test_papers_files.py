@@ -34,12 +34,14 @@ QUICKLY = ("rounds=2", "seeds=1", "data.most=100", "evaluation.every=2", "evalua
 
 
 def ends(experiment: Experiment) -> Experiment:
-    """Return the same with the first and the last variant of each model alone."""
+    """Return the same with the first and the last variant of each model alone, and with two rounds at most."""
     names: dict[str, list[str]] = {}
     for name, setup in experiment.variants.items():
         names.setdefault(setup.model["name"], []).append(name)
     kept = {name for own in names.values() for name in (own[0], own[-1])}
-    return replace(experiment, variants={name: setup for name, setup in experiment.variants.items() if name in kept})
+    left = {name: setup for name, setup in experiment.variants.items() if name in kept}
+    short = {name: replace(setup, rounds=min(setup.rounds, 2)) for name, setup in left.items()}
+    return replace(experiment, variants=short)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

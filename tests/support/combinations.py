@@ -139,6 +139,13 @@ TRAININGS: tuple[dict[str, Any], ...] = (
     {"algorithm": "apfl", "steps": 2, "rate": 0.1},
 )
 
+CLOCKS: tuple[dict[str, Any], ...] = (
+    {},
+    {"answers": 2},
+    {"answers": 2, "late": "counted"},
+    {"asynchronous": {}},
+)
+
 PERSONAL: tuple[dict[str, Any], ...] = (
     FINE_TUNED,
     {**FINE_TUNED, "from_version": 0},
@@ -359,6 +366,7 @@ def _file_deviations() -> Iterator[Deviation]:
         {"sampling": "grid-first"},
     ):
         yield Deviation("sampling", {"sampling": sampling})
+    yield from (Deviation("clock", {"clock": {"seconds_per_example": 1.0, **more}}) for more in CLOCKS)
     yield Deviation("lateness", {"lateness": {"shares": [0.5, 0.5]}})
     yield Deviation("lateness", {"lateness": {"shares": [0.5, 0.5]}, "server.min_clients": 2})
     yield Deviation("co_op", {"co_op": {}})

@@ -8,7 +8,7 @@ from __future__ import annotations
 GROUPS: dict[str, tuple[str, ...]] = {
     "What is learned, and from what": ("model", "data", "partition"),
     "How": (
-        "training", "upload", "sampling", "server", "lateness", "co_op", "gossip", "hierarchy", "clusters", "privacy",
+        "training", "upload", "sampling", "server", "lateness", "clock", "co_op", "gossip", "hierarchy", "clusters", "privacy",
         "limits", "attack",
     ),
     "How long, where, and how it is judged": (
@@ -41,6 +41,9 @@ LABELS: dict[str, str] = {
     "server.min_clients": "Minimum clients per round",
     "sampling": "Who takes part in a round",
     "lateness": "Slow clients",
+    "clock": "Simulated time",
+    "clock.asynchronous": "A version of each full buffer (FedBuff)",
+    "clock.hours": "Hours of a run",
     "co_op": "Clients merged as they arrive (CO-OP)",
     "gossip": "Clients averaged over a graph, without a server",
     "hierarchy": "Edge servers between the clients and a cloud",
@@ -178,7 +181,7 @@ OF_USERS = ("users", "judges", "population", "groups", "lists", "examples", "app
 RARE = frozenset({
     "partition.least", "training.sign", "upload", "server.staleness", "server.aggregate", "server.min_clients",
     "server.clip", "server.bucketing", "server.most_votes",
-    "lateness", "co_op", "gossip", "hierarchy", "clusters", "training.optimizer", "attack", "privacy", "limits",
+    "lateness", "clock", "co_op", "gossip", "hierarchy", "clusters", "training.optimizer", "attack", "privacy", "limits",
     "model.step", "model.start", "model.spread", "model.integer", "model.constraints", "model.margin",
     "model.epsilon", "model.features", "model.classes", "model.seed", "data.population", "data.groups", "data.folds",
     "data.lists", "data.examples", "data.applies",
@@ -198,6 +201,7 @@ EXAMPLES: dict[str, str] = {
     "model.constraints": '[{ constraint = "non_negative" }]',
     "data.groups": "[{ share = 0.3, population = { … } }, …]",
     "lateness.shares": "[0.6, 0.3, 0.1]",
+    "clock.seconds_per_example": "{ median = 0.1, sigma = 1.5 }",
     "co_op.speeds": "[1.0, 1.0, 0.1]",
     "gossip.file": "/home/me/edges.csv",
     "attack.weights": "{ typedVisitBonus = 0 }",

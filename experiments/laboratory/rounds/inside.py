@@ -159,6 +159,7 @@ def between(setup: Setup) -> tuple[str, ...]:
         "'trained' in [evaluation]": setup.evaluation.trained,
         "[limits]": setup.limits is not None,
         "[lateness]": setup.lateness is not None,
+        "[clock]": setup.clock is not None,
         "[privacy]": setup.privacy is not None,
         "a [sampling] that follows clients' losses": follows_past(setup.sampling),
     }

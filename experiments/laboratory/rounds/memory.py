@@ -140,6 +140,7 @@ class MemoryChannel:
             ages=np.full(len(block.clients), block.age),
             examples=block.examples,
             steps=steps_taken(self._line.training, block.examples),
+            seconds=block.seconds,
         )
 
     def step(self, clients: int) -> bool:

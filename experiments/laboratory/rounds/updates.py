@@ -35,6 +35,7 @@ class Updates:
         age: age in versions of the weights from which they were computed.
         asked: number of other clients that fetched the newest weights in this round, and sent no update.
         model: the number of the model that they trained, in a run with several.
+        seconds: simulated seconds from the invitation to the answer, shape (k,); None without a clock.
     """
 
     clients: Clients
@@ -46,6 +47,7 @@ class Updates:
     age: int = 0
     asked: int = 0
     model: int = 0
+    seconds: FloatArray | None = None
 
 
 def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

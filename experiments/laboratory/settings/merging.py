@@ -26,6 +26,7 @@ CHOICES = {
     "partition": "partition",
     "sampling": "sampling",
     "attack": "attack",
+    "available": "by",
     "local": "mechanism",
     "personal": "by",
     "contribution": "by",
@@ -35,7 +36,19 @@ CHOICES = {
 """The key that makes the choice in each table: `algorithm = "local"` has other settings than "gradient" has."""
 
 OPTIONAL = frozenset(
-    {"attack", "clusters", "early_stopping", "gossip", "hierarchy", "lateness", "limits", "personal", "privacy"}
+    {
+        "attack",
+        "available",
+        "clock",
+        "clusters",
+        "early_stopping",
+        "gossip",
+        "hierarchy",
+        "lateness",
+        "limits",
+        "personal",
+        "privacy",
+    }
 )
 """The tables that may be absent and say nothing if empty, so that an empty one takes away what is below it."""
 

@@ -13,6 +13,7 @@ from fedping.client_sim.data import Iid, Partition
 from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.checking import check_mean, declared_traits
 from fedping.client_sim.sampling import All, Bernoulli, Sampling
+from fedping.experiments.laboratory.settings.clock import Clock
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.settings.several import Bipartition, Clusters, Hierarchy
 from fedping.experiments.laboratory.tallies import OwnMetric
@@ -193,6 +194,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         server: what the server does with a round's updates, the ``pipeline`` of a line.
         sampling: which clients take part in a round.
         lateness: the shares of clients by the age of their version; all have the newest if None.
+        clock: simulated time, by which answers arrive; all arrive at once if None.
         co_op: merges clients as they arrive, instead of ``server``, ``sampling`` and ``lateness``; not used if None.
         gossip: averages the clients' models over a graph, instead of all these; not used if None.
         hierarchy: edge servers between the clients and a cloud; not used if None.
@@ -221,6 +223,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
     pipeline: Pipeline = field(name="server")
     sampling: Sampling = All()
     lateness: Lateness | None = None
+    clock: Clock | None = None
     co_op: CoOp | None = None
     gossip: Gossip | None = None
     hierarchy: Hierarchy | None = None
@@ -243,6 +246,8 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
             check_mean(self.training, parts.traits)
             check("votes of a file", parts)
         check("lateness", parts)
+        if self.clock:
+            check("clock", parts, "[clock]: ")
         if self.privacy:
             check("private file", parts, "[privacy]: ")
         if parts.has("personal"):
@@ -295,13 +300,20 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
             "counted": f"{central.sampling:g}" if central else "",
             "drawn": f"{share:g}",
         }
-        traits = self.traits | traits_of(self.sampling) | traits_where(own)
+        traits = self.traits | traits_of(self.sampling) | traits_of(self.clock) | traits_where(own)
         return Parts(traits | declared_traits(self.training), words)
 
     def line(self, spec: ModelSpec) -> Line:
         """Return the line that a run with a model's spec trains, as a study would have it."""
         settings = {name: getattr(self, name) for name in LineSettings.__struct_fields__}
         return Line(name=LINE, spec=spec, **settings)
+
+    @property
+    def versions_held(self) -> int:
+        """How many versions, from the newest on, clients may learn from."""
+        if self.clock and self.clock.counts_late and self.pipeline.staleness:
+            return self.pipeline.staleness.most + 1
+        return len(self.lateness.shares) if self.lateness else 1
 
     @property
     def most_rounds(self) -> int:

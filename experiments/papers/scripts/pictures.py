@@ -152,6 +152,35 @@ def draw_drift(results: Path) -> Figure:
     return titled(noted(figure, drawn), "Digits, two classes a client: 8 of 40 clients a round", theme=LIGHT)
 
 
+def draw_clock(results: Path) -> Figure:
+    """Draw the loss over simulated hours, of rounds and of FedBuff, where speeds differ much and little."""
+    folder = results / "nguyen_2022_clock"
+    found, times = _federated(folder, "test", "loss"), curves(folder, "train", "simulated_hours")
+    level = _summary(folder).target or 0.0
+    figure, axes = panels(LIGHT, 2, width=11.0)
+    drawn: list[Band] = []
+    places = {method: place for place, method in enumerate(dict.fromkeys(name.partition(": ")[2] for name in found))}
+    for one, speeds in zip(axes, ("much", "little"), strict=True):
+        start = f"{speeds}: "
+        for name in (each for each in found if each.startswith(start)):
+            hours = [0.0, *(band.mean or 0.0 for band in times[name].bands)]
+            rounds = [number for number in found[name].rounds if 0 < number < len(hours)]
+            bands = [
+                band for number, band in zip(found[name].rounds, found[name].bands, strict=True) if number in rounds
+            ]
+            style = Style(places[name.removeprefix(start)], POSITIVE)
+            draw_band(one, [hours[number] for number in rounds], bands, name.removeprefix(start), style)
+            drawn += bands
+        one.axhline(level, color=LIGHT.soft, linewidth=1.0)
+        one.set(xscale="log")
+        one.xaxis.set_major_formatter("{x:g}")
+        _finish(one, f"speeds that differ {speeds}", "simulated hours", "test loss")
+    axes[1].set_ylabel("")
+    axes[0].set_ylim(0.1, 1.0)
+    legend(axes[1], "upper right", of=axes[0])
+    return titled(noted(figure, drawn), "Digits, 30 clients at work: rounds that wait, and FedBuff", theme=LIGHT)
+
+
 def draw_gossip(results: Path) -> Figure:
     """Draw the loss of the nodes' own models over the rounds, and the rounds to a loss by the graph's spectral gap."""
     folder = results / "gossip"
@@ -354,6 +383,7 @@ PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
         ),
         "karimireddy_2020_digits": draw_drift,
         "gossip": draw_gossip,
+        "nguyen_2022_clock": draw_clock,
         "personal_methods": draw_methods,
         "peterson_2019_classification": draw_experts,
         "peterson_2019_regression": draw_gates,
