@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fedping.dashboard.answers import sentence_of
 from fedping.dashboard.feeds import Change
 from fedping.dashboard.live.history import KnownLine, LineHistory
 from fedping.dashboard.live.units import units_of
@@ -21,6 +22,7 @@ from fedping.dashboard.settings import DashboardSettings
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import open_landing
+from fedping.protocol.notation import utc_now
 from fedping.protocol.study import Declared
 from fedping.server_jobs.health.checks import check_line
 from fedping.server_jobs.health.facts import CheckInput, HeldVersion, Ingest, Landed, PrivateFacts, Uploads
@@ -207,18 +209,44 @@ def _summary(store: ModelStore, study: str, line: str) -> LineSummary:
     return LineSummary(name=line, newest=newest.iteration, created=newest.created, clients=clients)
 
 
+class Outage:
+    """Since when something can't be read; safe for threads."""
+
+    def __init__(self, clock: Callable[[], str] = utc_now) -> None:
+        self._clock = clock
+        self._since: str | None = None
+
+    def begun(self) -> str:
+        """Return when reading first failed after it last succeeded, ISO 8601 in UTC; the present, if it just did."""
+        since = self._since = self._since or self._clock()
+        return since
+
+    def over(self) -> None:
+        """Note that reading has succeeded."""
+        self._since = None
+
+
+def outage(error: FedpingError | OSError, since: Outage, position: str | None) -> Change | None:
+    """Return what pages are told of a store that can't be read: once, what is wrong and since when."""
+    sentence = sentence_of(error)
+    begun, told = since.begun(), f"!{_short(sentence)}"
+    return None if position == told else Change(told, {"trouble": sentence, "since": begun})
+
+
 @dataclass(frozen=True)
 class StudiesFeed:
     """Changes on the page of all studies; see :class:`fedping.dashboard.feeds.Feed`."""
 
-    studies: Callable[[], list[StudySummary]] = field(compare=False, repr=False)
+    studies: Callable[[], list[StudySummary]] = field(repr=False)
+    _outage: Outage = field(default_factory=Outage, compare=False, repr=False)
 
     def since(self, position: str | None) -> Change | None:
         """Return a change without data if the studies have changed; the page then requests them."""
         try:
             now = f"{zlib.crc32(msgspec.json.encode(self.studies())):08x}"
-        except FedpingError as error:
-            now = f"!{zlib.crc32(str(error).encode()):08x}"
+        except (FedpingError, OSError) as error:
+            return outage(error, self._outage, position)
+        self._outage.over()
         return None if now == position else Change(now, {})
 
 
@@ -233,6 +261,7 @@ class KeptLine:
     history: LineHistory
     facts: Callable[[], CheckInput]
     taking_part: Callable[[], TakingPart]
+    outage: Outage = field(default_factory=Outage)
 
 
 class TakingPart(Struct, frozen=True, kw_only=True):
@@ -282,18 +311,21 @@ class LineFeed:
 
     study: str
     line: str
-    lines: Lines = field(compare=False, repr=False)
+    lines: Lines = field(repr=False)  # compared too: the studies of two runs may have the same names
 
     def since(self, position: str | None) -> Change | None:
         """Return new rows and, if it changed, the present state; everything if the position does not fit.
 
         An unreadable store is reported too, once, because a page stays open while its operator repairs it.
         """
+        kept = self.lines.of(self.study, self.line)
         try:
-            return self.lines.of(self.study, self.line).history.look(lambda known: self._change(known, position))
-        except FedpingError as error:
-            told = f"!{_short(str(error))}"
-            return None if position == told else Change(told, {"whole": False, "rows": [], "trouble": str(error)})
+            change = kept.history.look(lambda known: self._change(known, position))
+        except (FedpingError, OSError) as error:
+            found = outage(error, kept.outage, position)
+            return found and Change(found.position, {"whole": False, "rows": [], **found.data})
+        kept.outage.over()
+        return change
 
     def _change(self, known: KnownLine, position: str | None) -> Change | None:
         through, told = _understood(known, position)

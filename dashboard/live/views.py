@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, cast, get_args
@@ -11,7 +12,7 @@ from flask import Blueprint, Response, redirect, render_template, request, url_f
 from msgspec import Struct
 from werkzeug.wrappers import Response as AnyResponse
 
-from fedping.dashboard.answers import as_file, as_json
+from fedping.dashboard.answers import as_file, as_json, sentence_of
 from fedping.dashboard.live.decisions import Choice, Decision, RollbackRequest, decide, plan, plan_for_held, roll_back
 from fedping.dashboard.live.feed import (
     LineFeed,
@@ -28,7 +29,7 @@ from fedping.dashboard.live.lineage import lineage_of
 from fedping.dashboard.live.refused import WORDS, newest_refusals
 from fedping.dashboard.live.rows import rows_as_csv
 from fedping.dashboard.settings import Services
-from fedping.model_store import ModelStore, StoreError, open_store
+from fedping.model_store import ModelStore, StoreError, Unreadable, open_store
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.features import FEATURES
@@ -100,7 +101,8 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.get("/<study>/<line>/changes")
     def changes(study: str, line: str) -> Response:
-        _known(open_store(root), study, line)
+        with contextlib.suppress(Unreadable):  # the feed says so, and since when
+            _known(open_store(root), study, line)
         return services.streams.answer(LineFeed(study, line, lines))
 
     @views.get("/<study>/<line>/history.json")
@@ -182,8 +184,8 @@ def _overview(studies: Callable[[], list[StudySummary]]) -> dict[str, Any]:
     """Return the contents of the page of all studies."""
     try:
         return {"studies": studies(), "trouble": ""}
-    except StoreError as error:
-        return {"studies": [], "trouble": str(error)}
+    except (FedpingError, OSError) as error:
+        return {"studies": [], "trouble": sentence_of(error)}
 
 
 def _known(store: ModelStore, study: str, line: str) -> None:

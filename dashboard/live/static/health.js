@@ -2,7 +2,7 @@
 
 import { now } from "/static/js/clock.js";
 import { el, fill } from "/static/js/dom.js";
-import { ago, count, duration, number, shownTime, signed } from "/static/js/format.js";
+import { ago, count, duration, number, sentence, shownTime, signed } from "/static/js/format.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -30,7 +30,16 @@ function showJudgement(health) {
   told = text;
   at("status").dataset.verdict = health.verdict;
   at("verdict").textContent = health.headline;
-  fill(at("findings"), health.findings.map(({ severity, sentence }) => el("li", { "data-severity": severity }, sentence)));
+  fill(at("findings"), health.findings.map(finding));
+}
+
+const finding = ({ severity, sentence: words, since }) =>
+  el("li", { "data-severity": severity }, ...(since ? outage(words, since) : [words]));
+
+/** What is wrong with a store that can't be read, since when, and what is shown meanwhile. */
+export function outage(trouble, since) {
+  const when = shownTime(el("time", { datetime: since }), true);
+  return [sentence(trouble), " Since ", when, ". Until it can be read, this page shows what it last read; then it goes on by itself."];
 }
 
 function tiles(line) {

@@ -14,6 +14,7 @@ export class Line {
     this.line = null;
     this.now = null;
     this.trouble = "";
+    this.since = null;
     this.clear();
   }
 
@@ -34,6 +35,7 @@ export class Line {
   /** Take in a message of the feed. */
   take(data) {
     this.trouble = data.trouble ?? "";
+    this.since = data.since ?? null;
     if (this.trouble) return;
     if (data.whole) {
       this.clear();
@@ -100,7 +102,7 @@ export class Line {
 
   /** The health of the line: {verdict, headline, findings} as judged by the server; "reading" until all rows have come. */
   get health() {
-    if (this.trouble) return { verdict: "problem", headline: sentence(this.trouble), findings: [] };
+    if (this.trouble) return { verdict: "problem", headline: "This page can't read its store.", findings: [{ severity: "problem", sentence: this.trouble, since: this.since }] };
     if (!this.now) return { verdict: "reading", headline: "Reading the versions …", findings: [] };
     if (this.complete) return this.now.health;
     return { verdict: "reading", headline: `Reading the versions: ${this.rows.length} so far …`, findings: [] };
@@ -112,8 +114,6 @@ export class Line {
     return interval ? (at - Date.parse(this.newest.created)) / 1000 / interval : null;
   }
 }
-
-const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${text.endsWith(".") ? "" : "."}`;
 
 /** The line's event at a version, where figures have a mark: at the first iteration of that version. */
 function happened(row, before) {
