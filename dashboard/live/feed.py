@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from fedping.dashboard.answers import sentence_of
 from fedping.dashboard.feeds import Change
 from fedping.dashboard.live.history import KnownLine, LineHistory
+from fedping.dashboard.live.rows import Row
 from fedping.dashboard.live.units import units_of
 from fedping.dashboard.settings import DashboardSettings
 from fedping.model_store import ModelStore, open_store
@@ -250,6 +251,9 @@ class StudiesFeed:
         return None if now == position else Change(now, {})
 
 
+SAMPLED = ".s"
+"""The end of a position whose versions were chosen by their numbers alone."""
+
 EVALUATIONS = 20
 """Of the newest versions that a page shows."""
 
@@ -334,9 +338,11 @@ class LineFeed:
         now = self._now(known)
         moment = _short(msgspec.json.encode(now).decode())
         if through is not None and not page.rows and page.through == through and moment == told:
+            known.read_on(history.deadline())
             return None
         whole = {"whole": True, "line": described(known)} if through is None else {"whole": False}
-        data = {**whole, "rows": page.rows, "complete": page.through >= known.newest, "now": now}
+        rows = {"rows": page.rows, "left_out": page.left_out, "complete": page.through >= known.newest}
+        data = {**whole, **rows, "now": now}
         return Change(f"{_place(known, page.through)}.{moment}", data)
 
     def _now(self, known: KnownLine) -> Now:
@@ -363,6 +369,7 @@ def described(known: KnownLine) -> dict[str, Any]:
         "longest": 60 * line.length.most if line.length is not None else None,
         "vote": line.pipeline.weighting,
         "private": line.privacy is not None,
+        "most": known.most,
     }
 
 
@@ -380,11 +387,30 @@ def whole_history(lines: Lines, study: str, line: str) -> dict[str, Any]:
     """
 
     def everything(known: KnownLine) -> dict[str, Any]:
-        rows = known.page(-1, lambda: False).rows
+        rows = known.all_rows()
         unreadable = [{"version": n, "error": text} for n, text in sorted(known.unreadable.items())]
         return {**described(known), "rows": rows, "unreadable": unreadable}
 
     return lines.of(study, line).history.look(everything)
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """Some of the versions between two: rows, and the runs that are left out, up to version ``through``."""
+
+    rows: tuple[Row, ...]
+    left_out: tuple[tuple[int, int], ...]
+    through: int
+
+
+def part_of_history(lines: Lines, study: str, line: str, first: int, last: int) -> Part:
+    """Return as many versions between two as a page draws, or the first of them if reading takes long.
+
+    Raises:
+        StoreError: there is no such store or study, or the line cannot be read.
+    """
+    history = lines.of(study, line).history
+    page = history.look(lambda known: known.part(first, last, history.deadline()))
+    return Part(rows=page.rows, left_out=page.left_out, through=page.through)
 
 
 def _understood(known: KnownLine, position: str | None) -> tuple[int | None, str]:
@@ -393,14 +419,20 @@ def _understood(known: KnownLine, position: str | None) -> tuple[int | None, str
     number = place.partition(".")[0]
     if not (number.isascii() and number.isdigit() and len(number) < 10):
         return None, ""
-    return (int(number), moment) if _place(known, int(number)) == place else (None, "")
+    at = _place(known, int(number))
+    if not known.is_thorough and place.startswith(f"{at.removesuffix(SAMPLED)}.t-"):
+        return int(number), moment  # of a server that had read everything, as this one has not yet
+    return (int(number), moment) if at == place else (None, "")
 
 
 def _place(known: KnownLine, through: int) -> str:
-    """Return the part of a position about rows: version, mark, and what they show."""
+    """Return the part of a position about rows: version, mark, what they show, and how versions were chosen."""
+    shown = _short(f"{known.shown.names} {known.shown.chosen_at}")
+    at = f"{through}.{known.mark(through) or 'unread'}.{shown}"
+    if not known.is_thorough:
+        return f"{at}{SAMPLED}"
     damaged = [number for number in known.unreadable if number <= through]
-    shown = _short(f"{known.shown.names} {known.shown.chosen_at} {sorted(damaged)}")
-    return f"{through}.{known.mark(through) or 'unread'}.{shown}"
+    return f"{at}.t-{_short(f'{sorted(damaged)}')}"
 
 
 def _short(text: str) -> str:

@@ -20,6 +20,7 @@ from fedping.dashboard.live.feed import (
     Paced,
     StudiesFeed,
     StudySummary,
+    part_of_history,
     rejection_logs,
     studies_in,
     whole_history,
@@ -109,6 +110,14 @@ def blueprint(services: Services) -> Blueprint:
     def history(study: str, line: str) -> Response:
         _known(open_store(root), study, line)
         return as_json(whole_history(lines, study, line))
+
+    @views.get("/<study>/<line>/part.json")
+    def part(study: str, line: str) -> Response:
+        _known(open_store(root), study, line)
+        first, last = (request.args.get(name, type=int) for name in ("from", "to"))
+        if first is None or last is None:
+            raise FedpingError("'from' and 'to' must be numbers of versions, as in part.json?from=100&to=400")
+        return as_json(part_of_history(lines, study, line, first, last))
 
     @views.get("/<study>/<line>/history.csv")
     def table(study: str, line: str) -> Response:
@@ -209,7 +218,7 @@ def _card(store: ModelStore, study: str) -> Card:
 
 def _as_csv(known: KnownLine) -> str:
     arms = [arm.name for arm in known.study.arms if arm.line == known.line.name]
-    return rows_as_csv(known.page(-1, lambda: False).rows, known.shown, arms, known.links.described)
+    return rows_as_csv(known.all_rows(), known.shown, arms, known.links.described)
 
 
 def _body(kind: type[T]) -> T:

@@ -301,7 +301,7 @@ def test_a_store_that_is_gone_is_no_page_that_is_not_there(client: FlaskClient, 
     assert "there is no model store at" in told["trouble"]
     assert told["since"] == client.get(f"{LINE}/changes").get_json()["data"]["since"], "since when it was seen first"
     (tmp_path / "gone").rename(tmp_path / "store")
-    assert wait_until(lambda: client.get(f"{LINE}/changes").get_json()["data"]["whole"]), "answers are kept for a moment"
+    assert wait_until(lambda: client.get(f"{LINE}/changes").get_json()["data"]["whole"]), "answers are kept a moment"
 
 
 def test_results_of_other_studies_are_listed_beside_a_damaged_one(client: FlaskClient, tmp_path: Path) -> None:
