@@ -110,7 +110,6 @@ def test_how_the_line_is_is_shown_as_it_was_judged_once_all_is_there(tmp_path: P
         "guard.stage is missing",
         "/a/b is gone.",
         "is it?",
-        "",
     ],
 )
 def test_an_error_is_a_sentence_as_on_the_server_and_a_path_stays_as_it_is(tmp_path: Path, text: str) -> None:

@@ -11,6 +11,7 @@ import { Stage } from "./stage.js";
  * @property {(data: any) => string} describe the content in a sentence, for screen readers
  * @property {(data: any, width: number, stage: Stage) => Node | Node[]} draw an interactive drawing sets `stage.answers`
  * @property {(data: any) => {head: string[], rows: any[][]}} [table]
+ * @property {(data: any) => Promise<any>} [whole] data with all that the drawing leaves out, for a file
  * @property {(data: any) => string} [note] a line below the drawing
  * @property {number} [level] level of the heading, 2 by default
  */
@@ -35,7 +36,7 @@ const seen = new IntersectionObserver(
  * @param {FigureParts} parts
  * @returns {{update: (data: any) => void}}
  */
-export function figure(element, { title, describe, draw, table, note, level = 2 }) {
+export function figure(element, { title, describe, draw, table, whole = async (data) => data, note, level = 2 }) {
   const drawing = el("div", { class: "drawing", role: "img", "aria-label": title });
   const caption = el("figcaption", { hidden: true });
   const stage = new Stage(title, drawing, () => ask());
@@ -75,7 +76,7 @@ export function figure(element, { title, describe, draw, table, note, level = 2 
   const numbers = table ? numbersOf(title, table, () => data) : null;
   if (numbers) figureElement.append(numbers.element);
   const ways = { SVG: () => saveSvg(title, figureElement), PNG: () => savePng(title, figureElement) };
-  if (table) ways.CSV = () => saveCsv(title, table(data));
+  if (table) ways.CSV = async () => saveCsv(title, table(await whole(data)));
   figureElement.append(el("p", { class: "saving" }, Object.entries(ways).map(([kind, go]) =>
     el("button", { type: "button", class: "save", "aria-label": `${title}: save as ${kind}`, onclick: () => data !== undefined && go() }, kind))));
 
@@ -96,10 +97,11 @@ function numbersOf(title, table, data) {
   const element = el("details", {}, el("summary", {}, "The numbers"), place);
   function show() {
     if (!element.open || data() === undefined) return;
-    const { head, rows } = table(data());
+    const { head, rows, note } = table(data());
     const shown = rows.slice(-ROWS_AT_MOST);
     fill(
       place,
+      note && el("p", { class: "note" }, note),
       rows.length > shown.length && el("p", { class: "note" }, `The last ${ROWS_AT_MOST} of ${rows.length} rows.`),
       el(
         "table",

@@ -27,7 +27,7 @@ export const tick = (value, digits = 3) => number(value, digits);
  */
 export function sentence(text) {
   const first = text.split(" ", 1)[0].replace(/[.,:;!?]+$/, "");
-  const begun = /[/._\\]/.test(first) ? text : text.slice(0, 1).toUpperCase() + text.slice(1);
+  const begun = /[/._]/.test(first) ? text : text.slice(0, 1).toUpperCase() + text.slice(1);
   return /[.!?]$/.test(text) ? begun : `${begun}.`;
 }
 

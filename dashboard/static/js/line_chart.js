@@ -42,6 +42,7 @@ const [LETTER, AROUND, FOR_UNIT] = [6, 66, 40];
  * @param {number} [of.smooth] how many points to average initially; if absent, smoothing is not offered
  * @param {[number, number]} [of.bounds] limits of y, such as 0 and 1 for a share
  * @param {(lines: number[][][]) => [number, number] | null} [of.limits] the range of y while all x are drawn
+ * @param {(window: [number, number]) => void} [of.onZoom] is told of a part that is drawn larger
  */
 export function lineChart(stage, of) {
   const kept = remembered(stage, of);
@@ -211,6 +212,7 @@ function answers(stage, of, { shown, across, marks, plot, timed, extent, whole }
   const zoom = (window) => {
     kept.zoom = window;
     stage.again();
+    if (window) of.onZoom?.(window);
   };
 
   function tell(place) {

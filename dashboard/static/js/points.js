@@ -10,9 +10,9 @@ const LEAST = 250;
 /** How many points of each line are drawn, given the number of lines. */
 export const mostOf = (lines) => Math.max(LEAST, Math.min(MOST, Math.floor(MOST_IN_ALL / Math.max(1, lines))));
 
-/** Points with integer x, with a gap wherever one is missing, so that no line is drawn across it. */
-export const gapped = (points) =>
-  points.flatMap((point, i) => (i > 0 && point[0] - points[i - 1][0] > 1 ? [[points[i - 1][0] + 1, null], point] : [point]));
+/** Points with integer x, with a gap wherever one is missing, so that no line is drawn across it, unless they are `joined`. */
+export const gapped = (points, joined = () => false) =>
+  points.flatMap((point, i) => (i > 0 && point[0] - points[i - 1][0] > 1 && !joined(points[i - 1][0], point[0]) ? [[points[i - 1][0] + 1, null], point] : [point]));
 
 /** The mean of the last `over` values at every point, of fewer at the beginning and after a gap, which starts anew. */
 export function smoothed(points, over) {

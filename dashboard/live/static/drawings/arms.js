@@ -1,15 +1,14 @@
 // The pings of each iteration: losses and pings by arm, clients, and the pings that were left out.
 
 import { count, number } from "/static/js/format.js";
-import { gapped } from "/static/js/points.js";
 
 import { lossOf } from "../line.js";
-import { lineOfIterations, NO_ROUND, rounds, waiting } from "./common.js";
+import { lineOfIterations, measured, NO_ROUND, rounds, waiting } from "./common.js";
 
 const armLines = (line, values) =>
   line.line.arms
     .filter((arm) => values(arm.name).length)
-    .map(({ name, place }) => ({ name, place, points: gapped(values(name)) }));
+    .map(({ name, place }) => ({ name, place, points: measured(line, values(name)) }));
 
 /** How many iterations the loss averages initially, as in the analysis. */
 const SMOOTHED = 5;
@@ -75,7 +74,7 @@ export const clients = {
   draw(line, width, stage) {
     if (!line.clients.length) return waiting(NO_ROUND);
     const rules = [{ name: "least for a step", y: line.line.min_clients }];
-    return lineOfIterations(line, stage, { series: [{ name: "clients", points: gapped(line.clients) }], rules, y: "clients", width });
+    return lineOfIterations(line, stage, { series: [{ name: "clients", points: measured(line, line.clients) }], rules, y: "clients", width });
   },
   note(line) {
     const training = line.line.arms.filter((arm) => arm.submits).map((arm) => arm.name).join(", ");
@@ -91,10 +90,10 @@ export const leftOut = {
     return row ? outcomes(row).map(([reason, n]) => `${reason} ${count(n)}`).join("; ") || "none in the last round" : NO_ROUND;
   },
   draw(line, width, stage) {
-    const some = [...line.leftOut].filter(([, points]) => points.some(([, n]) => n > 0));
+    const some = [...line.unused].filter(([, points]) => points.some(([, n]) => n > 0));
     if (!line.clients.length) return waiting(NO_ROUND);
     if (!some.length) return waiting("Rounds have used every ping of the arms that train.");
-    const series = some.map(([name, points]) => ({ name, points: gapped(points) }));
+    const series = some.map(([name, points]) => ({ name, points: measured(line, points) }));
     return lineOfIterations(line, stage, { series, y: series.length > 1 ? "pings" : `pings: ${series[0].name}`, width });
   },
   note: () => "By the first reason that applies. Arms that only report are not among them: their pings are measured, not merged.",

@@ -1,16 +1,15 @@
 // Who moves the model: how long updates are, how far clients agree, how few of them make up half of a step, who is new.
 
 import { count, number, percent } from "/static/js/format.js";
-import { gapped } from "/static/js/points.js";
 
-import { lineOfIterations, NO_ROUND, waiting } from "./common.js";
+import { lineOfIterations, measured, NO_ROUND, waiting } from "./common.js";
 
 /** A figure of every round that tells it, as points. */
 const points = (line, of) =>
   line.influence.map((round) => [round.iteration, of(round)]).filter(([, value]) => value !== null && value !== undefined);
 
 const drawnLines = (line, all) =>
-  all.map(([name, of], place) => ({ name, place, points: gapped(points(line, of)) })).filter((one) => one.points.length);
+  all.map(([name, of], place) => ({ name, place, points: measured(line, points(line, of)) })).filter((one) => one.points.length);
 
 const NORMS = [
   ["median", (round) => round.norm_median],
@@ -81,7 +80,7 @@ export const newcomers = {
     return last ? `about ${count(last[1])} at iteration ${last[0]}` : NO_ROUND;
   },
   draw(line, width, stage) {
-    const series = [{ name: "new clients", points: gapped(counted(line)) }];
+    const series = [{ name: "new clients", points: measured(line, counted(line)) }];
     return series[0].points.length ? lineOfIterations(line, stage, { series, y: "new clients", width }) : waiting(NO_ROUND);
   },
   note: () => "Clients with a usable update and none in any round before: about, since nobody keeps who was there.",

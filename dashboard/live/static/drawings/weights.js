@@ -2,10 +2,9 @@
 
 import { el, fill, svg } from "/static/js/dom.js";
 import { count, number, percent, signed } from "/static/js/format.js";
-import { gapped } from "/static/js/points.js";
 
 import { cut, heatMap, palette } from "../heat_map.js";
-import { lineOfIterations, NO_ROUND, rounds, view, waiting } from "./common.js";
+import { brushing, columns, lineOfIterations, measured, NO_ROUND, rounds, view, waiting } from "./common.js";
 
 /** From this many standard errors a sign is stable. */
 const STABLE_FROM = 2;
@@ -29,12 +28,13 @@ export const weights = {
     if (line.rows.length < 2) return waiting(NO_ROUND);
     const { names, start } = line.line.weights;
     const colours = palette();
-    const rows = line.rows;
+    const rows = columns(line, stage);
     const limits = names.map((_, k) => rows.reduce((most, row) => Math.max(most, Math.abs(row.change[k])), 0));
     const common = Math.max(...limits);
     const share = (value, limit) => (limit ? Math.sign(value) * Math.sqrt(Math.abs(value) / limit) : 0);
-    const shown = rows.find((row) => row.version === view.chosen) ?? line.newest;
+    const shown = line.rows.find((row) => row.version === view.chosen) ?? line.newest;
     const parts = {
+      ...brushing(line, stage),
       names,
       versions: rows.map((row) => row.version),
       colour: (k, j) => colours.diverging(share(rows[j].change[k], view.oneScale ? common : limits[k])),
@@ -65,10 +65,14 @@ export const weights = {
   }),
 };
 
-/** The legend of a heat map's colours, above it. */
+/** The legend of a heat map's colours, above it, and the way back from a part that is drawn larger. */
 function shows(stage, ...words) {
   stage.controls.hidden = false;
-  fill(stage.controls, el("p", { class: "scale" }, ...words));
+  const back = el("button", { type: "button", class: "small", onclick: () => {
+    stage.answers.all();
+    stage.over.focus(); // the button no longer exists
+  } }, "Show all versions");
+  fill(stage.controls, el("p", { class: "scale" }, ...words), stage.kept.window && el("p", { class: "tools" }, back));
 }
 
 /** A bar for the change, and the resulting value. */
@@ -119,17 +123,18 @@ export const link = (shown) => ({
     if (!shown.by_weight) {
       const points = line.shared.get(shown.name);
       if (!points.length) return waiting(NO_ROUND);
-      const series = [{ name: shown.name, points: gapped(points) }];
+      const series = [{ name: shown.name, points: measured(line, points, 0) }];
       return lineOfIterations(line, stage, { series, x: "version", clock: (version) => line.times.get(version), y: shown.name, width });
     }
     if (line.rows.length < 2) return waiting(NO_ROUND);
     const { names } = line.line.weights;
-    const rows = line.rows;
+    const rows = columns(line, stage);
     const values = rows.map((row) => row.links[shown.name]);
-    const last = values.at(-1);
+    const last = line.newest.links[shown.name];
     const { colour, low, high, kind } = scale(values);
     shows(stage, number(low, 3), el("i", { class: kind }), number(high, 3));
     return heatMap(stage, {
+      ...brushing(line, stage),
       names,
       versions: rows.map((row) => row.version),
       colour: (k, j) => colour(values[j][k]),
@@ -188,7 +193,7 @@ export const stable = {
   },
   draw(line, width, stage) {
     if (!line.stable.length) return waiting(NO_ROUND);
-    const series = [{ name: "stable signs, %", points: gapped(line.stable) }];
+    const series = [{ name: "stable signs, %", points: measured(line, line.stable) }];
     return lineOfIterations(line, stage, { series, y: "stable signs, %", bounds: [0, 100], width, height: 150 });
   },
   note: (line) =>
@@ -205,11 +210,12 @@ export const signs = {
   draw(line, width, stage) {
     if (!line.stable.length) return waiting(NO_ROUND);
     const { names } = line.line.weights;
-    const rows = rounds(line);
+    const rows = columns(line, stage, rounds(line));
     const colours = palette();
-    const last = rows.at(-1).away;
+    const last = line.lastRound.away;
     shows(stage, "−4", el("i", { class: "diverging" }), "+4 standard errors from 0");
     return heatMap(stage, {
+      ...brushing(line, stage),
       names,
       versions: rows.map((row) => row.version),
       colour: (k, j) => colours.diverging((rows[j].away[k] ?? 0) / 4),
