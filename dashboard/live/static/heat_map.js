@@ -2,10 +2,9 @@
 
 import { rgb } from "/static/js/colours.js";
 import { el, svg } from "/static/js/dom.js";
-import { nearest } from "/static/js/points.js";
+import { middleCut, nearest } from "/static/js/points.js";
 
 const LEFT_LEAST = 70;
-const LETTER = 6.6;
 const TOP = 8;
 const BOTTOM = 34;
 
@@ -57,15 +56,14 @@ const pixel = (colour) => new Uint32Array(Uint8ClampedArray.of(...colour, 255).b
  */
 export function heatMap(stage, { names, versions, colour, words, marks, width, chosen = null, onChoose, onZoom, zoomed = null, whole, beside }) {
   const rowHeight = names.length > 40 ? 14 : 17;
-  const longest = Math.max(...names.map((name) => name.length));
-  const left = Math.min(width * 0.4, Math.max(LEFT_LEAST, longest * LETTER + 10));
+  const left = Math.min(width * 0.4, Math.max(LEFT_LEAST, Math.max(...names.map(widthOf)) + 12));
   const right = beside ? beside.width : 12;
   const area = { left, top: TOP, width: Math.max(40, width - left - right), height: rowHeight * names.length };
   const frame = svg(
     "svg",
     { width, height: TOP + area.height + BOTTOM, viewBox: `0 0 ${width} ${TOP + area.height + BOTTOM}` },
     names.map((name, row) =>
-      svg("text", { x: left - 8, y: TOP + (row + 0.5) * rowHeight, dy: "0.35em", "text-anchor": "end" }, cut(name, left)),
+      nameText(name, left, left - 8, TOP + (row + 0.5) * rowHeight),
     ),
     axis(versions, area),
     svg("rect", { class: "frame", x: left, y: TOP, width: area.width, height: area.height }),
@@ -163,10 +161,33 @@ function axis(versions, { left, top, width, height }) {
   ].flat();
 }
 
-/** A name shortened to so many pixels. */
-export const cut = (name, left) => {
-  const most = Math.floor((left - 8) / LETTER);
-  return name.length > most ? `${name.slice(0, most - 1)}…` : name;
-};
+/** A name that ends at a place, cut in the middle if it is wider than there is room, and whole on hover. */
+export function nameText(name, room, x, y) {
+  const text = fitted(name, room - 10);
+  return svg("text", { x, y, dy: "0.35em", "text-anchor": "end" }, text, text !== name && svg("title", {}, name));
+}
+
+const ruler = el("canvas").getContext("2d");
+const widths = new Map();
+
+/** The width of a name as `.map text` draws it, in pixels: letters of other scripts are up to twice as wide. */
+function widthOf(name) {
+  ruler.font = '11.5px system-ui, -apple-system, "Segoe UI", sans-serif';
+  if (widths.size > 5000) widths.clear();
+  if (!widths.has(name)) widths.set(name, ruler.measureText(name).width);
+  return widths.get(name);
+}
+
+function fitted(name, pixels) {
+  let most = [...name].length;
+  if (widthOf(name) <= pixels) return name;
+  let [low, high] = [1, most];
+  while (low < high) {
+    most = (low + high + 1) >> 1;
+    if (widthOf(middleCut(name, most)) <= pixels) low = most;
+    else high = most - 1;
+  }
+  return middleCut(name, low);
+}
 
 const px = (numbers) => Object.fromEntries(Object.entries(numbers).map(([key, value]) => [key, `${value}px`]));

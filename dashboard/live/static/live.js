@@ -40,6 +40,7 @@ const figures = Object.entries({
   .map(([id, parts]) => drawn(at(id), parts));
 if (at("features")) figures.push(featureTable(at("features")));
 let links = [];
+let shownLinks = "";
 
 function drawn(place, { table, ...rest }) {
   const withNote = table && ((data) => ({ ...table(data), note: data.leftOut.length ? "Of the versions that are shown; CSV has all of them." : "" }));
@@ -57,6 +58,9 @@ async function whole(line) {
 
 /** Make a card for each display of the line's chain. */
 function showLinks() {
+  const wanted = JSON.stringify(line.line.links);
+  if (wanted === shownLinks) return;
+  shownLinks = wanted;
   for (const card of document.querySelectorAll("#drawings > .link")) card.remove();
   links = line.line.links.map((shown, k) => {
     const card = el("section", { class: "card link", id: `link-${k}` });

@@ -18,6 +18,17 @@ import { Stage } from "./stage.js";
 
 const LEAST_WIDTH = 240;
 
+/** Figures paint themselves before the page is printed: those out of sight too, as wide as a sheet of paper. */
+const printed = new Set();
+addEventListener("beforeprint", () => {
+  document.documentElement.dataset.print = "";
+  for (const paint of printed) paint(true);
+});
+addEventListener("afterprint", () => {
+  delete document.documentElement.dataset.print;
+  for (const paint of printed) paint(true);
+});
+
 const hidden = new Set();
 const seen = new IntersectionObserver(
   (entries) => {
@@ -47,10 +58,12 @@ export function figure(element, { title, describe, draw, table, whole = async (d
   let width = 0; // as observed: asking the browser would force a layout of what other figures have just drawn
   let drawn = 0;
 
-  function paint() {
+  function paint(printing = false) {
     asked = 0;
-    if (data === undefined || hidden.has(element)) return;
+    if (data === undefined || (hidden.has(element) && printing !== true)) return;
+    if (printing === true) width = Math.floor(drawing.clientWidth);
     width ||= Math.floor(drawing.clientWidth);
+    if (!width) return; // it is hidden
     drawn = width;
     stage.answers = null;
     fill(drawing, draw(data, Math.max(LEAST_WIDTH, width), stage));
@@ -62,6 +75,7 @@ export function figure(element, { title, describe, draw, table, whole = async (d
     caption.textContent = words;
     caption.hidden = words === "";
   }
+  printed.add(paint);
   const ask = () => {
     asked ||= requestAnimationFrame(paint);
   };

@@ -97,8 +97,10 @@ export function shortened(names, most) {
   });
 }
 
-function middleCut(name, most) {
-  if (name.length <= most) return name;
+/** A name cut in the middle to so many letters. */
+export function middleCut(name, most) {
+  const letters = [...name];
+  if (letters.length <= most) return name;
   const head = Math.ceil((most - 1) / 2);
-  return `${name.slice(0, head)}…${name.slice(name.length - (most - 1 - head))}`;
+  return `${letters.slice(0, head).join("")}…${letters.slice(letters.length - (most - 1 - head)).join("")}`;
 }

@@ -3,7 +3,7 @@
 import { el, fill, svg } from "/static/js/dom.js";
 import { count, number, percent, signed } from "/static/js/format.js";
 
-import { cut, heatMap, palette } from "../heat_map.js";
+import { heatMap, nameText, palette } from "../heat_map.js";
 import { brushing, columns, lineOfIterations, measured, NO_ROUND, rounds, view, waiting } from "./common.js";
 
 /** From this many standard errors a sign is stable. */
@@ -103,7 +103,7 @@ function barsAlone(names, bars, width) {
       "svg",
       { width, height: height * names.length + 6 },
       names.flatMap((name, k) => [
-        svg("text", { x: left - 6, y: (k + 0.5) * height, dy: "0.35em", "text-anchor": "end" }, cut(name, left)),
+        nameText(name, left, left - 6, (k + 0.5) * height),
         ...bars.draw(k, k * height, height, left, width - left),
       ]),
     ),
