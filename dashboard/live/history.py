@@ -137,12 +137,18 @@ class KnownLine:
     @property
     def is_thorough(self) -> bool:
         """Whether pages get all that is worth a look: every version, or those that reading all of them has shown."""
-        return len(self.numbers) <= self.most or self._noted is not None
+        return self._fits or self._noted is not None
+
+    @property
+    def _fits(self) -> bool:
+        """Whether pages get every version."""
+        return len(self.numbers) <= self.most + NEWEST
 
     def page(self, after: int, over: Callable[[], bool]) -> Page:
         """Return the chosen rows after version ``after`` until ``over()``, but at least one if there is any."""
         first = bisect_right(self.numbers, after)
-        step, newest = step_of(len(self.numbers), self.most), len(self.numbers) - NEWEST
+        step = 1 if self._fits else step_of(len(self.numbers), self.most)
+        newest = len(self.numbers) - NEWEST
         return self._page(first, len(self.numbers), lambda i: i % step == 0 or i >= newest, over, after)
 
     def part(self, first: int, last: int, over: Callable[[], bool]) -> Page:
@@ -178,7 +184,7 @@ class KnownLine:
 
     def read_on(self, over: Callable[[], bool]) -> None:
         """Read versions that no page has asked for until ``over()``; once all are read, note those worth a look."""
-        if len(self.numbers) <= self.most or (self._noted is not None and len(self.numbers) < self._noted_at + NEWEST):
+        if self._fits or (self._noted is not None and len(self.numbers) < self._noted_at + NEWEST):
             return
         for number in self.numbers:
             self.row(number)

@@ -291,6 +291,7 @@ function control(stage, of, lines, rules) {
 
 function made(stage, of, all) {
   const { kept, controls } = stage;
+  all = [...all.filter(({ name }) => !kept.hidden.has(name)), ...all.filter(({ name }) => kept.hidden.has(name))];
   const changed = (change) => () => {
     change();
     stage.again();
