@@ -91,7 +91,7 @@ export const pings = {
 
 export const clients = {
   title: "Clients whose updates made a version",
-  describe: (line) => `${count(line.clients.at(-1)?.[1])} in the last round; a step takes ${count(line.line.min_clients)}`,
+  describe: (line) => `${count(line.clients.at(-1)?.[1])} in the last round; a step needs ${count(line.line.min_clients)}`,
   draw(line, width, stage) {
     if (!line.clients.length) return waiting(NO_ROUND);
     const rules = [{ name: "least for a step", y: line.line.min_clients }];

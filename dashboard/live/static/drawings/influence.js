@@ -31,7 +31,7 @@ export const norms = {
     if (!series.length) return waiting(NO_ROUND);
     return lineOfIterations(line, stage, { series, y: "Euclidean norm", zero: false, log: true, width });
   },
-  note: () => "Before updates are clipped, each client counted once; quantiles to one part in 16. What is longer than the bound is shortened to it.",
+  note: () => "Norms before clipping, one per client; quantiles are accurate to one part in 16. Longer updates are clipped to the bound.",
   table: (line) => ({
     head: ["iteration", ...NORMS.map(([name]) => name)],
     rows: line.influence.map((round) => [round.iteration, ...NORMS.map(([, of]) => of(round))]),
@@ -61,7 +61,7 @@ export const sway = {
   note(line) {
     const last = line.influence.at(-1);
     const half = last ? `Half of the newest step came from ${count(last.half)} of ${count(last.clients)} clients. ` : "";
-    return `${half}Few behind half of a step own the model. Signs that suddenly agree more may be those of invented clients.`;
+    return `${half}If a few clients account for half of a step, they control the model. A sudden rise in agreement may come from invented clients.`;
   },
   table: (line) => ({
     head: ["iteration", ...SWAY.map(([name]) => `${name}, %`), "clients behind half", "clients"],
@@ -83,6 +83,6 @@ export const newcomers = {
     const series = [{ name: "new clients", points: measured(line, counted(line)) }];
     return series[0].points.length ? lineOfIterations(line, stage, { series, y: "new clients", width }) : waiting(NO_ROUND);
   },
-  note: () => "Clients with a usable update and none in any round before: about, since nobody keeps who was there.",
+  note: () => "Clients with their first usable update. The number is approximate, because the server keeps no list of clients.",
   table: (line) => ({ head: ["iteration", "new clients"], rows: counted(line) }),
 };

@@ -55,9 +55,9 @@ export const weights = {
   },
   note(line) {
     const { names, of, chosen_at } = line.line.weights;
-    const scale = "Colours and bars grow with the square root of the change.";
-    if (chosen_at === null) return `${scale} Click on a version, or choose one below, to see where it came from.`;
-    return `${scale} The model has ${count(of)} weights; these are the ${names.length} that had changed most, in their first step sizes, by version ${chosen_at}.`;
+    const scale = "Colours and bars scale with the square root of the change.";
+    if (chosen_at === null) return `${scale} To see where a version came from, click on it or choose it below.`;
+    return `${scale} The model has ${count(of)} weights; these ${names.length} had changed most by version ${chosen_at}, in units of their first step sizes.`;
   },
   table: (line) => ({
     head: ["version", ...line.line.weights.names],
@@ -198,8 +198,8 @@ export const stable = {
   },
   note: (line) =>
     line.line.private
-      ? `A sign is stable if the sum, which has noise, is ${STABLE_FROM} standard deviations of that noise from 0. Standard errors are those of the noise alone. Where few signs are stable, noise moves the weights.`
-      : `A sign is stable if the mean update is ${STABLE_FROM} standard errors from 0, or if every update is 0. RProp uses nothing but signs: where few are stable, longer iterations help more than more of them.`,
+      ? `A sign is stable if the noisy sum is at least ${STABLE_FROM} standard deviations of its noise from 0. Standard errors are of the noise alone. Where few signs are stable, noise moves the weights.`
+      : `A sign is stable if the mean update is ${STABLE_FROM} standard errors from 0, or if every update is 0. RProp uses only signs: where few are stable, longer iterations help more than additional ones.`,
   table: (line) => ({ head: ["iteration", "stable, %"], rows: line.stable }),
 };
 
