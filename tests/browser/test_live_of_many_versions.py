@@ -9,12 +9,13 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from fedping.dashboard.live.history import MOST_ROWS, NEWEST
+from fedping.model_store import open_store
 from fedping.model_store.decisions import rollback
 from tests.browser.dashboards import WALK, Dashboard, dashboard_over, drawn, rows_of, walked
 from tests.browser.harness.accessible import axe_violations
 from tests.browser.harness.chromium import Pages
 from tests.support.effort import few_or_all
-from tests.support.walks import created_at
+from tests.support.walks import created_at, walk_on
 
 pytestmark = pytest.mark.browser
 
@@ -26,10 +27,11 @@ BACK_AT = 101
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
     folder = tmp_path_factory.mktemp("many")
-    study = walked(folder, BACK_AT - 1)
+    study = walked(folder, 0)
+    walk_on(folder / "store", study, BACK_AT - 1)
+    rollback(open_store(folder / "store"), "walk", "main", 50, created=created_at(BACK_AT), code_version="test")
+    walk_on(folder / "store", study, VERSIONS - BACK_AT, seed=2)
     with dashboard_over(folder) as dashboard:
-        rollback(dashboard.store, "walk", "main", 50, created=created_at(BACK_AT), code_version="test")
-        dashboard.publish(study, VERSIONS - BACK_AT)
         yield dashboard
 
 
