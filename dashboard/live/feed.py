@@ -370,6 +370,7 @@ def described(known: KnownLine) -> dict[str, Any]:
         "vote": line.pipeline.weighting,
         "private": line.privacy is not None,
         "most": known.most,
+        "thorough": known.is_thorough,
     }
 
 

@@ -83,7 +83,8 @@ view.need = need;
 function showThinned() {
   const place = at("thinned");
   place.hidden = !line.leftOut.length || !line.newest;
-  place.textContent = `${count(line.rows.length)} of ${count(line.versions)} versions are drawn, with the highest and lowest losses and all events. To draw every version of a part, drag along it in a chart.`;
+  const which = line.line.thorough ? ", with the highest and lowest losses and the newest events" : "";
+  place.textContent = `${count(line.rows.length)} of ${count(line.versions)} versions are drawn${which}. To draw every version of a part, drag along it in a chart.`;
 }
 
 const versions = lineage((version) => {
