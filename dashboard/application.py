@@ -28,7 +28,7 @@ from fedping.dashboard.guard import Closed, Refused, guard
 from fedping.dashboard.runs.places import Place
 from fedping.dashboard.settings import DashboardSettings, Services
 from fedping.dashboard.studies import StudiesOfRuns
-from fedping.model_store import StoreError, open_store
+from fedping.model_store import StoreError, Unreadable, open_store
 from fedping.model_store.store import VersionConflict
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError, as_sentence
@@ -126,7 +126,7 @@ def _home(settings: DashboardSettings) -> AnyResponse:
 def _status(error: FedpingError | OSError) -> HTTPStatus:
     if isinstance(error, OSError):
         return HTTPStatus.INTERNAL_SERVER_ERROR
-    if isinstance(error, StorageAway):
+    if isinstance(error, StorageAway | Unreadable):
         return HTTPStatus.SERVICE_UNAVAILABLE
     if isinstance(error, Closed):
         return HTTPStatus.UNAUTHORIZED

@@ -94,7 +94,9 @@ TICK = 0.2
 """Seconds between two checks of the files: at most five updates a second."""
 
 HEARTBEAT = 5.0
-"""Seconds after which an idle stream sends a sign of life; only by writing does a server notice that a viewer has left.
+"""Seconds after which an idle stream sends a sign of life, by which pages notice that a server hangs.
+
+Only by writing does a server notice that a viewer has left.
 
 So a viewer's place is free at most this long after it left. WSGI reports nothing sooner, which is enough: whoever
 reloads a page forty times in three seconds is refused a stream for about three more; the page then polls for a minute.
@@ -174,7 +176,7 @@ class Streams:
                 yield _event("change", change.position, change.data)
             elif silent >= HEARTBEAT:
                 silent = 0.0
-                yield b": still here\n\n"
+                yield b"event: beat\ndata: {}\n\n"
             self._sleep(self._tick)
             silent += self._tick
 

@@ -1,5 +1,6 @@
 """The versions of a model: document, optimizer state and lineage in one; publish by compare-and-swap, roll back."""
 
+from fedping.model_store.documents import Unreadable
 from fedping.model_store.store import MissingVersion, ModelStore, StoreError, VersionConflict, open_store, store_at
 from fedping.model_store.version import Aggregate, ArmSummary, InputFile, Lineage, Version
 
@@ -11,6 +12,7 @@ __all__ = [
     "MissingVersion",
     "ModelStore",
     "StoreError",
+    "Unreadable",
     "Version",
     "VersionConflict",
     "open_store",

@@ -37,6 +37,18 @@ class StoreError(FedpingError):
     """The store is missing, lacks what was requested, or holds something unreadable."""
 
 
+class Unreadable(FedpingError):
+    """A file or folder of the store exists and can't be read."""
+
+
+class Damaged(StoreError, Unreadable):
+    """A document isn't what was written, or a published version was lost."""
+
+
+class MissingStore(StoreError, Unreadable):
+    """There is no store at its place, or not at present."""
+
+
 class StampCache(Generic[_T]):
     """Up to 256 values by key, each valid while the files that it was read from have the same stamps."""
 
@@ -95,7 +107,7 @@ class Documents:
         """
         data = self.read(key)
         if data is not None and not is_whole(data):
-            raise StoreError(self.damaged(key))
+            raise Damaged(self.damaged(key))
         return data
 
     def stamp(self, key: str) -> Stamp | None:
@@ -174,9 +186,9 @@ class Documents:
             refuse_newer(format_of(data), f"{self.where}/{key}", NEWEST_FORMAT)
             return msgspec.json.decode(data, type=kind)
         except NewerFormat as error:
-            raise StoreError(str(error)) from error
+            raise Damaged(str(error)) from error
         except (msgspec.MsgspecError, UnicodeDecodeError, FedpingError) as error:
-            raise StoreError(
+            raise Damaged(
                 f"{self.where}/{key} cannot be read ({error}); it was damaged, or written by something else or by "
                 "a later version of fedping, which has to be used here too: else restore it from a copy"
             ) from error
@@ -186,7 +198,7 @@ class Documents:
         try:
             return without_format(data, f"{self.where}/{key}")
         except NewerFormat as error:
-            raise StoreError(str(error)) from error
+            raise Damaged(str(error)) from error
 
     def damaged(self, key: str) -> str:
         """Return the sentence for a document whose bytes differ from those that were written."""
@@ -201,9 +213,9 @@ class Documents:
             "there from a copy"
         )
 
-    def _odd(self, key: str, what: str, first: str = "") -> FedpingError:
+    def _odd(self, key: str, what: str, first: str = "") -> Unreadable:
         path = f"{self.where}/{key}" if key else self.where
-        return FedpingError(f"{path} {what}; {first}move it out of the model store if it does not belong there")
+        return Unreadable(f"{path} {what}; {first}move it out of the model store if it does not belong there")
 
     def _unwritable(self, key: str, error: OSError) -> FedpingError:
         path = f"{self.where}/{key}" if key else self.where

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fedping.model_store.documents import Documents, StampCache, StoreError, sealed, unsealed
+from fedping.model_store.documents import Damaged, Documents, StampCache, StoreError, sealed, unsealed
 from fedping.model_store.lines import SMALL, Lines
 from fedping.model_store.version import HeldPart, StageState, Version, staged_by
 from fedping.model_store.versions import Versions, version_key
@@ -65,7 +65,7 @@ class HeldVersions:
                 return None
             version = self._documents.decode(data, Version, key)
         except StoreError as error:
-            raise StoreError(
+            raise Damaged(
                 f"{self._documents.where}/{key}, a version that is held back, cannot be read: it was damaged, or "
                 "written by something else; move it away, and the next round computes it again"
             ) from error

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from fedping.model_store.documents import Documents, StampCache, StoreError, is_whole, sealed, unsealed
+from fedping.model_store.documents import Damaged, Documents, StampCache, is_whole, sealed, unsealed
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import NewerFormat, with_format, without_format
 from fedping.protocol.object_store import StorageAway
@@ -116,11 +116,11 @@ class History:
             if found.number != number:
                 raise FedpingError(f"it is entry {found.number}")
         except NewerFormat as error:
-            raise StoreError(str(error)) from error
+            raise Damaged(str(error)) from error
         except StorageAway:
             raise
         except (FedpingError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise StoreError(
+            raise Damaged(
                 f"{where}, an entry of the history of study '{study}', cannot be read ({error}); it was damaged or is "
                 "of a later version of fedping: restore it from a copy"
             ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedping.model_store.documents import Documents, StampCache, StoreError
+from fedping.model_store.documents import Damaged, Documents, StampCache
 from fedping.model_store.studies import Studies
 from fedping.model_store.version import Link, Version
 from fedping.model_store.versions import Chain, Versions, marker_key, number_in, readable, version_key
@@ -47,12 +47,12 @@ class Lines:
         chain = self._versions.chain(study, line)
         numbers = chain.numbers
         if not numbers:
-            raise StoreError(self._no_version(study, line, noted))
+            raise Damaged(self._no_version(study, line, noted))
         if chain.broken and chain.broken[-1] > numbers[-1]:
-            raise StoreError(self._broken_fence(study, line, chain.broken[-1]))
+            raise Damaged(self._broken_fence(study, line, chain.broken[-1]))
         trouble = self._trouble_of(study, line, numbers[-1], _before(numbers, -1), thoroughly=True)
         if trouble:
-            raise StoreError(trouble)
+            raise Damaged(trouble)
         return self._versions.version(study, line, numbers[-1])
 
     def newest(self, study: str, line: str) -> int:

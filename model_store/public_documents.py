@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from fedping.model_store.documents import Documents, StoreError
+from fedping.model_store.documents import Damaged, Documents, StoreError
 from fedping.model_store.held import HeldVersions, held_key
 from fedping.model_store.lines import lost
 from fedping.model_store.version import PublicPart
@@ -87,5 +87,5 @@ class PublicDocuments:
         """
         part = self._documents.decode(data, PublicPart, key)
         if (part.study, part.line, part.iteration) != of:
-            raise StoreError(self._versions.another(key, part))
+            raise Damaged(self._versions.another(key, part))
         return msgspec.json.encode(msgspec.structs.replace(part, staged=staged or UNSET))

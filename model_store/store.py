@@ -31,7 +31,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from fedping.model_store.documents import Documents, StoreError, headers, sealed
+from fedping.model_store.documents import Documents, MissingStore, StoreError, headers, sealed
 from fedping.model_store.held import HeldVersions
 from fedping.model_store.helper_requests import StoredRequest
 from fedping.model_store.history import History
@@ -278,12 +278,12 @@ def open_store(where: Place, *, create: bool = False) -> ModelStore:
     if isinstance(where, Bucket):
         store = store_at(where)
         if not create and store.is_empty():
-            raise StoreError(_NO_STORE.format(where))
+            raise MissingStore(_NO_STORE.format(where))
         return store
     if where.exists() and not where.is_dir():
-        raise StoreError(f"the model store {where} is a file; give the folder of a store")
+        raise MissingStore(f"the model store {where} is a file; give the folder of a store")
     if not where.is_dir() and not create:
-        raise StoreError(_NO_STORE.format(where))
+        raise MissingStore(_NO_STORE.format(where))
     return store_at(where)
 
 

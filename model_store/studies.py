@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec.structs import replace
 
-from fedping.model_store.documents import Documents, StampCache, StoreError, sealed, unsealed
+from fedping.model_store.documents import Damaged, Documents, StampCache, StoreError, sealed, unsealed
 from fedping.model_store.history import Entry, History, Kind, history_key
 from fedping.protocol.digest import canonical_json
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -78,7 +78,7 @@ class Studies:
         """Return a study as an entry of its history changed it."""
         entry = self._history.entry(name, number)
         if entry.study is None or entry.study.name != name:
-            raise StoreError(
+            raise Damaged(
                 f"{self._documents.where}/{history_key(name, number)} has no settings of study '{name}', and versions "
                 "were made with them: restore it from a copy"
             )
@@ -97,7 +97,7 @@ class Studies:
             raise StoreError(f"the store {documents.where} has no study '{name}'; it has {there}")
         study = documents.decode(documents.without_format(unsealed(data), key), Study, key)
         if study.name != name:
-            raise StoreError(
+            raise Damaged(
                 f"{documents.where}/{key} is the study '{study.name}': a copy of a study does not belong in the store; "
                 f"move the folder '{name}' out of it"
             )

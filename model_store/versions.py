@@ -12,7 +12,7 @@ from itertools import groupby
 
 import msgspec
 
-from fedping.model_store.documents import Documents, StampCache, StoreError, unsealed
+from fedping.model_store.documents import Damaged, Documents, StampCache, StoreError, unsealed
 from fedping.model_store.studies import Studies
 from fedping.model_store.version import Fence, Link, Outcome, PublicPart, Sources, Version
 from fedping.protocol import __version__
@@ -86,7 +86,7 @@ class Versions:
         if last is None or (last.key, last.data) != (key, data):
             version = self._documents.decode(data, Version, key)
             if (version.study, version.line, version.iteration) != (study, line, iteration):
-                raise StoreError(self.another(key, version))
+                raise Damaged(self.another(key, version))
             self._last_read = last = _LastRead(key, data, version)
         return last.version
 

@@ -43,7 +43,7 @@ def plan_for_held(store: ModelStore, study: str, line: str, choice: Choice) -> d
         sentence = f"Version {held.iteration} will be published as it was computed. {who} fetch it from then on."
         new = held
     else:
-        title = f"Leave version {held.iteration} behind"
+        title = f"Discard version {held.iteration}"
         number = held.iteration + bool(held.staged)  # some have a staged one, so that no other gets its number
         sentence = (
             f"Version {number} will be published with the weights and the optimizer's state of version "

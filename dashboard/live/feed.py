@@ -14,13 +14,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fedping.dashboard.answers import sentence_of
 from fedping.dashboard.feeds import Change
 from fedping.dashboard.live.history import KnownLine, LineHistory
+from fedping.dashboard.live.rows import Row
 from fedping.dashboard.live.units import units_of
 from fedping.dashboard.settings import DashboardSettings
 from fedping.model_store import ModelStore, open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import open_landing
+from fedping.protocol.notation import utc_now
 from fedping.protocol.study import Declared
 from fedping.server_jobs.health.checks import check_line
 from fedping.server_jobs.health.facts import CheckInput, HeldVersion, Ingest, Landed, PrivateFacts, Uploads
@@ -207,20 +210,49 @@ def _summary(store: ModelStore, study: str, line: str) -> LineSummary:
     return LineSummary(name=line, newest=newest.iteration, created=newest.created, clients=clients)
 
 
+class Outage:
+    """Since when something can't be read; safe for threads."""
+
+    def __init__(self, clock: Callable[[], str] = utc_now) -> None:
+        self._clock = clock
+        self._since: str | None = None
+
+    def begun(self) -> str:
+        """Return when reading first failed after it last succeeded, ISO 8601 in UTC; the present, if it just did."""
+        since = self._since = self._since or self._clock()
+        return since
+
+    def over(self) -> None:
+        """Note that reading has succeeded."""
+        self._since = None
+
+
+def outage(error: FedpingError | OSError, since: Outage, position: str | None) -> Change | None:
+    """Return what pages are told of a store that can't be read: once, what is wrong and since when."""
+    sentence = sentence_of(error)
+    begun, told = since.begun(), f"!{_short(sentence)}"
+    return None if position == told else Change(told, {"trouble": sentence, "since": begun})
+
+
 @dataclass(frozen=True)
 class StudiesFeed:
     """Changes on the page of all studies; see :class:`fedping.dashboard.feeds.Feed`."""
 
-    studies: Callable[[], list[StudySummary]] = field(compare=False, repr=False)
+    studies: Callable[[], list[StudySummary]] = field(repr=False)
+    _outage: Outage = field(default_factory=Outage, compare=False, repr=False)
 
     def since(self, position: str | None) -> Change | None:
         """Return a change without data if the studies have changed; the page then requests them."""
         try:
             now = f"{zlib.crc32(msgspec.json.encode(self.studies())):08x}"
-        except FedpingError as error:
-            now = f"!{zlib.crc32(str(error).encode()):08x}"
+        except (FedpingError, OSError) as error:
+            return outage(error, self._outage, position)
+        self._outage.over()
         return None if now == position else Change(now, {})
 
+
+SAMPLED = ".s"
+"""The end of a position whose versions were chosen by their numbers alone."""
 
 EVALUATIONS = 20
 """Of the newest versions that a page shows."""
@@ -233,6 +265,7 @@ class KeptLine:
     history: LineHistory
     facts: Callable[[], CheckInput]
     taking_part: Callable[[], TakingPart]
+    outage: Outage = field(default_factory=Outage)
 
 
 class TakingPart(Struct, frozen=True, kw_only=True):
@@ -282,18 +315,21 @@ class LineFeed:
 
     study: str
     line: str
-    lines: Lines = field(compare=False, repr=False)
+    lines: Lines = field(repr=False)  # compared too: the studies of two runs may have the same names
 
     def since(self, position: str | None) -> Change | None:
         """Return new rows and, if it changed, the present state; everything if the position does not fit.
 
         An unreadable store is reported too, once, because a page stays open while its operator repairs it.
         """
+        kept = self.lines.of(self.study, self.line)
         try:
-            return self.lines.of(self.study, self.line).history.look(lambda known: self._change(known, position))
-        except FedpingError as error:
-            told = f"!{_short(str(error))}"
-            return None if position == told else Change(told, {"whole": False, "rows": [], "trouble": str(error)})
+            change = kept.history.look(lambda known: self._change(known, position))
+        except (FedpingError, OSError) as error:
+            found = outage(error, kept.outage, position)
+            return found and Change(found.position, {"whole": False, "rows": [], **found.data})
+        kept.outage.over()
+        return change
 
     def _change(self, known: KnownLine, position: str | None) -> Change | None:
         through, told = _understood(known, position)
@@ -302,9 +338,11 @@ class LineFeed:
         now = self._now(known)
         moment = _short(msgspec.json.encode(now).decode())
         if through is not None and not page.rows and page.through == through and moment == told:
+            known.read_on(history.deadline())
             return None
         whole = {"whole": True, "line": described(known)} if through is None else {"whole": False}
-        data = {**whole, "rows": page.rows, "complete": page.through >= known.newest, "now": now}
+        rows = {"rows": page.rows, "left_out": page.left_out, "complete": page.through >= known.newest}
+        data = {**whole, **rows, "now": now}
         return Change(f"{_place(known, page.through)}.{moment}", data)
 
     def _now(self, known: KnownLine) -> Now:
@@ -331,6 +369,8 @@ def described(known: KnownLine) -> dict[str, Any]:
         "longest": 60 * line.length.most if line.length is not None else None,
         "vote": line.pipeline.weighting,
         "private": line.privacy is not None,
+        "most": known.most,
+        "thorough": known.is_thorough,
     }
 
 
@@ -348,11 +388,30 @@ def whole_history(lines: Lines, study: str, line: str) -> dict[str, Any]:
     """
 
     def everything(known: KnownLine) -> dict[str, Any]:
-        rows = known.page(-1, lambda: False).rows
+        rows = known.all_rows()
         unreadable = [{"version": n, "error": text} for n, text in sorted(known.unreadable.items())]
         return {**described(known), "rows": rows, "unreadable": unreadable}
 
     return lines.of(study, line).history.look(everything)
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """Some of the versions between two: rows, and the runs that are left out, up to version ``through``."""
+
+    rows: tuple[Row, ...]
+    left_out: tuple[tuple[int, int], ...]
+    through: int
+
+
+def part_of_history(lines: Lines, study: str, line: str, first: int, last: int) -> Part:
+    """Return as many versions between two as a page draws, or the first of them if reading takes long.
+
+    Raises:
+        StoreError: there is no such store or study, or the line cannot be read.
+    """
+    history = lines.of(study, line).history
+    page = history.look(lambda known: known.part(first, last, history.deadline()))
+    return Part(rows=page.rows, left_out=page.left_out, through=page.through)
 
 
 def _understood(known: KnownLine, position: str | None) -> tuple[int | None, str]:
@@ -361,14 +420,20 @@ def _understood(known: KnownLine, position: str | None) -> tuple[int | None, str
     number = place.partition(".")[0]
     if not (number.isascii() and number.isdigit() and len(number) < 10):
         return None, ""
-    return (int(number), moment) if _place(known, int(number)) == place else (None, "")
+    at = _place(known, int(number))
+    if not known.is_thorough and place.startswith(f"{at.removesuffix(SAMPLED)}.t-"):
+        return int(number), moment  # of a server that had read everything, as this one has not yet
+    return (int(number), moment) if at == place else (None, "")
 
 
 def _place(known: KnownLine, through: int) -> str:
-    """Return the part of a position about rows: version, mark, and what they show."""
+    """Return the part of a position about rows: version, mark, what they show, and how versions were chosen."""
+    shown = _short(f"{known.shown.names} {known.shown.chosen_at}")
+    at = f"{through}.{known.mark(through) or 'unread'}.{shown}"
+    if not known.is_thorough:
+        return f"{at}{SAMPLED}"
     damaged = [number for number in known.unreadable if number <= through]
-    shown = _short(f"{known.shown.names} {known.shown.chosen_at} {sorted(damaged)}")
-    return f"{through}.{known.mark(through) or 'unread'}.{shown}"
+    return f"{at}.t-{_short(f'{sorted(damaged)}')}"
 
 
 def _short(text: str) -> str:

@@ -1,13 +1,18 @@
-"""The versions of a line as files and as rows, each read once: a version never changes."""
+"""The versions of a line as files and as rows, each read once: a version never changes.
+
+Of many versions a page gets some hundreds: evenly spaced ones and the newest, and, once all were read, those with the
+highest and lowest losses and every event. It asks for the others of a part that it enlarges.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 import zlib
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 from fedping.dashboard.live.rows import Row, Shown, ShownLinks, choose, chosen_at, row_of
@@ -44,12 +49,37 @@ READING_SECONDS = 0.15
 """How long versions are read before the rows so far are sent: large models take seconds."""
 
 
+MOST_ROWS, LEAST_ROWS = 400, 60
+"""The most rows of a page, about; fewer where rows are large, as those of many arms."""
+
+MOST_VALUES = 60_000
+"""The most values in the rows of a page, about: a megabyte of JSON."""
+
+NEWEST = 50
+"""The number of newest versions that every page gets."""
+
+MOST_EVENTS = 200
+"""The most events (rollbacks, changes of settings, releases) that are shown, the newest."""
+
+
 @dataclass(frozen=True)
 class Page:
-    """Rows after some version, in order; ``through`` is the version up to which they are complete."""
+    """Rows after some version, in order.
+
+    Attributes:
+        rows: one for each chosen version.
+        through: the version up to which they are complete.
+        left_out: the first and last number of each run of versions that exist, but were not chosen.
+    """
 
     rows: tuple[Row, ...]
     through: int
+    left_out: tuple[tuple[int, int], ...] = ()
+
+
+def step_of(count: int, most: int) -> int:
+    """Return the least power of two such that every so many-th of ``count`` versions are at most ``most``."""
+    return 1 << max(0, (-(-count // most) - 1).bit_length())
 
 
 class KnownLine:
@@ -75,6 +105,10 @@ class KnownLine:
         self._sights: dict[int, Stamp | None] = {}
         self._rows: dict[int, Row] = {}
         self._marks: dict[int, str] = {}
+        self._noted: frozenset[int] | None = None
+        self._noted_at = 0
+        values = 3 * len(self.shown.names) + 5 * sum(arm.line == self.line.name for arm in self.study.arms)
+        self.most = max(LEAST_ROWS, min(MOST_ROWS, MOST_VALUES // values))
 
     @property
     def newest(self) -> int:
@@ -100,17 +134,63 @@ class KnownLine:
         self._head = self._files.sight(newest)
         return chosen_at(self.line.spec.m, newest) == self.shown.chosen_at
 
+    @property
+    def is_thorough(self) -> bool:
+        """Whether pages get all that is worth a look: every version, or those that reading all of them has shown."""
+        return self._fits or self._noted is not None
+
+    @property
+    def _fits(self) -> bool:
+        """Whether pages get every version."""
+        return len(self.numbers) <= self.most + NEWEST
+
     def page(self, after: int, over: Callable[[], bool]) -> Page:
-        """Return the rows after version ``after`` until ``over()``, but at least one if there is any."""
-        rows, through = [], after
-        for number in self.numbers[bisect_right(self.numbers, after) :]:
-            row = self.row(number)
-            through = number
+        """Return the chosen rows after version ``after`` until ``over()``, but at least one if there is any."""
+        first = bisect_right(self.numbers, after)
+        step = 1 if self._fits else step_of(len(self.numbers), self.most)
+        newest = len(self.numbers) - NEWEST
+        return self._page(first, len(self.numbers), lambda i: i % step == 0 or i >= newest, over, after)
+
+    def part(self, first: int, last: int, over: Callable[[], bool]) -> Page:
+        """Return the chosen rows from version ``first`` to ``last``, more densely than on the whole."""
+        start, end = bisect_left(self.numbers, first), bisect_right(self.numbers, last)
+        step = step_of(end - start, self.most)
+        return self._page(start, end, lambda i: i % step == 0 or i in (start, end - 1), over, first - 1)
+
+    def _page(self, start: int, end: int, chosen: Callable[[int], bool], over: Callable[[], bool], after: int) -> Page:
+        rows, left_out, through, before = list[Row](), list[tuple[int, int]](), after, start
+        noted = self._noted or frozenset()
+        for i in range(start, end):
+            number = self.numbers[i]
+            if not (chosen(i) or number in noted or self._is_at_a_jump(i)):
+                continue
+            if i > before:
+                left_out.append((self.numbers[before], self.numbers[i - 1]))
+            row, through, before = self.row(number), number, i + 1
             if row is not None:
                 rows.append(row)
             if over():
                 break
-        return Page(tuple(rows), through)
+        return Page(tuple(rows), through, tuple(left_out))
+
+    def _is_at_a_jump(self, i: int) -> bool:
+        """Return whether numbers before or after the i-th one are missing, as where a line was continued."""
+        numbers = self.numbers
+        return numbers[i] - numbers[max(i - 1, 0)] > 1 or numbers[min(i + 1, len(numbers) - 1)] - numbers[i] > 1
+
+    def all_rows(self) -> tuple[Row, ...]:
+        """Return the rows of all readable versions, in order."""
+        return tuple(row for number in self.numbers if (row := self.row(number)) is not None)
+
+    def read_on(self, over: Callable[[], bool]) -> None:
+        """Read versions that no page has asked for until ``over()``; once all are read, note those worth a look."""
+        if self._fits or (self._noted is not None and len(self.numbers) < self._noted_at + NEWEST):
+            return
+        for number in self.numbers:
+            self.row(number)
+            if over():
+                return
+        self._noted, self._noted_at = frozenset(_worth_a_look(self.all_rows(), self.most)), len(self.numbers)
 
     def row(self, number: int) -> Row | None:
         """Return the row of a version, or None if it cannot be read."""
@@ -133,6 +213,28 @@ class KnownLine:
             return
         self._marks[number] = version_mark(version)
         self._rows[number] = row_of(version, self.shown, self.links, self._training)
+
+
+def _worth_a_look(rows: Sequence[Row], most: int) -> Iterator[int]:
+    """Yield the versions with events, and of each stretch those with the highest and the lowest loss."""
+    events = [
+        row.version
+        for before, row in pairwise(rows)
+        if row.origin in ("rollback", "continued") or (row.settings, row.code) != (before.settings, before.code)
+    ]
+    yield from events[-MOST_EVENTS:]
+    stretch = 4 * step_of(len(rows), most)
+    for start in range(0, len(rows), stretch):
+        losses = [(_loss(row), row.version) for row in rows[start : start + stretch] if row.arms]
+        if losses:
+            yield min(losses)[1]
+            yield max(losses)[1]
+
+
+def _loss(row: Row) -> float:
+    """Return the mean loss over the arms of a row."""
+    losses = [loss for arm in row.arms.values() if (loss := arm.loss) is not None]
+    return sum(losses) / len(losses) if losses else 0.0
 
 
 class LineHistory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, cast, get_args
@@ -11,7 +12,7 @@ from flask import Blueprint, Response, redirect, render_template, request, url_f
 from msgspec import Struct
 from werkzeug.wrappers import Response as AnyResponse
 
-from fedping.dashboard.answers import as_file, as_json
+from fedping.dashboard.answers import as_file, as_json, sentence_of
 from fedping.dashboard.live.decisions import Choice, Decision, RollbackRequest, decide, plan, plan_for_held, roll_back
 from fedping.dashboard.live.feed import (
     LineFeed,
@@ -19,6 +20,7 @@ from fedping.dashboard.live.feed import (
     Paced,
     StudiesFeed,
     StudySummary,
+    part_of_history,
     rejection_logs,
     studies_in,
     whole_history,
@@ -28,7 +30,7 @@ from fedping.dashboard.live.lineage import lineage_of
 from fedping.dashboard.live.refused import WORDS, newest_refusals
 from fedping.dashboard.live.rows import rows_as_csv
 from fedping.dashboard.settings import Services
-from fedping.model_store import ModelStore, StoreError, open_store
+from fedping.model_store import ModelStore, StoreError, Unreadable, open_store
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.features import FEATURES
@@ -100,13 +102,22 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.get("/<study>/<line>/changes")
     def changes(study: str, line: str) -> Response:
-        _known(open_store(root), study, line)
+        with contextlib.suppress(Unreadable):  # the feed says so, and since when
+            _known(open_store(root), study, line)
         return services.streams.answer(LineFeed(study, line, lines))
 
     @views.get("/<study>/<line>/history.json")
     def history(study: str, line: str) -> Response:
         _known(open_store(root), study, line)
         return as_json(whole_history(lines, study, line))
+
+    @views.get("/<study>/<line>/part.json")
+    def part(study: str, line: str) -> Response:
+        _known(open_store(root), study, line)
+        first, last = (request.args.get(name, type=int) for name in ("from", "to"))
+        if first is None or last is None:
+            raise FedpingError("'from' and 'to' must be numbers of versions, as in part.json?from=100&to=400")
+        return as_json(part_of_history(lines, study, line, first, last))
 
     @views.get("/<study>/<line>/history.csv")
     def table(study: str, line: str) -> Response:
@@ -182,8 +193,8 @@ def _overview(studies: Callable[[], list[StudySummary]]) -> dict[str, Any]:
     """Return the contents of the page of all studies."""
     try:
         return {"studies": studies(), "trouble": ""}
-    except StoreError as error:
-        return {"studies": [], "trouble": str(error)}
+    except (FedpingError, OSError) as error:
+        return {"studies": [], "trouble": sentence_of(error)}
 
 
 def _known(store: ModelStore, study: str, line: str) -> None:
@@ -207,7 +218,7 @@ def _card(store: ModelStore, study: str) -> Card:
 
 def _as_csv(known: KnownLine) -> str:
     arms = [arm.name for arm in known.study.arms if arm.line == known.line.name]
-    return rows_as_csv(known.page(-1, lambda: False).rows, known.shown, arms, known.links.described)
+    return rows_as_csv(known.all_rows(), known.shown, arms, known.links.described)
 
 
 def _body(kind: type[T]) -> T:

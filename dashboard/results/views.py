@@ -83,8 +83,15 @@ class Results:
         if len(studies) == 1:
             return redirect(url_for("results.study", study=studies[0]))
         newest = {study: self._newest(study) for study in studies}
-        private = {study for study in studies if self._study(study).is_private}
-        return render_template("results/index.html", studies=newest, private=private, sentence=None, headline=headline)
+        private, damaged = set[str](), dict[str, str]()
+        for study in studies:
+            try:
+                if self._study(study).is_private:
+                    private.add(study)
+            except FedpingError as error:
+                damaged[study] = str(error)
+        given = {"studies": newest, "private": private, "damaged": damaged, "sentence": None, "headline": headline}
+        return render_template("results/index.html", **given)
 
     def study(self, study: str) -> AnyResponse | str:
         """Show a question and its newest count; without a question, redirect to the one that was counted last."""

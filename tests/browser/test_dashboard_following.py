@@ -80,7 +80,7 @@ def test_a_version_that_is_published_is_shown_and_a_restart_misses_and_repeats_n
 
     dashboard.server.process.send_signal(signal.SIGKILL)
     dashboard.server.process.wait(30)
-    expect(page.locator("#connection")).to_have_text("connecting again …")
+    expect(page.locator("#connection")).to_contain_text("connecting again …")
     head = dashboard.publish(study, 3)
     with page.expect_request(re.compile(r"/changes\?since=|/changes$")) as again:
         dashboard.start()
@@ -205,8 +205,8 @@ def test_a_held_version_is_told_on_top_and_left_behind_by_hand(
     page = drawn(chromium.new_page(dashboard.url + WALK))
     expect(page.locator("#findings")).to_contain_text(f"Version {held.iteration} is held back: the updates together")
     expect(page.get_by_role("button", name="Publish it …")).to_be_visible()
-    page.get_by_role("button", name="Leave it behind …").click()
-    dialog = page.get_by_role("dialog", name=f"Leave version {held.iteration} behind")
+    page.get_by_role("button", name="Discard it …").click()
+    dialog = page.get_by_role("dialog", name=f"Discard version {held.iteration}")
     expect(dialog).to_contain_text("The pings behind the version that is held count nowhere")
     expect(dialog).to_contain_text("No published weight differs.")
     assert axe_violations(page) == []

@@ -17,6 +17,7 @@ from fedping.protocol.landing import open_landing
 from fedping.server_jobs.ingest.answers import Rejection
 from fedping.server_jobs.ingest.counters import RejectionLog
 from tests.support.dashboard import csrf_token, dashboard_client
+from tests.support.processes import wait_until
 from tests.support.versions import WHEN, after, small_study, version_0
 from tests.support.walks import walked_store
 
@@ -276,3 +277,36 @@ def test_a_decision_in_bytes_that_are_no_text_is_refused(client: FlaskClient, st
     answer = client.post(f"{LINE}/held", data=b'{"choice": "release", "seen": "\xff"}', headers=headers)
     assert answer.status_code == 400
     assert "not what this address takes" in answer.get_json()["error"]
+
+
+@pytest.mark.parametrize("path", [f"{LINE}/", f"{LINE}/history.json", "/live/study/privacy", "/results/study/"])
+def test_a_damaged_study_answers_with_what_is_wrong_and_not_that_it_is_not_there(
+    client: FlaskClient, tmp_path: Path, path: str
+) -> None:
+    file = tmp_path / "store" / "study" / "study.json"
+    file.write_text("{")
+    answer = client.get(path, headers=PAGE)
+    text = answer.get_data(as_text=True)
+    assert answer.status_code == 503
+    assert f"{file} cannot be read" in text, "the path as it is written"
+    file.unlink()
+    assert client.get(path, headers=PAGE).status_code == 404
+
+
+def test_a_store_that_is_gone_is_no_page_that_is_not_there(client: FlaskClient, tmp_path: Path) -> None:
+    (tmp_path / "store").rename(tmp_path / "gone")
+    answer = client.get(f"{LINE}/history.json")
+    assert (answer.status_code, "there is no model store at" in answer.get_json()["error"]) == (503, True)
+    told = client.get(f"{LINE}/changes").get_json()["data"]
+    assert "there is no model store at" in told["trouble"]
+    assert told["since"] == client.get(f"{LINE}/changes").get_json()["data"]["since"], "since when it was seen first"
+    (tmp_path / "gone").rename(tmp_path / "store")
+    assert wait_until(lambda: client.get(f"{LINE}/changes").get_json()["data"]["whole"]), "answers are kept a moment"
+
+
+def test_results_of_other_studies_are_listed_beside_a_damaged_one(client: FlaskClient, tmp_path: Path) -> None:
+    (tmp_path / "store" / "broken").mkdir()
+    (tmp_path / "store" / "broken" / "study.json").write_text("{")
+    listed = text_of(client, "/results/")
+    assert f"{tmp_path}/store/broken/study.json cannot be read" in listed
+    assert "/results/study/" in listed

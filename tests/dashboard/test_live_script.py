@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 
 from fedping.analysis.curves import arm_curves
 from fedping.analysis.rounds import round_traffic
 from fedping.dashboard.live.feed import LineFeed, Lines
 from fedping.model_store.decisions import rollback
+from fedping.protocol.errors import as_sentence
 from tests.browser.tools import node
 from tests.support.dashboard import dashboard_settings
 from tests.support.versions import small_study
@@ -97,4 +99,22 @@ def test_how_the_line_is_is_shown_as_it_was_judged_once_all_is_there(tmp_path: P
     found = taken(tmp_path, changes)["told"]
     assert [one["verdict"] for one in found] == ["reading", "reading", "problem", "problem", "problem"]
     assert found[2] == found[4] == judged
-    assert found[3]["headline"] == "There is no model store at x."
+    assert [one["sentence"] for one in found[3]["findings"]] == ["there is no model store at x"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "there is no model store at /srv/x",
+        "store/walk/study.json cannot be read",
+        "guard.stage is missing",
+        "/a/b is gone.",
+        "is it?",
+    ],
+)
+def test_an_error_is_a_sentence_as_on_the_server_and_a_path_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    (tmp_path / "format.mjs").write_text(Path("dashboard/static/js/format.js").read_text())
+    program = f"import {{ sentence }} from './format.mjs'; process.stdout.write(sentence({json.dumps(text)}));"
+    (tmp_path / "said.mjs").write_text(program)
+    run = subprocess.run([node(), str(tmp_path / "said.mjs")], capture_output=True, timeout=240, check=True)
+    assert run.stdout.decode() == as_sentence(text)

@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 
 from fedping.model_store import Aggregate, ArmSummary, Lineage, ModelStore, Version, open_store
+from fedping.model_store.documents import sealed
+from fedping.model_store.versions import version_key
 from fedping.protocol.spec import published
 from fedping.protocol.study import Study
 from fedping.server_jobs.optimize import first_versions
@@ -28,6 +30,17 @@ def walked_store(folder: Path, study: Study, versions: int, seed: int = 1) -> Mo
             head = following(study, head, rng)
             store.publish(head)
     return store
+
+
+def walk_on(folder: Path, study: Study, versions: int, seed: int = 1) -> None:
+    """Add versions to a line, the last one published, those before it only written, which takes no time."""
+    store, rng = open_store(folder), np.random.default_rng(seed)
+    head = store.head(study.name, study.lines[0].name)
+    for _ in range(versions - 1):
+        head = following(study, head, rng)
+        file = folder / version_key(head.study, head.line, head.iteration)
+        file.write_bytes(sealed(msgspec.json.encode(head)))
+    store.publish(following(study, head, rng))
 
 
 def following(study: Study, head: Version, rng: np.random.Generator) -> Version:

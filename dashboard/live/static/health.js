@@ -2,7 +2,7 @@
 
 import { now } from "/static/js/clock.js";
 import { el, fill } from "/static/js/dom.js";
-import { ago, count, duration, number, shownTime, signed } from "/static/js/format.js";
+import { ago, count, duration, number, sentence, shownTime, signed } from "/static/js/format.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -30,7 +30,16 @@ function showJudgement(health) {
   told = text;
   at("status").dataset.verdict = health.verdict;
   at("verdict").textContent = health.headline;
-  fill(at("findings"), health.findings.map(({ severity, sentence }) => el("li", { "data-severity": severity }, sentence)));
+  fill(at("findings"), health.findings.map(finding));
+}
+
+const finding = ({ severity, sentence: words, since }) =>
+  el("li", { "data-severity": severity }, ...(since ? outage(words, since) : [words]));
+
+/** What is wrong with a store that can't be read, since when, and what is shown meanwhile. */
+export function outage(trouble, since) {
+  const when = shownTime(el("time", { datetime: since }), true);
+  return [sentence(trouble), " Since ", when, ". Until it can be read, this page shows what it last read; then it goes on by itself."];
 }
 
 function tiles(line) {
@@ -64,9 +73,9 @@ function privateTiles(line) {
     tile("Newest version", count(line.newestVersion), published(line)),
     epsilon !== null && tile("Epsilon spent", number(epsilon, 3), `of ${number(most)}, at delta ${delta.toExponential(1)}`),
     left === null
-      ? tile("Rounds", count(releases), "nothing bounds them")
+      ? tile("Rounds", count(releases), "without a limit")
       : tile("Rounds left", left ? count(left) : "exhausted", `of ${count(rounds)}`),
-    tile("Rounds come every", duration(line.interval), left === 0 ? "none is left" : due(line)),
+    tile("Rounds come every", duration(line.interval), left === 0 ? "none left" : due(line)),
     tile("Ingest", INGEST[present.ingest.state], present.declared.simulated ? "pings are simulated" : ""),
     lastRound && tile("Last round", `${noise ? "about " : ""}${count(lastRound.clients)}`, `${around}; ${stepped}`),
   ];
@@ -78,7 +87,7 @@ const tile = (name, value, ...small) => el("div", {}, el("dt", {}, name), el("dd
 
 /** The pings of the newest version; the server counts them less often than versions come. */
 function landed({ now: present, newestVersion, line }) {
-  const clients = `a step takes ${count(line.min_clients)} ${line.min_clients === 1 ? "client" : "clients"}`;
+  const clients = `a step needs ${count(line.min_clients)} ${line.min_clients === 1 ? "client" : "clients"}`;
   const name = `Landed for version ${newestVersion}`;
   if (present.newest < newestVersion) return tile(name, "–", `not counted yet; the last count was for version ${count(present.newest)}`);
   return tile(name, count(present.landed.pings), `pings; ${clients}`);
@@ -87,7 +96,7 @@ function landed({ now: present, newestVersion, line }) {
 /** When the newest version was published; in a simulation by its own clock, to which this moment means nothing. */
 function published(line) {
   const { newest, newestVersion, now: present } = line;
-  if (newest.version < newestVersion) return `${count(newest.version)} of them are read so far`;
+  if (newest.version < newestVersion) return `${count(newest.version)} read so far`;
   const time = shownTime(el("time", { datetime: newest.created }));
   if (present.declared.simulated) return el("span", {}, time, ", simulated time");
   time.title = `${time.textContent} (${time.title})`;
@@ -102,7 +111,7 @@ function due(line) {
   const { longest } = line.line;
   if (longest) return `an iteration lasts up to ${duration(longest)}`;
   const late = line.lateness(now());
-  if (late === null) return "as soon as there are two";
+  if (late === null) return "known after two rounds";
   if (line.newest.version < line.newestVersion) return "";
   const seconds = line.interval * (1 - late);
   if (seconds >= 0) return `the next is due in ${duration(seconds)}`;

@@ -2,9 +2,9 @@
 
 import { rgb } from "/static/js/colours.js";
 import { el, svg } from "/static/js/dom.js";
+import { middleCut, nearest } from "/static/js/points.js";
 
 const LEFT_LEAST = 70;
-const LETTER = 6.6;
 const TOP = 8;
 const BOTTOM = 34;
 
@@ -48,20 +48,22 @@ const pixel = (colour) => new Uint32Array(Uint8ClampedArray.of(...colour, 255).b
  * @param {number} of.width
  * @param {number | null} [of.chosen] the marked version
  * @param {(version: number) => void} [of.onChoose]
+ * @param {(window: [number, number] | null) => void} [of.onZoom] is told of versions that are to be drawn alone; null: all
+ * @param {[number, number] | null} [of.zoomed] the versions that are drawn alone
+ * @param {[number, number]} of.whole the first and the last version
  * @param {{title: string, width: number, draw: (row: number, top: number, height: number, left: number, width: number)
  *   => Node[]}} [of.beside] a column of drawings to the right
  */
-export function heatMap(stage, { names, versions, colour, words, marks, width, chosen = null, onChoose, beside }) {
+export function heatMap(stage, { names, versions, colour, words, marks, width, chosen = null, onChoose, onZoom, zoomed = null, whole, beside }) {
   const rowHeight = names.length > 40 ? 14 : 17;
-  const longest = Math.max(...names.map((name) => name.length));
-  const left = Math.min(width * 0.4, Math.max(LEFT_LEAST, longest * LETTER + 10));
+  const left = Math.min(width * 0.4, Math.max(LEFT_LEAST, Math.max(...names.map(widthOf)) + 12));
   const right = beside ? beside.width : 12;
   const area = { left, top: TOP, width: Math.max(40, width - left - right), height: rowHeight * names.length };
   const frame = svg(
     "svg",
     { width, height: TOP + area.height + BOTTOM, viewBox: `0 0 ${width} ${TOP + area.height + BOTTOM}` },
     names.map((name, row) =>
-      svg("text", { x: left - 8, y: TOP + (row + 0.5) * rowHeight, dy: "0.35em", "text-anchor": "end" }, cut(name, left)),
+      nameText(name, left, left - 8, TOP + (row + 0.5) * rowHeight),
     ),
     axis(versions, area),
     svg("rect", { class: "frame", x: left, y: TOP, width: area.width, height: area.height }),
@@ -73,9 +75,10 @@ export function heatMap(stage, { names, versions, colour, words, marks, width, c
   Object.assign(canvas.style, px({ left, top: TOP, width: area.width, height: area.height }));
   stage.answers = {
     area,
-    help: "arrow keys go from cell to cell, Enter chooses the version",
+    help: "arrow keys go from cell to cell, Enter chooses the version, plus and minus draw a part larger, 0 draws all",
     ...cells(names, versions, words, marks, area),
     choose: ([, column]) => onChoose(versions[column]),
+    ...zooms(versions, area, zoomed, whole, onZoom),
   };
   return el("div", { class: "map" }, frame, canvas, marked(versions, chosen, marks, area, width));
 }
@@ -90,12 +93,28 @@ function cells(names, versions, words, marks, { width, height }) {
     step: (from, dx, dy) => (from === null ? [0, versions.length - 1] : place(from[0] + dy, from[1] + dx)),
     tell([row, column]) {
       if (row >= names.length || column >= versions.length) return null;
-      const here = marks.filter(({ x }) => x === versions[column]).map((mark) => ({ value: mark.words }));
+      const here = marks.filter(({ x }) => versions[nearest(versions, x)] === versions[column]).map((mark) => ({ value: mark.words }));
       return {
         x: (column + 0.5) * wide, y: (row + 0.5) * high,
         title: `${names[row]}, version ${versions[column]}`, rows: [{ value: words(row, column) }, ...here],
       };
     },
+  };
+}
+
+/** Parts drawn larger: by marking them, and with the keyboard. */
+function zooms(versions, { width }, zoomed, whole, onZoom) {
+  const column = (pixel) => Math.max(0, Math.min(versions.length - 1, Math.floor((pixel / width) * versions.length)));
+  return {
+    brushed: (from, to) => onZoom([versions[column(from)], versions[column(to)]]),
+    zoomed([, at], factor) {
+      const [first, last] = zoomed ?? whole;
+      const length = Math.max(2, Math.round((last - first) * factor));
+      if (length >= whole[1] - whole[0]) return onZoom(null);
+      const from = Math.max(whole[0], Math.min(whole[1] - length, versions[at] - Math.round(length / 2)));
+      onZoom([from, from + length]);
+    },
+    all: () => onZoom(null),
   };
 }
 
@@ -113,14 +132,15 @@ function painted(rows, columns, colour) {
 
 /** Lines above the canvas: through the chosen version, and at events. */
 function marked(versions, chosen, marks, area, width) {
-  const at = (version) => area.left + ((versions.indexOf(version) + 0.5) / versions.length) * area.width;
+  const at = (version) => area.left + ((nearest(versions, version) + 0.5) / versions.length) * area.width;
+  const within = (version) => version >= versions[0] && version <= versions.at(-1);
   const line = (version, kind) =>
     svg("line", { class: kind, x1: at(version), x2: at(version), y1: area.top - 4, y2: area.top + area.height + 4 });
   return svg(
     "svg",
     { width, height: area.top + area.height + 6, class: "over-map" },
-    marks.filter(({ x }) => versions.includes(x)).map(({ x }) => line(x, "happened")),
-    versions.includes(chosen) && line(chosen, "chosen"),
+    marks.filter(({ x }) => within(x)).map(({ x }) => line(x, "happened")),
+    chosen !== null && within(chosen) && line(chosen, "chosen"),
   );
 }
 
@@ -129,9 +149,9 @@ function axis(versions, { left, top, width, height }) {
   const base = top + height;
   return [
     ticks
-      .filter((tick) => Number.isInteger(tick) && versions.includes(tick))
+      .filter((tick) => Number.isInteger(tick) && tick <= versions.at(-1))
       .flatMap((tick) => {
-        const x = left + ((versions.indexOf(tick) + 0.5) / versions.length) * width;
+        const x = left + ((nearest(versions, tick) + 0.5) / versions.length) * width;
         return [
           svg("line", { class: "tick", x1: x, x2: x, y1: base, y2: base + 4 }),
           svg("text", { x, y: base + 15, "text-anchor": "middle" }, String(tick)),
@@ -141,10 +161,33 @@ function axis(versions, { left, top, width, height }) {
   ].flat();
 }
 
-/** A name shortened to so many pixels. */
-export const cut = (name, left) => {
-  const most = Math.floor((left - 8) / LETTER);
-  return name.length > most ? `${name.slice(0, most - 1)}…` : name;
-};
+/** A name that ends at a place, cut in the middle if it is wider than there is room, and whole on hover. */
+export function nameText(name, room, x, y) {
+  const text = fitted(name, room - 10);
+  return svg("text", { x, y, dy: "0.35em", "text-anchor": "end" }, text, text !== name && svg("title", {}, name));
+}
+
+const ruler = el("canvas").getContext("2d");
+const widths = new Map();
+
+/** The width of a name as `.map text` draws it, in pixels: letters of other scripts are up to twice as wide. */
+function widthOf(name) {
+  ruler.font = '11.5px system-ui, -apple-system, "Segoe UI", sans-serif';
+  if (widths.size > 5000) widths.clear();
+  if (!widths.has(name)) widths.set(name, ruler.measureText(name).width);
+  return widths.get(name);
+}
+
+function fitted(name, pixels) {
+  let most = [...name].length;
+  if (widthOf(name) <= pixels) return name;
+  let [low, high] = [1, most];
+  while (low < high) {
+    most = (low + high + 1) >> 1;
+    if (widthOf(middleCut(name, most)) <= pixels) low = most;
+    else high = most - 1;
+  }
+  return middleCut(name, low);
+}
 
 const px = (numbers) => Object.fromEntries(Object.entries(numbers).map(([key, value]) => [key, `${value}px`]));

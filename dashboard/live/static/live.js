@@ -2,6 +2,8 @@
 
 import { el } from "/static/js/dom.js";
 import { figure } from "/static/js/figures.js";
+import { count } from "/static/js/format.js";
+import { getJSON } from "/static/js/http.js";
 import { follow } from "/static/js/stream.js";
 
 import * as arms from "./drawings/arms.js";
@@ -12,6 +14,7 @@ import * as weights from "./drawings/weights.js";
 import { showHealth } from "./health.js";
 import { Line } from "./line.js";
 import { lineage } from "./lineage.js";
+import { parts } from "./part.js";
 import { showRefused } from "./refused.js";
 import { rollingBack } from "./rolling_back.js";
 import { Stopwatch } from "./stopwatch.js";
@@ -37,13 +40,27 @@ const figures = Object.entries({
   .map(([id, parts]) => drawn(at(id), parts));
 if (at("features")) figures.push(featureTable(at("features")));
 let links = [];
+let shownLinks = "";
 
-function drawn(place, parts) {
-  return figure(place, { ...parts, draw: stopwatch.timed(parts.draw) });
+function drawn(place, { table, ...rest }) {
+  const withNote = table && ((data) => ({ ...table(data), note: data.leftOut.length ? "Of the versions that are shown; CSV has all of them." : "" }));
+  return figure(place, { ...rest, table: withNote, whole, draw: stopwatch.timed(rest.draw) });
+}
+
+/** The line with all its versions, for a file. */
+async function whole(line) {
+  if (!line.leftOut.length) return line;
+  const { rows, ...rest } = await getJSON("history.json");
+  const all = new Line();
+  all.take({ whole: true, line: rest, rows, complete: true, now: line.now });
+  return all;
 }
 
 /** Make a card for each display of the line's chain. */
 function showLinks() {
+  const wanted = JSON.stringify(line.line.links);
+  if (wanted === shownLinks) return;
+  shownLinks = wanted;
   for (const card of document.querySelectorAll("#drawings > .link")) card.remove();
   links = line.line.links.map((shown, k) => {
     const card = el("section", { class: "card link", id: `link-${k}` });
@@ -56,8 +73,23 @@ function draw() {
   for (const one of [...figures, ...links]) one.update(line);
 }
 
+const { need, again } = parts(line, () => {
+  showThinned();
+  draw();
+});
+view.need = need;
+
+/** Words on the versions that are not shown; empty if all are. */
+function showThinned() {
+  const place = at("thinned");
+  place.hidden = !line.leftOut.length || !line.newest;
+  const which = line.line.thorough ? ", with the highest and lowest losses and the newest events" : "";
+  place.textContent = `${count(line.rows.length)} of ${count(line.versions)} versions are drawn${which}. To draw every version of a part, drag along it in a chart.`;
+}
+
 const versions = lineage((version) => {
   const marked = version === line.newest?.version ? null : version;
+  view.need(version, version);
   if (marked === view.chosen) return;
   view.chosen = marked;
   draw();
@@ -85,6 +117,8 @@ function take(data) {
   if (!line.newest) return;
   if (data.trouble || (!data.whole && !data.rows.length)) return;
   versions.grown(line.newest.version);
+  if (data.whole) again();
+  showThinned();
   stopwatch.add(performance.now() - began);
   draw();
 }

@@ -2,6 +2,7 @@
 // the version's number to confirm.
 
 import { el, fill } from "/static/js/dom.js";
+import { sentence } from "/static/js/format.js";
 import { getJSON, post } from "/static/js/http.js";
 
 import { changesTable } from "./lineage.js";
@@ -57,7 +58,7 @@ export function rollingBack(chosen) {
       at(asked.where).textContent = asked.done(made);
       at(asked.where).hidden = false;
     } catch (error) {
-      wrong.textContent = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
+      wrong.textContent = sentence(error.message);
       plan = null;
     }
   }

@@ -5,11 +5,17 @@ const ARMS = 8;
 /** The colour of the arm (variant) at a place. */
 export const armColour = (place) => `var(--arm-${place % ARMS})`;
 
-/** Its line style, null for a solid line; it changes whenever the colours repeat, so that no two lines look alike. */
-export function armDashes(place) {
-  const before = Math.floor(place / ARMS);
-  if (before < 3) return [null, "6 3", "2 2.5"][before];
-  return "7 2.5" + " 1.5 2.5".repeat(before - 2);
+const DASHES = [null, "6 3", "2 2.5", "7 2.5 1.5 2.5", "12 3 2 3 2 3"];
+
+/** Its line style, null for a solid line; it changes whenever the colours repeat. */
+export const armDashes = (place) => DASHES[Math.floor(place / ARMS) % DASHES.length];
+
+const SYMBOLS = ["square", "triangle", "circle", "diamond", "star", "cross", "wye"];
+
+/** The symbol on its line, null for none; it changes whenever colours and styles repeat: 320 lines differ. */
+export function armSymbol(place) {
+  const before = Math.floor(place / (ARMS * DASHES.length));
+  return before === 0 ? null : SYMBOLS[(before - 1) % SYMBOLS.length];
 }
 
 /** A colour from --cold (−limit) over --neutral (0) to --warm (+limit), as CSS. */

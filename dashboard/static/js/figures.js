@@ -11,11 +11,23 @@ import { Stage } from "./stage.js";
  * @property {(data: any) => string} describe the content in a sentence, for screen readers
  * @property {(data: any, width: number, stage: Stage) => Node | Node[]} draw an interactive drawing sets `stage.answers`
  * @property {(data: any) => {head: string[], rows: any[][]}} [table]
+ * @property {(data: any) => Promise<any>} [whole] data with all that the drawing leaves out, for a file
  * @property {(data: any) => string} [note] a line below the drawing
  * @property {number} [level] level of the heading, 2 by default
  */
 
 const LEAST_WIDTH = 240;
+
+/** Figures paint themselves before the page is printed: those out of sight too, as wide as a sheet of paper. */
+const printed = new Set();
+addEventListener("beforeprint", () => {
+  document.documentElement.dataset.print = "";
+  for (const paint of printed) paint(true);
+});
+addEventListener("afterprint", () => {
+  delete document.documentElement.dataset.print;
+  for (const paint of printed) paint(true);
+});
 
 const hidden = new Set();
 const seen = new IntersectionObserver(
@@ -35,7 +47,7 @@ const seen = new IntersectionObserver(
  * @param {FigureParts} parts
  * @returns {{update: (data: any) => void}}
  */
-export function figure(element, { title, describe, draw, table, note, level = 2 }) {
+export function figure(element, { title, describe, draw, table, whole = async (data) => data, note, level = 2 }) {
   const drawing = el("div", { class: "drawing", role: "img", "aria-label": title });
   const caption = el("figcaption", { hidden: true });
   const stage = new Stage(title, drawing, () => ask());
@@ -46,10 +58,12 @@ export function figure(element, { title, describe, draw, table, note, level = 2 
   let width = 0; // as observed: asking the browser would force a layout of what other figures have just drawn
   let drawn = 0;
 
-  function paint() {
+  function paint(printing = false) {
     asked = 0;
-    if (data === undefined || hidden.has(element)) return;
+    if (data === undefined || (hidden.has(element) && printing !== true)) return;
+    if (printing === true) width = Math.floor(drawing.clientWidth);
     width ||= Math.floor(drawing.clientWidth);
+    if (!width) return; // it is hidden
     drawn = width;
     stage.answers = null;
     fill(drawing, draw(data, Math.max(LEAST_WIDTH, width), stage));
@@ -61,6 +75,7 @@ export function figure(element, { title, describe, draw, table, note, level = 2 
     caption.textContent = words;
     caption.hidden = words === "";
   }
+  printed.add(paint);
   const ask = () => {
     asked ||= requestAnimationFrame(paint);
   };
@@ -75,7 +90,7 @@ export function figure(element, { title, describe, draw, table, note, level = 2 
   const numbers = table ? numbersOf(title, table, () => data) : null;
   if (numbers) figureElement.append(numbers.element);
   const ways = { SVG: () => saveSvg(title, figureElement), PNG: () => savePng(title, figureElement) };
-  if (table) ways.CSV = () => saveCsv(title, table(data));
+  if (table) ways.CSV = async () => saveCsv(title, table(await whole(data)));
   figureElement.append(el("p", { class: "saving" }, Object.entries(ways).map(([kind, go]) =>
     el("button", { type: "button", class: "save", "aria-label": `${title}: save as ${kind}`, onclick: () => data !== undefined && go() }, kind))));
 
@@ -96,10 +111,11 @@ function numbersOf(title, table, data) {
   const element = el("details", {}, el("summary", {}, "The numbers"), place);
   function show() {
     if (!element.open || data() === undefined) return;
-    const { head, rows } = table(data());
+    const { head, rows, note } = table(data());
     const shown = rows.slice(-ROWS_AT_MOST);
     fill(
       place,
+      note && el("p", { class: "note" }, note),
       rows.length > shown.length && el("p", { class: "note" }, `The last ${ROWS_AT_MOST} of ${rows.length} rows.`),
       el(
         "table",

@@ -21,6 +21,16 @@ export function number(value, digits = 4) {
 /** The label of a tick on an axis. */
 export const tick = (value, digits = 3) => number(value, digits);
 
+/**
+ * The text of an error as a sentence, with a capital letter and a full stop, as `as_sentence` makes it on the server: a
+ * path, file or setting at the start stays unchanged.
+ */
+export function sentence(text) {
+  const first = text.split(" ", 1)[0].replace(/[.,:;!?]+$/, "");
+  const begun = /[/._]/.test(first) ? text : text.slice(0, 1).toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(text) ? begun : `${begun}.`;
+}
+
 /** A change, always with a sign. */
 export const signed = (value, digits = 4) => (value > 0 ? "+" : "") + number(value, digits);
 
@@ -48,18 +58,22 @@ export function ago(iso, now = Date.now()) {
   return seconds < 5 ? "just now" : `${duration(seconds)} ago`;
 }
 
-const local = new Intl.DateTimeFormat("en-GB", {
-  day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZoneName: "short",
-});
+const PARTS = { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZoneName: "short" };
+const local = new Intl.DateTimeFormat("en-GB", PARTS);
+
+const toTheSecond = new Intl.DateTimeFormat("en-GB", { ...PARTS, second: "2-digit" });
 
 /** Show a time element's `datetime` in the visitor's zone, which is named, in 24 hours; in UTC on hover. */
-export function shownTime(element) {
+export function shownTime(element, seconds = false) {
   const at = new Date(element.dateTime);
   if (Number.isNaN(at.getTime())) return element;
-  element.textContent = local.format(at);
+  element.textContent = (seconds ? toTheSecond : local).format(at);
   element.title = at.toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC");
   return element;
 }
+
+/** The time of day in the visitor's zone, to the second. */
+export const clockTime = (at) => at.toLocaleTimeString("en-GB", { hourCycle: "h23" });
 
 /** A time (milliseconds since 1970) in 24 hours in UTC, to the minute: 2026-01-31 06:30 UTC. */
 export const utc = (milliseconds) => `${new Date(milliseconds).toISOString().slice(0, 16).replace("T", " ")} UTC`;

@@ -23,8 +23,8 @@ async function asked(url, options) {
   return answered(response);
 }
 
-/** The JSON at an address; null if there is nothing new (204). */
-export const getJSON = (url) => asked(url, {});
+/** The JSON at an address, within so many milliseconds if given; null if there is nothing new (204). */
+export const getJSON = (url, withinMs) => asked(url, withinMs ? { signal: AbortSignal.timeout(withinMs) } : {});
 
 /** Request a change: JSON both ways, with the token that proves that one of our pages asks. */
 export const post = (url, body = {}) =>

@@ -1,13 +1,15 @@
 // Lines over iterations, rounds or time: the only drawing of lines. It responds to the pointer and to the keyboard: values
 // of every line at a place, zooming, hiding, smoothing, and an axis by the clock. Global `Plot` and `d3`.
 
-import { armColour, armDashes } from "./colours.js";
+import { armColour, armDashes, armSymbol } from "./colours.js";
 import { el, fill, svg } from "./dom.js";
 import { clockTick, number, tick, utc } from "./format.js";
 import { options } from "./plots.js";
-import { allX, alone, mostOf, nearest, smoothed, thinned, within } from "./points.js";
+import { allX, alone, mostOf, nearest, picked, smoothed, thinned, within } from "./points.js";
 
 const RULE_DASHES = ["7 4", "2 3", "8 3 2 3", "1 5"];
+/** How many symbols a line carries, from how many lines on a legend has a search, and how many values a tip shows. */
+const [SYMBOLS, SEARCHED, TOLD] = [6, 13, 24];
 const SMOOTHINGS = [1, 5, 10, 25, 100];
 const HELP = "arrow keys move the line that tells the values, plus and minus draw a part larger, 0 draws all";
 
@@ -42,12 +44,13 @@ const [LETTER, AROUND, FOR_UNIT] = [6, 66, 40];
  * @param {number} [of.smooth] how many points to average initially; if absent, smoothing is not offered
  * @param {[number, number]} [of.bounds] limits of y, such as 0 and 1 for a share
  * @param {(lines: number[][][]) => [number, number] | null} [of.limits] the range of y while all x are drawn
+ * @param {(window: [number, number]) => void} [of.onZoom] is told of a part that is drawn larger
  */
 export function lineChart(stage, of) {
   const kept = remembered(stage, of);
   const lines = of.series.map((one, i) => {
     const place = one.place ?? i;
-    return { ...one, colour: armColour(place), dashes: armDashes(place) ?? undefined };
+    return { ...one, colour: armColour(place), dashes: armDashes(place) ?? undefined, symbol: armSymbol(place) };
   });
   const rules = (of.rules ?? []).map((rule, i) => ({ ...rule, dashes: RULE_DASHES[i % RULE_DASHES.length] }));
   control(stage, of, lines, rules);
@@ -116,7 +119,7 @@ function asPlot(of, { seen, across, marks, extent, timed, zoomed }) {
   const happened = { x: (mark) => (timed ? new Date(mark.x) : mark.x) };
   const opacity = Math.min(0.15, 0.36 / Math.max(1, seen.length)); // so that many overlapping bands do not hide the lines
   const line = (points, look) => Plot.lineY(points, { ...x, y: "1", clip, ...look });
-  const drawn = seen.flatMap(({ raw, smooth, thin, band, colour, dashes }) => {
+  const drawn = seen.flatMap(({ raw, smooth, thin, band, colour, dashes, symbol }) => {
     const behind = smooth !== null || thin.length > 1;
     const look = { stroke: colour, strokeDasharray: dashes };
     return [
@@ -125,6 +128,7 @@ function asPlot(of, { seen, across, marks, extent, timed, zoomed }) {
       line(raw, { ...look, strokeWidth: smooth ? 0.9 : behind ? 2.4 : 1.8, strokeOpacity: smooth ? 0.55 : 1 }),
       smooth && line(smooth, { ...look, strokeWidth: 2.4 }),
       Plot.dot(alone(raw), { ...x, y: "1", fill: colour, r: 2.6, clip }),
+      symbol && Plot.dot(marked(smooth ?? raw), { ...x, y: "1", symbol, fill: colour, stroke: "var(--paper)", strokeWidth: 0.7, r: 4, clip }),
     ];
   });
   const ticks = Math.max(2, Math.min(8, Math.round(of.width / 90)));
@@ -132,6 +136,7 @@ function asPlot(of, { seen, across, marks, extent, timed, zoomed }) {
   const word = (value) => (Number.isInteger(value) ? number(value, 9) : "");
   return {
     ...options(of.width, of.height),
+    ...(timed ? { marginBottom: 50 } : {}), // ticks may have two lines, above the axis' unit
     x: {
       type: timed ? "utc" : "linear", ticks, label: timed ? "time (UTC)" : of.x,
       domain: span > 0 ? extent.map((at) => (timed ? new Date(at) : at)) : undefined,
@@ -148,6 +153,12 @@ function asPlot(of, { seen, across, marks, extent, timed, zoomed }) {
         })),
     ],
   };
+}
+
+/** The points of a line that carry its symbol. */
+function marked(points) {
+  const known = points.filter(([, y]) => y !== null);
+  return picked(known.length, SYMBOLS).map((i) => known[i]);
 }
 
 /** The ticks of a logarithmic axis: of more than two decades the powers of ten alone, six at most; else about six. */
@@ -211,6 +222,7 @@ function answers(stage, of, { shown, across, marks, plot, timed, extent, whole }
   const zoom = (window) => {
     kept.zoom = window;
     stage.again();
+    if (window) of.onZoom?.(window);
   };
 
   function tell(place) {
@@ -223,6 +235,8 @@ function answers(stage, of, { shown, across, marks, plot, timed, extent, whole }
     });
     rows.push(...across.map((rule) => ({ name: rule.name, value: number(rule.y, 5), order: rule.y, key: swatch(rule) })));
     rows.sort((a, b) => (b.order ?? -Infinity) - (a.order ?? -Infinity));
+    const more = rows.length - TOLD;
+    if (more > 0) rows.splice(TOLD / 2, more, { value: `… ${more} more between them …` });
     const here = marks.filter((mark) => xs[nearest(xs, mark.x)] === x).map(({ words }) => ({ value: words }));
     const known = values.map(({ at }) => at.get(x)).filter(Boolean);
     return { x: across_x(x), title: whereWords(of, timed, x, known), rows: [...rows, ...here] };
@@ -255,10 +269,12 @@ function whereWords(of, timed, x, known) {
   return `${of.x} ${number(round, 9)}${when === undefined ? "" : `, ${utc(when)}`}`;
 }
 
-const swatch = ({ colour = "var(--soft)", dashes }) =>
-  svg("svg", { width: 22, height: 8, "aria-hidden": "true" }, svg("line", {
-    x1: 0, x2: 22, y1: 4, y2: 4, "stroke-width": 2.5, stroke: colour, "stroke-dasharray": dashes,
-  }));
+const SHAPES = { square: "symbolSquare", triangle: "symbolTriangle", circle: "symbolCircle", diamond: "symbolDiamond", star: "symbolStar", cross: "symbolCross", wye: "symbolWye" };
+
+const swatch = ({ colour = "var(--soft)", dashes, symbol }) =>
+  svg("svg", { width: 26, height: 10, "aria-hidden": "true" },
+    svg("line", { x1: 0, x2: 26, y1: 5, y2: 5, "stroke-width": 2.5, stroke: colour, "stroke-dasharray": dashes }),
+    symbol && svg("path", { d: d3.symbol(d3[SHAPES[symbol]], 36)(), transform: "translate(13 5)", fill: colour, stroke: "var(--paper)", "stroke-width": 0.7 }));
 
 /** The legend, whose names show and hide their lines, and the choices beside it; made again only for other lines. */
 function control(stage, of, lines, rules) {
@@ -275,6 +291,7 @@ function control(stage, of, lines, rules) {
 
 function made(stage, of, all) {
   const { kept, controls } = stage;
+  all = [...all.filter(({ name }) => !kept.hidden.has(name)), ...all.filter(({ name }) => kept.hidden.has(name))];
   const changed = (change) => () => {
     change();
     stage.again();
@@ -284,6 +301,11 @@ function made(stage, of, all) {
     return el("button", { type: "button", class: "key", title: `Show or hide ${line.name}`, onclick: toggle }, swatch(line), line.name);
   });
   const names = all.map(({ name }) => name);
+  const items = buttons.map((button) => el("li", {}, button));
+  const find = el("input", { type: "search", "aria-label": `Find one of ${all.length} lines`, placeholder: `Find one of ${all.length} lines`, oninput: () => {
+    const wanted = find.value.trim().toLowerCase();
+    items.forEach((item, i) => (item.hidden = !names[i].toLowerCase().includes(wanted)));
+  } });
   const every = el("button", { type: "button", class: "small", onclick: changed(() => {
     const none = kept.hidden.size === 0;
     kept.hidden = new Set(none ? names : []);
@@ -301,7 +323,8 @@ function made(stage, of, all) {
     SMOOTHINGS.map((n) => el("option", { value: n }, n === 1 ? "as measured" : `mean of the last ${n}`)));
   fill(
     controls,
-    all.length > 1 && el("ul", { class: "legend" }, buttons.map((button) => el("li", {}, button)), all.length > 3 && el("li", {}, every)),
+    all.length >= SEARCHED && el("p", { class: "tools finding" }, find, every),
+    all.length > 1 && el("ul", { class: "legend" }, items, all.length > 3 && all.length < SEARCHED && el("li", {}, every)),
     el("p", { class: "tools" },
       of.smooth !== undefined && el("label", { class: "inline" }, "Lines", over),
       of.clock && el("label", { class: "inline" }, clock, "by the clock"),

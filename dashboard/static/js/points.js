@@ -10,9 +10,9 @@ const LEAST = 250;
 /** How many points of each line are drawn, given the number of lines. */
 export const mostOf = (lines) => Math.max(LEAST, Math.min(MOST, Math.floor(MOST_IN_ALL / Math.max(1, lines))));
 
-/** Points with integer x, with a gap wherever one is missing, so that no line is drawn across it. */
-export const gapped = (points) =>
-  points.flatMap((point, i) => (i > 0 && point[0] - points[i - 1][0] > 1 ? [[points[i - 1][0] + 1, null], point] : [point]));
+/** Points with integer x, with a gap wherever one is missing, so that no line is drawn across it, unless they are `joined`. */
+export const gapped = (points, joined = () => false) =>
+  points.flatMap((point, i) => (i > 0 && point[0] - points[i - 1][0] > 1 && !joined(points[i - 1][0], point[0]) ? [[points[i - 1][0] + 1, null], point] : [point]));
 
 /** The mean of the last `over` values at every point, of fewer at the beginning and after a gap, which starts anew. */
 export function smoothed(points, over) {
@@ -97,8 +97,10 @@ export function shortened(names, most) {
   });
 }
 
-function middleCut(name, most) {
-  if (name.length <= most) return name;
+/** A name cut in the middle to so many letters. */
+export function middleCut(name, most) {
+  const letters = [...name];
+  if (letters.length <= most) return name;
   const head = Math.ceil((most - 1) / 2);
-  return `${name.slice(0, head)}…${name.slice(name.length - (most - 1 - head))}`;
+  return `${letters.slice(0, head).join("")}…${letters.slice(letters.length - (most - 1 - head)).join("")}`;
 }

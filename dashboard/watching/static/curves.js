@@ -131,7 +131,7 @@ function note(data) {
   if (!most) return "";
   const words = [
     most > 1
-      ? "Thin: each seed. Thick: their mean. Band: the 95 % t interval of that mean, over the seeds that have come so far; what of it no value can reach, or is far outside the lines, is cut off."
+      ? "Thin lines are single seeds, the thick line is their mean, and the band is the 95 % t interval of the mean over the seeds so far. The band is cut off at impossible values, and far from the lines."
       : "One seed, so there is no band.",
   ];
   if (most > 1 && lines.some(({ runs }) => runs.length === 1)) words.push("Of some there is one seed, and no band.");

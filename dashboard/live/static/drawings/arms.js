@@ -1,15 +1,31 @@
 // The pings of each iteration: losses and pings by arm, clients, and the pings that were left out.
 
 import { count, number } from "/static/js/format.js";
-import { gapped } from "/static/js/points.js";
 
 import { lossOf } from "../line.js";
-import { lineOfIterations, NO_ROUND, rounds, waiting } from "./common.js";
+import { lineOfIterations, measured, NO_ROUND, rounds, waiting } from "./common.js";
 
 const armLines = (line, values) =>
   line.line.arms
     .filter((arm) => values(arm.name).length)
-    .map(({ name, place }) => ({ name, place, points: gapped(values(name)) }));
+    .map(({ name, place }) => ({ name, place, points: measured(line, values(name)) }));
+
+/** Of more lines than this, the few that matter are drawn at first: those without the model, and the best and the worst. */
+const MANY = 12;
+const FEW = 4;
+
+/** The names of the lines that are hidden at first, by the last measurement of each. */
+function hiddenAtFirst(line, series) {
+  if (series.length <= MANY) return [];
+  const last = new Map(series.map(({ name, points }) => [name, points.at(-1)[1]]));
+  const control = new Set(line.line.arms.filter((arm) => !arm.applies).slice(0, FEW).map(({ name }) => name));
+  const applied = series.map(({ name }) => name).filter((name) => !control.has(name)).sort((a, b) => last.get(a) - last.get(b));
+  const kept = new Set([...control, ...applied.slice(0, FEW), ...applied.slice(-FEW)]);
+  return [...last.keys()].filter((name) => !kept.has(name));
+}
+
+const manyWords = (line) =>
+  line.line.arms.length > MANY ? `Of ${count(line.line.arms.length)} arms, those with the lowest and the highest last values are drawn at first; find others above. ` : "";
 
 /** How many iterations the loss averages initially, as in the analysis. */
 const SMOOTHED = 5;
@@ -20,14 +36,15 @@ export const loss = {
   draw(line, width, stage) {
     const series = armLines(line, (name) => line.loss.get(name));
     if (!series.length) return waiting(NO_ROUND);
-    return lineOfIterations(line, stage, { series, y: "mean loss", smooth: SMOOTHED, width });
+    return lineOfIterations(line, stage, { series, hidden: hiddenAtFirst(line, series), y: "mean loss", smooth: SMOOTHED, width });
   },
   note: (line) =>
+    manyWords(line) +
     (line.line.private ? "From sums with noise. " : "") +
     (line.newest && Object.values(line.newest.arms).some((arm) => arm.winsorised)
-      ? "By client; of the clients at either end, each counts as the next one inside (winsorised). "
+      ? "By client and winsorised: the most extreme clients on either side count as the next one inside. "
       : "") +
-    "Thin: as measured on the pings of each iteration before they train. Thick: the mean of the last of them. An iteration without a measurement, as the last before a rollback, is a gap, after which the mean begins anew.",
+    "The thin line is the loss on the pings of each iteration, before they train; the thick line is the mean of the last few. Iterations without a measurement, such as the last one before a rollback, are gaps, and the mean restarts after them.",
   table(line) {
     const arms = line.line.arms.map((arm) => arm.name);
     return {
@@ -38,28 +55,31 @@ export const loss = {
 };
 
 function lossWords(line) {
-  return line.line.arms
+  const told = line.line.arms
     .map((arm) => [arm.name, line.loss.get(arm.name).at(-1)])
     .filter(([, last]) => last)
-    .map(([name, [iteration, value]]) => `${name} ${number(value)} at iteration ${iteration}`)
-    .join("; ");
+    .map(([name, [iteration, value]]) => `${name} ${number(value)} at iteration ${iteration}`);
+  return few(told);
 }
+
+/** Facts by arm as one text: the first of many, for those who hear them. */
+const few = (told, between = "; ") => told.slice(0, MANY).join(between) + (told.length > MANY ? `${between}and ${told.length - MANY} more` : "");
 
 /** What to know of counts of a private line. */
 const noisy = (line) =>
   line.now?.privacy?.noise
-    ? `One ping a client. Every count has noise, of a standard deviation of ${count(Math.round(line.now.privacy.noise))} clients in each arm; below 0 it is shown as 0.`
-    : "One ping a client; clients add noise to all else that they send.";
+    ? `Each client sends one ping. Counts carry noise with a standard deviation of ${count(Math.round(line.now.privacy.noise))} clients in each arm; negative ones are shown as 0.`
+    : "Each client sends one ping, and adds noise to everything else in it.";
 
 export const pings = {
   title: "Pings by arm",
-  describe: (line) =>
-    line.line.arms.map((arm) => `${arm.name} ${count(line.pings.get(arm.name).at(-1)?.[1])}`).join("; ") + " in the last iteration",
+  describe: (line) => few(line.line.arms.map((arm) => `${arm.name} ${count(line.pings.get(arm.name).at(-1)?.[1])}`)) + " in the last iteration",
   draw(line, width, stage) {
     const series = armLines(line, (name) => line.pings.get(name));
-    return series.length ? lineOfIterations(line, stage, { series, y: "pings", width }) : waiting(NO_ROUND);
+    if (!series.length) return waiting(NO_ROUND);
+    return lineOfIterations(line, stage, { series, hidden: hiddenAtFirst(line, series), y: "pings", width });
   },
-  note: (line) => (line.line.private ? noisy(line) : "Each document once, with and without a choice."),
+  note: (line) => manyWords(line) + (line.line.private ? noisy(line) : "Each document counts once, with or without a choice."),
   table(line) {
     const arms = line.line.arms.map((arm) => arm.name);
     return {
@@ -71,15 +91,15 @@ export const pings = {
 
 export const clients = {
   title: "Clients whose updates made a version",
-  describe: (line) => `${count(line.clients.at(-1)?.[1])} in the last round; a step takes ${count(line.line.min_clients)}`,
+  describe: (line) => `${count(line.clients.at(-1)?.[1])} in the last round; a step needs ${count(line.line.min_clients)}`,
   draw(line, width, stage) {
     if (!line.clients.length) return waiting(NO_ROUND);
     const rules = [{ name: "least for a step", y: line.line.min_clients }];
-    return lineOfIterations(line, stage, { series: [{ name: "clients", points: gapped(line.clients) }], rules, y: "clients", width });
+    return lineOfIterations(line, stage, { series: [{ name: "clients", points: measured(line, line.clients) }], rules, y: "clients", width });
   },
   note(line) {
-    const training = line.line.arms.filter((arm) => arm.submits).map((arm) => arm.name).join(", ");
-    return `${line.line.private ? `${noisy(line)} ` : ""}Of the arms that train (${training}). Dashed: without ${count(line.line.min_clients)} there is no step.`;
+    const training = line.line.arms.filter((arm) => arm.submits).map((arm) => arm.name);
+    return `${line.line.private ? `${noisy(line)} ` : ""}Clients of the arms that train (${few(training, ", ")}). The dashed line is the minimum for a step: ${count(line.line.min_clients)}.`;
   },
   table: (line) => ({ head: ["iteration", "clients"], rows: line.clients }),
 };
@@ -91,13 +111,13 @@ export const leftOut = {
     return row ? outcomes(row).map(([reason, n]) => `${reason} ${count(n)}`).join("; ") || "none in the last round" : NO_ROUND;
   },
   draw(line, width, stage) {
-    const some = [...line.leftOut].filter(([, points]) => points.some(([, n]) => n > 0));
+    const some = [...line.unused].filter(([, points]) => points.some(([, n]) => n > 0));
     if (!line.clients.length) return waiting(NO_ROUND);
-    if (!some.length) return waiting("Rounds have used every ping of the arms that train.");
-    const series = some.map(([name, points]) => ({ name, points: gapped(points) }));
+    if (!some.length) return waiting("Rounds have used all pings of the arms that train.");
+    const series = some.map(([name, points]) => ({ name, points: measured(line, points) }));
     return lineOfIterations(line, stage, { series, y: series.length > 1 ? "pings" : `pings: ${series[0].name}`, width });
   },
-  note: () => "By the first reason that applies. Arms that only report are not among them: their pings are measured, not merged.",
+  note: () => "Each ping counts under the first reason that applies. Pings of arms that only report are measured, not merged, and don't count here.",
   table(line) {
     const reasons = [...new Set(line.rows.flatMap((row) => Object.keys(row.counts)))];
     return {

@@ -2,9 +2,10 @@
 
 import { el } from "/static/js/dom.js";
 import { lineChart } from "/static/js/line_chart.js";
+import { gapped, nearest } from "/static/js/points.js";
 
 /** The version being viewed, if it is not the newest; whether all weights share one colour scale. */
-export const view = { chosen: null, oneScale: false, onChoose: () => {} };
+export const view = { chosen: null, oneScale: false, onChoose: () => {}, need: () => {} };
 
 /** The text where there is nothing to draw. */
 export const waiting = (words) => [el("p", { class: "muted" }, words)];
@@ -13,6 +14,45 @@ export const NO_ROUND = "There is no round yet; the first one makes version 1.";
 /** The rows of versions made by rounds. */
 export const rounds = (line) => line.rows.filter((row) => row.clients !== null);
 
+/** Points by iteration (or version), with a gap wherever there was no measurement, but not where versions were left out. */
+export const measured = (line, points, before = 1) => gapped(points, (x, next) => line.joins(x + before, next + before));
+
 /** Lines over a line's iterations or versions, with marks for its events, and the clock of its versions. */
 export const lineOfIterations = (line, stage, of) =>
-  lineChart(stage, { x: "iteration", zero: true, marks: line.marks, clock: (iteration) => line.times.get(iteration + 1), ...of });
+  lineChart(stage, {
+    x: "iteration", zero: true, marks: line.marks, clock: (iteration) => line.times.get(iteration + 1),
+    onZoom: (window) => view.need(...around(line.rows, window, stage.kept.clock ? ({ version }) => line.times.get(version) : ({ version }) => version - (of.x === "version" ? 0 : 1))),
+    ...of,
+  });
+
+/** The versions on either side of a part of an axis. */
+function around(rows, [from, to], at) {
+  const [first, after] = [rows.findLastIndex((row) => at(row) <= from), rows.findIndex((row) => at(row) >= to)];
+  return [rows[Math.max(0, first)].version, (after < 0 ? rows.at(-1) : rows[after]).version];
+}
+
+/** The most columns of a heat map. */
+const COLUMNS = 400;
+
+/** The rows that are the columns of a heat map: all of the part that is drawn, or evenly spaced ones. */
+export function columns(line, stage, all = line.rows) {
+  const window = stage.kept.window;
+  const rows = window ? all.filter(({ version }) => version >= window[0] && version <= window[1]) : all;
+  if (!rows.length) return all;
+  const [first, last] = [rows[0].version, rows.at(-1).version];
+  if (rows.length <= COLUMNS && !line.lacks(first, last)) return rows;
+  const most = Math.min(COLUMNS, rows.length, line.line.most);
+  const versions = rows.map(({ version }) => version);
+  const near = Array.from({ length: most }, (_, k) => nearest(versions, first + ((last - first) * k) / Math.max(1, most - 1)));
+  return [...new Set(near)].map((i) => rows[i]);
+}
+
+/** What a heat map of some versions does when a part is marked, and its way back. */
+export function brushing(line, stage) {
+  const zoom = (window) => {
+    stage.kept.window = window;
+    stage.again();
+    if (window) view.need(...window);
+  };
+  return { zoomed: stage.kept.window ?? null, whole: [line.rows[0].version, line.newest.version], onZoom: zoom };
+}

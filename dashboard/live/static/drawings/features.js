@@ -6,9 +6,9 @@ import { number, signed } from "/static/js/format.js";
 import { view } from "./common.js";
 
 const WORTH =
-  "The last column is what the weight does to a list: how often an item that gains it is chosen, for each time that the same item without it is.";
+  "The last column is an odds ratio: how many times as often an item with this gain is chosen as the same item without it.";
 
-const PLACES = " What a place gains explains choices, and is left out when ranking.";
+const PLACES = " Gains of places explain choices, and are left out when ranking.";
 
 /** Make a section a table of the weights, which follows the line and the version that is looked at. */
 export function featureTable(section) {
@@ -30,9 +30,9 @@ export function featureTable(section) {
           el("tbody", {}, features.units.map((unit, k) => row(unit, features.units[k - 1], weights.start[k], shown.change[k], odds))),
         ),
       );
-      const part = weights.names.length < weights.of ? ` Of ${number(weights.of, 9)} weights, these are the ${weights.names.length} that had changed most.` : "";
+      const part = weights.names.length < weights.of ? ` Of ${number(weights.of, 9)} weights, these ${weights.names.length} had changed most.` : "";
       const places = features.units.some(({ kind }) => kind === "place") ? PLACES : "";
-      note.textContent = `An item's score is the sum of what it gains, and the highest score stands on top. ${odds ? WORTH : ""}${places}${part}`;
+      note.textContent = `An item's score is the sum of its gains; the highest score ranks first. ${odds ? WORTH : ""}${places}${part}`;
     },
   };
 }

@@ -1,16 +1,15 @@
 // Who moves the model: how long updates are, how far clients agree, how few of them make up half of a step, who is new.
 
 import { count, number, percent } from "/static/js/format.js";
-import { gapped } from "/static/js/points.js";
 
-import { lineOfIterations, NO_ROUND, waiting } from "./common.js";
+import { lineOfIterations, measured, NO_ROUND, waiting } from "./common.js";
 
 /** A figure of every round that tells it, as points. */
 const points = (line, of) =>
   line.influence.map((round) => [round.iteration, of(round)]).filter(([, value]) => value !== null && value !== undefined);
 
 const drawnLines = (line, all) =>
-  all.map(([name, of], place) => ({ name, place, points: gapped(points(line, of)) })).filter((one) => one.points.length);
+  all.map(([name, of], place) => ({ name, place, points: measured(line, points(line, of)) })).filter((one) => one.points.length);
 
 const NORMS = [
   ["median", (round) => round.norm_median],
@@ -32,7 +31,7 @@ export const norms = {
     if (!series.length) return waiting(NO_ROUND);
     return lineOfIterations(line, stage, { series, y: "Euclidean norm", zero: false, log: true, width });
   },
-  note: () => "Before updates are clipped, each client counted once; quantiles to one part in 16. What is longer than the bound is shortened to it.",
+  note: () => "Norms before clipping, one per client; quantiles are accurate to one part in 16. Longer updates are clipped to the bound.",
   table: (line) => ({
     head: ["iteration", ...NORMS.map(([name]) => name)],
     rows: line.influence.map((round) => [round.iteration, ...NORMS.map(([, of]) => of(round))]),
@@ -62,7 +61,7 @@ export const sway = {
   note(line) {
     const last = line.influence.at(-1);
     const half = last ? `Half of the newest step came from ${count(last.half)} of ${count(last.clients)} clients. ` : "";
-    return `${half}Few behind half of a step own the model. Signs that suddenly agree more may be those of invented clients.`;
+    return `${half}If a few clients account for half of a step, they control the model. A sudden rise in agreement may come from invented clients.`;
   },
   table: (line) => ({
     head: ["iteration", ...SWAY.map(([name]) => `${name}, %`), "clients behind half", "clients"],
@@ -81,9 +80,9 @@ export const newcomers = {
     return last ? `about ${count(last[1])} at iteration ${last[0]}` : NO_ROUND;
   },
   draw(line, width, stage) {
-    const series = [{ name: "new clients", points: gapped(counted(line)) }];
+    const series = [{ name: "new clients", points: measured(line, counted(line)) }];
     return series[0].points.length ? lineOfIterations(line, stage, { series, y: "new clients", width }) : waiting(NO_ROUND);
   },
-  note: () => "Clients with a usable update and none in any round before: about, since nobody keeps who was there.",
+  note: () => "Clients with their first usable update. The number is approximate, because the server keeps no list of clients.",
   table: (line) => ({ head: ["iteration", "new clients"], rows: counted(line) }),
 };

@@ -2,10 +2,9 @@
 
 import { el, fill, svg } from "/static/js/dom.js";
 import { count, number, percent, signed } from "/static/js/format.js";
-import { gapped } from "/static/js/points.js";
 
-import { cut, heatMap, palette } from "../heat_map.js";
-import { lineOfIterations, NO_ROUND, rounds, view, waiting } from "./common.js";
+import { heatMap, nameText, palette } from "../heat_map.js";
+import { brushing, columns, lineOfIterations, measured, NO_ROUND, rounds, view, waiting } from "./common.js";
 
 /** From this many standard errors a sign is stable. */
 const STABLE_FROM = 2;
@@ -29,12 +28,13 @@ export const weights = {
     if (line.rows.length < 2) return waiting(NO_ROUND);
     const { names, start } = line.line.weights;
     const colours = palette();
-    const rows = line.rows;
+    const rows = columns(line, stage);
     const limits = names.map((_, k) => rows.reduce((most, row) => Math.max(most, Math.abs(row.change[k])), 0));
     const common = Math.max(...limits);
     const share = (value, limit) => (limit ? Math.sign(value) * Math.sqrt(Math.abs(value) / limit) : 0);
-    const shown = rows.find((row) => row.version === view.chosen) ?? line.newest;
+    const shown = line.rows.find((row) => row.version === view.chosen) ?? line.newest;
     const parts = {
+      ...brushing(line, stage),
       names,
       versions: rows.map((row) => row.version),
       colour: (k, j) => colours.diverging(share(rows[j].change[k], view.oneScale ? common : limits[k])),
@@ -55,9 +55,9 @@ export const weights = {
   },
   note(line) {
     const { names, of, chosen_at } = line.line.weights;
-    const scale = "Colours and bars grow with the square root of the change.";
-    if (chosen_at === null) return `${scale} Click on a version, or choose one below, to see where it came from.`;
-    return `${scale} The model has ${count(of)} weights; these are the ${names.length} that had changed most, in their first step sizes, by version ${chosen_at}.`;
+    const scale = "Colours and bars scale with the square root of the change.";
+    if (chosen_at === null) return `${scale} To see where a version came from, click on it or choose it below.`;
+    return `${scale} The model has ${count(of)} weights; these ${names.length} had changed most by version ${chosen_at}, in units of their first step sizes.`;
   },
   table: (line) => ({
     head: ["version", ...line.line.weights.names],
@@ -65,10 +65,14 @@ export const weights = {
   }),
 };
 
-/** The legend of a heat map's colours, above it. */
+/** The legend of a heat map's colours, above it, and the way back from a part that is drawn larger. */
 function shows(stage, ...words) {
   stage.controls.hidden = false;
-  fill(stage.controls, el("p", { class: "scale" }, ...words));
+  const back = el("button", { type: "button", class: "small", onclick: () => {
+    stage.answers.all();
+    stage.over.focus(); // the button no longer exists
+  } }, "Show all versions");
+  fill(stage.controls, el("p", { class: "scale" }, ...words), stage.kept.window && el("p", { class: "tools" }, back));
 }
 
 /** A bar for the change, and the resulting value. */
@@ -99,7 +103,7 @@ function barsAlone(names, bars, width) {
       "svg",
       { width, height: height * names.length + 6 },
       names.flatMap((name, k) => [
-        svg("text", { x: left - 6, y: (k + 0.5) * height, dy: "0.35em", "text-anchor": "end" }, cut(name, left)),
+        nameText(name, left, left - 6, (k + 0.5) * height),
         ...bars.draw(k, k * height, height, left, width - left),
       ]),
     ),
@@ -119,17 +123,18 @@ export const link = (shown) => ({
     if (!shown.by_weight) {
       const points = line.shared.get(shown.name);
       if (!points.length) return waiting(NO_ROUND);
-      const series = [{ name: shown.name, points: gapped(points) }];
+      const series = [{ name: shown.name, points: measured(line, points, 0) }];
       return lineOfIterations(line, stage, { series, x: "version", clock: (version) => line.times.get(version), y: shown.name, width });
     }
     if (line.rows.length < 2) return waiting(NO_ROUND);
     const { names } = line.line.weights;
-    const rows = line.rows;
+    const rows = columns(line, stage);
     const values = rows.map((row) => row.links[shown.name]);
-    const last = values.at(-1);
+    const last = line.newest.links[shown.name];
     const { colour, low, high, kind } = scale(values);
     shows(stage, number(low, 3), el("i", { class: kind }), number(high, 3));
     return heatMap(stage, {
+      ...brushing(line, stage),
       names,
       versions: rows.map((row) => row.version),
       colour: (k, j) => colour(values[j][k]),
@@ -188,13 +193,13 @@ export const stable = {
   },
   draw(line, width, stage) {
     if (!line.stable.length) return waiting(NO_ROUND);
-    const series = [{ name: "stable signs, %", points: gapped(line.stable) }];
+    const series = [{ name: "stable signs, %", points: measured(line, line.stable) }];
     return lineOfIterations(line, stage, { series, y: "stable signs, %", bounds: [0, 100], width, height: 150 });
   },
   note: (line) =>
     line.line.private
-      ? `A sign is stable if the sum, which has noise, is ${STABLE_FROM} standard deviations of that noise from 0. Standard errors are those of the noise alone. Where few signs are stable, noise moves the weights.`
-      : `A sign is stable if the mean update is ${STABLE_FROM} standard errors from 0, or if every update is 0. RProp uses nothing but signs: where few are stable, longer iterations help more than more of them.`,
+      ? `A sign is stable if the noisy sum is at least ${STABLE_FROM} standard deviations of its noise from 0. Standard errors are of the noise alone. Where few signs are stable, noise moves the weights.`
+      : `A sign is stable if the mean update is ${STABLE_FROM} standard errors from 0, or if every update is 0. RProp uses only signs: where few are stable, longer iterations help more than additional ones.`,
   table: (line) => ({ head: ["iteration", "stable, %"], rows: line.stable }),
 };
 
@@ -205,11 +210,12 @@ export const signs = {
   draw(line, width, stage) {
     if (!line.stable.length) return waiting(NO_ROUND);
     const { names } = line.line.weights;
-    const rows = rounds(line);
+    const rows = columns(line, stage, rounds(line));
     const colours = palette();
-    const last = rows.at(-1).away;
+    const last = line.lastRound.away;
     shows(stage, "−4", el("i", { class: "diverging" }), "+4 standard errors from 0");
     return heatMap(stage, {
+      ...brushing(line, stage),
       names,
       versions: rows.map((row) => row.version),
       colour: (k, j) => colours.diverging((rows[j].away[k] ?? 0) / 4),
