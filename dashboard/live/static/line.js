@@ -14,6 +14,7 @@ export class Line {
     this.line = null;
     this.now = null;
     this.trouble = "";
+    this.notes = [];
     this.clear();
   }
 

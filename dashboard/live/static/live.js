@@ -2,6 +2,7 @@
 
 import { el } from "/static/js/dom.js";
 import { figure } from "/static/js/figures.js";
+import { followNotes, notedTable } from "/static/js/notes.js";
 import { follow } from "/static/js/stream.js";
 
 import * as arms from "./drawings/arms.js";
@@ -39,7 +40,8 @@ if (at("features")) figures.push(featureTable(at("features")));
 let links = [];
 
 function drawn(place, parts) {
-  return figure(place, { ...parts, draw: stopwatch.timed(parts.draw) });
+  const table = parts.table && ((data) => notedTable(parts.table(data), data.notes, data.line?.line, data.times));
+  return figure(place, { ...parts, table, draw: stopwatch.timed(parts.draw) });
 }
 
 /** Make a card for each display of the line's chain. */
@@ -90,4 +92,8 @@ function take(data) {
 }
 
 follow("changes", { onChange: take });
+followNotes((notes) => {
+  line.notes = notes;
+  if (line.newest) draw();
+}, () => line.newestVersion);
 setInterval(() => showHealth(line), 1000);
