@@ -108,7 +108,7 @@ _KINDS = {
 
 
 def _of_history(study: str, entry: Entry) -> Change:
-    said = "; ".join(entry.told)
+    said = "; ".join(entry.told) or (entry.kind if entry.kind in ("running", "paused", "ended") else "")
     return Change(
         id=f"{entry.at}-{study}-{entry.number}",
         at=entry.at,

@@ -156,9 +156,9 @@ function shortWords({ text, arm }) {
   return `✎ ${signs.length > LETTERS ? `${signs.slice(0, LETTERS - 1).join("")}…` : signs.join("")}`;
 }
 
-/** The newest notes with a known moment, as marks on an axis of time. */
+/** The newest notes with a known moment, as marks on an axis of time, the oldest of them first. */
 export const timeMarks = (notes) =>
-  notes.filter((note) => note.at_ms !== null).slice(0, MARKED).map((note) => ({ x: note.at_ms, at: note.at_ms, words: shortWords(note) }));
+  notes.filter((note) => note.at_ms !== null).slice(0, MARKED).map((note) => ({ x: note.at_ms, at: note.at_ms, words: shortWords(note) })).reverse();
 
 /** Notes of a line on an axis of iterations: at their version, or as far between two as their date is. */
 export function iterationMarks(notes, line, times) {

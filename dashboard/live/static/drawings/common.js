@@ -16,4 +16,4 @@ export const rounds = (line) => line.rows.filter((row) => row.clients !== null);
 
 /** Lines over a line's iterations or versions, with marks for its events, and the clock of its versions. */
 export const lineOfIterations = (line, stage, of) =>
-  lineChart(stage, { x: "iteration", zero: true, marks: [...line.marks, ...iterationMarks(line.notes, line.line.line, line.times)], clock: (iteration) => line.times.get(iteration + 1), ...of });
+  lineChart(stage, { x: "iteration", zero: true, marks: [...line.marks, ...iterationMarks(line.notes, line.line.line, line.times)].sort((a, b) => a.x - b.x), clock: (iteration) => line.times.get(iteration + 1), ...of });
