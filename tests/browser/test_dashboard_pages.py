@@ -11,7 +11,6 @@ import requests
 from marionette_driver import By
 from playwright.sync_api import Browser, Page, expect
 
-from fedping.protocol.notes import Note
 from tests.browser.dashboards import (
     FINISHED,
     PATIENCE,
@@ -149,20 +148,6 @@ def test_results_are_those_of_the_landed_pings(dashboard: Dashboard, chromium: P
                 [times * estimate[bound] for bound in ("value", "low", "high")], rel=1e-3
             )
     assert page.get_by_role("heading", name="Guardrails").is_visible()
-
-
-def test_notes_are_on_the_charts_over_time_of_results(dashboard: Dashboard, chromium: Pages, counted: str) -> None:
-    store, at = dashboard.store, EVALUATED.replace(hour=3)
-    study = store.study(FINISHED)
-    store.notes.add(study, Note(id=1, text="A release", date=at.isoformat(), by="ann", written=at.isoformat()))
-    page = drawn(chromium.new_page(counted, height=HIGH))
-    for figure in ("#exposure", "#traffic"):
-        expect(page.locator(f"{figure} svg text", has_text="✎ A release")).to_have_count(1)
-        noted = [row[0] for row in rows_of(page, figure) if row[-1] == "A release"]
-        assert noted == [f"{at:%Y-%m-%d %H:%M}"]
-    expect(page.locator("#notes-list")).to_contain_text("A release")
-    assert axe_violations(page) == []
-    store.notes.remove(study, store.notes.of(FINISHED).notes[0])
 
 
 def test_variants_are_compared_by_their_summary(dashboard: Dashboard, chromium: Pages) -> None:
