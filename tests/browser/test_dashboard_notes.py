@@ -106,6 +106,14 @@ def test_a_date_lies_between_the_versions_of_its_time_and_others_see_it_without_
     assert {row[0]: row[-1] for row in rows_of(reader, "#clients")}["5"] == "Half way"
 
 
+def test_the_results_page_has_the_same_notes(chromium: Pages, empty: Dashboard, tokens: dict[str, str]) -> None:
+    page = entered(chromium, empty, tokens["analyst"], "/results/walk/")
+    expect(page.locator("#notes-none")).to_be_visible()
+    written(page, "A release", date="2026-01-01T02:10")
+    expect(page.locator("#notes-list li")).to_contain_text("2026-01-01 02:10 UTC")
+    assert axe_violations(page) == []
+
+
 def test_hostile_words_are_words(chromium: Pages, empty: Dashboard, tokens: dict[str, str]) -> None:
     page = entered(chromium, empty, tokens["analyst"])
     written(page, HOSTILE, version="3")

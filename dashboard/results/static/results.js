@@ -457,3 +457,7 @@ interimFields();
 pairFields();
 viewForms();
 tables();
+followNotes((found) => {
+  notes = found;
+  for (const again of timely) again();
+});
