@@ -23,12 +23,14 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard import studies
 from fedping.dashboard.answers import MOST, NotThere, WrongState, sentence_of, wants_page
+from fedping.dashboard.changes import recording
 from fedping.dashboard.feeds import Streams
 from fedping.dashboard.guard import Closed, Refused, guard
 from fedping.dashboard.runs.places import Place
 from fedping.dashboard.settings import DashboardSettings, Services
 from fedping.dashboard.studies import StudiesOfRuns
 from fedping.model_store import StoreError, Unreadable, open_store
+from fedping.model_store.notes import NoteConflict
 from fedping.model_store.store import VersionConflict
 from fedping.protocol import __version__
 from fedping.protocol.errors import FedpingError, as_sentence
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
 
-PAGES = ("live", "results", "runs", "watching")
+PAGES = ("live", "results", "notes", "runs", "watching", "changes")
 """The folders with a ``views.py`` each."""
 
 NAVIGATION = {"/live/": "Live", "/results/": "Results", "/runs/": "Experiments", "/compare/": "Compare"}
@@ -71,6 +73,7 @@ def _of_run(services: Services, where: Place) -> Flask:
         journal=where.out / "landing" / ".journal",
         runs=where.folder,
         key=services.settings.secret_file,
+        changes=services.settings.changes_folder,
     )
     application = _application(Services(settings, services.streams), studies.PAGES)
     application.before_request(studies.refuse_publishing)
@@ -132,7 +135,7 @@ def _status(error: FedpingError | OSError) -> HTTPStatus:
         return HTTPStatus.UNAUTHORIZED
     if isinstance(error, Refused):
         return HTTPStatus.FORBIDDEN
-    if isinstance(error, VersionConflict | WrongState):
+    if isinstance(error, VersionConflict | NoteConflict | WrongState):
         return HTTPStatus.CONFLICT
     return HTTPStatus.NOT_FOUND if isinstance(error, StoreError | NotThere) else HTTPStatus.BAD_REQUEST
 
@@ -158,6 +161,7 @@ def _http_error(error: HTTPException) -> tuple[Response | str, int]:
 
 def _error_answer(sentence: str, status: HTTPStatus) -> tuple[Response | str, int]:
     """Answer a person with a page, and a program with JSON."""
+    recording.refused(sentence)
     if wants_page(request) and not request.path.endswith((".json", ".csv")):
         return render_template("error.html", sentence=sentence, status=status), status
     return jsonify(error=sentence), status

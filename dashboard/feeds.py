@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
-from flask import Response, request
+from flask import Response, g, request
 
 from fedping.dashboard.answers import FRESH, as_json, sentence_of
 from fedping.protocol.errors import FedpingError
@@ -106,6 +106,10 @@ RECONNECT_MS = 2000
 AFTER_PROBLEM = 3.0
 
 
+def _always() -> bool:
+    return True
+
+
 class Streams:
     """Streams for at most ``viewers`` pages at a time."""
 
@@ -143,7 +147,7 @@ class Streams:
             body = {"error": f"{self.viewers} pages are open already; this one polls instead"}
             return as_json(body, 503, {"Retry-After": "10"})
         response = Response(
-            self._events(feed, position),
+            self._events(feed, position, g.get("still_admitted", _always)),
             content_type="text/event-stream",
             headers={**FRESH, "X-Accel-Buffering": "no"},
         )
@@ -161,10 +165,11 @@ class Streams:
         with self._lock:
             self._open -= 1
 
-    def _events(self, feed: Feed, position: str | None) -> Iterator[bytes]:
+    def _events(self, feed: Feed, position: str | None, admitted: Callable[[], bool] = _always) -> Iterator[bytes]:
+        """Yield events until the viewer leaves, or is no longer admitted."""
         yield b"retry: %d\n\n" % RECONNECT_MS
         silent = 0.0
-        while True:
+        while admitted():
             try:
                 change = self._reading.since(feed, position)
             except (FedpingError, OSError) as error:

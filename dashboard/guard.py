@@ -1,5 +1,8 @@
 """Who may do what, and what a page may load. Applied to every request, so that no view can forget it.
 
+A visitor is known by the dashboard's one token, or as a member of its team: by a token of their own, or by the header
+of a proxy. A change is refused to those whose role it isn't, and else written down before a view makes it.
+
 The host check is against DNS rebinding: an attacker's page whose name points to loopback has that name in ``Host``.
 """
 
@@ -11,15 +14,22 @@ import hmac
 import os
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from flask import Flask, Request, Response, redirect, render_template, request, session
+from flask import Flask, Request, Response, g, redirect, render_template, request, session
 from flask_wtf.csrf import CSRFError, CSRFProtect
 from werkzeug.wrappers import Response as AnyResponse
 
+from fedping.dashboard.changes import recording
+from fedping.dashboard.changes.log import ChangeLog
+from fedping.dashboard.permissions import HARMLESS, OPEN, SHARED, Visitor, needs, refusal
 from fedping.dashboard.settings import LEAST_TOKEN, LOOPBACK, DashboardSettings
+from fedping.dashboard.team import Member, Team, TeamFile, checked_name, mark_of, new_token
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.log import tell
 from fedping.server_jobs.listener import SAFE_METHODS, is_cross_site
 
 PLOT_STYLE = """:where(.plot) {
@@ -81,8 +91,17 @@ def check_host(request: Request, settings: DashboardSettings) -> None:
     Raises:
         Refused: the host is not one of ours.
     """
-    if settings.token is not None:
+    if settings.is_closed:
         return
+    check_known_host(request, settings)
+
+
+def check_known_host(request: Request, settings: DashboardSettings) -> None:
+    """Refuse a request that addresses us by a host that the operator hasn't named.
+
+    Raises:
+        Refused: the host is not one of ours.
+    """
     name = (urlsplit(f"//{request.host}").hostname or "").lower()
     if not name:
         raise Refused("the request names no host, or none that can be one; open the address that the dashboard printed")
@@ -114,11 +133,6 @@ def check_origin(request: Request) -> None:
 
 _IN = "visitor"
 _BEARER = "Bearer "
-
-
-def new_token() -> str:
-    """Return an unguessable token."""
-    return secrets.token_urlsafe(24)
 
 
 def checked_token(token: str) -> str:
@@ -167,20 +181,110 @@ def _kept(file: Path, make: Callable[[], bytes]) -> bytes:
     return secret
 
 
-def has_bearer(request: Request, token: str) -> bool:
-    """Return whether a program presents the token in ``Authorization: Bearer``."""
-    given = request.headers.get("Authorization", "")
-    return given.startswith(_BEARER) and same(given.removeprefix(_BEARER), token)
+@dataclass(frozen=True)
+class Admission:
+    """Who visitors are.
+
+    Attributes:
+        settings: with the dashboard's one token, if it has one.
+        team: the file of its team, if it has one.
+        said: the last trouble with it that was told.
+    """
+
+    settings: DashboardSettings
+    team: TeamFile | None
+    said: list[str] = field(default_factory=list)
+
+    def program(self, request: Request) -> Visitor | None:
+        """Return who presents a token in ``Authorization: Bearer``."""
+        given = request.headers.get("Authorization", "")
+        found = self.by_token(given.removeprefix(_BEARER)) if given.startswith(_BEARER) else None
+        return found[0] if found else None
+
+    def person(self, request: Request) -> Visitor | None:
+        """Return who has presented a token before, or whom the proxy names."""
+        mark, token = str(session.get(_IN, "")), self.settings.token
+        if token is not None and hmac.compare_digest(mark.encode(), _mark(token).encode()):
+            return SHARED
+        team = self._team()
+        if team is None:
+            return None
+        member = team.by_mark(mark) if mark else None
+        return _named_by_proxy(request, team, self.settings) or (None if member is None else _as_visitor(member))
+
+    def by_token(self, given: str) -> tuple[Visitor, str] | None:
+        """Return who has a token, and the mark for their cookie."""
+        token = self.settings.token
+        if token is not None and same(given, token):
+            return SHARED, _mark(token)
+        team = self._team()
+        member = team.by_token(given) if team is not None else None
+        return None if member is None else (_as_visitor(member), mark_of(member))
+
+    def still_admits(self, visitor: Visitor) -> bool:
+        """Return whether a visitor whose page is open may still read, as at the request for it."""
+        if visitor.alone:
+            return True
+        try:
+            team = self._team()
+        except Refused:
+            return False
+        if team is None or team.member(visitor.name) != visitor.entry:
+            return False
+        return visitor.entry is not None or (team.proxy is not None and team.proxy.others == visitor.role)
+
+    def _team(self) -> Team | None:
+        try:
+            return None if self.team is None else self.team.now()
+        except InvalidSettings as error:
+            self.trouble(str(error))
+            raise Refused(
+                "the list of this dashboard's people can't be read; its operator sees why in the terminal"
+            ) from error
+
+    def trouble(self, sentence: str) -> None:
+        """Say a sentence in the terminal, once while it is the same."""
+        if self.said != [sentence]:
+            self.said[:] = [sentence]
+            tell(sentence, "warning")
 
 
-def is_in(token: str) -> bool:
-    """Return whether this visitor has presented the current token before."""
-    return hmac.compare_digest(str(session.get(_IN, "")), _mark(token))
+def _as_visitor(member: Member) -> Visitor:
+    return Visitor(member.name, member.role, entry=member)
 
 
-def let_in(token: str) -> None:
-    """Remember that this visitor has presented the token."""
-    session[_IN] = _mark(token)
+def _named_by_proxy(request: Request, team: Team, settings: DashboardSettings) -> Visitor | None:
+    """Return whom the proxy names in its header; None if the request isn't the proxy's, or names no one.
+
+    Two values of the header arrive as one with a comma, which is no name.
+
+    Raises:
+        Refused: the name is none, or not one of the team; or the request is for a host that is not ours.
+    """
+    if team.proxy is None or not team.trusts(request.remote_addr):
+        return None
+    given = request.environ.get(f"HTTP_{team.proxy.header.upper()}", "")
+    if not given:
+        return None
+    check_known_host(request, settings)
+    try:
+        name = checked_name(given.encode("latin-1").decode())
+    except (UnicodeError, InvalidSettings) as error:
+        raise Refused(
+            f"the proxy's header {team.proxy.header} has no name that can be one, or has two; correct the proxy, which "
+            "has to replace the header that a visitor sends"
+        ) from error
+    member = team.member(name)
+    if member is not None:
+        return _as_visitor(member)
+    if team.proxy.others is None:
+        raise Refused(f"{name} is not on the team of this dashboard; ask its operator for a role")
+    return Visitor(name, team.proxy.others)
+
+
+def let_in(mark: str) -> None:
+    """Remember that this visitor has presented a token, by its mark."""
+    session[_IN] = mark
     session.permanent = True
 
 
@@ -201,7 +305,10 @@ MOST_BYTES = 2 * 1024 * 1024
 
 
 def guard(application: Flask, settings: DashboardSettings) -> None:
-    """Admit only permitted requests: by host, by token, and for changes by origin and CSRF token."""
+    """Admit only permitted requests: by host, by token, and for changes by origin, CSRF token and role.
+
+    A change is written down before a view makes it, and with its outcome.
+    """
     application.config.update(
         SECRET_KEY=signing_key(settings.secret_file),
         SESSION_COOKIE_NAME=f"fedping-dashboard-{settings.port}",
@@ -213,32 +320,69 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
         MAX_CONTENT_LENGTH=MOST_BYTES,
     )
     csrf = CSRFProtect(application)
-    token = settings.token
+    admission = Admission(settings, TeamFile(settings.team) if settings.team is not None else None)
+    changes = ChangeLog(settings.changes_folder)
 
     @application.before_request
     def check() -> AnyResponse | None:
+        g.visitor = None
         check_host(request, settings)
         check_origin(request)
-        if token is not None and has_bearer(request, token):
-            return None  # a program, which no browser can be made to imitate
-        if token is not None and not request.path.startswith(_FREE) and not is_in(token):
-            return _ask_for(token)
-        if request.method not in SAFE_METHODS:
-            _check_token_of_page(csrf)
+        program = admission.program(request) if settings.is_closed else None
+        if program is None:  # a program needs no page's token, since no browser can be made to imitate it
+            free = request.path.startswith(_FREE)
+            g.visitor = OPEN if not settings.is_closed else None if free else admission.person(request)
+            if g.visitor is None and not free:
+                return _ask_for(admission)
+            if request.method not in SAFE_METHODS:
+                _check_token_of_page(csrf)
+        visitor: Visitor | None = program or g.visitor
+        if visitor is not None:
+            g.visitor, g.still_admitted = visitor, partial(admission.still_admits, visitor)
+            _check_change(changes, visitor)
         return None
 
     @application.route("/enter", methods=["GET", "POST"])
     def enter() -> AnyResponse | tuple[str, int]:
-        if token is None:
+        if not settings.is_closed:
             return redirect("/")
         if request.method == "GET":
             return _door(200)
-        if not same(request.form.get("token", "").strip(), token):
+        found = admission.by_token(request.form.get("token", "").strip())
+        if found is None:
             return _door(403, "That is not the token of this dashboard; ask whoever started it.")
-        let_in(token)
+        let_in(found[1])
         return redirect(_local(request.form.get("next", "/")))
 
+    @application.post("/leave")
+    def leave() -> AnyResponse:
+        session.clear()
+        return redirect("/enter")
+
+    application.context_processor(lambda: {"visitor": g.get("visitor"), "may": _may, "needs": needs})
     application.after_request(add_headers)
+    application.after_request(partial(recording.end, changes))
+
+
+def _check_change(changes: ChangeLog, visitor: Visitor) -> None:
+    """Refuse a change to a visitor whose role it isn't, and write it down otherwise.
+
+    Raises:
+        Refused: the role doesn't suffice.
+        FedpingError: it can't be written down.
+    """
+    endpoint = request.endpoint
+    if request.method in SAFE_METHODS or endpoint is None or endpoint in HARMLESS:
+        return
+    if not visitor.may(endpoint):
+        raise Refused(refusal(visitor, endpoint))
+    recording.begin(changes, visitor, endpoint)
+
+
+def _may(endpoint: str) -> bool:
+    """Return whether the visitor of the present page may request a change."""
+    visitor: Visitor | None = g.get("visitor")
+    return visitor is not None and visitor.may(endpoint)
 
 
 def _check_token_of_page(csrf: CSRFProtect) -> None:
@@ -253,11 +397,12 @@ def _check_token_of_page(csrf: CSRFProtect) -> None:
         ) from error
 
 
-def _ask_for(token: str) -> AnyResponse:
+def _ask_for(admission: Admission) -> AnyResponse:
     """Answer a visitor who is not logged in: by the token in the address if there is one, else by the login page."""
     given = request.args.get("token")
-    if given is not None and request.method == "GET" and same(given, token):
-        let_in(token)
+    found = admission.by_token(given) if given is not None and request.method == "GET" else None
+    if found is not None:
+        let_in(found[1])
         rest = urlencode([(key, value) for key, value in request.args.items(multi=True) if key != "token"])
         path = request.script_root + request.path
         return redirect(f"{path}?{rest}" if rest else path)

@@ -26,12 +26,15 @@ class DashboardSettings:
         port: the port to listen on.
         token: what a visitor must present; None admits everybody, which is only for loopback.
         token_is_ours: whether the dashboard made the token, which users then have to be shown.
-        hosts: names, besides those of loopback, by which this dashboard may be addressed if it has no token.
+        hosts: names, besides those of loopback, by which this dashboard may be addressed if it has no token, or by the
+            proxy that names its visitors.
         viewers: the most pages that are kept up to date by an open connection; the others poll.
         runs_at_once: the most runs with a process; the others wait.
         refresh: minutes between recounts of the studies, as interim looks; None for never.
         data: folders that contain the files that a description may name.
         key: the file of the key that signs cookies; below ``runs`` if None.
+        team: the file of the people who may use it, each with a role; None if the token alone admits.
+        changes: the folder of the list of changes; below ``runs`` if None.
     """
 
     store: Place
@@ -48,6 +51,8 @@ class DashboardSettings:
     refresh: float | None = None
     data: tuple[Path, ...] = ()
     key: Path | None = None
+    team: Path | None = None
+    changes: Path | None = None
 
     @property
     def beyond_loopback(self) -> bool:
@@ -56,6 +61,16 @@ class DashboardSettings:
             return not ip_address(self.host).is_loopback
         except ValueError:  # a name, which may resolve to any address
             return self.host not in LOOPBACK
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether visitors have to show who they are."""
+        return self.token is not None or self.team is not None
+
+    @property
+    def changes_folder(self) -> Path:
+        """The folder of the list of changes that people make by the dashboard."""
+        return self.changes or self.runs / ".dashboard-changes"
 
     @property
     def secret_file(self) -> Path:

@@ -23,7 +23,7 @@ from fedping.dashboard.runs.registry import UnknownRun
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-PAGES = ("live", "results")
+PAGES = ("live", "results", "notes")
 
 KEPT = 8
 """Runs whose application is kept; others are made again on request, in milliseconds."""

@@ -27,9 +27,10 @@ from fedping.model_store.versions import Chain, number_in
 from fedping.protocol.errors import FedpingError
 
 _ORDER = ("fences", "held", "versions", "public", "asked")
-_NEVER_CHANGES = re.compile(r"(study\.json|history/[0-9]+\.json|[^/]+/(versions|fences|public)/[0-9]+\.json)\Z")
+_NEVER_CHANGES = re.compile(r"(study\.json|(history|notes)/[0-9]+\.json|[^/]+/(versions|fences|public)/[0-9]+\.json)\Z")
 _SEALED = re.compile(
-    r"((study|state)\.json|history/[0-9]+\.json|[^/]+/(offer\.json|versions/[0-9]+\.json|held/[0-9]+(\.heard)?\.json))\Z"
+    r"((study|state)\.json|(history|notes)/[0-9]+\.json|"
+    r"[^/]+/(offer\.json|versions/[0-9]+\.json|held/[0-9]+(\.heard)?\.json))\Z"
 )
 _REQUEST = re.compile(r"[^/]+/asked/[0-9]+(\.aside)?\.msgpack\Z")
 
@@ -181,8 +182,9 @@ def _digest(document: bytes) -> bytes:
 
 def _keys(documents: Documents, study: str, lines: list[str]) -> Iterator[str]:
     """Yield the keys of a study's files, each after the files that it refers to."""
-    for name in sorted(documents.names(f"{study}/history"), key=_by_number):
-        yield f"{study}/history/{name}"
+    for folder in ("history", "notes"):
+        for name in sorted(documents.names(f"{study}/{folder}"), key=_by_number):
+            yield f"{study}/{folder}/{name}"
     last = [name for name in documents.names(study) if "." in name]
     for line in lines:
         for folder in _ORDER:

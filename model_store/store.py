@@ -2,6 +2,7 @@
 
     <study>/study.json                     the study, as created                                         ``studies``
     <study>/history/<n>.json               declarations and changes: author, time, reason, settings      ``history``
+    <study>/notes/<n>.json                 what people note about it, pinned to dates and versions        ``notes``
     <study>/state.json                     running, paused or ended; running if absent. It follows the
                                            history, which older stores don't have                        ``studies``
     <study>/<line>/offer.json              the helper's offer; clients send nothing before it exists     ``studies``
@@ -36,6 +37,7 @@ from fedping.model_store.held import HeldVersions
 from fedping.model_store.helper_requests import StoredRequest
 from fedping.model_store.history import History
 from fedping.model_store.lines import Lines, lost, unfinished
+from fedping.model_store.notes import StudyNotes
 from fedping.model_store.public_documents import PublicDocuments
 from fedping.model_store.studies import Studies
 from fedping.model_store.version import Fence, PublicPart, Version
@@ -67,6 +69,7 @@ class ModelStore:
         where: names the store in messages.
         documents: the files by key, with checksums.
         history: by study the entries of its history.
+        notes: by study what people note about it.
         studies: settings, declared states and offers.
         versions: the versions as stored, and the chains that they form.
         lines: the heads of lines, and what was lost.
@@ -78,6 +81,7 @@ class ModelStore:
         self.where = where
         self.documents = Documents(storage, where)
         self.history = History(self.documents)
+        self.notes = StudyNotes(self.documents)
         self.studies = Studies(self.documents, self.history)
         self.versions = Versions(self.documents, self.studies)
         self.lines = Lines(self.documents, self.studies, self.versions)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from fedping.protocol.model import ModelDocument
+from fedping.protocol.notes import Notes
 from fedping.protocol.ping import FRECENCY_UPDATE, LIST_UPDATE, MODEL_UPDATE, OUTCOME, PRIVATE_UPDATE, DocumentType
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Study
@@ -33,6 +34,7 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "model": ModelDocument,
     "spec": ModelSpec,
     "study": Study,
+    "notes": Notes,
 }
 """Every document, by the name under which its JSON Schema is published."""
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.answers import as_file, as_json, sentence_of
+from fedping.dashboard.changes.recording import changed
 from fedping.dashboard.live.decisions import Choice, Decision, RollbackRequest, decide, plan, plan_for_held, roll_back
 from fedping.dashboard.live.feed import (
     LineFeed,
@@ -90,6 +91,7 @@ def blueprint(services: Services) -> Blueprint:
             private=found.is_private,
             features=found.line(line).spec.model == FEATURES,
             lists=lists_clients(found),
+            about=found,
         )
 
     @views.get("/<study>/privacy")
@@ -164,6 +166,7 @@ def blueprint(services: Services) -> Blueprint:
         wanted = _body(RollbackRequest)
         with noting(store, services.settings.landing, study, line):
             version = roll_back(store, study, line, wanted, created=utc_now(), code_version=__version__)
+        changed(before=_version(version.parent), after=f"{_version(version.iteration)}, repeats version {wanted.to}")
         return as_json({"published": version.iteration, "repeats": wanted.to})
 
     @views.get("/<study>/<line>/held.json")
@@ -184,9 +187,16 @@ def blueprint(services: Services) -> Blueprint:
         decision = _body(Decision)
         with noting(store, services.settings.landing, study, line):
             version = decide(store, study, line, decision, created=utc_now(), code_version=__version__)
+        made = "released" if decision.choice == "release" else "in the place of the held one"
+        changed(before=_version(version.parent), after=f"{_version(version.iteration)}, {made}")
         return as_json({"published": version.iteration})
 
     return views
+
+
+def _version(number: int | None) -> str:
+    """Return a version as the list of changes has it."""
+    return f"version {number}"
 
 
 def _overview(studies: Callable[[], list[StudySummary]]) -> dict[str, Any]:

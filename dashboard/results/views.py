@@ -15,6 +15,7 @@ from fedping.analysis.report.rows import LIFT_HEADS
 from fedping.analysis.study.metrics import window_folders
 from fedping.analysis.verdict import all_pairs, plan_of
 from fedping.dashboard.answers import as_file, as_json
+from fedping.dashboard.changes.recording import changed
 from fedping.dashboard.results.counts import Count, CountFeed, Counts, UnknownCount, landed_since
 from fedping.dashboard.results.effects import AT_ONCE, NAMES, Selection, effects_of, headline
 from fedping.dashboard.results.landed import Watch
@@ -97,7 +98,7 @@ class Results:
         """Show a question and its newest count; without a question, redirect to the one that was counted last."""
         about = self._study(study)
         if about.is_private:
-            return render_template("results/private.html", result=_private(self._settings, about))
+            return render_template("results/private.html", result=_private(self._settings, about), about=about)
         fields, id = given_fields(request.args.to_dict(flat=False)), request.args.get("count")
         if not fields and id is None:
             newest = self._newest(study)
@@ -123,7 +124,8 @@ class Results:
             window_folders(self._settings.landing, about, asked.window)
         except FedpingError as error:
             return self._render(Page(about, fields, None), wrong=str(error)), 400
-        self._counts.ask(about, asked)
+        count = self._counts.ask(about, asked)
+        changed(after=f"count {count.id}: {query_of(asked, about)}")
         return redirect(self._address(study, query_of(asked)), 303)
 
     def stop(self, study: str) -> AnyResponse:
@@ -131,6 +133,7 @@ class Results:
         about = self._study(study)
         count = self._counts.count(study, request.form.get("count", ""))
         self._counts.stop(study, count.id)
+        changed(before=f"count {count.id}: {count.state}", after="stopped")
         return redirect(self._address(study, query_of(count.asked, about)), 303)
 
     def feed(self, study: str) -> Response:

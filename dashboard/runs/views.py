@@ -14,6 +14,7 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response as AnyResponse
 
 from fedping.dashboard.answers import as_json, wants_page
+from fedping.dashboard.changes.recording import changed
 from fedping.dashboard.runs.choosing import ON_A_PAGE, View, condition, view_of
 from fedping.dashboard.runs.form.nodes import Node, choices_of, fields_of
 from fedping.dashboard.runs.form.schema import KIND, laboratory_form, study_form
@@ -22,7 +23,7 @@ from fedping.dashboard.runs.form.words import label
 from fedping.dashboard.runs.index import COMPARISONS, OWN, SETTINGS, index_of
 from fedping.dashboard.runs.judging import Judged, Preset, Problem, judge_all, preset, presets
 from fedping.dashboard.runs.listing import MOST_AXES, RunsFeed, listed, look, one_item, points_of, usual_axes
-from fedping.dashboard.runs.places import forget, labelled, place, write_labels
+from fedping.dashboard.runs.places import Labels, forget, labelled, labels_of, place, write_labels
 from fedping.dashboard.runs.registry import RunBook, UnknownRun
 from fedping.dashboard.settings import Services
 from fedping.protocol.errors import FedpingError, InvalidSettings, as_sentence
@@ -97,9 +98,13 @@ def _list(views: Blueprint, services: Services, book: RunBook) -> None:
 
     @views.post("/<id>/labels")
     def labels(id: str) -> AnyResponse:
-        write_labels(
-            book.folder, place(book.folder, id).id, labelled(request.form.get("tags", ""), request.form.get("note", ""))
+        run = place(book.folder, id).id
+        before, after = (
+            labels_of(book.folder, run),
+            labelled(request.form.get("tags", ""), request.form.get("note", "")),
         )
+        write_labels(book.folder, run, after)
+        changed(before=_labels_in_words(before), after=_labels_in_words(after))
         return redirect(f"/runs/{id}/")
 
 
@@ -120,12 +125,16 @@ def _added(args: MultiDict[str, str]) -> list[str]:
 def _actions(views: Blueprint, book: RunBook) -> None:
     @views.post("/<id>/stop")
     def stop(id: str) -> AnyResponse:
+        state = place(book.folder, id).state
         book.stop(id)
+        changed(before=state, after="stopping")
         return _done(id)
 
     @views.post("/<id>/go-on")
     def go_on(id: str) -> AnyResponse:
+        state = place(book.folder, id).state
         book.resume(id)
+        changed(before=state, after="continued")
         return _done(id)
 
     @views.get("/<id>/delete")
@@ -134,9 +143,17 @@ def _actions(views: Blueprint, book: RunBook) -> None:
 
     @views.post("/<id>/delete")
     def delete(id: str) -> AnyResponse:
+        run = place(book.folder, id)
         book.delete(id)
         forget(book.folder, id)
+        changed(before=f"{run.title} ({run.state})", after="deleted")
         return redirect(url_for("runs.index"))
+
+
+def _labels_in_words(labels: Labels) -> str:
+    """Return a run's labels as the list of changes has them."""
+    tags = f"tags: {', '.join(labels.tags)}" if labels.tags else ""
+    return "; ".join(each for each in (tags, labels.note and f"note: {labels.note}") if each)
 
 
 def _done(id: str) -> AnyResponse:
@@ -196,6 +213,7 @@ def describing(views: Blueprint, book: RunBook, data: Sequence[Path]) -> None:
             return again or _form_page(_filled(request.form), title, judged), 400
         title = request.form.get("title", "").strip() or judged.name
         run = book.start(described.encode(), title[:200], judged.beside)
+        changed(about=run.id, after=f"started: {run.title}")
         return redirect(f"/runs/{run.id}/")
 
 

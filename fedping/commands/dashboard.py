@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fedping.commands.dashboard_team import TEAM_VARIABLE, changes, team
 from fedping.options import LocalPath, journal_of, journal_option, landing_option, log_format_option, store_option
 from fedping.protocol import log
 from fedping.protocol.errors import InvalidSettings
@@ -40,6 +41,15 @@ _token_option = click.option(
     help=f"File with the token that visitors need; else {TOKEN_VARIABLE}.  [default: one that is made and printed]",
 )
 
+_team_option = click.option(
+    "--team",
+    type=LocalPath(dir_okay=False),
+    default=None,
+    envvar=TEAM_VARIABLE,
+    show_envvar=True,
+    help="File with the people who may use it, each with a role and a token of their own: 'fedping dashboard team'.",
+)
+
 _viewers_option = click.option(
     "--viewers",
     type=click.IntRange(0, 1000),
@@ -53,7 +63,10 @@ _no_token_option = click.option(
 )
 
 _allow_host_option = click.option(
-    "--allow-host", multiple=True, help="With --no-token, another host name by which it may be opened; repeatable."
+    "--allow-host",
+    multiple=True,
+    help="With --no-token, or behind a proxy that names its visitors: another host name by which it may be opened; "
+    "repeatable.",
 )
 
 _data_option = click.option(
@@ -91,6 +104,7 @@ def dashboard_options(command: _F) -> _F:
         _data_option,
         _allow_host_option,
         _no_token_option,
+        _team_option,
         _token_option,
     ):
         command = option(command)
@@ -102,6 +116,7 @@ class DashboardOptions:
     """A dashboard's options, except its address and what it reads; see their help."""
 
     token_file: Path | None
+    team: Path | None
     no_token: bool
     allow_host: tuple[str, ...]
     data: tuple[Path, ...]
@@ -121,10 +136,12 @@ class DashboardOptions:
         On loopback that token is the same at every start, so that open pages and bookmarks stay valid.
 
         Raises:
-            InvalidSettings: the token is too short, its file can't be read, or --no-token contradicts other options.
+            InvalidSettings: the token is too short, its file or the team's can't be read, or --no-token contradicts
+                other options.
         """
-        from fedping.dashboard.guard import kept_token, new_token
+        from fedping.dashboard.guard import kept_token
         from fedping.dashboard.settings import DashboardSettings
+        from fedping.dashboard.team import new_token
 
         settings = DashboardSettings(
             store=store,
@@ -139,7 +156,10 @@ class DashboardOptions:
             runs_at_once=self.runs_at_once,
             refresh=self.refresh,
             data=self.data,
+            team=self.team,
         )
+        if self.team is not None:
+            return self._with_team(settings)
         if self.no_token and (settings.token is not None or settings.beyond_loopback):
             why = f"{host} is reached from other machines" if settings.token is None else "you also give a token"
             raise InvalidSettings(f"--no-token admits every user of this machine, but {why}; remove one of the two")
@@ -154,6 +174,17 @@ class DashboardOptions:
         except (OSError, UnicodeDecodeError):
             token = new_token()  # a faulty folder is reported when the dashboard is prepared
         return replace(settings, token=token, token_is_ours=True)
+
+    def _with_team(self, settings: DashboardSettings) -> DashboardSettings:
+        """Return the settings of a dashboard that admits its team, and the operator's token if there is one."""
+        from fedping.dashboard.team import read_team
+
+        if self.no_token:
+            raise InvalidSettings("--no-token admits every user of this machine, but you also give --team; remove one")
+        assert self.team is not None
+        if not any(each.role == "operator" for each in read_team(self.team).members) and settings.token is None:
+            tell(f"no one of the team in {self.team} is an operator", "warning")
+        return settings
 
 
 def _operators_token(file: Path | None) -> str | None:
@@ -183,7 +214,7 @@ def at(settings: DashboardSettings) -> str:
     return f"{url}/?token={settings.token}" if settings.token_is_ours else f"{url}/"
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @store_option
 @landing_option
 @journal_option
@@ -191,13 +222,24 @@ def at(settings: DashboardSettings) -> str:
 @click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port to listen on.")
 @dashboard_options
 @log_format_option
-def dashboard(store_path: Place, landing: Place, journal: Path | None, host: str, port: int, **options: Any) -> None:
+def dashboard(
+    store_path: Place,
+    landing: Place,
+    journal: Path | None,
+    host: str,
+    port: int,
+    **options: Any,
+) -> None:
     """Serve the pages to watch studies live, read their results, and describe, start and compare experiments.
 
     Visitors need a token: the one in --token-file or FEDPING_DASHBOARD_TOKEN, otherwise one that the dashboard makes
     and prints as part of its address. A browser that has opened that address stays logged in. Stopping the dashboard
     does not stop the runs that were started from it.
+
+    For several people, --team admits each by a token of their own or by a proxy, as reader, analyst or operator.
     """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     from fedping.dashboard.application import prepare, serve
 
     settings = DashboardOptions(**options).settings(
@@ -205,3 +247,7 @@ def dashboard(store_path: Place, landing: Place, journal: Path | None, host: str
     )
     prepare(settings)
     serve(settings, ready=lambda: say(f"The dashboard is at {at(settings)}. Ctrl-C stops it; runs continue."))
+
+
+dashboard.add_command(team)
+dashboard.add_command(changes)

@@ -54,6 +54,7 @@ PAGES = {
     "a run and another": f"/runs/{RUN}/?than=shipped:breast_cancer",
     "a run to delete": f"/runs/{RUN}/delete",
     "nothing to compare yet": "/compare/",
+    "changes": "/changes/",
     "compared": compared(),
     "an error": "/live/nowhere/main/",
 }

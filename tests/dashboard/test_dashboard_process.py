@@ -33,9 +33,17 @@ def follow(server: DashboardServer) -> requests.Response:
 def test_beside_ingest_it_has_the_options_that_it_has_alone() -> None:
     own = {"host", "port", "store_path", "landing", "journal"}  # where it listens, and what ingest has anyway
     alone = {option.name for option in dashboard.params} - own
-    assert {"data", "refresh", "no_token", "allow_host", "runs_at_once", "token_file", "viewers", "runs"} == alone - {
-        "log_format"
-    }
+    assert {
+        "data",
+        "refresh",
+        "no_token",
+        "allow_host",
+        "runs_at_once",
+        "team",
+        "token_file",
+        "viewers",
+        "runs",
+    } == alone - {"log_format"}
     assert alone <= {option.name for option in ingest.params}
 
 

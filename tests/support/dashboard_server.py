@@ -48,7 +48,7 @@ def start_dashboard(said: Path, *arguments: str, port: int | None = None, cwd: P
     It has no token unless they say something of who may reach it.
     """
     mark, port = new_mark(), port or free_port()
-    of_access = {"--host", "--token-file"}.intersection(arguments)
+    of_access = {"--host", "--token-file", "--team"}.intersection(arguments)
     dashboard = ["dashboard", *arguments, *([] if of_access else ["--no-token"])]
     command = list(arguments) if arguments[0] == "ingest" else dashboard
     option = "--dashboard" if command[0] == "ingest" else "--port"

@@ -19,6 +19,7 @@ export class Line {
     this.now = null;
     this.trouble = "";
     this.since = null;
+    this.notes = [];
     this.clear();
   }
 

@@ -4,6 +4,7 @@ import { el } from "/static/js/dom.js";
 import { figure } from "/static/js/figures.js";
 import { count } from "/static/js/format.js";
 import { getJSON } from "/static/js/http.js";
+import { followNotes, notedTable } from "/static/js/notes.js";
 import { follow } from "/static/js/stream.js";
 
 import * as arms from "./drawings/arms.js";
@@ -43,7 +44,8 @@ let links = [];
 let shownLinks = "";
 
 function drawn(place, { table, ...rest }) {
-  const withNote = table && ((data) => ({ ...table(data), note: data.leftOut.length ? "Of the versions that are shown; CSV has all of them." : "" }));
+  const noted = table && ((data) => notedTable(table(data), data.notes, data.line?.line, data.times));
+  const withNote = noted && ((data) => ({ ...noted(data), note: data.leftOut.length ? "Of the versions that are shown; CSV has all of them." : "" }));
   return figure(place, { ...rest, table: withNote, whole, draw: stopwatch.timed(rest.draw) });
 }
 
@@ -52,6 +54,7 @@ async function whole(line) {
   if (!line.leftOut.length) return line;
   const { rows, ...rest } = await getJSON("history.json");
   const all = new Line();
+  all.notes = line.notes;
   all.take({ whole: true, line: rest, rows, complete: true, now: line.now });
   return all;
 }
@@ -124,4 +127,8 @@ function take(data) {
 }
 
 follow("changes", { onChange: take });
+followNotes((notes) => {
+  line.notes = notes;
+  if (line.newest) draw();
+}, () => line.newestVersion);
 setInterval(() => showHealth(line), 1000);

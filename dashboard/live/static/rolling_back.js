@@ -70,7 +70,7 @@ export function rollingBack(chosen) {
   });
   for (const choice of ["release", "discard"]) {
     const done = ({ published }) => `Version ${published} is published.`;
-    at(`held-${choice}`).addEventListener("click", () =>
+    at(`held-${choice}`)?.addEventListener("click", () =>
       open({ plan: `held.json?choice=${choice}`, address: "held", wish: { choice }, where: "held-done", done }),
     );
   }

@@ -6,6 +6,7 @@ import { figure } from "/static/js/figures.js";
 import { count, duration, signed } from "/static/js/format.js";
 import { getJSON } from "/static/js/http.js";
 import { lineChart } from "/static/js/line_chart.js";
+import { followNotes, timedTable, timeMarks } from "/static/js/notes.js";
 import { intervals } from "/static/js/plots.js";
 import { shortened } from "/static/js/points.js";
 import { savable } from "/static/js/saving.js";
@@ -32,6 +33,10 @@ const VIEW = ["scale", "find", "arms", "effect"];
 
 /** Lines with bands that can still be told apart. */
 const LINES_AT_FIRST = 2;
+
+/** The notes of the study, and what draws the charts over time again when there are others. */
+let notes = [];
+const timely = [];
 
 const source = document.getElementById("view");
 const counting = document.getElementById("counting");
@@ -218,12 +223,12 @@ function curves(element, rows, at, { title, y, note }) {
     band: one[at].map((time, i) => [time, one.low[i], one.high[i]]).filter(([, low, high]) => low !== null && high !== null),
   }));
   const hidden = series.length > LINES_AT_FIRST ? series.slice(LINES_AT_FIRST).map((one) => one.name) : [];
-  figure(element, {
+  overTheClock(element, {
     level: 4,
     title,
     describe: () => rows.map((one) => `${between(one.pair)}: from ${told(one.value[0])} to ${told(one.value.at(-1))}.`).join(" "),
     draw: (_, width, stage) =>
-      lineChart(stage, { series, hidden, time: true, y, rules: [{ name: "no difference", y: 0 }], width }),
+      lineChart(stage, { series, hidden, time: true, marks: timeMarks(notes), y, rules: [{ name: "no difference", y: 0 }], width }),
     note: () => `${note} Times are UTC.${hidden.length ? " Choose other lines in the legend." : ""}`,
     table: () => ({
       head: ["time (UTC)", "first", "second", "difference", "low", "high", "in percent"],
@@ -231,7 +236,14 @@ function curves(element, rows, at, { title, y, note }) {
         one[at].map((time, i) => [minute(time), ...one.pair, one.value[i], one.low[i], one.high[i], one.percent[i]]),
       ),
     }),
-  }).update(rows);
+  }, rows);
+}
+
+/** A figure over time, on which and in whose table the notes are. */
+function overTheClock(element, parts, data) {
+  const made = figure(element, { ...parts, table: () => timedTable(parts.table(), notes) });
+  timely.push(() => made.update(data));
+  made.update(data);
 }
 
 const minute = (at) => new Date(at).toISOString().slice(0, 16).replace("T", " ");
@@ -290,15 +302,15 @@ function exposure(element, found) {
     }
     return { name, points };
   });
-  figure(element, {
+  overTheClock(element, {
     level: 3,
     title: "Exposed clients so far",
     describe: () => Object.entries(found.arms).map(([name, arm]) => `${name}: ${count(arm.exposed)}.`).join(" "),
-    draw: (_, width, stage) => lineChart(stage, { series, time: true, y: who, zero: true, width }),
+    draw: (_, width, stage) => lineChart(stage, { series, time: true, marks: timeMarks(notes), y: who, zero: true, width }),
     note: () =>
       `By the end of each ${words(step)}: ${who} until then; UTC.${ofArms(found)}`,
     table: () => table(series, "clients"),
-  }).update(found);
+  }, found);
 }
 
 function traffic(element, found) {
@@ -309,14 +321,14 @@ function traffic(element, found) {
     for (let at = Math.floor(first / step) * step; at <= last; at += step) points.push([at, sums.get(at)?.pings ?? 0]);
     return { name, points };
   });
-  figure(element, {
+  overTheClock(element, {
     level: 3,
     title: `Pings by ${words(step)}`,
     describe: () => Object.entries(found.arms).map(([name, arm]) => `${name}: ${count(arm.pings)} pings.`).join(" "),
-    draw: (_, width, stage) => lineChart(stage, { series, time: true, y: "pings", zero: true, width }),
+    draw: (_, width, stage) => lineChart(stage, { series, time: true, marks: timeMarks(notes), y: "pings", zero: true, width }),
     note: () => `By the time of receipt, UTC; each document once.${ofArms(found)}`,
     table: () => table(series, "pings"),
-  }).update(found);
+  }, found);
 }
 
 /** What to say where some arms are not drawn. */
@@ -445,3 +457,7 @@ interimFields();
 pairFields();
 viewForms();
 tables();
+followNotes((found) => {
+  notes = found;
+  for (const again of timely) again();
+});

@@ -8,8 +8,8 @@ from __future__ import annotations
 GROUPS: dict[str, tuple[str, ...]] = {
     "What is learned, and from what": ("model", "data", "partition"),
     "How": (
-        "training", "upload", "sampling", "server", "lateness", "clock", "co_op", "gossip", "hierarchy", "clusters", "privacy",
-        "limits", "attack",
+        "training", "upload", "sampling", "server", "lateness", "clock", "co_op", "gossip", "hierarchy", "clusters",
+        "privacy", "limits", "attack",
     ),
     "How long, where, and how it is judged": (
         "rounds", "seeds", "where", "engine", "evaluation", "early_stopping", "name",
@@ -181,8 +181,8 @@ OF_USERS = ("users", "judges", "population", "groups", "lists", "examples", "app
 RARE = frozenset({
     "partition.least", "training.sign", "upload", "server.staleness", "server.aggregate", "server.min_clients",
     "server.clip", "server.bucketing", "server.most_votes",
-    "lateness", "clock", "co_op", "gossip", "hierarchy", "clusters", "training.optimizer", "attack", "privacy", "limits",
-    "model.step", "model.start", "model.spread", "model.integer", "model.constraints", "model.margin",
+    "lateness", "clock", "co_op", "gossip", "hierarchy", "clusters", "training.optimizer", "attack", "privacy",
+    "limits", "model.step", "model.start", "model.spread", "model.integer", "model.constraints", "model.margin",
     "model.epsilon", "model.features", "model.classes", "model.seed", "data.population", "data.groups", "data.folds",
     "data.lists", "data.examples", "data.applies",
     "data.most", "data.clip", "data.clip_beyond", "data.drop_constant", "data.class_weights", "data.stratified",

@@ -2,6 +2,7 @@
 
 import { el } from "/static/js/dom.js";
 import { lineChart } from "/static/js/line_chart.js";
+import { iterationMarks } from "/static/js/notes.js";
 import { gapped, nearest } from "/static/js/points.js";
 
 /** The version being viewed, if it is not the newest; whether all weights share one colour scale. */
@@ -20,7 +21,7 @@ export const measured = (line, points, before = 1) => gapped(points, (x, next) =
 /** Lines over a line's iterations or versions, with marks for its events, and the clock of its versions. */
 export const lineOfIterations = (line, stage, of) =>
   lineChart(stage, {
-    x: "iteration", zero: true, marks: line.marks, clock: (iteration) => line.times.get(iteration + 1),
+    x: "iteration", zero: true, marks: [...line.marks, ...iterationMarks(line.notes, line.line.line, line.times)].sort((a, b) => a.x - b.x), clock: (iteration) => line.times.get(iteration + 1),
     onZoom: (window) => view.need(...around(line.rows, window, stage.kept.clock ? ({ version }) => line.times.get(version) : ({ version }) => version - (of.x === "version" ? 0 : 1))),
     ...of,
   });

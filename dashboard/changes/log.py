@@ -1,0 +1,236 @@
+r"""The list of the changes that people made by the dashboard: who, when, what, before and after.
+
+    <n>.jsonl     lines of JSON, the oldest file first; the newest grows
+
+A change has two lines: one before it is made, so that a change that can't be written down isn't made, and one after it,
+with the outcome. If a process is killed in between, the outcome stays unknown, and the list says so. A line is on disk
+before the request goes on. A half line, as a kill leaves it, is skipped. Files and their number are bounded, and the
+oldest is removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fedping.protocol.errors import FedpingError
+from fedping.protocol.local_files import sync_folder
+from fedping.protocol.notation import time_at
+
+Outcome: TypeAlias = Literal["done", "refused", "unknown"]
+
+FILE_BYTES = 4 << 20
+"""Size at which the next file begins."""
+
+MOST_FILES = 64
+"""Files that are kept: 256 MiB, or some 400,000 changes."""
+
+MOST_TEXT = 2400
+"""Characters of what was there before or after that are written down: a note of 1,000 and where it is pinned fits."""
+
+SHORT = 200
+"""Characters of a name or an address."""
+
+
+class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change that a person requested by the dashboard.
+
+    Attributes:
+        id: its mark; later changes have larger ones.
+        at: when it was requested, ISO 8601 in UTC.
+        by: the person's name.
+        role: what the person was at that time.
+        action: the change, such as "live.rollback".
+        what: the same in words.
+        about: what it concerned: a study and line, or a run.
+        before: what was there.
+        after: what is there since.
+        outcome: whether it was done; unknown if the dashboard was killed meanwhile.
+        reason: why it was refused.
+    """
+
+    id: str
+    at: str
+    by: str
+    role: str
+    action: str
+    what: str
+    about: str = ""
+    before: str = ""
+    after: str = ""
+    outcome: Outcome = "unknown"
+    reason: str = ""
+
+
+class _Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of a file: the change as requested, or its outcome."""
+
+    requested: Change | None = None
+    id: str = ""
+    outcome: Outcome = "unknown"
+    about: str = ""
+    before: str = ""
+    after: str = ""
+    reason: str = ""
+
+
+class ChangeLog:
+    """The list in a folder; any number of processes may write it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def begin(self, change: Change) -> None:
+        """Write down that a change is about to be made.
+
+        Raises:
+            FedpingError: it can't be written, so that the change must not be made.
+        """
+        try:
+            self._append(_Line(requested=_shortened(change)))
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise FedpingError(
+                f"the list of changes in {self.folder} can't be written ({reason}), so nothing was changed; make room "
+                "or correct the permissions, and try again"
+            ) from error
+
+    def end(self, change: Change) -> None:
+        """Write down the outcome of a change.
+
+        Raises:
+            OSError: it can't be written; the list then says that the outcome is unknown.
+        """
+        short = _shortened(change)
+        self._append(
+            _Line(
+                id=short.id,
+                outcome=short.outcome,
+                about=short.about,
+                before=short.before,
+                after=short.after,
+                reason=short.reason,
+            )
+        )
+
+    def newest_first(self) -> Iterator[Change]:
+        """Yield the changes, from the newest back."""
+        ended: dict[str, _Line] = {}
+        for file in reversed(self._files()):
+            try:
+                lines = file.read_bytes().split(b"\n")
+            except FileNotFoundError:  # removed meanwhile
+                return
+            for line in reversed(lines):
+                found = _read(line)
+                if found is None:
+                    continue
+                if found.requested is None:
+                    ended[found.id] = found
+                    continue
+                yield _joined(found.requested, ended.pop(found.requested.id, None))
+
+    def _append(self, line: _Line) -> None:
+        data = msgspec.json.encode(line) + b"\n"
+        with self._locked():
+            files = self._files()
+            newest = files[-1] if files else self.folder / "1.jsonl"
+            if files and newest.stat().st_size + len(data) > FILE_BYTES:
+                newest = self.folder / f"{_number(newest) + 1}.jsonl"
+            new = not newest.exists()
+            handle = os.open(newest, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                size = os.fstat(handle).st_size
+                if size and os.pread(handle, 1, size - 1) != b"\n":  # a kill left half a line
+                    data = b"\n" + data
+                _write_all(handle, data, size)
+            finally:
+                os.close(handle)
+            if new:
+                sync_folder(self.folder)
+                for old in files[: max(0, len(files) + 1 - MOST_FILES)]:
+                    old.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+
+    def _files(self) -> list[Path]:
+        """Return the files, the oldest first."""
+        return sorted((each for each in self.folder.glob("*.jsonl") if _number(each)), key=_number)
+
+
+def _write_all(handle: int, data: bytes, size: int) -> None:
+    """Append to a file and sync it; a disk that becomes full leaves the file as it was."""
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(handle, left) :]
+        os.fsync(handle)
+    except OSError:
+        os.ftruncate(handle, size)
+        raise
+
+
+def _read(line: bytes) -> _Line | None:
+    """Return a line; None if it is damaged or empty."""
+    try:
+        return msgspec.json.decode(line, type=_Line)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _joined(change: Change, end: _Line | None) -> Change:
+    if end is None:
+        return change
+    return replace(
+        change,
+        outcome=end.outcome,
+        about=end.about or change.about,
+        before=end.before,
+        after=end.after,
+        reason=end.reason,
+    )
+
+
+def _number(file: Path) -> int:
+    return int(file.stem) if file.stem.isascii() and file.stem.isdigit() and len(file.stem) < 10 else 0
+
+
+def new_change(*, by: str, role: str, action: str, what: str, about: str = "") -> Change:
+    """Return a change that is requested now."""
+    millisecond, rest = divmod(time.time_ns(), 1_000_000)
+    at = time_at(millisecond)
+    id = f"{at}-{rest:06d}{secrets.token_hex(3)}"
+    return Change(id=id, at=at, by=by, role=role, action=action, what=what, about=about)
+
+
+def _shortened(change: Change) -> Change:
+    return replace(
+        change,
+        by=_cut(change.by, SHORT),
+        what=_cut(change.what, SHORT),
+        about=_cut(change.about, SHORT),
+        before=_cut(change.before, MOST_TEXT),
+        after=_cut(change.after, MOST_TEXT),
+        reason=_cut(change.reason, MOST_TEXT),
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    """Return a text in at most so many characters, which JSON can have: surrogates of broken names can't."""
+    text = text.encode(errors="replace").decode()
+    return text if len(text) <= most else f"{text[: most - 1]}…"

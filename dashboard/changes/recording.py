@@ -1,0 +1,54 @@
+"""Writing down the change of the present request: before a view makes it, and with its outcome."""
+
+from __future__ import annotations
+
+from flask import Response, g, request
+from msgspec.structs import replace
+
+from fedping.dashboard.changes.log import Change, ChangeLog, Outcome, new_change
+from fedping.dashboard.permissions import Visitor, action_of
+from fedping.protocol.log import tell
+
+_REFUSED, _FAILED = 400, 500
+
+
+def begin(log: ChangeLog, visitor: Visitor, endpoint: str) -> None:
+    """Write down that the present request is about to change something.
+
+    Raises:
+        FedpingError: it can't be written, so that nothing may be changed.
+    """
+    about = " ".join([request.script_root, *map(str, (request.view_args or {}).values())]).strip()
+    change = new_change(
+        by=visitor.name, role=visitor.role, action=endpoint, what=action_of(endpoint).words, about=about
+    )
+    log.begin(change)
+    g.change = change
+
+
+def changed(*, before: str = "", after: str = "", about: str = "") -> None:
+    """Say what the present request has changed; without a request that is written down, nothing happens."""
+    change: Change | None = g.get("change")
+    if change is not None:
+        g.change = replace(change, before=before, after=after, about=about or change.about)
+
+
+def refused(sentence: str) -> None:
+    """Say why the present request has changed nothing."""
+    change: Change | None = g.get("change")
+    if change is not None:
+        g.change = replace(change, reason=sentence)
+
+
+def end(log: ChangeLog, response: Response) -> Response:
+    """Write down the outcome of the present request; if that fails, the terminal says so, and the list "unknown"."""
+    change: Change | None = g.pop("change", None)
+    if change is None:
+        return response
+    status = response.status_code
+    outcome: Outcome = "done" if status < _REFUSED else "refused" if status < _FAILED else "unknown"
+    try:
+        log.end(replace(change, outcome=outcome))
+    except OSError as error:
+        tell(f"the outcome of a change by {change.by} could not be written into {log.folder}: {error}", "warning")
+    return response

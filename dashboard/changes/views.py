@@ -1,0 +1,141 @@
+"""The page of changes: those made by the dashboard, and the entries of the studies' histories, newest first."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from heapq import merge
+from itertools import dropwhile, islice
+from typing import Any
+
+import msgspec
+from flask import Blueprint, Response, render_template, request
+
+from fedping.dashboard.answers import as_file, as_json
+from fedping.dashboard.changes.log import Change, ChangeLog
+from fedping.dashboard.settings import Services
+from fedping.model_store import StoreError, open_store
+from fedping.model_store.history import Entry
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.location import Place
+from fedping.protocol.spec import Name
+
+ON_A_PAGE = 100
+MOST_ROWS = 10_000
+"""Rows of a file."""
+
+COLUMNS = ("at", "by", "role", "action", "what", "about", "before", "after", "outcome", "reason")
+
+
+def blueprint(services: Services) -> Blueprint:
+    """Return the page."""
+    views = Blueprint("changes", __name__, url_prefix="/changes", template_folder="templates")
+    settings = services.settings
+
+    def found(most: int) -> tuple[list[Change], list[str]]:
+        study, before = request.args.get("study", ""), request.args.get("before", "")
+        log = ChangeLog(settings.changes_folder)
+        return changes_in(log, settings.store, study=study, before=before, most=most)
+
+    @views.get("/")
+    def index() -> str:
+        rows, troubles = found(ON_A_PAGE + 1)
+        older = rows[ON_A_PAGE - 1].id if len(rows) > ON_A_PAGE else ""
+        study = request.args.get("study", "")
+        return render_template("changes/index.html", rows=rows[:ON_A_PAGE], troubles=troubles, older=older, study=study)
+
+    @views.get("/changes.json")
+    def document() -> Response:
+        rows, troubles = found(MOST_ROWS)
+        return as_json({"changes": [as_row(each) for each in rows], "unreadable": troubles})
+
+    @views.get("/changes.csv")
+    def table() -> Response:
+        return as_file(as_csv([as_row(each) for each in found(MOST_ROWS)[0]]), "text/csv", "changes.csv")
+
+    return views
+
+
+def changes_in(
+    log: ChangeLog, store: Place, *, study: str = "", before: str = "", most: int
+) -> tuple[list[Change], list[str]]:
+    """Return the newest changes first, and what of the studies' histories can't be read.
+
+    Args:
+        log: the changes made by the dashboard.
+        store: the store whose studies' histories are added; it may not exist.
+        study: only changes about this study; empty for all.
+        before: only changes that follow the one of this id; empty for all.
+        most: how many at most.
+    """
+    entries, troubles = _histories(store, study)
+    mine = (each for each in log.newest_first() if not study or study in each.about.split())
+    both: Iterator[Change] = merge(mine, entries, key=lambda one: one.id, reverse=True)
+    if before:
+        both = islice(dropwhile(lambda one: one.id != before, both), 1, None)
+    return list(islice(both, most)), troubles
+
+
+def _histories(store: Place, study: str) -> tuple[list[Change], list[str]]:
+    """Return the entries of the studies' histories, newest first, and what can't be read."""
+    found: list[Change] = []
+    troubles = []
+    try:
+        opened = open_store(store)
+        names = [study] if study else opened.studies.names()
+    except StoreError:
+        return [], []
+    for name in names:
+        try:
+            msgspec.convert(name, Name)
+            found += [_of_history(name, entry) for entry in opened.studies.history(name)]
+        except msgspec.ValidationError as error:
+            raise InvalidSettings(f"'{name[:80]}' is not a study's name; remove it from the address") from error
+        except FedpingError as error:
+            troubles.append(str(error))
+    return sorted(found, key=lambda one: one.id, reverse=True), troubles
+
+
+_KINDS = {
+    "running": "resume a study",
+    "paused": "pause a study",
+    "ended": "end a study",
+    "changed": "change a study's settings",
+    "pruned": "remove old pings",
+    "forgotten": "remove a client's pings",
+}
+
+
+def _of_history(study: str, entry: Entry) -> Change:
+    said = "; ".join(entry.told) or (entry.kind if entry.kind in ("running", "paused", "ended") else "")
+    return Change(
+        id=f"{entry.at}-{study}-{entry.number}",
+        at=entry.at,
+        by=entry.by,
+        role="command line",
+        action=f"study.{entry.kind}",
+        what=_KINDS[entry.kind],
+        about=study,
+        after=f"{said}{' because: ' if said else 'because: '}{entry.because}" if entry.because else said,
+        outcome="done",
+    )
+
+
+def as_row(change: Change) -> dict[str, str]:
+    """Return a change by column."""
+    return {name: getattr(change, name) for name in COLUMNS}
+
+
+def as_csv(rows: list[dict[str, str]]) -> str:
+    """Return rows as CSV (RFC 4180); a text that a spreadsheet would evaluate gets an apostrophe."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=COLUMNS)
+    writer.writeheader()
+    writer.writerows({name: harmless(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def harmless(value: Any) -> Any:
+    """Return a value that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -1,0 +1,193 @@
+"""The notes of a study.
+
+    <study>/notes/<n>.json     all notes after the n-th change
+
+A change creates the next document or nothing: of two people at once one is first, and the other's change is applied to
+what the first has left. The newest document holds; a few older ones stay for readers that have just listed them.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from fedping.model_store.documents import Documents, StampCache, StoreError, is_whole, sealed, unsealed
+from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.formats import with_format
+from fedping.protocol.notes import MOST_CHARACTERS, MOST_NOTES, Note, Notes
+from fedping.protocol.study import Study
+
+KEPT = 8
+"""Documents that stay: a slow writer is seen to be late by as many changes."""
+
+_TRIES = 20
+
+_ODD = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Kinds of characters that aren't seen, and may turn round or hide what is."""
+
+_ALLOWED = "\n\u200c\u200d\u200e\u200f"
+"""Those of them that people need: the line break, and the joiners and marks of Persian, Arabic, Hebrew and emoji."""
+
+
+class NoteConflict(FedpingError):
+    """Another person changed the note in the meantime; nothing was changed."""
+
+
+class StudyNotes:
+    """The notes of a store's studies."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self._known: StampCache[Notes] = StampCache()
+
+    def newest(self, study: str) -> int:
+        """Return the number of the last change of a study's notes; 0 if there was none."""
+        return max(self._numbers(study), default=0)
+
+    def of(self, study: str) -> Notes:
+        """Return the notes of a study.
+
+        Raises:
+            StoreError: they can't be read.
+        """
+        for _ in range(_TRIES):
+            number = self.newest(study)
+            if number == 0:
+                return Notes()
+            key = _key(study, number)
+            found = self._known.get(key, number) or self._read(key, number)
+            if found is not None:
+                self._known.put(key, number, found)
+                return found
+        raise StoreError(f"the notes of study '{study}' change faster than they can be read; try again")
+
+    def add(self, study: Study, note: Note) -> Note:
+        """Add a note, and return it with its number.
+
+        Raises:
+            InvalidSettings: the note doesn't fit the study, or there are too many.
+            StoreError: the notes can't be read.
+        """
+        check(note, study)
+        made = [note]
+
+        def added(now: Notes) -> Notes:
+            if len(now.notes) >= MOST_NOTES:
+                raise InvalidSettings(f"a study has at most {MOST_NOTES:,} notes; remove some first")
+            made[0] = replace(note, id=now.next_id)
+            return replace(now, next_id=now.next_id + 1, notes=(*now.notes, made[0]))
+
+        self._change(study.name, added)
+        return made[0]
+
+    def edit(self, study: Study, seen: Note, note: Note) -> None:
+        """Replace a note that is still as it was seen.
+
+        Raises:
+            InvalidSettings: the new one doesn't fit the study.
+            NoteConflict: it was changed or removed since.
+            StoreError: the notes can't be read.
+        """
+        check(note, study)
+        self._change(study.name, lambda now: _with(now, study.name, seen, (note,)))
+
+    def remove(self, study: Study, seen: Note) -> None:
+        """Remove a note that is still as it was seen; raises as :meth:`edit`."""
+        self._change(study.name, lambda now: _with(now, study.name, seen, ()))
+
+    def _change(self, study: str, change: Callable[[Notes], Notes]) -> None:
+        for _ in range(_TRIES):
+            now = self.of(study)
+            after = replace(change(now), number=now.number + 1)
+            key = _key(study, after.number)
+            if not self._documents.create(key, sealed(with_format(msgspec.json.encode(after)))):
+                continue  # another change was first
+            numbers = self._numbers(study)
+            if max(numbers, default=0) > after.number + KEPT // 2:  # so late that its place had been freed
+                self._documents.delete(key)
+                continue
+            with suppress(FedpingError):  # the change is made; the next one removes what this one leaves
+                for old in numbers:
+                    if old <= after.number - KEPT:
+                        self._documents.delete(_key(study, old))
+            return
+        raise NoteConflict(f"others change the notes of study '{study}' at the same time; nothing was done: try again")
+
+    def _numbers(self, study: str) -> list[int]:
+        return [number for name in self._documents.names(f"{study}/notes") if (number := _number(name))]
+
+    def _read(self, key: str, number: int) -> Notes | None:
+        """Return a document; None if it was removed meanwhile."""
+        data = self._documents.read(key)
+        if data is None:
+            return None
+        if not is_whole(data):
+            raise StoreError(self._documents.damaged(key))
+        found = self._documents.decode(self._documents.without_format(unsealed(data), key), Notes, key)
+        if found.number != number:
+            raise StoreError(self._documents.foreign(key, f"has the notes of change {found.number}"))
+        return found
+
+
+def check(note: Note, study: Study) -> None:
+    """Check that a note can be one of a study.
+
+    Raises:
+        InvalidSettings: its text is empty or too long, or it isn't pinned to one date or version of the study.
+    """
+    text = note.text
+    if not text.strip() or len(text) > MOST_CHARACTERS:
+        raise InvalidSettings(f"a note has 1 to {MOST_CHARACTERS:,} characters; this one has {len(text.strip()):,}")
+    odd = next((sign for sign in text if unicodedata.category(sign) in _ODD and sign not in _ALLOWED), None)
+    if odd is not None:
+        raise InvalidSettings(f"the note has the invisible character U+{ord(odd):04X}; remove it")
+    if bool(note.date) == (note.version is not None):
+        raise InvalidSettings("a note is pinned to a date or to a version; give one of them")
+    if note.date:
+        try:
+            moment = datetime.fromisoformat(note.date)
+        except ValueError as error:
+            raise InvalidSettings(f"'{note.date[:40]}' is no date; give one such as 2026-03-01T14:30Z") from error
+        if moment.tzinfo is None or moment.year < 1971:
+            raise InvalidSettings(f"'{note.date[:40]}' has no time zone, or is too long ago; end it with Z for UTC")
+    lines, arms = {line.name for line in study.lines}, {arm.name for arm in study.arms}
+    if note.version is not None and not note.line:
+        raise InvalidSettings("a version is one of a line; say of which")
+    if note.line and note.line not in lines:
+        raise InvalidSettings(f"study '{study.name}' has no line '{note.line[:80]}'; it has {', '.join(sorted(lines))}")
+    if note.arm and note.arm not in arms:
+        raise InvalidSettings(f"study '{study.name}' has no arm '{note.arm[:80]}'; give one of its arms, or none")
+
+
+def in_utc(date: str) -> str:
+    """Return a date with a zone in UTC, to the second; as it is if it is none."""
+    try:
+        return datetime.fromisoformat(date).astimezone(UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError):
+        return date
+
+
+def _with(now: Notes, study: str, seen: Note, instead: tuple[Note, ...]) -> Notes:
+    """Return the notes with others in the place of one that is as it was seen."""
+    if seen not in now.notes:
+        raise NoteConflict(
+            f"note {seen.id} of study '{study}' was changed or removed since you looked; nothing was done: look at it "
+            "and decide again"
+        )
+    place = now.notes.index(seen)
+    return replace(now, notes=(*now.notes[:place], *instead, *now.notes[place + 1 :]))
+
+
+def _key(study: str, number: int) -> str:
+    return f"{study}/notes/{number}.json"
+
+
+def _number(name: str) -> int:
+    """Return the number in the name of a document; 0 for a foreign name."""
+    digits = name.removesuffix(".json")
+    return int(digits) if name.endswith(".json") and digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
