@@ -14,7 +14,9 @@ from pathlib import Path
 
 EXTENSION = Path(__file__).resolve().parent
 MODULE = EXTENSION.parent
-MODULE_PARTS = ("fedping.js", "client.js", "personal.js", "private.js", "delivery", "models", "study")
+MODULE_PARTS = ("fedping.js", "client.js", "personal.js", "private.js", "delivery", "disclosure", "models", "study")
+STAND_INS = ("fedping.js", "disclosure/groups.js")
+"""Files of the extension that lead to the module's, which replace them in the packed folder."""
 EXTENSION_KINDS = {".js", ".json", ".html", ".css", ".svg", ".png"}
 OF_THE_OTHER = {
     "firefox": [("key",), ("minimum_chrome_version",), ("background", "service_worker")],
@@ -26,14 +28,14 @@ _EARLIEST = (1980, 1, 1, 0, 0, 0)
 def packed_files() -> dict[str, Path]:
     """Return where each file of the packed folder comes from.
 
-    The extension's own ``fedping.js`` leads to the module above it; in the packed folder the module is in its place.
+    In the checkout, the extension's ``STAND_INS`` lead to the module above it. The module replaces them when packed.
     """
     files = {path.relative_to(EXTENSION).as_posix(): path for path in EXTENSION.rglob("*") if _belongs(path)}
     for part in MODULE_PARTS:
         whole = MODULE / part
         for path in sorted(whole.rglob("*.js")) if whole.is_dir() else [whole]:
             name = path.relative_to(MODULE).as_posix()
-            if name in files and name != "fedping.js":
+            if name in files and name not in STAND_INS:
                 sys.exit(f"both the module and the extension have {name}; rename the extension's")
             files[name] = path
     return dict(sorted(files.items()))

@@ -11,6 +11,7 @@
  * @typedef {{ ask: string, [more: string]: any }} Message
  */
 
+import { DISCLOSURES, disclosureOf, lists } from "./disclosure/groups.js";
 import { uuid } from "./fedping.js";
 import { Library } from "./history/library.js";
 import { Omnibox, firstLine } from "./omnibox.js";
@@ -174,12 +175,13 @@ export class Worker {
       case "state":
         return this.state();
       case "preview":
-        return preview(this.participation, this.library.matching("", CANDIDATES), () => uuid(this.environment));
+        return this.#preview();
       case "waiting":
         return this.participation.waiting();
       case "sent":
         return this.participation.sent.all();
       case "forget sent":
+        await this.participation.newest.clear();
         return this.participation.sent.clear();
       case "forget personal":
         await this.participation.forgetPersonal();
@@ -200,6 +202,13 @@ export class Worker {
     }
   }
 
+  /** The next message, and the last one of the same kind if its fields are still the same. */
+  async #preview() {
+    const next = preview(this.participation, this.library.matching("", CANDIDATES), () => uuid(this.environment));
+    const last = await this.participation.sent.newest(next.address.slice(0, next.address.lastIndexOf("/") + 1));
+    return { ...next, last: last !== null && disclosureOf(last.ping) === DISCLOSURES[next.kind] && lists(DISCLOSURES[next.kind], last.ping) ? last : null };
+  }
+
   /** What the settings page shows. */
   async state() {
     const { settings, client, lacksPermission } = this.participation;
@@ -210,6 +219,7 @@ export class Worker {
       arm: client?.arm ?? null,
       version: client?.version ?? -1,
       trouble: client?.trouble ?? null,
+      newest: await this.participation.newest.read(),
       personal: client?.personal ?? null,
       waiting: (await this.participation.waiting()).length,
       pages: this.library.size,

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Client, enrol, guaranteeInWords, memoryStorage, readStudy } from "../fedping.js";
 import { Contributions } from "../delivery/contributions.js";
-import { PRIVATE_FIELDS } from "../extension/taking_part/fields.js";
+import { PRIVATE, fieldsOf } from "../disclosure/groups.js";
 import { PRIVACY, atMost, drawPage, fakeBrowser, privateIngest, seeded, settled, watchedStorage } from "./support.js";
 
 const MINUTE = 60_000;
@@ -50,7 +50,7 @@ test("a version gets one vector, in a message that has nothing else, after a del
   assert.notEqual(ping.clientId, client.clientId);
   assert.equal(enrol(readStudy(ingest.study, "pings"), ping.clientId)?.name, client.arm);
   const { payload, ...outer } = ping;
-  assert.deepEqual(PRIVATE_FIELDS.map(([name]) => name), [...Object.keys(outer), ...Object.keys(payload)]);
+  assert.deepEqual(fieldsOf(PRIVATE).map(([name]) => name).sort(), [...Object.keys(outer), ...Object.keys(payload)].sort());
 });
 
 test("another version gets another vector, under another id; an older one that comes back gets none", async () => {

@@ -6,7 +6,7 @@
  */
 
 import { api } from "../api.js";
-import { ask, byId, element } from "../ask.js";
+import { ask, byId, element, whenChanged } from "../ask.js";
 import { marked, readable } from "../history/words.js";
 import { Interaction } from "../interaction.js";
 import { HANDED_OVER } from "../worker.js";
@@ -61,8 +61,8 @@ function line({ url, title, bookmarked }, place, typed) {
   const option = element(
     "li",
     { id: `result-${place}`, title: url },
-    element("div", {}, ...star, ...withMarks(title || address, typed)),
-    element("div", { className: "address" }, ...withMarks(address, typed)),
+    element("div", { className: "title", dir: "auto" }, ...star, ...withMarks(title || address, typed)),
+    element("div", { className: "address", dir: "ltr" }, ...withMarks(address, typed)),
   );
   option.setAttribute("role", "option");
   option.dataset.url = url;
@@ -82,13 +82,13 @@ function said(found, { reading, size }) {
   if (found > 0) {
     return "";
   }
-  return size === 0 ? "There are no pages in your history or bookmarks yet." : "No page has these words.";
+  return size === 0 ? "Your history and bookmarks have no pages yet." : "No page matches these words.";
 }
 
 /** @param {Listed} list */
 function ranking({ study, role, held }) {
   if (study === "" || role.arm === null) {
-    return "Ranked by the start values; no study.";
+    return "Ranked by the start values, without a study.";
   }
   const version = role.arm.applies && held.version >= 0 ? `version ${held.version}` : "the start values";
   return `Ranked by ${version}, as the study asks of this browser.`;
@@ -133,6 +133,17 @@ function begin() {
     interaction.saw(/** @type {any[]} */ (listed.pages), performance.now());
   }
   chosen = false;
+}
+
+/** Show what became of the newest choice, and rank again if the list is of another study than the one that is set, or of none. */
+async function follow() {
+  const { ingest, study, takesPart, arm, newest } = await ask({ ask: "state" });
+  const isOfStudy = takesPart && arm !== null;
+  const isListOfStudy = listed !== null && listed.study === `${ingest} ${study}` && listed.role.arm !== null;
+  byId("newest").textContent = newest === null || !study ? "" : `Your newest choice ${newest.words}.`;
+  if (isOfStudy !== isListOfStudy || (listed !== null && !takesPart && listed.study !== "")) {
+    await search();
+  }
 }
 
 /** Where a page is to be opened, as everywhere in a browser. @param {MouseEvent | KeyboardEvent} event */
@@ -189,3 +200,5 @@ await api.storage.session.remove(HANDED_OVER);
 query.value ||= typed;
 query.focus();
 await search();
+await follow();
+whenChanged(follow);

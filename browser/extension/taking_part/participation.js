@@ -24,6 +24,7 @@ import {
   startWeights,
 } from "../fedping.js";
 import { originNamesInstallation } from "../api.js";
+import { NewestChoice, whyNot } from "./newest_choice.js";
 import { Schedule } from "./schedule.js";
 import { SentLog } from "./sent.js";
 import { hostPattern, keepSettings, readSettings, studyOf, takesPart, withConsent } from "./settings.js";
@@ -38,6 +39,7 @@ const DELIVER_MINUTES = 5;
 const DAY = 86_400_000;
 /** In the keys of how often the client has contributed to private lines, which says nothing else. */
 const CONTRIBUTED = "/contributed/";
+const NOT_COUNTED = "was not sent: this study has as many messages of this browser as it takes";
 const NO_ROLE = roleIn(null, null);
 const START = Object.freeze({ version: NO_VERSION, weights: startWeights(PRODUCT_SPEC) });
 
@@ -61,6 +63,8 @@ export class Participation {
     this.#schedule = new Schedule({ api, environment });
     /** What was sent so far. */
     this.sent = new SentLog(api.storage.local, environment.now);
+    /** What became of the choice made last. */
+    this.newest = new NewestChoice(api.storage.session);
     /** Whether the browser has not been asked to let the extension reach the server, which only a click may do. */
     this.lacksPermission = false;
   }
@@ -132,9 +136,32 @@ export class Participation {
    * @param {Observed} observed
    */
   async report({ study, ...shown }, observed) {
-    const reported = study === studyOf(this.#settings) ? (this.#client?.report(shown, observed) ?? null) : null;
+    const [at, settings, client, lacksPermission] = [this.environment.now(), this.#settings, this.#client, this.lacksPermission];
+    const reported = study === studyOf(settings) ? (client?.report(shown, observed) ?? null) : null;
+    const why = reported === null ? whyNot({ settings, lacksPermission, client, study, shown }) : null;
+    await this.newest.keep({ at, isSent: why === null, words: why === null ? "is being sent" : `was not sent: ${why}` });
     await this.deliver();
+    if (reported !== null && (await this.newest.read())?.at === at) {
+      const words = await this.#became(reported.documentId);
+      await this.newest.keep({ at, isSent: words !== NOT_COUNTED, words });
+    }
     return reported;
+  }
+
+  /**
+   * What has become of a message, to stand after "it".
+   *
+   * @param {string} documentId
+   */
+  async #became(documentId) {
+    const letter = (await this.#letters()).find(({ id }) => id === documentId);
+    if (letter === undefined) {
+      const isLogged = (await this.sent.all()).some(({ address }) => address.endsWith(`/${documentId}`));
+      return isLogged ? "was sent" : NOT_COUNTED;
+    }
+    return letter.attempts === 0 && letter.notBefore > this.environment.now()
+      ? "waits for a random time before it is sent, as the study promises"
+      : "has not arrived yet, and is sent again";
   }
 
   /** Forget what this browser has learned for itself, and go on taking part. */
@@ -150,13 +177,15 @@ export class Participation {
     }
   }
 
-  /** The messages that nobody has taken yet, as they are kept. */
+  /** The messages that no server has accepted yet, as they are kept. */
   async waiting() {
+    return (await this.#letters()).map(({ id, body }) => ({ documentId: id, ping: JSON.parse(body) }));
+  }
+
+  async #letters() {
     const storage = extensionStorage(this.api.storage.local);
     const letters = await Promise.all((await storage.keys(`fedping/${this.#settings.study}/queue/`)).map(storage.get));
-    return letters
-      .filter((letter) => letter !== undefined)
-      .map(({ id, body }) => ({ documentId: id, ping: JSON.parse(body) }));
+    return letters.filter((letter) => letter !== undefined);
   }
 
   /** Ask for the newest model now. Whether one was there. */

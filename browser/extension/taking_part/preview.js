@@ -5,7 +5,17 @@
  * @import { Observed, Page, Ping, Role } from "../fedping.js"
  * @import { Participation } from "./participation.js"
  *
- * @typedef {object} Told What a ping of a private study tells.
+ * @typedef {object} Preview
+ * @property {string[]} guarantee The promises of a private study, a sentence each.
+ * @property {"pages" | "private" | "shared"} kind The kind of message.
+ * @property {boolean} noisy Whether this browser adds noise to it.
+ * @property {Ping | null} ping Null if none would be sent at this moment: a private study gets one of each version, up to its cap.
+ * @property {string} address
+ * @property {boolean} drawn Whether id and group are this browser's own.
+ * @property {string | null} trouble
+ * @property {Told | null} told The content of a private study's ping, which can't be read from it.
+ *
+ * @typedef {object} Told What a ping of a private study says.
  * @property {string[]} up Weights that should rise.
  * @property {string[]} down Weights that should fall.
  * @property {{ loss: number, top: boolean } | null} choice How far it was from the top, from 0 to 1, and whether it was there;
@@ -24,14 +34,11 @@ import {
   roleIn,
   startWeights,
 } from "../fedping.js";
+import { NO_GROUP, NO_ID } from "../disclosure/groups.js";
 import { CLIENT_VERSION } from "./participation.js";
 
 /** How many pages a list shows. */
 const SHOWN = 10;
-
-/** A client that has not asked for the study yet has no id, and no arm. */
-const NO_CLIENT = "00000000-0000-4000-8000-000000000000";
-const NO_ARM = "not-drawn-yet";
 
 /**
  * What a user might do with a list of so many pages: type three letters, and choose the second.
@@ -60,9 +67,7 @@ export function example(pages) {
  * @param {Participation} participation
  * @param {readonly Page[]} pages The first pages of the user.
  * @param {() => string} drawId
- * @returns {{ ping: Ping | null, address: string, drawn: boolean, guarantee: string[], trouble: string | null, told: Told | null }} No
- *   ping if this moment's would not be sent: a private study gets one of each version, up to its cap. What it tells is said of
- *   a private study, whose pings cannot be read.
+ * @returns {Preview}
  */
 export function preview(participation, pages, drawId) {
   const listed = participation.rank(pages, SHOWN);
@@ -70,11 +75,14 @@ export function preview(participation, pages, drawId) {
   const composed = participation.client?.compose(listed, observed) ?? null;
   const { ingest, study } = participation.settings;
   const guarantee = participation.client?.guarantee ?? [];
+  const { privacy } = listed.role;
   const type = guarantee.length > 0 ? PRIVATE_TYPE : PING_TYPE;
   const at = `${ingest || "https://…"}/submit/${study || "…"}/${type}/${PING_VERSION}`;
   const otherwise = guarantee.length > 0 ? null : standIn(pages, observed, participation.environment.now());
   return {
     guarantee,
+    kind: privacy === null ? "pages" : privacy.shared ? "shared" : "private",
+    noisy: Boolean(privacy?.local),
     ping: composed?.ping ?? otherwise,
     address: `${at}/${composed?.documentId ?? drawId()}`,
     drawn: composed !== null,
@@ -103,12 +111,12 @@ function toldBy(vector, { spec, privacy }) {
  * @param {number} now
  */
 function standIn(pages, observed, now) {
-  const arm = { name: NO_ARM, share: 1, line: null, applies: true, submits: true, decays: false };
+  const arm = { name: NO_GROUP, share: 1, line: null, applies: true, submits: true, decays: false };
   const held = { version: NO_VERSION, weights: startWeights(PRODUCT_SPEC) };
   const shown = ranked(roleIn(null, arm), held, pages, now, SHOWN);
   const { scores, loss, update } = learned(shown, observed.chosen);
   return pingOf(
-    NO_CLIENT,
+    NO_ID,
     { arm: arm.name, version: NO_VERSION, scores, loss, update },
     observed,
     CLIENT_VERSION,
