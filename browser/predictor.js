@@ -166,7 +166,7 @@ export class Predictor extends Product {
     }
     if (!isOne) {
       const what = form.classes === 0 ? "finite number" : "class";
-      this.tell("example_unfit", `the label of an example is no ${what} of the study '${this.study}'; it is left out`);
+      this.tell("example_unfit", `the label of an example is no ${what} of the study '${this.study}'; it is skipped`);
       return;
     }
     this.#turn = this.#turn.then(() => this.#add({ x: numbers, y }));
@@ -236,7 +236,7 @@ export class Predictor extends Product {
       return numbers;
     }
     const has = `has ${features} finite numbers, and one has ${numbers.length}, or others`;
-    this.tell("example_unfit", `an example of the study '${this.study}' ${has}; it is left out`);
+    this.tell("example_unfit", `an example of the study '${this.study}' ${has}; it is skipped`);
     return null;
   }
 }

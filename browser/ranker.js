@@ -133,7 +133,7 @@ export class Ranker extends Product {
     this.takePart();
     const state = stateOf(json, this.study);
     if (state === null) {
-      this.tell("list_unfit", `what is resumed is no list of the study '${this.study}'; keep JSON.stringify(list), whole`);
+      this.tell("list_unfit", `the resumed value is no list of the study '${this.study}'; store the whole JSON.stringify(list)`);
       return null;
     }
     return new RankedList(this.#lists, state);
@@ -200,7 +200,7 @@ export class Ranker extends Product {
     const { place, outcomes } = choice;
     if (list.items.length > MOST_CANDIDATES) {
       const count = list.items.length;
-      this.tellOnce("", "list_long", () => `a list has ${count} items; a ping tells of the first ${MOST_CANDIDATES}, so show fewer`);
+      this.tellOnce("", "list_long", () => `a list has ${count} items; a ping covers the first ${MOST_CANDIDATES}, so show fewer`);
       if (place >= MOST_CANDIDATES) {
         return false;
       }
@@ -265,7 +265,7 @@ export class Ranker extends Product {
   #shownAs(list) {
     const { study, role, held, parts, clientId } = this.participant.membership;
     if (study === null || clientId === null || (list.mark !== null && list.mark !== this.#mark(list.id))) {
-      this.tell("forgotten", `the client that was shown this list has left the study '${this.study}'; nothing is sent of it`);
+      this.tell("forgotten", `this list's client has left the study '${this.study}'; its choice is not sent`);
       return null;
     }
     const arm = study.arms.find(({ name }) => name === list.arm);
@@ -283,7 +283,7 @@ export class Ranker extends Product {
     if (list.choice === null || list.items.length > 0) {
       if (list.held.version !== held.version) {
         const { version } = list.held;
-        this.tell("list_unfit", `version ${version}, which ranked a list of an earlier page, is gone; choices have to follow sooner`);
+        this.tell("list_unfit", `version ${version}, which ranked a list of an earlier page, is no longer served; report choices sooner`);
         return null;
       }
     }
@@ -353,7 +353,7 @@ export class Ranker extends Product {
   #undeclared(name, isAtChoice) {
     const what = isAtChoice
       ? "is one at the choice; give it to 'choose'"
-      : "is none that it declares; 'fedping study change' adds outcomes";
+      : "is not declared; add it with 'fedping study change'";
     this.tell("outcome_undeclared", `the outcome '${name}' of the study '${this.study}' ${what}. It is not sent`);
     return false;
   }
@@ -368,11 +368,11 @@ export class Ranker extends Product {
     const { kind, name } = outcome;
     const type = kind === "flag" ? "boolean" : kind === "category" ? "string" : "number";
     if (typeof value !== type || Number.isNaN(value)) {
-      this.tell("outcome_type", `the outcome '${name}' is a ${type}, and was given a ${typeof value}; it is not sent`);
+      this.tell("outcome_type", `the outcome '${name}' is a ${type}, not a ${typeof value}; it is not sent`);
       return false;
     }
     if (kind === "category" && !outcome.values.includes(/** @type {string} */ (value))) {
-      this.tell("outcome_unlisted", `the outcome '${name}' was given a text that the study does not list; it is not sent`);
+      this.tell("outcome_unlisted", `the outcome '${name}' has a text that the study does not list; it is not sent`);
       return false;
     }
     return true;

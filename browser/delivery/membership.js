@@ -282,9 +282,9 @@ export class Membership {
    * @param {number} [status] Of an answer that nothing came with; 0 without an answer.
    */
   #blame(code, sentence, status = 0) {
-    const gave = status ? `answered ${status}` : "gave nothing that can be read; check the address, connect-src and the network";
+    const gave = status ? `answered ${status}` : "gave no readable answer; check the address, connect-src and the network";
     const hint = status === 404 ? "; check the study's name" : "";
-    const nothing = `${this.models} ${gave}${hint}; it is asked again, and until then the client ranks as before`;
+    const nothing = `${this.models} ${gave}${hint}; the client asks again, and ranks as before`;
     this.cause = code === null ? { code: "unreachable", sentence: nothing } : { code, sentence };
   }
 }

@@ -134,12 +134,12 @@ export class OwnModel {
     }
     if (value?.digest !== digest) {
       const known = typeof value?.digest === "string";
-      this.notice(`the personal model of line '${role.arm?.line}' is ${known ? "of other settings" : "damaged"}; it begins afresh`);
+      this.notice(`the personal model of line '${role.arm?.line}' is ${known ? "of other settings" : "damaged"}; it starts again`);
       return null;
     }
     const kept = readKept(role.personal, role.spec, value.kept);
     if (kept === null) {
-      this.notice(`the personal model of line '${role.arm?.line}' is damaged; it begins afresh`);
+      this.notice(`the personal model of line '${role.arm?.line}' is damaged; it starts again`);
     }
     return kept;
   }

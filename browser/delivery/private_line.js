@@ -62,7 +62,7 @@ export class PrivateLine {
   async check(study) {
     if (study.lines.some((line) => line.privacy?.shared) && !(await canShare())) {
       throw new TypeError(
-        `the study '${study.name}' needs X25519 and Ed25519 for its two servers, which this browser does not have, or not on a page that was loaded without HTTPS`,
+        `the study '${study.name}' needs X25519 and Ed25519 for its two servers, which this browser lacks, or lacks on pages without HTTPS`,
       );
     }
   }
@@ -96,7 +96,7 @@ export class PrivateLine {
     const promise = line?.privacy ? promiseOf(line.privacy) : null;
     if (promised?.line === name && promised.promise !== promise) {
       throw new TypeError(
-        `line '${name}' of study '${study.name}' promises something else than when this browser joined it; forget the study, and join again if you agree to that`,
+        `line '${name}' of study '${study.name}' has changed its promise since this browser joined; forget the study, and join again if you agree to the new one`,
       );
     }
     if (promised?.line !== name) {

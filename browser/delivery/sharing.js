@@ -56,7 +56,7 @@ export class Sharing {
       const terms = await agreedTerms(study, line);
       if (terms === null) {
         this.clear();
-        return `line '${line.name}' of study '${study.name}' has no offer of its helper yet; it is asked for again with the next model`;
+        return `line '${line.name}' of study '${study.name}' has no offer of its helper yet; the client asks again with the next model`;
       }
       const of = { line: line.name, arm: arm.name, offer: terms.id };
       this.#ready = this.#ready.filter((share) => same(share, { ...of, version: share.version }));

@@ -94,12 +94,12 @@ export class RankedList {
   choose(item, outcomes = {}) {
     const { items, choice } = this.#state;
     if (choice !== null) {
-      this.#lists.tell("chosen_already", "a choice from this list was reported before; the first one counts, and no other is sent");
+      this.#lists.tell("chosen_already", "this list already has a choice; only the first is sent");
       return false;
     }
     const place = item === null ? -1 : this.#placeOf(item);
     if (item !== null && place < 0) {
-      this.#lists.tell("not_in_list", "what was chosen is not in this list; give one of 'items', or set 'key' in the ranker's settings");
+      this.#lists.tell("not_in_list", "the chosen item is not in this list; pass one of 'items', or set 'key' in the ranker's settings");
       return false;
     }
     if (items.length === 0) {
@@ -117,7 +117,7 @@ export class RankedList {
    */
   outcome(outcomes) {
     if (this.#state.choice === null) {
-      this.#lists.tell("not_chosen", "an outcome follows a choice, and there was none from this list; call 'choose' first");
+      this.#lists.tell("not_chosen", "an outcome needs a choice, and this list has none; call 'choose' first");
       return false;
     }
     return this.#lists.outcome(this.#state, outcomes ?? {});

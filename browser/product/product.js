@@ -195,7 +195,7 @@ export class Product {
     this.#flush();
     const { membership } = this.participant;
     if (membership.clientId !== null && !membership.isKept) {
-      this.tell("storage", "the browser keeps nothing of this page, so each page is another client");
+      this.tell("storage", "the browser stores nothing for this page, so each page is a new client");
     }
   }
 
@@ -240,7 +240,7 @@ export class Product {
       this.#pending.push(act);
       if (this.#pending.length > MOST_PENDING) {
         this.#pending.shift();
-        this.tell("ping_dropped", `more than ${MOST_PENDING} calls came before the study was known; the oldest are dropped`);
+        this.tell("ping_dropped", `more than ${MOST_PENDING} calls came before the study had loaded; the oldest are dropped`);
       }
     } else {
       act();
@@ -304,9 +304,9 @@ export class Product {
    */
   #lost(what, id) {
     if (what === "refused") {
-      this.tell("ping_refused", `ingest refused the ping ${id}; its /metrics has the reason`);
+      this.tell("ping_refused", `ingest rejected the ping ${id}; its /metrics has the reason`);
     } else {
-      this.tell("ping_dropped", `the ping ${id} could not be sent for too long, or too many wait`);
+      this.tell("ping_dropped", `the ping ${id} is deleted: it waited too long, or too many wait`);
     }
   }
 }
@@ -333,6 +333,6 @@ function kept(given) {
   if (globalThis.document === undefined && globalThis.indexedDB !== undefined) {
     return { storage: indexedStorage("fedping"), failed: null };
   }
-  const failed = "there is no localStorage here, so each start is another client; set 'storage'";
+  const failed = "localStorage is missing, so each start is a new client; set 'storage'";
   return { storage: memoryStorage(), failed };
 }

@@ -48,7 +48,7 @@ const REGISTERED = new Map();
  */
 export function registerLink(name, end) {
   if ((end.transform === undefined) === (end.encode === undefined)) {
-    throw new TypeError(`the upload link '${name}' has to have 'transform' or 'encode', not both`);
+    throw new TypeError(`the upload link '${name}' needs either 'transform' or 'encode'`);
   }
   REGISTERED.set(name, end);
 }
@@ -76,7 +76,7 @@ export function mayTravel(numbers) {
  */
 export function linksTrouble(upload, links) {
   if (!Array.isArray(upload)) {
-    return "its upload links are no list";
+    return "its upload links are not a list";
   }
   const stages = stagesOf(upload, links);
   for (const [place, { name, settings, end }] of stages.entries()) {

@@ -81,7 +81,7 @@ export function pingOf(clientId, learned, observed, clientVersion = CLIENT_VERSI
     study_addon_version: text("clientVersion", clientVersion),
   };
   if (shown > MOST_SCORES) {
-    throw new RangeError(`${shown} pages were shown; a ping tells of at most ${MOST_SCORES}`);
+    throw new RangeError(`${shown} pages were shown; a ping has at most ${MOST_SCORES}`);
   }
   return { clientId, type: PING_TYPE, payload };
 }
@@ -94,7 +94,7 @@ export function pingOf(clientId, learned, observed, clientVersion = CLIENT_VERSI
  */
 function count(name, value, least = 0, largest = LARGEST_COUNT) {
   if (!Number.isInteger(value) || value < least || value > largest) {
-    throw new RangeError(`${name} is ${value}; give a whole number from ${least} to ${largest}`);
+    throw new RangeError(`${name} is ${value}; use a whole number from ${least} to ${largest}`);
   }
   return value;
 }

@@ -605,7 +605,7 @@ test("a study of two servers is promised in words, shown with what it hides, and
   ingest.study.lines[0].offer = await helper.offer();
   assert.equal((await extension.ask({ ask: "fetch" })).trouble, null);
   const { guarantee, ping, address, told } = await extension.ask({ ask: "preview" });
-  assert.match(guarantee.join(" "), /second server.*the helper, which somebody else runs/);
+  assert.match(guarantee.join(" "), /second server.*the helper, which someone else runs/);
   assert.equal(ping.payload.update.encoding, "shared");
   assert.match(inShort(ping.payload.update), /^288 bytes, in two parts, of which either alone is noise$/);
   const { payload, ...outer } = ping;

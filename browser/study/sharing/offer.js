@@ -49,7 +49,7 @@ export async function agreedTerms(study, line) {
     throw new TypeError(`the offer for line '${line.name}' is not signed by the helper ${helper.slice(0, 16)}…, which the study names`);
   }
   const terms = readTerms(offer.terms);
-  const different = apart(terms, study, line) ?? ((await isKey(terms.key)) ? null : "nothing can be sealed for its key");
+  const different = apart(terms, study, line) ?? ((await isKey(terms.key)) ? null : "its key can't be used to seal");
   if (different !== null) {
     throw new TypeError(`the helper's offer is not for line '${line.name}' of study '${study.name}' as it is: ${different}`);
   }
