@@ -51,7 +51,7 @@ export { indexedStorage, memoryStorage, webStorage } from "./delivery/storage.js
 
 const MODEL_TYPE = "model-update";
 
-/** How many examples make a ping, where nobody says. */
+/** The number of examples in a ping by default. */
 const BATCH = 20;
 
 /** @type {Parts} */
@@ -92,7 +92,7 @@ export class Predictor extends Product {
   }
 
   /**
-   * What the model says of an example; null while the study is not known, and for what is no example.
+   * The model's prediction for an example; null while the study is not known, and for a malformed example.
    *
    * @param {readonly number[] | Readonly<Record<F, number>>} x
    * @returns {Prediction<L> | null}
@@ -119,8 +119,8 @@ export class Predictor extends Product {
   }
 
   /**
-   * Learn from what turned out. The example stays on the device until there are as many as make a ping, and then goes; the ping has
-   * an update alone. Whether it is one to learn from.
+   * Learn from the outcome. The example stays on the device until there are enough for a ping, and is then deleted; the ping has
+   * only their update. Return whether the example is well-formed.
    *
    * @param {readonly number[] | Readonly<Record<F, number>>} x
    * @param {L} label The class, or the number.
@@ -141,7 +141,7 @@ export class Predictor extends Product {
     await this.participant.storage.remove(this.#key);
   }
 
-  /** Hand over what waits now. */
+  /** Send the waiting pings now. */
   async deliver() {
     await this.ready;
     await this.#turn;
@@ -224,7 +224,7 @@ export class Predictor extends Product {
   }
 
   /**
-   * An example's numbers in the order of the study; null, and a trouble told, if it has others.
+   * An example's numbers in the order of the study; null, with a reported trouble, if it is malformed.
    *
    * @param {any} x
    * @param {Form} form

@@ -20,13 +20,13 @@
  * @typedef {import("./product/product.js").TroubleCode} TroubleCode
  * @typedef {import("./delivery/storage.js").ClientStorage} ClientStorage
  *
- * @typedef {object} Shape What a product's own types may say: the fields of an item and of a query, and the outcomes.
+ * @typedef {object} Shape A product's own types: the fields of an item and of a query, and the outcomes.
  * @property {Record<string, any>} item
  * @property {Record<string, any>} query
  * @property {Record<string, any>} outcomes
  *
  * @typedef {object} OfLists
- * @property {(item: any) => unknown} [key] What tells two values apart that may be the same item, such as its id.
+ * @property {(item: any) => unknown} [key] A value that distinguishes items, such as an id.
  *
  * @typedef {import("./product/product.js").ProductSettings & OfLists} RankerSettings
  */
@@ -48,10 +48,10 @@ export { indexedStorage, memoryStorage, webStorage } from "./delivery/storage.js
 
 const OUTCOME_TYPE = "outcome";
 
-/** How many items a ping tells of at most. */
+/** The maximum number of items in a ping. */
 const MOST_CANDIDATES = 1000;
 
-/** How many items of a list are looked at for odd fields. */
+/** The number of a list's items that are checked for odd fields. */
 const MOST_CHECKED = 50;
 
 /** @template {Shape} [S=Shape] */
@@ -77,13 +77,13 @@ export class Ranker extends Product {
   }
 
   /**
-   * Rank items: the list to show, best first. It never waits: until the study is there, items stay in the order given.
+   * Rank items: the list to show, best first. It never waits: until the study has loaded, items stay in the order given.
    *
    * @template {S["item"]} I
    * @param {readonly I[]} items
-   * @param {S["query"]} [query] What is equal for all items, such as the device.
+   * @param {S["query"]} [query] Fields that are equal for all items, such as the device.
    * @param {number} [most] How many are shown.
-   * @param {(item: I) => boolean} [isPinned] Which items keep the place at which they are given, such as advertisements.
+   * @param {(item: I) => boolean} [isPinned] Whether an item keeps its given place, such as an advertisement.
    * @returns {RankedList<I, S["outcomes"]>}
    */
   rank(items, query = {}, most = items.length, isPinned = () => false) {
@@ -106,12 +106,12 @@ export class Ranker extends Product {
   }
 
   /**
-   * A list that is on the screen already, such as one that a server has rendered: it stays as it is, and its choice teaches.
+   * A list that is already on the screen, such as a server-rendered one: it stays unchanged, and the client learns from its choice.
    *
    * @template {S["item"]} I
    * @param {readonly I[]} items In displayed order.
    * @param {S["query"]} [query]
-   * @param {(item: I) => boolean} [isPinned] Which items have their place whatever their score, such as advertisements.
+   * @param {(item: I) => boolean} [isPinned] Whether an item has its place regardless of its score, such as an advertisement.
    * @returns {RankedList<I, S["outcomes"]>}
    */
   displayed(items, query = {}, isPinned = () => false) {
@@ -124,7 +124,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * A list of an earlier page, from its JSON; null, and a trouble told, if it is none of this study.
+   * A list of an earlier page, from its JSON; null, with a reported trouble, if it is not of this study.
    *
    * @param {unknown} json
    * @returns {RankedList<S["item"], S["outcomes"]> | null}
@@ -139,7 +139,7 @@ export class Ranker extends Product {
     return new RankedList(this.#lists, state);
   }
 
-  /** What the client is to do now; no role while the study is not known. */
+  /** The client's present role; none while the study is not known. */
   #now() {
     const { study, role, held } = this.participant.membership;
     return study === null ? { role: null, held: { version: NO_VERSION, weights: [] } } : { role, held };
@@ -160,7 +160,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * Tells whose a list is, without saying who that is.
+   * Identify a list's client, without its id.
    *
    * @param {string} id
    */
@@ -245,7 +245,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * The first part of a list, of which a ping tells.
+   * The first part of a list, which a ping covers.
    *
    * @param {ListState} list
    * @param {number} chosen
@@ -257,7 +257,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * In which role, and at which version, a list was shown; null, and a trouble told, if it is another client's or cannot be known.
+   * The role and version of a list; null, with a reported trouble, if it is another client's or unknown.
    *
    * @param {ListState} list
    * @returns {{ role: Role, held: Version } | null}
@@ -332,7 +332,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * The columns of a choice, without what the study does not declare or that has another type.
+   * The columns of a choice, without undeclared outcomes and those of another type.
    *
    * @param {Record<string, any>} given
    * @param {readonly import("./study/outcomes.js").Outcome[]} outcomes
@@ -379,7 +379,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * Tell once of each feature what is odd about the items.
+   * Report once for each feature what is odd about the items.
    *
    * @param {Role} role
    * @param {readonly any[]} items
@@ -403,7 +403,7 @@ export class Ranker extends Product {
 }
 
 /**
- * What tells two items apart that have no key: all that they say; a cyclic one, which has no text, is itself alone.
+ * The value that distinguishes items without a key: their whole content. A cyclic item, which has no text, equals only itself.
  *
  * @param {any} item
  */

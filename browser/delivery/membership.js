@@ -52,7 +52,7 @@ export class Membership {
     this.parts = parts;
     this.privateLine = privateLine;
     this.isMarked = isMarked;
-    /** @type {string | null} Why this client takes no part, or sends nothing, in words for whoever set up the study. */
+    /** @type {string | null} The reason why this client takes no part, or sends nothing, in words for the study's organiser. */
     this.trouble = null;
     /** @type {{ code: string, sentence: string } | null} Why the last fetch has not led to taking part; null if it has. */
     this.cause = null;
@@ -161,7 +161,7 @@ export class Membership {
     return holds ? pruned(value) : null;
   }
 
-  /** Forget everything, the client's id too; but not how often it has contributed, which holds for good. */
+  /** Delete everything, including the client's id, but never the number of its contributions. */
   async forget() {
     this.leave();
     await Promise.all(["membership", "client", "secret", "promise"].map((key) => this.storage.remove(this.prefix + key)));
@@ -200,7 +200,7 @@ export class Membership {
   async #join(study) {
     await this.privateLine?.check(study);
     const clientId = this.clientId ?? (await this.#clientId());
-    const arm = study.ended === undefined ? enrol(study, clientId) : null; // nobody takes part any more
+    const arm = study.ended === undefined ? enrol(study, clientId) : null; // clients no longer take part
     if (arm?.line !== this.#arm?.line) {
       this.#fetched = null;
     }

@@ -91,7 +91,7 @@ export class OwnModel {
     this.#own = null;
   }
 
-  /** Forget all of it; a client that goes on taking part begins afresh. */
+  /** Forget all of it; a client that still takes part starts again. */
   async forget() {
     this.leave();
     await this.#turn;

@@ -42,7 +42,7 @@ export class PrivateLine {
    * @param {ForgivingStorage} settings.storage
    * @param {string} settings.prefix Of the keys in the storage.
    * @param {Environment} settings.environment
-   * @param {number} settings.most To how many versions this client contributes at most, whatever the line says.
+   * @param {number} settings.most The maximum number of versions that this client contributes to, regardless of the line.
    */
   constructor({ storage, prefix, environment, most }) {
     this.storage = storage;
@@ -85,8 +85,8 @@ export class PrivateLine {
   }
 
   /**
-   * Hold a private line to what it promised when this client joined: whoever publishes the study could promise less later,
-   * or name a helper of its own.
+   * Hold a private line to its promise at the time when this client joined: the study's publisher could promise less later, or
+   * name another helper.
    *
    * @param {PublicStudy} study @param {string} name
    */

@@ -4,7 +4,7 @@
  * it is bound to one ping: its document id is drawn here, and the ping then takes it. So a choice need not wait for the
  * browser's cryptography, and a ping can be shown as it will be sent.
  *
- * A seed hides one vector: whoever sends with a share takes it ({@link Sharing.use}), and nobody can a second time.
+ * A seed hides one vector: the sender of a share takes it ({@link Sharing.use}), which works only once.
  *
  * @import { Arm, Line, PublicStudy } from "../study/study.js"
  * @import { Environment } from "./environment.js"

@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * The demo page: a client of a study before one's eyes. In its address, `study` names the study (else it is the first of
- * the store), `seed` the made-up history, and `every` the seconds between rounds, if whoever runs them has said so.
+ * the store), `seed` the made-up history, and `every` the seconds between rounds, if they are known.
  */
 
 import { readStudy } from "../fedping.js";

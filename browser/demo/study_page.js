@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * What a page to try a study with does, whatever its clients choose from: the visitor's client in an arm, the choice that was made
- * last, and the server's state, asked for again and again.
+ * The common part of pages to try a study with: the visitor's client in an arm, the last choice, and the server's state, which
+ * is polled.
  *
  * @import { Ping } from "../study/ping.js"
  * @import { PublicStudy, Version } from "../study/study.js"
@@ -80,7 +80,7 @@ export class StudyPage {
     return [];
   }
 
-  /** Show what is open to choose from anew, under a model that has just come. */
+  /** Show the open choices again, under a new model. */
   refresh() {}
 
   /** Show the newest model. */
@@ -196,7 +196,7 @@ export class StudyPage {
     }
   }
 
-  /** Ask for the state again and again; say so when nobody answers, and go on when somebody does. */
+  /** Poll the state; show when the server is unreachable, and continue when it answers. */
   async #keepUp() {
     for (;;) {
       try {

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * What the background script does: it answers the address bar and the extension's pages, follows the history, and keeps
- * up with the study. It may be ended at any moment, and begins anew with the next event; all that matters is in storage.
+ * The background script's work: it answers the address bar and the extension's pages, follows the history, and keeps
+ * up with the study. The browser may end it at any moment, and starts it with the next event; all that matters is in storage.
  *
  * @import { Api } from "./api.js"
  * @import { Environment, Observed } from "./fedping.js"
@@ -20,13 +20,13 @@ import { preview } from "./taking_part/preview.js";
 import { MODEL } from "./taking_part/schedule.js";
 import { serverAddress, studyName, withConsent, withStudy } from "./taking_part/settings.js";
 
-/** How many of the pages that match are scored for the list, the first by their kept scores. */
+/** The number of matching pages that are scored for the list: the first by their stored scores. */
 const CANDIDATES = 50;
 const SHOWN_ON_PAGE = 10;
 
 const HISTORY = "history";
 const HISTORY_MINUTES = 30;
-/** After a visit: a page's title is often not known yet at its visit, and no event tells of it in Chromium. */
+/** After a visit: a page's title is often not known yet at its visit, and Chromium has no event for it. */
 const TITLE = "title";
 const TITLE_MINUTES = 1;
 const LOOK_BACK = 600_000;
@@ -69,8 +69,8 @@ export class Worker {
   }
 
   /**
-   * The pages that match what was typed, ranked: the kept scores choose which are looked at, and those are scored now, as
-   * the client's arm ranks at this moment. That is what is reported of, so it is what is shown.
+   * The pages that match the typed text, ranked: the stored scores select candidates, and the arm's present model scores these.
+   * The report is about these scores, so the list shows them.
    *
    * @param {string} typed
    * @param {number} most
@@ -80,7 +80,7 @@ export class Worker {
     return this.participation.rank(this.library.matching(typed, CANDIDATES), most);
   }
 
-  /** Score all pages anew if the kept scores are of another model, or another day. */
+  /** Score all pages again if the stored scores are of another model, or another day. */
   async rescore() {
     const { frame } = this.participation;
     if (frame !== this.library.frame) {
@@ -250,14 +250,14 @@ export class Worker {
       await this.participation.keepUp();
       await this.rescore();
     });
-    this.#deciding = carriedOut.catch(() => {}); // which is told to whoever decided
+    this.#deciding = carriedOut.catch(() => {}); // the caller gets the error
     await carriedOut;
   }
 
   async #open() {
     await this.participation.open();
     await this.library.open();
-    // Nobody who types waits for the network; what fails here is tried again at an alarm.
+    // Typing never waits for the network; an alarm tries again what fails here.
     void this.participation
       .keepUp()
       .then(() => this.rescore())

@@ -49,7 +49,7 @@ const LONGEST_TEXT = 64;
  * @param {Observed} observed
  * @param {string} [clientVersion]
  * @returns {Ping}
- * @throws {RangeError} A number that cannot be meant.
+ * @throws {RangeError} An impossible number.
  */
 export function pingOf(clientId, learned, observed, clientVersion = CLIENT_VERSION) {
   const shown = learned.scores.length;

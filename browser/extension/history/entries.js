@@ -74,7 +74,7 @@ export function entryOf(item, visits, bookmarked, before) {
     .map(({ visitTime = 0, transition }) => ({ time: visitTime, type: visitType(transition) }))
     .sort((a, b) => b.time - a.time)
     .slice(0, MAX_SAMPLED);
-  // Firefox tells how often an address was typed only at the moment of a visit.
+  // Firefox gives the number of times an address was typed only at the moment of a visit.
   const typed =
     (item.typedCount ?? 0) > 0 || newest.some(({ type }) => type === VisitType.TYPED) || before?.typed === true;
   const title = item.title || before?.title || "";

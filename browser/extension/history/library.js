@@ -72,7 +72,7 @@ export class Library {
   }
 
   /**
-   * Score all pages anew, a slice at a time.
+   * Score all pages again, a slice at a time.
    *
    * @param {string} frame What they are scores of.
    */
@@ -92,7 +92,7 @@ export class Library {
   }
 
   /**
-   * A page was visited. Chromium tells of pages too that only led on to others, which it lists nowhere itself.
+   * A page was visited. Chromium also reports pages that only led to others, which its history doesn't list.
    *
    * @param {{ url: string, title?: string, visitCount?: number, typedCount?: number, lastVisitTime: number }} item
    */

@@ -154,7 +154,7 @@ function does(action, say) {
   });
 }
 
-/** Save the study. In Firefox the browser asks besides whether the server may be reached; that has to come first. */
+/** Save the study. Firefox also asks whether the extension may reach the server; that must come first. */
 async function save() {
   const [ingest, study] = [serverAddress(byId("ingest").value), studyName(byId("study").value)];
   const asks = ingest !== "" && originNamesInstallation(api);

@@ -135,7 +135,7 @@ function begin() {
   chosen = false;
 }
 
-/** Show what became of the newest choice, and rank again if the list is of another study than the one that is set, or of none. */
+/** Show what became of the newest choice, and rank again if the list is not of the study that is set. */
 async function follow() {
   const { ingest, study, takesPart, arm, newest } = await ask({ ask: "state" });
   const isOfStudy = takesPart && arm !== null;

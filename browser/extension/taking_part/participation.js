@@ -31,7 +31,7 @@ import { hostPattern, keepSettings, readSettings, studyOf, takesPart, withConsen
 
 export const CLIENT_VERSION = "fedping-extension-1";
 
-/** What Firefox asks its user about besides, and lets them withdraw in its own settings; the manifest has the same. */
+/** The kinds of data that Firefox also asks about, and lets the user withdraw in its own settings; the manifest has the same. */
 export const DATA_COLLECTION = Object.freeze(["browsingActivity", "technicalAndInteraction"]);
 
 const DELIVER = "deliver";
@@ -97,8 +97,8 @@ export class Participation {
   }
 
   /**
-   * The user has decided otherwise. What is no longer agreed to is forgotten: the id, the model, and the pings that nobody
-   * has taken yet; requests under way are broken off.
+   * Apply the user's new decision. Data that they no longer agree to is deleted: the id, the model, and the pings that no server
+   * has accepted yet; open requests are aborted.
    *
    * @param {Settings} next
    */
@@ -169,7 +169,7 @@ export class Participation {
     await this.#client?.forgetPersonal();
   }
 
-  /** Hand over what waits; what nobody takes is tried again at an alarm. */
+  /** Send the waiting pings; an alarm tries the unaccepted ones again. */
   async deliver() {
     await this.#client?.deliver();
     if (this.#client !== null && this.#client.counts.waiting > 0) {
@@ -188,7 +188,7 @@ export class Participation {
     return letters.filter((letter) => letter !== undefined);
   }
 
-  /** Ask for the newest model now. Whether one was there. */
+  /** Ask for the newest model now. Return whether the server had one. */
   async fetchModel() {
     const client = this.#client;
     if (client === null) {

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The ping that would be sent, composed from the user's own pages, and what each of its fields says.
+ * The ping that would be sent, composed from the user's own pages.
  *
  * @import { Observed, Page, Ping, Role } from "../fedping.js"
  * @import { Participation } from "./participation.js"
@@ -19,7 +19,7 @@
  * @property {string[]} up Weights that should rise.
  * @property {string[]} down Weights that should fall.
  * @property {{ loss: number, top: boolean } | null} choice How far it was from the top, from 0 to 1, and whether it was there;
- *   null where it is not told, because the browser adds noise of its own.
+ *   null if it is not sent, because the browser adds noise.
  */
 
 import {
@@ -41,7 +41,7 @@ import { CLIENT_VERSION } from "./participation.js";
 const SHOWN = 10;
 
 /**
- * What a user might do with a list of so many pages: type three letters, and choose the second.
+ * An example of a user's choice from a list of so many pages: three letters typed, the second page chosen.
  *
  * @param {number} pages
  * @returns {Observed}
@@ -61,8 +61,7 @@ export function example(pages) {
 }
 
 /**
- * The ping of such a choice. It is exact: with the id, the arm and the model of a client that has them, and with
- * stand-ins for those of one that has not.
+ * The ping of such a choice. It is exact: with the client's id, arm and model if it has them, otherwise with stand-ins.
  *
  * @param {Participation} participation
  * @param {readonly Page[]} pages The first pages of the user.
@@ -92,7 +91,7 @@ export function preview(participation, pages, drawId) {
 }
 
 /**
- * What a vector tells: of each weight a number, and then that there is a browser, its loss, and whether the choice was on top.
+ * The content of a vector: a number for each weight, then one for the browser, its loss, and whether the choice was at the top.
  *
  * @param {readonly number[]} vector
  * @param {Role} role
