@@ -79,7 +79,7 @@ export class Predictor extends Product {
   #fields;
   #batch;
   #key;
-  /** @type {Promise<void>} Examples are kept one after the other. */
+  /** @type {Promise<void>} Examples are stored one at a time. */
   #turn = Promise.resolve();
 
   /** @param {PredictorSettings<L, F>} settings */

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The part for private lines: vectors, noise of one's own, shares for a second server.
+ * The part for private lines: vectors, local noise, shares for a second server.
  *
  *     import { privacy } from "fedping/private";
  *

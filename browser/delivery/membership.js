@@ -25,7 +25,7 @@ export class Membership {
   #fetched = null;
   /** Whether the id was found in the storage once, so that it is missed if it is gone. */
   #isKept = false;
-  /** How often this client left: what was under way by then comes to nothing. */
+  /** The number of times this client left: work under way at that moment is discarded. */
   #left = 0;
 
   /**
@@ -63,12 +63,12 @@ export class Membership {
     return this.#isKept;
   }
 
-  /** The study, as far as it is known. */
+  /** The study, if it is known. */
   get study() {
     return this.#study;
   }
 
-  /** What the client is to do, by what it knows so far. */
+  /** The client's role, as far as it is known. */
   get role() {
     return roleOf(this.#study, this.#arm, this.parts.product);
   }
@@ -167,7 +167,7 @@ export class Membership {
     await Promise.all(["membership", "client", "secret", "promise"].map((key) => this.storage.remove(this.prefix + key)));
   }
 
-  /** Take part no longer in this page; what is kept stays, for it may be another client's by now. */
+  /** Stop taking part in this page; stored data stays, because it may be another client's by now. */
   leave() {
     this.#left += 1;
     this.#isKept = false;
@@ -231,7 +231,7 @@ export class Membership {
     this.#fetched = readModel(document, this.role.spec);
   }
 
-  /** The id that is kept, or a new one. Two tabs that draw one at once both take the one that was written last. */
+  /** The id that is kept, or a new one. If two tabs draw one at once, both use the one written last. */
   async #clientId() {
     return this.#drawn("client", () => uuid(this.environment));
   }

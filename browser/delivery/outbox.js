@@ -81,7 +81,7 @@ export class Outbox {
   /**
    * Take charge of a ping. With a storage that writes at once it is kept when the call returns.
    *
-   * @param {string} id The document id, for good.
+   * @param {string} id The permanent document id.
    * @param {string} body
    * @param {{ isPrivate?: boolean, type?: string, notBefore?: number }} [more]
    */
@@ -275,7 +275,7 @@ export class Outbox {
   }
 
   /**
-   * For how many milliseconds a letter has to wait; one that would wait for longer than any does was made by a clock that
+   * For how many milliseconds a letter must wait; one that would wait for longer than any does was made by a clock that
    * was wrong.
    *
    * @param {Letter} letter

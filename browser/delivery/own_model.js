@@ -16,7 +16,7 @@ import { begun, digestOf, readKept, sends, trained } from "../study/personal/per
 export class OwnModel {
   /** @type {{ key: string, digest: string, kept: Kept } | null} */
   #own = null;
-  /** @type {Promise<void>} Trainings come one after the other. */
+  /** @type {Promise<void>} Trainings run one at a time. */
   #turn = Promise.resolve();
   #forgotten = 0;
 

@@ -75,7 +75,7 @@ function everySeconds() {
 }
 
 /**
- * Say what is wrong; nothing, if nothing is.
+ * Show a problem; hide the notice without one.
  *
  * @param {string} text
  * @param {readonly HTMLElement[]} [others] Links to other studies.

@@ -11,7 +11,7 @@
  * @typedef {object} Disclosure
  * @property {readonly Group[]} groups
  * @property {string} risk
- * @property {string} riskWithNoise The same where the browser adds noise of its own.
+ * @property {string} riskWithNoise The same if the browser adds noise.
  * @property {readonly string[]} never Things that are in no message.
  */
 
@@ -19,10 +19,10 @@ import { counted, inShort, ordinal, points, seconds } from "./values.js";
 
 export { inShort };
 
-/** What an id looks like before one is drawn. */
+/** The stand-in for an id before one is drawn. */
 export const NO_ID = "00000000-0000-4000-8000-000000000000";
 
-/** What a group is called before one is drawn. */
+/** The stand-in for a group before one is drawn. */
 export const NO_GROUP = "not-drawn-yet";
 
 /** Fields of the schemas that the browser's clients leave out, with the reason. */
@@ -262,7 +262,7 @@ export const LISTS = {
   never: ["which item was chosen", "the fields of any item", "the query", "dates and times of day", "cookies, a name, or an account"],
 };
 
-/** What the extension's messages can be, by what a preview calls them. */
+/** The kinds of the extension's messages, by their names in a preview. */
 export const DISCLOSURES = Object.freeze({ pages: PAGES, private: PRIVATE, shared: SHARED });
 
 const OF_TYPE = Object.freeze({ "frecency-update": PAGES, "list-update": LISTS });

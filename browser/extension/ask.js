@@ -39,7 +39,7 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
-/** Keys of what pages show: decisions, the study and its model, messages, and the newest choice. */
+/** Keys of the data that pages show: decisions, the study and its model, messages, and the newest choice. */
 const SHOWN = /^(settings|sent|newest choice|fedping\/.*)$/;
 const SOON = 50;
 
@@ -64,7 +64,7 @@ export function whenChanged(redraw) {
 }
 
 /**
- * Do what the user asked for, and say what came of it.
+ * Do what the user asked for, and show the result.
  *
  * @param {HTMLElement} where
  * @param {() => Promise<string>} action Returns what to say.

@@ -38,7 +38,7 @@ export const HANDED_OVER = "search/typed";
 export class Worker {
   /** @type {Promise<void> | null} */
   #opened = null;
-  /** @type {Promise<unknown>} Decisions are carried out one after the other. */
+  /** @type {Promise<unknown>} Decisions are applied one at a time. */
   #deciding = Promise.resolve();
 
   /** @param {{ api: Api, environment: Environment }} settings */

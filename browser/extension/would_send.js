@@ -100,7 +100,7 @@ const NOTHING_NOW =
 const EXAMPLE =
   "You have sent none to this study yet. The examples are from your own pages, as if you had typed three letters and chosen the second page shown.";
 const NO_PAGES = "You have sent none to this study yet, and have no pages yet; the examples are of an empty list.";
-const NOT_DRAWN = "Your random number and your group are drawn only once you take part.";
+const NOT_DRAWN = "Your random number and your group are drawn only once you take part. A private study gets less; this page then lists that.";
 
 /**
  * A message as JSON, its arrays of numbers on one line each.

@@ -4,7 +4,7 @@
  *
  * @import { EncodedUpdate } from "./links.js"
  *
- * @typedef {object} Observed What the user did, besides what was shown.
+ * @typedef {object} Observed The user's choice, apart from the list shown.
  * @property {number} chosen The place of the chosen page among those that were ranked, 0 at the top; -1 for none of them.
  * @property {number} [suggestions] How many suggestions were shown in all, also of other kinds.
  * @property {number} [rank] The rank of the choice among all suggestions; -1 if nothing was selected.

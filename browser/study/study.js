@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * What ingest publishes of a study, and the versions of its models: read with care, since it comes from outside.
+ * What ingest publishes of a study, and the versions of its models: read with care, because it is from outside.
  *
  * @import { Outcome } from "./outcomes.js"
  * @import { Parts, Role } from "./parts.js"
@@ -16,7 +16,7 @@
  * @property {boolean} applies It ranks with the newest model; else with the start weights.
  * @property {boolean} submits Its pings carry updates.
  * @property {boolean} decays Stored scores decay by the day.
- * @property {boolean} [personal] It ranks with what the training of its line makes the client's own.
+ * @property {boolean} [personal] It ranks with the client's own model, from the training of its line.
  *
  * @typedef {object} Weight
  * @property {string} name
@@ -54,7 +54,7 @@
  * @property {readonly Line[]} lines
  * @property {readonly Piece[]} [pieces] Where the arms lie, if not side by side.
  * @property {string} [ended] Since when the study has ended; not there while it goes on.
- * @property {readonly Outcome[]} [outcomes] The columns in which clients report what followed a choice.
+ * @property {readonly Outcome[]} [outcomes] The columns for outcomes after a choice.
  *
  * @typedef {object} Version
  * @property {number} version The version's number; -1 before any was fetched.

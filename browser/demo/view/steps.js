@@ -314,7 +314,7 @@ function orderOf(shown, before, after, choice) {
 }
 
 /**
- * A list in two orders, with how far each page or item has moved.
+ * A list in two orders, with the number of places that each page or item moved.
  *
  * @param {Ordered} old
  * @param {Ordered} now The same ones.

@@ -61,7 +61,7 @@ export function visitType(transition) {
 }
 
 /**
- * A page as the browser tells of it.
+ * A page as the browser reports it.
  *
  * @param {{ url: string, title?: string, visitCount?: number, typedCount?: number, lastVisitTime?: number }} item
  * @param {{ visitTime?: number, transition: string }[]} visits

@@ -146,7 +146,7 @@ async function follow() {
   }
 }
 
-/** Where a page is to be opened, as everywhere in a browser. @param {MouseEvent | KeyboardEvent} event */
+/** The place to open a page, as everywhere in a browser. @param {MouseEvent | KeyboardEvent} event */
 function disposition(event) {
   const aside = event.ctrlKey || event.metaKey || ("button" in event && event.button === 1);
   return aside ? (event.shiftKey ? "newForegroundTab" : "newBackgroundTab") : "currentTab";
@@ -190,8 +190,8 @@ for (const kind of ["click", "auxclick"]) {
 results.addEventListener("mousedown", (event) => event.preventDefault()); // the box keeps the focus
 window.addEventListener("pageshow", (event) => {
   if (event.persisted) {
-    begin(); // come back to
-    void search();
+    begin(); // the user has returned to this page
+    void search().then(follow);
   }
 });
 

@@ -1,14 +1,14 @@
 // @ts-check
 /**
- * What became of the newest choice, or why nothing is sent of it: kept until the browser is closed, without the page.
+ * The result of the newest choice, or the reason why it is not sent: stored until the browser closes, without the page.
  *
  * @import { Client, Shown } from "../fedping.js"
  * @import { Settings } from "./settings.js"
  *
  * @typedef {object} Newest
  * @property {number} at Milliseconds since 1970.
- * @property {boolean} isSent Whether a message of it was made; the list of what was sent has its answer.
- * @property {string} words What became of it, to stand after "it".
+ * @property {boolean} isSent Whether it has a message; the list of sent messages has the answer.
+ * @property {string} words The result, in words that follow "it".
  */
 
 import { studyOf } from "./settings.js";
@@ -37,7 +37,7 @@ export class NewestChoice {
 }
 
 /**
- * Why nothing is sent of a choice, to stand after "it was not sent: ".
+ * The reason why a choice is not sent, in words that follow "it was not sent: ".
  *
  * @param {object} situation
  * @param {Settings} situation.settings

@@ -37,7 +37,7 @@ export const DATA_COLLECTION = Object.freeze(["browsingActivity", "technicalAndI
 const DELIVER = "deliver";
 const DELIVER_MINUTES = 5;
 const DAY = 86_400_000;
-/** In the keys of how often the client has contributed to private lines, which says nothing else. */
+/** In the keys of the number of the client's contributions to private lines, which contain nothing else. */
 const CONTRIBUTED = "/contributed/";
 const NOT_COUNTED = "was not sent: this study has as many messages of this browser as it takes";
 const NO_ROLE = roleIn(null, null);
@@ -63,7 +63,7 @@ export class Participation {
     this.#schedule = new Schedule({ api, environment });
     /** What was sent so far. */
     this.sent = new SentLog(api.storage.local, environment.now);
-    /** What became of the choice made last. */
+    /** The result of the newest choice. */
     this.newest = new NewestChoice(api.storage.session);
     /** Whether the browser has not been asked to let the extension reach the server, which only a click may do. */
     this.lacksPermission = false;
@@ -149,7 +149,7 @@ export class Participation {
   }
 
   /**
-   * What has become of a message, to stand after "it".
+   * The result of a message, in words that follow "it".
    *
    * @param {string} documentId
    */

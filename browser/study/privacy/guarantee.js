@@ -138,7 +138,7 @@ export function guaranteeInWords({ central, local, shared, contributions, delay_
 }
 
 /**
- * What two servers mean for whoever takes part.
+ * What two servers mean for the user.
  *
  * @param {NonNullable<Privacy["shared"]>} shared
  * @param {boolean} noisy Whether the browser has added noise.
