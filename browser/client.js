@@ -10,15 +10,15 @@
  * @typedef {import("./delivery/participant.js").Composed} Composed
  *
  * @typedef {object} OfPages
- * @property {() => string | null} [ticket] The product's word for the client's id, in studies that ask for it; asked for
+ * @property {() => string | null} [ticket] The product's ticket for the client's id, in studies that ask for it; called
  *   before each ping.
- * @property {string} [clientVersion] What the product calls itself in pings.
+ * @property {string} [clientVersion] The product's name in pings.
  *
  * @typedef {import("./delivery/participant.js").Participating & OfPages} Settings
  *
- * @typedef {object} Staying What stays on this device, of a client in a personal arm.
- * @property {number} trained How often its model was trained; before that it is the shared one.
- * @property {{ name: string, shared: number, own: number }[]} weights Those that differ from the shared ones.
+ * @typedef {object} Staying The data that stays on this device, for a client in a personal arm.
+ * @property {number} trained The number of times its model was trained; before the first it is the shared one.
+ * @property {{ name: string, shared: number, own: number }[]} weights Weights that differ from the shared ones.
  */
 
 import { browserEnvironment, uuid } from "./delivery/environment.js";
@@ -63,16 +63,15 @@ export class Client {
     return this.#membership.role.arm?.name ?? null;
   }
 
-  /** What the study promises to its clients, a sentence each; empty for a study that is not private, or not known yet. */
+  /** The study's promises to its clients, a sentence each; empty for a study that is not private, or not known yet. */
   get guarantee() {
     const { privacy } = this.#membership.role;
     return privacy === null ? [] : guaranteeInWords(privacy);
   }
 
   /**
-   * Why this client takes no part in the study, or sends nothing although it does, in a sentence for whoever set the study up:
-   * the study asks for what this browser does not have, or its helper's offer is missing or does not fit. Null if it knows of
-   * nothing.
+   * The reason why this client takes no part in the study, or sends nothing, in a sentence for the study's organiser: the study
+   * asks for something that this browser lacks, or its helper's offer is missing or does not fit. Null without a reason.
    */
   get trouble() {
     return this.#membership.trouble;
@@ -89,8 +88,8 @@ export class Client {
   }
 
   /**
-   * What stays on this device and is never sent; null in an arm that is not personal, or not enrolled. For a page that shows it
-   * to the user, beside {@link forgetPersonal}.
+   * The data that stays on this device and is never sent; null in an arm that is not personal, or not enrolled. Show it to the
+   * user, with a button for {@link forgetPersonal}.
    *
    * @returns {Staying | null}
    */
@@ -105,43 +104,43 @@ export class Client {
     return { trained: kept.trained, weights: weights.filter((each) => each.own !== each.shared) };
   }
 
-  /** What became of pings in this page, and how many nobody has taken yet. */
+  /** The results of this page's pings, and the number that no server has accepted yet. */
   get counts() {
     return this.#participant.counts;
   }
 
-  /** The document ids and bodies of the pings that nobody has taken yet: all that this client would still send. */
+  /** The document ids and bodies of the pings that no server has accepted yet: all that this client would still send. */
   get waiting() {
     return /** @type {{ documentId: string, ping: Ping }[]} */ (this.#participant.waiting);
   }
 
   /**
-   * Take part: enrol, fetch the model, and hand over what earlier pages left. Ranking does not need to wait for it.
+   * Take part: enrol, fetch the model, and send the pings that earlier pages left. Ranking does not need to wait for it.
    */
   async start() {
     await this.#participant.start();
   }
 
-  /** Take part no longer; what waits is kept for the next page. */
+  /** Stop taking part; waiting pings stay for the next page. */
   stop() {
     this.#participant.stop();
   }
 
   /**
-   * Take part no longer, and forget everything: the id, the model, what is the client's own, and the pings that nobody has taken
-   * yet. Other tabs of the same storage stop as well, before they send or keep anything more.
+   * Stop taking part, and delete everything: the id, the model, the client's own model, and the pings that no server has accepted
+   * yet. Other tabs with the same storage also stop, before they send or store anything more.
    */
   async forget() {
     await this.#participant.forget();
   }
 
-  /** Forget what stays on this device, and go on taking part: the model becomes the shared one again, and learns anew. */
+  /** Delete the data that stays on this device, and still take part: the model becomes the shared one again, and learns again. */
   async forgetPersonal() {
     await this.#participant.forgetPersonal();
   }
 
   /**
-   * The scores of pages, in the order given: whoever caches scores asks for those of the pages that have changed.
+   * The scores of pages, in the order given. A product that caches scores asks only for changed pages.
    *
    * @param {readonly Page[]} pages
    * @param {number} [now] Milliseconds since 1970.
@@ -164,7 +163,7 @@ export class Client {
   }
 
   /**
-   * Rank pages by the shared model, as a client would that has nothing of its own: to show the difference, and not to report of.
+   * Rank pages by the shared model, like a client without its own: to show the difference, not to report.
    *
    * @param {readonly Page[]} pages
    * @param {number} [most] How many are shown.
@@ -176,7 +175,7 @@ export class Client {
   }
 
   /**
-   * A list that was ranked by scores which the product has kept from {@link scores}.
+   * A list ranked by scores that the product has stored from {@link scores}.
    *
    * @param {readonly Page[]} pages In displayed order, the top first.
    * @param {readonly number[]} scores In the same order.
@@ -188,14 +187,14 @@ export class Client {
   }
 
   /**
-   * The ping of an interaction, as it would be sent; null if none would be: in a private window, when the client was not
-   * enrolled when the list was ranked, or if a number is beyond what may travel. A private line gets one of each version,
-   * up to its cap, and of choices alone.
+   * The ping of an interaction, as it would be sent; null if none would be: in a private window, if the client was not enrolled
+   * when the list was ranked, or if a number is too large to send. A private line gets one for each version, up to its cap, and
+   * only for choices.
    *
    * @param {Shown} shown What {@link rank} or {@link shown} returned.
    * @param {Observed} observed
    * @returns {Composed | null}
-   * @throws {RangeError} A number that cannot be meant.
+   * @throws {RangeError} An impossible number.
    */
   compose(shown, observed) {
     const { clientId, study } = this.#membership;
@@ -222,8 +221,8 @@ export class Client {
   }
 
   /**
-   * Send a ping, now or as soon as it can be. With a storage that writes at once it is kept when this call returns.
-   * Whether it was taken charge of: not in a private window, nor without consent.
+   * Send a ping, now or as soon as possible. With a storage that writes at once it is stored when this call returns. Return
+   * whether the ping was accepted for sending: never in a private window or without consent.
    *
    * @param {Composed} composed
    */
@@ -232,7 +231,7 @@ export class Client {
   }
 
   /**
-   * Compose the ping of an interaction and send it, and learn from it what stays here. Returns the ping; null if none is sent.
+   * Compose the ping of an interaction, send it, and train the client's own model. Return the ping; null if none is sent.
    *
    * @param {Shown} shown
    * @param {Observed} observed
@@ -244,8 +243,8 @@ export class Client {
   }
 
   /**
-   * Train what stays on this device by a choice; in an arm that is not personal, nothing happens. {@link report} does it. Who
-   * composes and sends instead does it once for each interaction, after that. Returns when it is kept.
+   * Train the client's own model by a choice; in an arm that is not personal, nothing happens. {@link report} does it. After
+   * {@link compose} and {@link send}, call it once for each interaction. Resolves when the model is stored.
    *
    * @param {Shown} shown
    * @param {number} chosen The place of the chosen page among those that were ranked, -1 for none of them.
@@ -254,19 +253,19 @@ export class Client {
     await this.#participant.learn(shown, () => descentOf(shown, chosen));
   }
 
-  /** Try to hand over what waits; returns when each ping was taken, refused, or put off, and what was learned is kept. */
+  /** Try to send the waiting pings; resolves when each was accepted, rejected or postponed, and the client's own model is stored. */
   async deliver() {
     await this.#participant.deliver();
   }
 
-  /** Ask for the newest model now. Whether one was there. */
+  /** Ask for the newest model now. Return whether the server had one. */
   async fetchModel() {
     return (await this.refresh()).ok;
   }
 
   /**
-   * Ask for the newest model now; if none was there, the seconds after which ingest wants to be asked again. For those
-   * who choose the moments themselves and do not {@link start} the client, since their timers do not last.
+   * Ask for the newest model now; after a failure, return the seconds that ingest asks clients to wait. For programs that
+   * choose the moments themselves and do not {@link start} the client, because their timers do not last.
    *
    * @returns {Promise<Outcome>}
    */
@@ -275,8 +274,8 @@ export class Client {
   }
 
   /**
-   * Find the study, the id and the model that are kept, and ask nobody. Returns when they were fetched, milliseconds since
-   * 1970; -Infinity for never.
+   * Load the stored study, id and model, without a request. Return the time of their fetch, milliseconds since 1970;
+   * -Infinity for never.
    */
   async recall() {
     return this.#participant.recall();

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The part for personal arms: a model, or a vector beside the shared one, that stays on the device.
+ * The part for personal arms: a model, or a vector added to the shared one, that stays on the device.
  *
  *     import { personal } from "fedping/personal";
  *

@@ -51,7 +51,7 @@ export { indexedStorage, memoryStorage, webStorage } from "./delivery/storage.js
 
 const MODEL_TYPE = "model-update";
 
-/** How many examples make a ping, where nobody says. */
+/** The number of examples in a ping by default. */
 const BATCH = 20;
 
 /** @type {Parts} */
@@ -79,7 +79,7 @@ export class Predictor extends Product {
   #fields;
   #batch;
   #key;
-  /** @type {Promise<void>} Examples are kept one after the other. */
+  /** @type {Promise<void>} Examples are stored one at a time. */
   #turn = Promise.resolve();
 
   /** @param {PredictorSettings<L, F>} settings */
@@ -92,7 +92,7 @@ export class Predictor extends Product {
   }
 
   /**
-   * What the model says of an example; null while the study is not known, and for what is no example.
+   * The model's prediction for an example; null while the study is not known, and for a malformed example.
    *
    * @param {readonly number[] | Readonly<Record<F, number>>} x
    * @returns {Prediction<L> | null}
@@ -119,8 +119,8 @@ export class Predictor extends Product {
   }
 
   /**
-   * Learn from what turned out. The example stays on the device until there are as many as make a ping, and then goes; the ping has
-   * an update alone. Whether it is one to learn from.
+   * Learn from the outcome. The example stays on the device until there are enough for a ping, and is then deleted; the ping has
+   * only their update. Return whether the example is well-formed.
    *
    * @param {readonly number[] | Readonly<Record<F, number>>} x
    * @param {L} label The class, or the number.
@@ -141,7 +141,7 @@ export class Predictor extends Product {
     await this.participant.storage.remove(this.#key);
   }
 
-  /** Hand over what waits now. */
+  /** Send the waiting pings now. */
   async deliver() {
     await this.ready;
     await this.#turn;
@@ -166,7 +166,7 @@ export class Predictor extends Product {
     }
     if (!isOne) {
       const what = form.classes === 0 ? "finite number" : "class";
-      this.tell("example_unfit", `the label of an example is no ${what} of the study '${this.study}'; it is left out`);
+      this.tell("example_unfit", `the label of an example is no ${what} of the study '${this.study}'; it is skipped`);
       return;
     }
     this.#turn = this.#turn.then(() => this.#add({ x: numbers, y }));
@@ -224,7 +224,7 @@ export class Predictor extends Product {
   }
 
   /**
-   * An example's numbers in the order of the study; null, and a trouble told, if it has others.
+   * An example's numbers in the order of the study; null, with a reported trouble, if it is malformed.
    *
    * @param {any} x
    * @param {Form} form
@@ -236,7 +236,7 @@ export class Predictor extends Product {
       return numbers;
     }
     const has = `has ${features} finite numbers, and one has ${numbers.length}, or others`;
-    this.tell("example_unfit", `an example of the study '${this.study}' ${has}; it is left out`);
+    this.tell("example_unfit", `an example of the study '${this.study}' ${has}; it is skipped`);
     return null;
   }
 }

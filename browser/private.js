@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The part for private lines: vectors, noise of one's own, shares for a second server.
+ * The part for private lines: vectors, local noise, shares for a second server.
  *
  *     import { privacy } from "fedping/private";
  *
@@ -28,7 +28,7 @@ function privateTrouble({ upload, privacy, spec }) {
     return shared === null ? "it is private, and does not send vectors" : "it has two servers, and does not send shares";
   }
   if (privacy?.contribution?.by === "layer" && spec.blocks?.length) {
-    return "its privacy bounds each layer, which this client does not do for blocks of weights";
+    return "its privacy bounds each layer, which this client can't for blocks of weights";
   }
   const trouble = privacyTrouble(privacy, spec);
   if (trouble !== null || shared === null) {

@@ -20,13 +20,13 @@
  * @typedef {import("./product/product.js").TroubleCode} TroubleCode
  * @typedef {import("./delivery/storage.js").ClientStorage} ClientStorage
  *
- * @typedef {object} Shape What a product's own types may say: the fields of an item and of a query, and the outcomes.
+ * @typedef {object} Shape A product's own types: the fields of an item and of a query, and the outcomes.
  * @property {Record<string, any>} item
  * @property {Record<string, any>} query
  * @property {Record<string, any>} outcomes
  *
  * @typedef {object} OfLists
- * @property {(item: any) => unknown} [key] What tells two values apart that may be the same item, such as its id.
+ * @property {(item: any) => unknown} [key] A value that distinguishes items, such as an id.
  *
  * @typedef {import("./product/product.js").ProductSettings & OfLists} RankerSettings
  */
@@ -48,10 +48,10 @@ export { indexedStorage, memoryStorage, webStorage } from "./delivery/storage.js
 
 const OUTCOME_TYPE = "outcome";
 
-/** How many items a ping tells of at most. */
+/** The maximum number of items in a ping. */
 const MOST_CANDIDATES = 1000;
 
-/** How many items of a list are looked at for odd fields. */
+/** The number of a list's items that are checked for odd fields. */
 const MOST_CHECKED = 50;
 
 /** @template {Shape} [S=Shape] */
@@ -77,13 +77,13 @@ export class Ranker extends Product {
   }
 
   /**
-   * Rank items: the list to show, best first. It never waits: until the study is there, items stay in the order given.
+   * Rank items: the list to show, best first. It never waits: until the study has loaded, items stay in the order given.
    *
    * @template {S["item"]} I
    * @param {readonly I[]} items
-   * @param {S["query"]} [query] What is equal for all items, such as the device.
+   * @param {S["query"]} [query] Fields that are equal for all items, such as the device.
    * @param {number} [most] How many are shown.
-   * @param {(item: I) => boolean} [isPinned] Which items keep the place at which they are given, such as advertisements.
+   * @param {(item: I) => boolean} [isPinned] Whether an item keeps its given place, such as an advertisement.
    * @returns {RankedList<I, S["outcomes"]>}
    */
   rank(items, query = {}, most = items.length, isPinned = () => false) {
@@ -106,12 +106,12 @@ export class Ranker extends Product {
   }
 
   /**
-   * A list that is on the screen already, such as one that a server has rendered: it stays as it is, and its choice teaches.
+   * A list that is already on the screen, such as a server-rendered one: it stays unchanged, and the client learns from its choice.
    *
    * @template {S["item"]} I
    * @param {readonly I[]} items In displayed order.
    * @param {S["query"]} [query]
-   * @param {(item: I) => boolean} [isPinned] Which items have their place whatever their score, such as advertisements.
+   * @param {(item: I) => boolean} [isPinned] Whether an item has its place regardless of its score, such as an advertisement.
    * @returns {RankedList<I, S["outcomes"]>}
    */
   displayed(items, query = {}, isPinned = () => false) {
@@ -124,7 +124,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * A list of an earlier page, from its JSON; null, and a trouble told, if it is none of this study.
+   * A list of an earlier page, from its JSON; null, with a reported trouble, if it is not of this study.
    *
    * @param {unknown} json
    * @returns {RankedList<S["item"], S["outcomes"]> | null}
@@ -133,13 +133,13 @@ export class Ranker extends Product {
     this.takePart();
     const state = stateOf(json, this.study);
     if (state === null) {
-      this.tell("list_unfit", `what is resumed is no list of the study '${this.study}'; keep JSON.stringify(list), whole`);
+      this.tell("list_unfit", `the resumed value is no list of the study '${this.study}'; store the whole JSON.stringify(list)`);
       return null;
     }
     return new RankedList(this.#lists, state);
   }
 
-  /** What the client is to do now; no role while the study is not known. */
+  /** The client's present role; none while the study is not known. */
   #now() {
     const { study, role, held } = this.participant.membership;
     return study === null ? { role: null, held: { version: NO_VERSION, weights: [] } } : { role, held };
@@ -160,7 +160,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * Tells whose a list is, without saying who that is.
+   * Identify a list's client, without its id.
    *
    * @param {string} id
    */
@@ -200,7 +200,7 @@ export class Ranker extends Product {
     const { place, outcomes } = choice;
     if (list.items.length > MOST_CANDIDATES) {
       const count = list.items.length;
-      this.tellOnce("", "list_long", () => `a list has ${count} items; a ping tells of the first ${MOST_CANDIDATES}, so show fewer`);
+      this.tellOnce("", "list_long", () => `a list has ${count} items; a ping covers the first ${MOST_CANDIDATES}, so show fewer`);
       if (place >= MOST_CANDIDATES) {
         return false;
       }
@@ -245,7 +245,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * The first part of a list, of which a ping tells.
+   * The first part of a list, which a ping covers.
    *
    * @param {ListState} list
    * @param {number} chosen
@@ -257,7 +257,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * In which role, and at which version, a list was shown; null, and a trouble told, if it is another client's or cannot be known.
+   * The role and version of a list; null, with a reported trouble, if it is another client's or unknown.
    *
    * @param {ListState} list
    * @returns {{ role: Role, held: Version } | null}
@@ -265,7 +265,7 @@ export class Ranker extends Product {
   #shownAs(list) {
     const { study, role, held, parts, clientId } = this.participant.membership;
     if (study === null || clientId === null || (list.mark !== null && list.mark !== this.#mark(list.id))) {
-      this.tell("forgotten", `the client that was shown this list has left the study '${this.study}'; nothing is sent of it`);
+      this.tell("forgotten", `this list's client has left the study '${this.study}'; its choice is not sent`);
       return null;
     }
     const arm = study.arms.find(({ name }) => name === list.arm);
@@ -283,7 +283,7 @@ export class Ranker extends Product {
     if (list.choice === null || list.items.length > 0) {
       if (list.held.version !== held.version) {
         const { version } = list.held;
-        this.tell("list_unfit", `version ${version}, which ranked a list of an earlier page, is gone; choices have to follow sooner`);
+        this.tell("list_unfit", `version ${version}, which ranked a list of an earlier page, is no longer served; report choices sooner`);
         return null;
       }
     }
@@ -332,7 +332,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * The columns of a choice, without what the study does not declare or that has another type.
+   * The columns of a choice, without undeclared outcomes and those of another type.
    *
    * @param {Record<string, any>} given
    * @param {readonly import("./study/outcomes.js").Outcome[]} outcomes
@@ -353,7 +353,7 @@ export class Ranker extends Product {
   #undeclared(name, isAtChoice) {
     const what = isAtChoice
       ? "is one at the choice; give it to 'choose'"
-      : "is none that it declares; 'fedping study change' adds outcomes";
+      : "is not declared; add it with 'fedping study change'";
     this.tell("outcome_undeclared", `the outcome '${name}' of the study '${this.study}' ${what}. It is not sent`);
     return false;
   }
@@ -368,18 +368,18 @@ export class Ranker extends Product {
     const { kind, name } = outcome;
     const type = kind === "flag" ? "boolean" : kind === "category" ? "string" : "number";
     if (typeof value !== type || Number.isNaN(value)) {
-      this.tell("outcome_type", `the outcome '${name}' is a ${type}, and was given a ${typeof value}; it is not sent`);
+      this.tell("outcome_type", `the outcome '${name}' is a ${type}, not a ${typeof value}; it is not sent`);
       return false;
     }
     if (kind === "category" && !outcome.values.includes(/** @type {string} */ (value))) {
-      this.tell("outcome_unlisted", `the outcome '${name}' was given a text that the study does not list; it is not sent`);
+      this.tell("outcome_unlisted", `the outcome '${name}' has a text that the study does not list; it is not sent`);
       return false;
     }
     return true;
   }
 
   /**
-   * Tell once of each feature what is odd about the items.
+   * Report once for each feature what is odd about the items.
    *
    * @param {Role} role
    * @param {readonly any[]} items
@@ -403,7 +403,7 @@ export class Ranker extends Product {
 }
 
 /**
- * What tells two items apart that have no key: all that they say; a cyclic one, which has no text, is itself alone.
+ * The value that distinguishes items without a key: their whole content. A cyclic item, which has no text, equals only itself.
  *
  * @param {any} item
  */

@@ -18,7 +18,7 @@ export class Backoff {
   }
 
   /**
-   * The seconds to wait after so many failures in a row.
+   * The seconds to wait after a number of failures in a row.
    *
    * @param {number} failures At least 1.
    * @param {number} uniform In [0, 1).

@@ -25,7 +25,7 @@ export class Membership {
   #fetched = null;
   /** Whether the id was found in the storage once, so that it is missed if it is gone. */
   #isKept = false;
-  /** How often this client left: what was under way by then comes to nothing. */
+  /** The number of times this client left: work under way at that moment is discarded. */
   #left = 0;
 
   /**
@@ -52,7 +52,7 @@ export class Membership {
     this.parts = parts;
     this.privateLine = privateLine;
     this.isMarked = isMarked;
-    /** @type {string | null} Why this client takes no part, or sends nothing, in words for whoever set up the study. */
+    /** @type {string | null} The reason why this client takes no part, or sends nothing, in words for the study's organiser. */
     this.trouble = null;
     /** @type {{ code: string, sentence: string } | null} Why the last fetch has not led to taking part; null if it has. */
     this.cause = null;
@@ -63,12 +63,12 @@ export class Membership {
     return this.#isKept;
   }
 
-  /** The study, as far as it is known. */
+  /** The study, if it is known. */
   get study() {
     return this.#study;
   }
 
-  /** What the client is to do, by what it knows so far. */
+  /** The client's role, as far as it is known. */
   get role() {
     return roleOf(this.#study, this.#arm, this.parts.product);
   }
@@ -161,13 +161,13 @@ export class Membership {
     return holds ? pruned(value) : null;
   }
 
-  /** Forget everything, the client's id too; but not how often it has contributed, which holds for good. */
+  /** Delete everything, including the client's id, but never the number of its contributions. */
   async forget() {
     this.leave();
     await Promise.all(["membership", "client", "secret", "promise"].map((key) => this.storage.remove(this.prefix + key)));
   }
 
-  /** Take part no longer in this page; what is kept stays, for it may be another client's by now. */
+  /** Stop taking part in this page; stored data stays, because it may be another client's by now. */
   leave() {
     this.#left += 1;
     this.#isKept = false;
@@ -200,7 +200,7 @@ export class Membership {
   async #join(study) {
     await this.privateLine?.check(study);
     const clientId = this.clientId ?? (await this.#clientId());
-    const arm = study.ended === undefined ? enrol(study, clientId) : null; // nobody takes part any more
+    const arm = study.ended === undefined ? enrol(study, clientId) : null; // clients no longer take part
     if (arm?.line !== this.#arm?.line) {
       this.#fetched = null;
     }
@@ -231,7 +231,7 @@ export class Membership {
     this.#fetched = readModel(document, this.role.spec);
   }
 
-  /** The id that is kept, or a new one. Two tabs that draw one at once both take the one that was written last. */
+  /** The id that is kept, or a new one. If two tabs draw one at once, both use the one written last. */
   async #clientId() {
     return this.#drawn("client", () => uuid(this.environment));
   }
@@ -282,9 +282,9 @@ export class Membership {
    * @param {number} [status] Of an answer that nothing came with; 0 without an answer.
    */
   #blame(code, sentence, status = 0) {
-    const gave = status ? `answered ${status}` : "gave nothing that can be read; check the address, connect-src and the network";
+    const gave = status ? `answered ${status}` : "gave no readable answer; check the address, connect-src and the network";
     const hint = status === 404 ? "; check the study's name" : "";
-    const nothing = `${this.models} ${gave}${hint}; it is asked again, and until then the client ranks as before`;
+    const nothing = `${this.models} ${gave}${hint}; the client asks again, and ranks as before`;
     this.cause = code === null ? { code: "unreachable", sentence: nothing } : { code, sentence };
   }
 }

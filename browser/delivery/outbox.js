@@ -1,9 +1,9 @@
 // @ts-check
 /**
- * Pings on their way: sent, sent again with the same document id, and kept as long as nobody has taken them, also when
- * the tab is closed. What is older than a set age, or more than a set number, is dropped.
+ * Pings on their way: sent, sent again with the same document id, and stored until a server accepts them, even if the tab
+ * is closed. Pings beyond a set age or number are dropped.
  *
- * Tabs share what is kept. Two that send the same ping at once do no harm: it is one document.
+ * Tabs share the stored pings. Two that send the same ping at once do no harm: it is one document.
  *
  * @import { Backoff } from "./backoff.js"
  * @import { Environment } from "./environment.js"
@@ -52,7 +52,7 @@ export class Outbox {
    * @param {() => boolean} settings.maySend Asked before each ping.
    * @param {() => boolean | Promise<boolean>} [settings.isForgotten] Asked likewise: whether another tab has forgotten the client.
    * @param {(() => Promise<boolean>) | null} [settings.moment] Whether this is a moment to send; without it, every one is.
-   * @param {(what: "refused" | "dropped", letter: Letter) => void} [settings.lost] Told of pings that come to nothing.
+   * @param {(what: "refused" | "dropped", letter: Letter) => void} [settings.lost] Called for pings that are lost.
    * @param {Environment} settings.environment
    */
   constructor({ sender, storage, prefix, backoff, longest, most, maySend, environment, ...more }) {
@@ -69,11 +69,11 @@ export class Outbox {
     this.moment = moment;
     this.lost = lost;
     this.environment = environment;
-    /** What became of pings, in this page. */
+    /** The results of this page's pings. */
     this.counts = { accepted: 0, refused: 0, dropped: 0 };
   }
 
-  /** The pings that nobody has taken yet, as far as this page knows; the oldest first. */
+  /** The pings that no server has accepted yet, as far as this page knows; the oldest first. */
   get waiting() {
     return [...this.#letters.values()].sort((a, b) => a.created - b.created);
   }
@@ -81,7 +81,7 @@ export class Outbox {
   /**
    * Take charge of a ping. With a storage that writes at once it is kept when the call returns.
    *
-   * @param {string} id The document id, for good.
+   * @param {string} id The permanent document id.
    * @param {string} body
    * @param {{ isPrivate?: boolean, type?: string, notBefore?: number }} [more]
    */
@@ -114,7 +114,7 @@ export class Outbox {
     }
   }
 
-  /** Forget every ping that nobody has taken yet. */
+  /** Delete every ping that no server has accepted yet. */
   async clear() {
     this.stop();
     this.#letters.clear();
@@ -130,7 +130,7 @@ export class Outbox {
     await Promise.all(ids.map((id) => this.storage.remove(this.prefix + id)));
   }
 
-  /** Send nothing more of one's own accord. */
+  /** Stop sending automatically. */
   stop() {
     this.environment.clearTimeout(this.#timer);
   }
@@ -275,7 +275,7 @@ export class Outbox {
   }
 
   /**
-   * For how many milliseconds a letter has to wait; one that would wait for longer than any does was made by a clock that
+   * For how many milliseconds a letter must wait; one that would wait for longer than any does was made by a clock that
    * was wrong.
    *
    * @param {Letter} letter

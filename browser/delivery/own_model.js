@@ -16,7 +16,7 @@ import { begun, digestOf, readKept, sends, trained } from "../study/personal/per
 export class OwnModel {
   /** @type {{ key: string, digest: string, kept: Kept } | null} */
   #own = null;
-  /** @type {Promise<void>} Trainings come one after the other. */
+  /** @type {Promise<void>} Trainings run one at a time. */
   #turn = Promise.resolve();
   #forgotten = 0;
 
@@ -91,7 +91,7 @@ export class OwnModel {
     this.#own = null;
   }
 
-  /** Forget all of it; a client that goes on taking part begins afresh. */
+  /** Forget all of it; a client that still takes part starts again. */
   async forget() {
     this.leave();
     await this.#turn;
@@ -134,12 +134,12 @@ export class OwnModel {
     }
     if (value?.digest !== digest) {
       const known = typeof value?.digest === "string";
-      this.notice(`the personal model of line '${role.arm?.line}' is ${known ? "of other settings" : "damaged"}; it begins afresh`);
+      this.notice(`the personal model of line '${role.arm?.line}' is ${known ? "of other settings" : "damaged"}; it starts again`);
       return null;
     }
     const kept = readKept(role.personal, role.spec, value.kept);
     if (kept === null) {
-      this.notice(`the personal model of line '${role.arm?.line}' is damaged; it begins afresh`);
+      this.notice(`the personal model of line '${role.arm?.line}' is damaged; it starts again`);
     }
     return kept;
   }

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * A client of a study, whatever it learns from: it enrols itself, keeps the newest model of its arm, hands over pings, and
- * forgets. `client.js`, `ranker.js` and `predictor.js` put a product's words around it.
+ * A client of a study of any kind: it enrols itself, keeps the newest model of its arm, sends pings, and forgets. `client.js`,
+ * `ranker.js` and `predictor.js` are its interfaces for products.
  *
  * @import { Parts } from "../study/parts.js"
  * @import { Environment } from "./environment.js"
@@ -15,30 +15,30 @@
  * @typedef {object} Composed A ping that is ready to be sent.
  * @property {string} documentId
  * @property {Ping} ping
- * @property {readonly number[]} [vector] In a private line, the numbers that the ping tells, or that its two shares hide.
+ * @property {readonly number[]} [vector] In a private line, the numbers in the ping, or hidden in its two shares.
  *
- * @typedef {object} Participating What the settings of every entry point have in common.
+ * @typedef {object} Participating The settings that all entry points share.
  * @property {string} ingest The address of ingest, such as `https://telemetry.example.org`.
  * @property {string} study The study's name.
- * @property {ClientStorage} storage Where to keep what has to outlive the page.
+ * @property {ClientStorage} storage Where to store data that must outlive the page.
  * @property {Mode} [mode] `"cors"` (default), or `"no-cors"` for extensions; docs/browser.md says what that costs.
  * @property {boolean} [beacon] Send beacons from pages that leave, in browsers whose `fetch` does not know `keepalive`. A
  *   beacon carries the cookies of ingest's address if it has any, so it is off unless asked for.
  * @property {() => boolean} [isPrivate] Whether this is a private window. Then nothing is fetched, kept or sent.
- * @property {() => boolean} [hasConsent] Whether pings may be sent; asked before each. Always, if not given.
- * @property {number} [everyMinutes] How often to ask for a new model, on average.
- * @property {number} [longestDays] The age at which a ping that nobody took is given up.
- * @property {number} [mostPings] How many pings that nobody took are kept.
- * @property {Backoff} [backoff] How long to wait after failures.
- * @property {number} [mostContributions] To how many versions of a private line this client contributes at most, for good; the
- *   line's own cap holds besides.
- * @property {(what: string) => void} [notice] Told, in a sentence, what somebody who looks into the product's log may want to
- *   know, such as that a personal model begins afresh. Nothing in it is a user's.
- * @property {Environment} [environment] What the browser offers; tests give their own.
+ * @property {() => boolean} [hasConsent] Whether pings may be sent; called before each. Always, by default.
+ * @property {number} [everyMinutes] The average minutes between requests for a new model.
+ * @property {number} [longestDays] The age at which a ping that no server accepted is deleted.
+ * @property {number} [mostPings] The maximum number of stored pings that no server accepted.
+ * @property {Backoff} [backoff] The waits after failures.
+ * @property {number} [mostContributions] The maximum number of versions of a private line that this client ever contributes
+ *   to; the line's own cap also holds.
+ * @property {(what: string) => void} [notice] Called with a sentence for the product's log, such as the restart of a personal
+ *   model. It contains nothing about the user.
+ * @property {Environment} [environment] The browser's functions; tests pass their own.
  * @property {boolean} [patient] Send only when the page is idle and its connection not metered.
- * @property {boolean} [marksForgetting] Keep a mark of having forgotten, by which tabs notice it that have not joined yet.
- * @property {(what: "refused" | "dropped", documentId: string) => void} [lost] Told of pings that come to nothing.
- * @property {() => void} [refreshed] Told each time that the study was asked for.
+ * @property {boolean} [marksForgetting] Store a mark of having forgotten, for tabs that have not joined yet.
+ * @property {(what: "refused" | "dropped", documentId: string) => void} [lost] Called for pings that are lost.
+ * @property {() => void} [refreshed] Called after each request for the study.
  */
 
 import { PRIVATE_TYPE } from "../study/study.js";
@@ -116,12 +116,12 @@ export class Participant {
     return this.#isPrivate();
   }
 
-  /** What became of pings in this page, and how many nobody has taken yet. */
+  /** The results of this page's pings, and the number that no server has accepted yet. */
   get counts() {
     return { ...this.#outbox.counts, waiting: this.#outbox.waiting.length };
   }
 
-  /** The document ids and bodies of the pings that nobody has taken yet: all that this client would still send. */
+  /** The document ids and bodies of the pings that no server has accepted yet: all that this client would still send. */
   get waiting() {
     return this.#outbox.waiting.map(({ id, body }) => ({ documentId: id, ping: /** @type {Ping} */ (JSON.parse(body)) }));
   }
@@ -192,8 +192,8 @@ export class Participant {
   }
 
   /**
-   * Send a ping, now or as soon as it can be. With a storage that writes at once it is kept when this call returns.
-   * Whether it was taken charge of: not in a private window, nor without consent.
+   * Send a ping, now or as soon as possible. With a storage that writes at once it is stored when this call returns. Return
+   * whether the ping was accepted for sending: never in a private window or without consent.
    *
    * @param {Composed} composed
    * @param {{ type?: string }} [of] The type of ping, if not the client's own.
@@ -204,7 +204,7 @@ export class Participant {
     }
     const to = this.privateLine?.sendingOf(ping);
     if (to?.share && !this.privateLine?.sharing.use(to.share)) {
-      return false; // two vectors under one mask would tell how they differ
+      return false; // two vectors under one mask would reveal their difference
     }
     if (to !== undefined) {
       this.#contributing = Promise.all([this.#contributing, this.#contribute({ documentId, ping }, to)]);
@@ -230,7 +230,7 @@ export class Participant {
   }
 
   /**
-   * Train what stays on this device by a choice. Returns when it is kept.
+   * Train the client's own model by a choice. Resolves when it is stored.
    *
    * @param {import("./own_model.js").Shown} shown
    * @param {() => import("../study/personal/personal.js").Descent} descentOf
@@ -255,14 +255,14 @@ export class Participant {
     this.#learning = learning;
   }
 
-  /** Try to hand over what waits; returns when each ping was taken, refused, or put off, and what was learned is kept. */
+  /** Try to send the waiting pings; resolves when each was accepted, rejected or postponed, and the client's own model is stored. */
   async deliver() {
     await Promise.all([this.#contributing, this.#learning]);
     await this.#outbox.deliver();
   }
 
   /**
-   * Ask for the newest model now; if none was there, the seconds after which ingest wants to be asked again.
+   * Ask for the newest model now; after a failure, return the seconds that ingest asks clients to wait.
    *
    * @returns {Promise<Outcome>}
    */
@@ -279,7 +279,7 @@ export class Participant {
     return outcome;
   }
 
-  /** Find the study, the id and the model that are kept. Returns when they were fetched, -Infinity for never. */
+  /** Load the stored study, id and model. Return the time of their fetch, -Infinity for never. */
   async recall() {
     if (this.#isPrivate() || (await this.isForgotten())) {
       return -Infinity;

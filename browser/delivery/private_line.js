@@ -42,7 +42,7 @@ export class PrivateLine {
    * @param {ForgivingStorage} settings.storage
    * @param {string} settings.prefix Of the keys in the storage.
    * @param {Environment} settings.environment
-   * @param {number} settings.most To how many versions this client contributes at most, whatever the line says.
+   * @param {number} settings.most The maximum number of versions that this client contributes to, regardless of the line.
    */
   constructor({ storage, prefix, environment, most }) {
     this.storage = storage;
@@ -62,7 +62,7 @@ export class PrivateLine {
   async check(study) {
     if (study.lines.some((line) => line.privacy?.shared) && !(await canShare())) {
       throw new TypeError(
-        `the study '${study.name}' needs X25519 and Ed25519 for its two servers, which this browser does not have, or not on a page that was loaded without HTTPS`,
+        `the study '${study.name}' needs X25519 and Ed25519 for its two servers, which this browser lacks, or lacks on pages without HTTPS`,
       );
     }
   }
@@ -85,8 +85,8 @@ export class PrivateLine {
   }
 
   /**
-   * Hold a private line to what it promised when this client joined: whoever publishes the study could promise less later,
-   * or name a helper of its own.
+   * Hold a private line to its promise at the time when this client joined: the study's publisher could promise less later, or
+   * name another helper.
    *
    * @param {PublicStudy} study @param {string} name
    */
@@ -96,7 +96,7 @@ export class PrivateLine {
     const promise = line?.privacy ? promiseOf(line.privacy) : null;
     if (promised?.line === name && promised.promise !== promise) {
       throw new TypeError(
-        `line '${name}' of study '${study.name}' promises something else than when this browser joined it; forget the study, and join again if you agree to that`,
+        `line '${name}' of study '${study.name}' has changed its promise since this browser joined; forget the study, and join again if you agree to the new one`,
       );
     }
     if (promised?.line !== name) {

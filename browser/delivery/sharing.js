@@ -4,7 +4,7 @@
  * it is bound to one ping: its document id is drawn here, and the ping then takes it. So a choice need not wait for the
  * browser's cryptography, and a ping can be shown as it will be sent.
  *
- * A seed hides one vector: whoever sends with a share takes it ({@link Sharing.use}), and nobody can a second time.
+ * A seed hides one vector: the sender of a share takes it ({@link Sharing.use}), which works only once.
  *
  * @import { Arm, Line, PublicStudy } from "../study/study.js"
  * @import { Environment } from "./environment.js"
@@ -56,7 +56,7 @@ export class Sharing {
       const terms = await agreedTerms(study, line);
       if (terms === null) {
         this.clear();
-        return `line '${line.name}' of study '${study.name}' has no offer of its helper yet; it is asked for again with the next model`;
+        return `line '${line.name}' of study '${study.name}' has no offer of its helper yet; the client asks again with the next model`;
       }
       const of = { line: line.name, arm: arm.name, offer: terms.id };
       this.#ready = this.#ready.filter((share) => same(share, { ...of, version: share.version }));

@@ -1,9 +1,9 @@
 // @ts-check
 /**
- * Where a client keeps what has to outlive its page: its random id, the model, and pings that nobody has taken yet.
+ * Where a client keeps what has to outlive its page: its random id, the model, and pings that no server has accepted yet.
  *
- * Values are JSON. Every method may answer at once or with a promise. One that writes at once (`webStorage`) has kept a
- * ping before the call returns, whatever happens to the tab afterwards. One key a ping, so that tabs which share a
+ * Values are JSON. Every method may answer at once or with a promise. One that writes at once (`webStorage`) has stored a
+ * ping before the call returns, even if the tab closes immediately. One key a ping, so that tabs which share a
  * storage do not write over each other's pings.
  *
  * @typedef {object} ClientStorage
@@ -113,7 +113,7 @@ export function indexedStorage(name) {
  */
 
 /**
- * The same storage, but it never fails: a full or forbidden one costs what was to be kept, and never the page.
+ * The same storage, but it never fails: if it is full or blocked, data is lost but the page keeps working.
  *
  * @param {ClientStorage} storage
  * @returns {ForgivingStorage}
@@ -160,6 +160,6 @@ function parsed(json) {
   try {
     return json === null || json === undefined ? undefined : JSON.parse(json);
   } catch {
-    return undefined; // somebody else wrote there
+    return undefined; // written by another program
   }
 }

@@ -52,7 +52,7 @@ export function moved(names, before, after) {
 }
 
 /**
- * The pages of a list as a version ranks them, whatever the arm of the client ranks with.
+ * The pages of a list as a version ranks them, regardless of the client's arm.
  *
  * @param {Shown} shown
  * @param {Version} version

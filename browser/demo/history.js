@@ -16,7 +16,7 @@ import { PLACES } from "./sites.js";
 const DAY = 86_400_000;
 const MOST_VISITS = 30;
 
-/** How people come to a page: by what kind of visit mostly. */
+/** How people reach a page: the most frequent kind of visit. */
 const WAYS = [VisitType.LINK, VisitType.LINK, VisitType.LINK, VisitType.TYPED, VisitType.TYPED, VisitType.BOOKMARK];
 const OTHER_WAYS = [VisitType.LINK, VisitType.LINK, VisitType.TYPED, VisitType.RELOAD, VisitType.TEMP_REDIRECT];
 
@@ -123,7 +123,7 @@ const NAMED = [
 ];
 
 /**
- * What a score looks at, in a few words: "typed 3, link 1 of 12 visits; last 2 days ago".
+ * The input of a score, in a few words: "typed 3, link 1 of 12 visits; last 2 days ago".
  *
  * @param {Remembered} page
  * @param {number} now

@@ -36,7 +36,7 @@ export class ListsPage extends StudyPage {
     this.draw = seeded(seedOf(`lists/${this.seed}`));
     this.#open = this.#drawn();
     byId("intro").textContent =
-      "Choose an item of a list, and follow what comes of it: the update that the browser computes, the ping that leaves, and the model that comes back. The items are made up from the study's features. The client is the one that products use; the server is the one that serves this page.";
+      "Choose an item of a list, and follow the result: the update that the browser computes, the ping that it sends, and the model that comes back. The items are made up from the study's features. The client is the same as in products. Its server is the one that serves this page.";
     byId("search-title").textContent = "Choose";
     byId("listing").hidden = false;
     byId("next-list").addEventListener("click", () => this.#next());

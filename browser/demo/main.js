@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * The demo page: a client of a study before one's eyes. In its address, `study` names the study (else it is the first of
- * the store), `seed` the made-up history, and `every` the seconds between rounds, if whoever runs them has said so.
+ * the store), `seed` the made-up history, and `every` the seconds between rounds, if they are known.
  */
 
 import { readStudy } from "../fedping.js";
@@ -15,7 +15,7 @@ import { MORE } from "./visitor.js";
 
 const TRY_AGAIN = 2000;
 const FOR_OTHERS =
-  "The page is for models that rank pages, frecency-2018 and linear-15, and for features of your own with pings = \"list-update\". For predictions, 'fedping study init' writes a page.";
+  "The page supports models that rank pages (frecency-2018 and linear-15), and features of your own with pings = \"list-update\". For predictions, 'fedping study init' writes a page.";
 
 const asked = new URLSearchParams(location.search);
 const ingest = new URL("..", location.href).href.replace(/\/$/, "");
@@ -33,15 +33,15 @@ async function begin() {
     }
   } catch (error) {
     if (error instanceof Refused) {
-      notice(`${sentence(error.message)} This page is for a study of the store; name it in the address: ?study=…`);
+      notice(`${sentence(error.message)} Name a study of the store in the address: ?study=…`);
       return;
     }
     if (error instanceof Away) {
-      notice("The server does not answer. This page goes on when it is back.");
+      notice("The server does not answer. This page continues when the server is back.");
       setTimeout(begin, TRY_AGAIN);
       return;
     }
-    notice("The page has failed, which is a defect; the browser's console says where.");
+    notice("The page has failed, because of a defect. The browser's console says where.");
     throw error;
   }
 }
@@ -75,7 +75,7 @@ function everySeconds() {
 }
 
 /**
- * Say what is wrong; nothing, if nothing is.
+ * Show a problem; hide the notice without one.
  *
  * @param {string} text
  * @param {readonly HTMLElement[]} [others] Links to other studies.

@@ -108,7 +108,7 @@ export class DemoPage extends StudyPage {
     await this.#visitor.forgetPersonal();
     this.box.refresh();
     this.#drawOwn();
-    byId("said").textContent = "Forgotten. This browser ranks as everybody's again, and still takes part.";
+    byId("said").textContent = "Forgotten. This browser ranks as everyone's again, and still takes part.";
   }
 
   /** @param {string} word */

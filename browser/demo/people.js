@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Other made-up people, each a client of its own with a history of its own: they search for something, and choose what
- * frecency with the weights of 2018 would have put first.
+ * Other made-up people, each a separate client with a separate history: they search for something, and choose the page that
+ * frecency with the weights of 2018 would put first.
  *
  * @import { Environment } from "../delivery/environment.js"
  * @import { Remembered } from "./history.js"

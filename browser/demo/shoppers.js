@@ -40,7 +40,7 @@ export function featuresOf(spec) {
 }
 
 /**
- * How much people want items: the sum of an item's values, each times what it is worth to everybody.
+ * How much people want items: the sum of an item's values, each times its common worth.
  *
  * @param {ModelSpec} spec
  * @param {string} study

@@ -1,5 +1,5 @@
 // @ts-check
-/** Made-up sites. Their addresses end in `.example`, which nobody can own: none of them leads anywhere. */
+/** Made-up sites. Their addresses end in `.example`, a domain without owners: the addresses lead nowhere. */
 
 /** What sites of a kind have pages about. */
 const TOPICS = {

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * What a page to try a study with does, whatever its clients choose from: the visitor's client in an arm, the choice that was made
- * last, and the server's state, asked for again and again.
+ * The common part of pages to try a study with: the visitor's client in an arm, the last choice, and the server's state, which
+ * is polled.
  *
  * @import { Ping } from "../study/ping.js"
  * @import { PublicStudy, Version } from "../study/study.js"
@@ -31,7 +31,7 @@ import { answer, others, waiting } from "./view/steps.js";
 
 const ASK_EVERY = 1500;
 const PEOPLE = 50;
-const AWAY = "The server does not answer. What you choose is kept in this tab, and sent when it is back; the page goes on by itself.";
+const AWAY = "The server does not answer. This tab keeps your choices, and sends them when the server is back; the page continues by itself.";
 
 export class StudyPage {
   /** @type {Held | null} */
@@ -80,7 +80,7 @@ export class StudyPage {
     return [];
   }
 
-  /** Show what is open to choose from anew, under a model that has just come. */
+  /** Show the open choices again, under a new model. */
   refresh() {}
 
   /** Show the newest model. */
@@ -152,14 +152,16 @@ export class StudyPage {
   drawPing() {
     const leaves = this.leaves();
     if (leaves !== null) {
+      const isOpen = byId("ping").querySelector("details")?.open ?? false;
       byId("ping").replaceChildren(...leaves.leaving);
+      byId("ping").querySelector("details")?.toggleAttribute("open", isOpen);
       byId("answer").replaceChildren(...(leaves.ping === null ? [] : answer(this.sent, this.client?.counts.waiting ?? 0)));
     }
   }
 
   /** Say which model is in use. @param {number} version */
   drawVersion(version) {
-    const stays = this.arm.applies ? "" : `; clients of “${this.arm.name}” go on ranking with version 0, to compare with`;
+    const stays = this.arm.applies ? "" : `; clients of “${this.arm.name}” still rank with version 0, to compare with`;
     byId("model").replaceChildren("Model in use: ", el("strong", { id: "version", "data-version": version }, `version ${version}`), `${stays}.`);
   }
 
@@ -194,7 +196,7 @@ export class StudyPage {
     }
   }
 
-  /** Ask for the state again and again; say so when nobody answers, and go on when somebody does. */
+  /** Poll the state; show when the server is unreachable, and continue when it answers. */
   async #keepUp() {
     for (;;) {
       try {
@@ -244,7 +246,7 @@ export class StudyPage {
     this.refresh();
     this.drawModel();
     if (isNew) {
-      byId("said").textContent = `Version ${version.version} of the model has come.`;
+      byId("said").textContent = `Version ${version.version} of the model has arrived.`;
       flash(byId("arrived"));
     }
   }
@@ -265,7 +267,7 @@ export class StudyPage {
     const next = byId("next");
     next.textContent =
       this.every === null
-        ? "A round runs when the operator has it run."
+        ? "A round runs when the operator starts it."
         : `A round runs every ${this.every} seconds, the next in ${untilNextRound(Date.now(), this.every)} s.`;
   }
 }

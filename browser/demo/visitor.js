@@ -1,8 +1,8 @@
 // @ts-check
 /**
- * The client of whoever looks at the page, in an arm of their choice, with its requests in plain view.
+ * The visitor's client, in an arm of their choice, with its requests in plain view.
  *
- * In a study nobody chooses: a hash of the random id decides. Here ids are drawn until one falls into the arm.
+ * In a study, a hash of the random id decides. Here ids are drawn until one falls into the arm.
  *
  * @import { Environment } from "../delivery/environment.js"
  * @import { ClientStorage } from "../delivery/storage.js"
@@ -21,7 +21,7 @@ import { privacy } from "../private.js";
 import { Ranker } from "../ranker.js";
 import { enrol } from "../study/enrolment.js";
 
-/** What rankers of this page can do besides: small updates, personal models and private lines. */
+/** Additional parts of this page's rankers: small updates, personal models and private lines. */
 export const MORE = Object.freeze({ links, personal, privacy });
 
 export const ID_BYTES = 16;
@@ -106,7 +106,7 @@ export function beginningWith(id, environment) {
 }
 
 /**
- * `fetch`, with every ping and its answer told of.
+ * `fetch`, with a call for every ping and its answer.
  *
  * @param {Environment} environment
  * @param {(posted: Posted, answered: Answered) => void} onAnswer
@@ -131,7 +131,7 @@ function overheard(environment, onAnswer) {
 }
 
 /**
- * A part of a storage: the arms that one has looked through are clients of their own.
+ * A part of a storage: each arm that the visitor has tried is a separate client.
  *
  * @param {ClientStorage} storage
  * @param {string} part

@@ -39,8 +39,32 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+/** Keys of the data that pages show: decisions, the study and its model, messages, and the newest choice. */
+const SHOWN = /^(settings|sent|newest choice|fedping\/.*)$/;
+const SOON = 50;
+
 /**
- * Do what the user asked for, and say what came of it.
+ * Draw a page again whenever what it shows has changed, from any other page or by itself. Drawings follow one another.
+ *
+ * @param {() => Promise<void>} redraw
+ */
+export function whenChanged(redraw) {
+  let drawing = Promise.resolve();
+  let isPlanned = false;
+  api.storage.onChanged.addListener((/** @type {Record<string, unknown>} */ changes) => {
+    if (isPlanned || !Object.keys(changes).some((key) => SHOWN.test(key))) {
+      return;
+    }
+    isPlanned = true;
+    setTimeout(() => {
+      isPlanned = false;
+      drawing = drawing.then(redraw).catch((error) => console.error("fedping:", error?.message ?? error));
+    }, SOON);
+  });
+}
+
+/**
+ * Do what the user asked for, and show the result.
  *
  * @param {HTMLElement} where
  * @param {() => Promise<string>} action Returns what to say.

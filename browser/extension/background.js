@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The background script: a service worker in Chromium, an event page in Firefox. Listeners are added at once, since that
- * is what the browser awakens it for.
+ * The background script: a service worker in Chromium, an event page in Firefox. Listeners are added at once, because
+ * the browser starts the script for them.
  */
 
 import { api } from "./api.js";
@@ -11,7 +11,7 @@ import { SEARCH_PAGE, WELCOME_PAGE, Worker } from "./worker.js";
 const worker = new Worker({ api, environment: browserEnvironment() });
 
 /**
- * Nobody waits for what a listener returns, so what goes wrong is told here; not of which page, which is nobody's business.
+ * The browser ignores what a listener returns, so errors are logged here, without the page concerned.
  *
  * @param {(...given: any[]) => any} action
  */

@@ -1,13 +1,13 @@
 // @ts-check
-/** Agreeing and declining, on whichever page it is done. */
+/** Agreeing and declining, on every page that asks. */
 
 import { api, isFirefox } from "./api.js";
 import { ask } from "./ask.js";
 import { DATA_COLLECTION } from "./taking_part/participation.js";
 
 /**
- * Agree. Firefox then asks in its own words; its no is a no, and so is its withdrawal later. To be called at once in the
- * listener of a click: nothing else may ask.
+ * Agree. Firefox then asks in its own words; a no there is a no, and so is a later withdrawal. Call this first in the
+ * listener of a click, because the browser lets nothing else ask.
  *
  * @returns {Promise<any>} The state, as the background script answers.
  */
@@ -16,7 +16,7 @@ export async function agree() {
   return ask({ ask: "consent", agreed: allowed });
 }
 
-/** Decline, or withdraw what was agreed to. */
+/** Decline, or withdraw an agreement. */
 export async function decline() {
   const state = await ask({ ask: "consent", agreed: false });
   if (isFirefox(api)) {
@@ -26,13 +26,13 @@ export async function decline() {
 }
 
 /**
- * What came of it, in a sentence.
+ * The result, in a sentence.
  *
  * @param {any} state
  */
 export function outcome(state) {
   if (state.consent !== "given") {
-    return "You do not take part. Nothing is fetched or sent; your random number, the model and messages that waited are deleted.";
+    return "You do not take part. Nothing is fetched or sent. Your random number, the model and waiting messages are deleted.";
   }
   if (!state.on) {
     return "Thank you. The extension is switched off in the settings, so nothing is sent.";
@@ -44,16 +44,16 @@ export function outcome(state) {
 }
 
 /**
- * Why the user is in no group of a study that they agreed to.
+ * The reason why the user is in no group of a study that they agreed to.
  *
  * @param {{ trouble: string | null }} state
  */
 export function notReached({ trouble }) {
-  return trouble === null ? NOT_REACHED : `This browser takes no part for now: ${trouble}. Until then pages are ranked by the start values.`;
+  return trouble === null ? NOT_REACHED : `This browser can't take part for now: ${trouble}. Until it can, pages are ranked by the start values.`;
 }
 
 const NOT_REACHED =
-  "The server has not answered with such a study, or it does not take this browser; it will be asked again. Until then pages are ranked by the start values.";
+  "The server has not answered, doesn't know this study, or doesn't accept this browser. The extension will ask again. Until then, pages are ranked by the start values.";
 
 export const LACKS_PERMISSION =
-  "The browser has not been asked yet whether the extension may reach the study's server, so nothing is sent: press Save in the settings.";
+  "Nothing is sent, because the browser has not let the extension reach the study's server yet. Press Save in the settings.";

@@ -18,7 +18,7 @@ import { readable } from "./history/words.js";
 /** How many pages are listed: as many as both browsers show. */
 export const MOST = 5;
 
-/** The line for what was typed, which stands above the pages. */
+/** The line for the typed text, above the pages. */
 const OTHER_LINES = 1;
 
 const KEY = "omnibox";
@@ -59,7 +59,7 @@ export class Omnibox {
   }
 
   /**
-   * A line was chosen: the page and what is to be reported of it; null if it was none of the pages.
+   * A line was chosen: the page and the report; null if it was not a page.
    *
    * @param {string} text
    */

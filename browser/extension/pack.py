@@ -1,9 +1,9 @@
-"""Put the extension's files and the module's into one folder that either browser can load, and into zips beside it.
+"""Put the extension's files and the module's into one folder that either browser can load, and into zips next to it.
 
     python browser/extension/pack.py [OUT]
 
-OUT is ``build/extension`` unless given. Beside it: a zip of the folder, and one for the store of each browser, whose
-manifest leaves out what is for the other alone. The same files give the same bytes.
+OUT is ``build/extension`` by default. Next to it: a zip of the folder, and one for each browser's store, whose manifest
+omits the other browser's keys. The same files give the same bytes.
 """
 
 import json
@@ -14,7 +14,9 @@ from pathlib import Path
 
 EXTENSION = Path(__file__).resolve().parent
 MODULE = EXTENSION.parent
-MODULE_PARTS = ("fedping.js", "client.js", "personal.js", "private.js", "delivery", "models", "study")
+MODULE_PARTS = ("fedping.js", "client.js", "personal.js", "private.js", "delivery", "disclosure", "models", "study")
+STAND_INS = ("fedping.js", "disclosure/groups.js")
+"""Files of the extension that lead to the module's, which replace them in the packed folder."""
 EXTENSION_KINDS = {".js", ".json", ".html", ".css", ".svg", ".png"}
 OF_THE_OTHER = {
     "firefox": [("key",), ("minimum_chrome_version",), ("background", "service_worker")],
@@ -24,16 +26,16 @@ _EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 
 def packed_files() -> dict[str, Path]:
-    """Return where each file of the packed folder comes from.
+    """Return the source of each file of the packed folder.
 
-    The extension's own ``fedping.js`` leads to the module above it; in the packed folder the module is in its place.
+    In the checkout, the extension's ``STAND_INS`` lead to the module above it. The module replaces them when packed.
     """
     files = {path.relative_to(EXTENSION).as_posix(): path for path in EXTENSION.rglob("*") if _belongs(path)}
     for part in MODULE_PARTS:
         whole = MODULE / part
         for path in sorted(whole.rglob("*.js")) if whole.is_dir() else [whole]:
             name = path.relative_to(MODULE).as_posix()
-            if name in files and name != "fedping.js":
+            if name in files and name not in STAND_INS:
                 sys.exit(f"both the module and the extension have {name}; rename the extension's")
             files[name] = path
     return dict(sorted(files.items()))
@@ -44,7 +46,7 @@ def _belongs(path: Path) -> bool:
 
 
 def manifest_for(browser: str, manifest: bytes) -> bytes:
-    """Return the manifest without what is for the other browser, nor the key, which stores give themselves."""
+    """Return the manifest without the other browser's keys and without ``key``, which stores assign themselves."""
     given = json.loads(manifest)
     for *outer, name in OF_THE_OTHER[browser]:
         holder = given
@@ -55,7 +57,7 @@ def manifest_for(browser: str, manifest: bytes) -> bytes:
 
 
 def pack(out: Path) -> list[Path]:
-    """Write the folder anew and the zips beside it; return the paths of the zips."""
+    """Replace the folder and the zips next to it; return the paths of the zips."""
     files = {name: source.read_bytes() for name, source in packed_files().items()}
     shutil.rmtree(out, ignore_errors=True)
     for name, data in files.items():
@@ -83,10 +85,10 @@ def _zipped(path: Path, files: dict[str, bytes]) -> Path:
 
 
 def main() -> None:
-    """Pack, and say where it lies."""
+    """Pack, and print the paths."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else MODULE.parent / "build" / "extension"
     if out.exists() and any(out.iterdir()) and not (out / "manifest.json").is_file():
-        sys.exit(f"{out} is not a folder that this made; give another, or empty it")
+        sys.exit(f"{out} is not a folder that this made; choose another, or empty it")
     print(f"{out}: load this folder in a browser")
     for archive in pack(out):
         print(archive)

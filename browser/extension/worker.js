@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * What the background script does: it answers the address bar and the extension's pages, follows the history, and keeps
- * up with the study. It may be ended at any moment, and begins anew with the next event; all that matters is in storage.
+ * The background script's work: it answers the address bar and the extension's pages, follows the history, and keeps
+ * up with the study. The browser may end it at any moment, and starts it with the next event; all that matters is in storage.
  *
  * @import { Api } from "./api.js"
  * @import { Environment, Observed } from "./fedping.js"
@@ -11,6 +11,7 @@
  * @typedef {{ ask: string, [more: string]: any }} Message
  */
 
+import { DISCLOSURES, disclosureOf, lists } from "./disclosure/groups.js";
 import { uuid } from "./fedping.js";
 import { Library } from "./history/library.js";
 import { Omnibox, firstLine } from "./omnibox.js";
@@ -19,13 +20,13 @@ import { preview } from "./taking_part/preview.js";
 import { MODEL } from "./taking_part/schedule.js";
 import { serverAddress, studyName, withConsent, withStudy } from "./taking_part/settings.js";
 
-/** How many of the pages that match are scored for the list, the first by their kept scores. */
+/** The number of matching pages that are scored for the list: the first by their stored scores. */
 const CANDIDATES = 50;
 const SHOWN_ON_PAGE = 10;
 
 const HISTORY = "history";
 const HISTORY_MINUTES = 30;
-/** After a visit: a page's title is often not known yet at its visit, and no event tells of it in Chromium. */
+/** After a visit: a page's title is often not known yet at its visit, and Chromium has no event for it. */
 const TITLE = "title";
 const TITLE_MINUTES = 1;
 const LOOK_BACK = 600_000;
@@ -37,7 +38,7 @@ export const HANDED_OVER = "search/typed";
 export class Worker {
   /** @type {Promise<void> | null} */
   #opened = null;
-  /** @type {Promise<unknown>} Decisions are carried out one after the other. */
+  /** @type {Promise<unknown>} Decisions are applied one at a time. */
   #deciding = Promise.resolve();
 
   /** @param {{ api: Api, environment: Environment }} settings */
@@ -68,8 +69,8 @@ export class Worker {
   }
 
   /**
-   * The pages that match what was typed, ranked: the kept scores choose which are looked at, and those are scored now, as
-   * the client's arm ranks at this moment. That is what is reported of, so it is what is shown.
+   * The pages that match the typed text, ranked: the stored scores select candidates, and the arm's present model scores these.
+   * The report is about these scores, so the list shows them.
    *
    * @param {string} typed
    * @param {number} most
@@ -79,7 +80,7 @@ export class Worker {
     return this.participation.rank(this.library.matching(typed, CANDIDATES), most);
   }
 
-  /** Score all pages anew if the kept scores are of another model, or another day. */
+  /** Score all pages again if the stored scores are of another model, or another day. */
   async rescore() {
     const { frame } = this.participation;
     if (frame !== this.library.frame) {
@@ -174,12 +175,13 @@ export class Worker {
       case "state":
         return this.state();
       case "preview":
-        return preview(this.participation, this.library.matching("", CANDIDATES), () => uuid(this.environment));
+        return this.#preview();
       case "waiting":
         return this.participation.waiting();
       case "sent":
         return this.participation.sent.all();
       case "forget sent":
+        await this.participation.newest.clear();
         return this.participation.sent.clear();
       case "forget personal":
         await this.participation.forgetPersonal();
@@ -200,6 +202,13 @@ export class Worker {
     }
   }
 
+  /** The next message, and the last one of the same kind if its fields are still the same. */
+  async #preview() {
+    const next = preview(this.participation, this.library.matching("", CANDIDATES), () => uuid(this.environment));
+    const last = await this.participation.sent.newest(next.address.slice(0, next.address.lastIndexOf("/") + 1));
+    return { ...next, last: last !== null && disclosureOf(last.ping) === DISCLOSURES[next.kind] && lists(DISCLOSURES[next.kind], last.ping) ? last : null };
+  }
+
   /** What the settings page shows. */
   async state() {
     const { settings, client, lacksPermission } = this.participation;
@@ -210,6 +219,7 @@ export class Worker {
       arm: client?.arm ?? null,
       version: client?.version ?? -1,
       trouble: client?.trouble ?? null,
+      newest: await this.participation.newest.read(),
       personal: client?.personal ?? null,
       waiting: (await this.participation.waiting()).length,
       pages: this.library.size,
@@ -240,14 +250,14 @@ export class Worker {
       await this.participation.keepUp();
       await this.rescore();
     });
-    this.#deciding = carriedOut.catch(() => {}); // which is told to whoever decided
+    this.#deciding = carriedOut.catch(() => {}); // the caller gets the error
     await carriedOut;
   }
 
   async #open() {
     await this.participation.open();
     await this.library.open();
-    // Nobody who types waits for the network; what fails here is tried again at an alarm.
+    // Typing never waits for the network; an alarm tries again what fails here.
     void this.participation
       .keepUp()
       .then(() => this.rescore())

@@ -15,7 +15,7 @@ const MOST = 200_000;
 const MOST_AXES = 8;
 
 /**
- * Why the weights of a spec cannot be told, in words that follow the line's name; null if they can.
+ * The reason why the weights of a spec are unknown, in words that follow the line's name; null if they can.
  *
  * @param {any} spec
  * @returns {string | null}

@@ -8,7 +8,7 @@
  * @property {string} name
  * @property {string} [field] The field's name, the feature's if empty.
  * @property {"item" | "query"} [on] Whose field it is.
- * @property {boolean} [missing] Whether missing values have a weight of their own.
+ * @property {boolean} [missing] Whether missing values have a separate weight.
  * @property {number | null} [low]
  * @property {number | null} [high]
  * @property {boolean} [log]

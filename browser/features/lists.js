@@ -48,7 +48,7 @@ export function layoutFor(spec) {
 }
 
 /**
- * The scores by which a client ranks items.
+ * The scores that rank a client's items.
  *
  * @param {Role} role
  * @param {Version} held

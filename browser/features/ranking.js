@@ -59,7 +59,7 @@ export function hiddenRow({ places, offsets, hiddenIn, hidden }, at) {
 }
 
 /**
- * The items best first; pinned ones keep the place at which they are given. Of equal scores, the one given first ranks higher.
+ * The items best first; pinned ones keep the place at which they are given. With equal scores, the first given ranks higher.
  *
  * @param {ArrayLike<number>} scores
  * @param {ReadonlySet<number>} [pinned]

@@ -37,7 +37,7 @@ export const FRECENCY_NAMES = Object.freeze([
   "reloadVisitBonus",
 ]);
 
-/** The weights that the study of 2018 started from, by which its control arm ranked for good. */
+/** The weights that the study of 2018 started from, which always ranked its control arm. */
 export const FRECENCY_START = Object.freeze([
   4, 14, 31, 90, 100, 70, 50, 30, 10, 0, 0, 100, 2000, 75, 0, 0, 0, 25, 0, 140, 200, 0,
 ]);
@@ -156,7 +156,7 @@ function pointTable(weights) {
 }
 
 /**
- * The bonus of a kind of visit, in percent: that of its type, and that of a bookmark added whatever the type.
+ * The bonus of a kind of visit, in percent: that of its type, and a bookmark's added for any type.
  *
  * @param {ArrayLike<number>} weights
  * @param {number} kind

@@ -19,7 +19,7 @@
  * @property {boolean} [isQuery] Whether its address starts with `place:`.
  */
 
-/** How many of the newest visits a score looks at. */
+/** The number of newest visits that a score uses. */
 export const MAX_SAMPLED = 10;
 
 const MILLISECONDS_PER_DAY = 86_400_000;
@@ -45,7 +45,7 @@ export const Onward = Object.freeze({ NO: 0, PERMANENTLY: 1, TEMPORARILY: 2 });
 export const ORIGIN_NOT_KNOWN = -1;
 
 /**
- * The sample that a score looks at: the ten newest visits, newest first; of one time, in the order given.
+ * The sample that a score uses: the ten newest visits, newest first; of one time, in the order given.
  *
  * @param {readonly Visit[]} visits
  * @returns {readonly Visit[]}

@@ -5,7 +5,7 @@
  * @import { PageTable } from "./pages.js"
  *
  * @typedef {object} RankingModel
- * @property {string} name The name by which a model spec asks for it.
+ * @property {string} name Its name in a model spec.
  * @property {readonly string[]} weightNames The weights' names, in the order of the wire.
  * @property {(weights: ArrayLike<number>, pages: PageTable) => Float64Array} scores The score of every page, in points.
  */

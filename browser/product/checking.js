@@ -40,7 +40,7 @@ function ofField({ kind, missing, low = null, high = null, values = [], other },
   const x = /** @type {any} */ (fieldOf(row, field));
   const odd = (/** @type {Oddity} */ code, /** @type {string} */ is) => ({ code, field: `'${field}' of the ${on}`, is });
   if (x === null || x === undefined) {
-    return missing ? null : odd("feature_missing", "is missing and adds nothing; give it, or set missing = true in the study");
+    return missing ? null : odd("feature_missing", "is missing and adds nothing; provide it, or set missing = true in the study");
   }
   const type = kind === "equal" ? typeof x : (TYPES[/** @type {keyof typeof TYPES} */ (kind)] ?? "number");
   if (typeof x !== type || Number.isNaN(x) || Array.isArray(x)) {
@@ -51,5 +51,5 @@ function ofField({ kind, missing, low = null, high = null, values = [], other },
     return odd("feature_bounds", `is beyond ${low ?? "…"} to ${high ?? "…"} and counts as the bound; widen 'low' or 'high' in a new study`);
   }
   const unlisted = kind === "category" && !other && !values.includes(x);
-  return unlisted ? odd("category_unlisted", "is a text that is not listed and adds nothing; list it, or set other = true") : null;
+  return unlisted ? odd("category_unlisted", "is an unlisted text and adds nothing; list it, or set other = true") : null;
 }

@@ -1,19 +1,19 @@
 // @ts-check
 /**
- * A list as it was shown: the version that ranked it, what was chosen from it, and what followed.
+ * A list as it was shown: the version that ranked it, its choice, and the outcomes.
  *
  * @import { Composed } from "../delivery/participant.js"
  * @import { Role } from "../study/parts.js"
  * @import { Version } from "../study/study.js"
  *
- * @typedef {object} Lists What a list needs of the ranker that made it.
+ * @typedef {object} Lists The functions of a ranker that its lists need.
  * @property {(list: ListState, choice: Choice) => boolean} choose
  * @property {(list: ListState, values: Record<string, any>) => boolean} outcome
  * @property {(code: any, sentence: string) => void} tell
  * @property {() => number} now
  * @property {string} study
  * @property {(a: any, b: any) => boolean} same Whether two values are the same item.
- * @property {(id: string) => string | null} mark What tells whose a list is.
+ * @property {(id: string) => string | null} mark A mark of a list's client.
  *
  * @typedef {object} Choice
  * @property {number} place From 0; -1 for none.
@@ -35,7 +35,7 @@
  * @property {{ place: number, at: number } | null} choice
  */
 
-/** Up to how many weights a list takes along to another page. */
+/** The maximum number of weights that a list takes to another page. */
 const MOST_WEIGHTS = 1000;
 
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
@@ -75,7 +75,7 @@ export class RankedList {
   }
 
   /**
-   * Say how many items, from the top, the user has seen by now. What was never on the screen teaches nothing.
+   * Report the number of items, from the top, that the user has seen by now. The client learns nothing from items never on the screen.
    *
    * @param {number} count
    */
@@ -94,12 +94,12 @@ export class RankedList {
   choose(item, outcomes = {}) {
     const { items, choice } = this.#state;
     if (choice !== null) {
-      this.#lists.tell("chosen_already", "a choice from this list was reported before; the first one counts, and no other is sent");
+      this.#lists.tell("chosen_already", "this list already has a choice; only the first is sent");
       return false;
     }
     const place = item === null ? -1 : this.#placeOf(item);
     if (item !== null && place < 0) {
-      this.#lists.tell("not_in_list", "what was chosen is not in this list; give one of 'items', or set 'key' in the ranker's settings");
+      this.#lists.tell("not_in_list", "the chosen item is not in this list; pass one of 'items', or set 'key' in the ranker's settings");
       return false;
     }
     if (items.length === 0) {
@@ -117,13 +117,13 @@ export class RankedList {
    */
   outcome(outcomes) {
     if (this.#state.choice === null) {
-      this.#lists.tell("not_chosen", "an outcome follows a choice, and there was none from this list; call 'choose' first");
+      this.#lists.tell("not_chosen", "an outcome needs a choice, and this list has none; call 'choose' first");
       return false;
     }
     return this.#lists.outcome(this.#state, outcomes ?? {});
   }
 
-  /** What another page needs to go on with it: `shop.resume(JSON.stringify(list))`. The items are in it until one is chosen. */
+  /** The JSON with which another page continues: `shop.resume(JSON.stringify(list))`. The items are in it until one is chosen. */
   toJSON() {
     const { items, query, pinned, role, held, mark, ...small } = this.#state;
     const weights = held.weights.length <= MOST_WEIGHTS ? held.weights : [];

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * What a `Ranker` and a `Predictor` have in common: they take part by themselves, tell each trouble with its code, and forget in
+ * The common part of `Ranker` and `Predictor`: they take part automatically, report each trouble with its code, and forget in
  * all tabs.
  *
  * @import { Composed, Ping } from "../delivery/participant.js"
@@ -14,11 +14,11 @@
  *   | "not_chosen" | "list_unfit" | "list_long" | "outcome_undeclared" | "outcome_type" | "outcome_unlisted" | "outcome_late"
  *   | "example_unfit" | "not_finite"} TroubleCode
  *
- * @typedef {object} Trouble What is wrong, for whoever looks after the product. Nothing in it is a user's.
+ * @typedef {object} Trouble A problem, for the product's developers. It contains nothing about the user.
  * @property {TroubleCode} code
  * @property {string} sentence What, where, and what to do.
  *
- * @typedef {object} MoreParts What the entry point leaves out, to keep pages small: `fedping/links`, `fedping/personal`, `fedping/private`.
+ * @typedef {object} MoreParts Parts that the entry point omits, to keep pages small: `fedping/links`, `fedping/personal`, `fedping/private`.
  * @property {ReadonlyMap<string, ClientEnd>} [links]
  * @property {PersonalPart} [personal]
  * @property {PrivatePart} [privacy]
@@ -28,16 +28,16 @@
  * @property {string} study The study's name.
  * @property {() => boolean} [consent] Whether the user agrees to take part; asked at each call. Until then nothing is fetched, kept
  *   or sent. Always, if not given.
- * @property {(trouble: Trouble) => void} [onTrouble] Told of each trouble.
+ * @property {(trouble: Trouble) => void} [onTrouble] Called with each trouble.
  * @property {MoreParts} [parts]
  * @property {ClientStorage} [storage] `localStorage` if not given; in a service worker, IndexedDB.
  * @property {() => boolean} [isPrivate] Whether this is a private window. Then nothing is fetched, kept or sent.
- * @property {() => string | null} [ticket] The product's word for the client's id, in studies that ask for it.
+ * @property {() => string | null} [ticket] The product's ticket for the client's id, in studies that ask for it.
  * @property {boolean} [patient] Send only when the page is idle and its connection not metered, as far as the browser says.
- * @property {number} [everyMinutes] How often to ask for a new model, on average.
- * @property {number} [longestDays] The age at which a ping that nobody took is given up.
- * @property {number} [mostContributions] To how many versions of a private line this client contributes at most.
- * @property {Environment} [environment] What the browser offers; tests give their own.
+ * @property {number} [everyMinutes] The average minutes between requests for a new model.
+ * @property {number} [longestDays] The age at which a ping that no server accepted is deleted.
+ * @property {number} [mostContributions] The maximum number of versions of a private line that this client contributes to.
+ * @property {Environment} [environment] The browser's functions; tests pass their own.
  */
 
 import { browserEnvironment } from "../delivery/environment.js";
@@ -47,10 +47,10 @@ import { indexedStorage, memoryStorage, webStorage } from "../delivery/storage.j
 const SETTINGS = "ingest study consent onTrouble parts storage isPrivate ticket patient everyMinutes longestDays mostContributions environment";
 
 /**
- * Throw for a setting that is unknown or not of its type: a misspelt `consent` would have everybody take part.
+ * Throw for a setting that is unknown or of the wrong type: with a misspelt `consent`, all users would take part.
  *
  * @param {any} settings
- * @param {string} own The names of the settings that the entry point has besides.
+ * @param {string} own The names of the entry point's additional settings.
  */
 function checkSettings(settings, own) {
   const known = `${SETTINGS} ${own}`.split(" ");
@@ -69,22 +69,22 @@ export class Product {
   #onTrouble;
   /** @type {() => boolean} */
   #consent;
-  /** @type {Set<string>} Troubles that are told once. */
+  /** @type {Set<string>} Troubles that are reported once. */
   #told = new Set();
   /** @type {{ name: string, channel: BroadcastChannel | null }} */
   #tabs;
-  /** @type {(() => void)[]} What waits until the study is known. */
+  /** @type {(() => void)[]} Calls that wait until the study is known. */
   #pending = [];
 
   /**
    * @param {ProductSettings} settings
    * @param {Parts} parts
-   * @param {string} own The names of the settings that the entry point has besides.
+   * @param {string} own The names of the entry point's additional settings.
    */
   constructor(settings, parts, own) {
     checkSettings(settings, own);
     const { study, consent = () => true, onTrouble = () => {}, ticket = () => null, environment = browserEnvironment() } = settings;
-    /** @type {Trouble | null} The last thing that went wrong and has not come right since; null if nothing has. */
+    /** @type {Trouble | null} The newest unresolved trouble; null without one. */
     this.trouble = null;
     this.#onTrouble = onTrouble;
     this.#consent = consent;
@@ -112,7 +112,7 @@ export class Product {
     this.takePart();
   }
 
-  /** Settled when the newest model is there, or it is known why it is not; it never fails. */
+  /** Resolves when the newest model has loaded, or the reason for its absence is known; never rejects. */
   get ready() {
     return (this.#starting ?? Promise.resolve()).then(() => this);
   }
@@ -127,17 +127,17 @@ export class Product {
     return this.participant.membership.held.version;
   }
 
-  /** What became of pings in this page, and how many nobody has taken yet. */
+  /** The results of this page's pings, and the number that no server has accepted yet. */
   get counts() {
     return this.participant.counts;
   }
 
-  /** The pings that nobody has taken yet: all that this client would still send. */
+  /** The pings that no server has accepted yet: all that this client would still send. */
   get waiting() {
     return this.participant.waiting;
   }
 
-  /** What a private study promises to its clients, a sentence each; empty for one that is not private, or not known yet. */
+  /** A private study's promises to its clients, a sentence each; empty for one that is not private, or not known yet. */
   get guarantee() {
     const { privacy } = this.participant.membership.role;
     return (privacy && this.participant.parts.privacy?.inWords(privacy)) ?? [];
@@ -150,14 +150,14 @@ export class Product {
     return this.ready;
   }
 
-  /** Take part no longer in this page; what waits is kept for the next one. */
+  /** Stop taking part in this page; waiting pings stay for the next one. */
   stop() {
     this.participant.stop();
     this.#tabs.channel?.close();
     this.#tabs.channel = null;
   }
 
-  /** Forget everything, in all tabs: the id, the model, what is the client's own, and what has not been sent. */
+  /** Delete everything, in all tabs: the id, the model, the client's own model, and unsent pings. */
   async forget() {
     const { name } = this.#tabs;
     this.#pending = [];
@@ -171,18 +171,18 @@ export class Product {
     }
   }
 
-  /** Hand over what waits now. */
+  /** Send the waiting pings now. */
   async deliver() {
     await this.ready;
     await this.participant.deliver();
   }
 
-  /** Ask for the newest model now. Whether one was there. */
+  /** Ask for the newest model now. Return whether the server had one. */
   async fetchModel() {
     return (await this.participant.refresh()).ok;
   }
 
-  /** Take part, from the first call on at which the user agrees. */
+  /** Take part, starting with the first call at which the user agrees. */
   takePart() {
     if (this.#starting === null && this.participant.maySend()) {
       this.#starting = this.#begin();
@@ -195,11 +195,11 @@ export class Product {
     this.#flush();
     const { membership } = this.participant;
     if (membership.clientId !== null && !membership.isKept) {
-      this.tell("storage", "the browser keeps nothing of this page, so each page is another client");
+      this.tell("storage", "the browser stores nothing for this page, so each page is a new client");
     }
   }
 
-  /** See what is known of the study since it was asked for. */
+  /** Process the result of the last request for the study. */
   #look() {
     const { cause } = this.participant.membership;
     if (cause !== null) {
@@ -240,14 +240,14 @@ export class Product {
       this.#pending.push(act);
       if (this.#pending.length > MOST_PENDING) {
         this.#pending.shift();
-        this.tell("ping_dropped", `more than ${MOST_PENDING} calls came before the study was known; the oldest are dropped`);
+        this.tell("ping_dropped", `more than ${MOST_PENDING} calls came before the study had loaded; the oldest are dropped`);
       }
     } else {
       act();
     }
   }
 
-  /** Do what waits, if the study is known. */
+  /** Run the waiting calls, if the study is known. */
   #flush() {
     if (this.participant.membership.study !== null) {
       this.#pending.splice(0).forEach((act) => act());
@@ -255,7 +255,7 @@ export class Product {
   }
 
   /**
-   * Send a ping. Whether it was taken charge of.
+   * Send a ping. Return whether it was accepted for sending.
    *
    * @param {Composed} composed
    * @param {string} type
@@ -266,7 +266,7 @@ export class Product {
     return this.participant.send({ documentId, ping: whole }, { type });
   }
 
-  /** Whether the user has left the study, here or in another tab; that is told. */
+  /** Whether the user has left the study, here or in another tab; reports it. */
   hasLeft() {
     const left = this.participant.isForgotten() === true;
     if (left) {
@@ -285,7 +285,7 @@ export class Product {
   }
 
   /**
-   * Tell a trouble once, of those that each list would have again.
+   * Report a trouble once, if each list would have it again.
    *
    * @param {string} what
    * @param {TroubleCode} code
@@ -304,9 +304,9 @@ export class Product {
    */
   #lost(what, id) {
     if (what === "refused") {
-      this.tell("ping_refused", `ingest refused the ping ${id}; its /metrics has the reason`);
+      this.tell("ping_refused", `ingest rejected the ping ${id}; its /metrics has the reason`);
     } else {
-      this.tell("ping_dropped", `the ping ${id} could not be sent for too long, or too many wait`);
+      this.tell("ping_dropped", `the ping ${id} is deleted: it waited too long, or too many wait`);
     }
   }
 }
@@ -314,7 +314,7 @@ export class Product {
 const MOST_PENDING = 100;
 
 /**
- * Where to keep things, and why it will not last.
+ * The storage to use, and the reason if it will not last.
  *
  * @param {ClientStorage} [given]
  * @returns {{ storage: ClientStorage, failed: string | null }}
@@ -333,6 +333,6 @@ function kept(given) {
   if (globalThis.document === undefined && globalThis.indexedDB !== undefined) {
     return { storage: indexedStorage("fedping"), failed: null };
   }
-  const failed = "there is no localStorage here, so each start is another client; set 'storage'";
+  const failed = "localStorage is missing, so each start is a new client; set 'storage'";
   return { storage: memoryStorage(), failed };
 }

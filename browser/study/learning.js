@@ -72,11 +72,11 @@ export function ranked(role, held, pages, now, most = pages.length, own = null) 
 }
 
 /**
- * What a choice says about the ranking: the scores of the list and its loss, and the direction of descent at the model that the
- * client held, null if its arm submits none. `sentUpdate` makes of it what is sent.
+ * The information in a choice: the scores of the list and its loss, and the direction of descent at the model that the client
+ * held, null if its arm submits none. `sentUpdate` encodes it for sending.
  *
  * The scores are those that ranked. Of a list that a client's own model has ranked, scores, loss and update are those of the
- * shared model, for the list {@link inSharedOrder}: nothing is told that was worked out from what stays with the client.
+ * shared model, for the list {@link inSharedOrder}: nothing computed from the client's own model is sent.
  *
  * @param {Shown} shown
  * @param {number} chosen The place of the chosen page, -1 for none.
@@ -105,8 +105,8 @@ export function sharedScores({ pages, scores, now, role, held }) {
 }
 
 /**
- * A list as it is told. One that a client's own model has ranked is put in the order of the shared model, the highest score at
- * the top, since the displayed order would tell how the own one permutes it. Other lists stay as they are.
+ * A list as it is reported. A list ranked by a client's own model is put in the order of the shared model, the highest score at
+ * the top, because the displayed order would reveal how the own model permutes it. Other lists stay unchanged.
  *
  * @param {Shown} shown
  * @param {number} chosen The place of the chosen page in the displayed order, -1 for none.
@@ -124,7 +124,7 @@ function inSharedOrder(shown, chosen) {
 
 /**
  * The direction of descent of the loss of a list, as a function of the weights. It is summed in the order in which the list is
- * told.
+ * reported.
  *
  * @param {Shown} shown
  * @param {number} chosen The place of the chosen page, -1 for none: then it is all zeros.

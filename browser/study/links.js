@@ -9,14 +9,14 @@
  * @import { Randomness } from "./encodings/randomness.js"
  *
  * @typedef {object} UploadLink A link as the study has it: its name and its settings.
- * @property {string} link The name; "own" for one that is somebody's extension, whose name is in `name`.
+ * @property {string} link The name; "own" for an extension, whose name is in `name`.
  * @property {string} [name]
  * @property {Record<string, any>} [settings] Of an extension, all of them.
  *
  * @typedef {object} ClientEnd What a link does here, with either of two functions.
  * @property {(settings: any, update: readonly number[]) => number[]} [transform] Makes another update of as many numbers.
  * @property {(settings: any, update: readonly number[], randomness: Randomness) => Uint8Array} [encode] Makes its payload.
- * @property {(settings: any) => string} [tag] What goes with the payload, where that is not the link's name.
+ * @property {(settings: any) => string} [tag] The encoding's tag, if it is not the link's name.
  * @property {(settings: any) => string | null} [trouble] Why this client cannot do it with these settings, in words that
  *   follow the link's name; null if it can.
  * @property {(last: any) => ClientEnd | null} [before] Together with the link after it; null if it is no part of that one.
@@ -48,7 +48,7 @@ const REGISTERED = new Map();
  */
 export function registerLink(name, end) {
   if ((end.transform === undefined) === (end.encode === undefined)) {
-    throw new TypeError(`the upload link '${name}' has to have 'transform' or 'encode', not both`);
+    throw new TypeError(`the upload link '${name}' needs either 'transform' or 'encode'`);
   }
   REGISTERED.set(name, end);
 }
@@ -76,7 +76,7 @@ export function mayTravel(numbers) {
  */
 export function linksTrouble(upload, links) {
   if (!Array.isArray(upload)) {
-    return "its upload links are no list";
+    return "its upload links are not a list";
   }
   const stages = stagesOf(upload, links);
   for (const [place, { name, settings, end }] of stages.entries()) {

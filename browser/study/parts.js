@@ -26,7 +26,7 @@
  *   the line's name.
  * @property {(spec: ModelSpec) => ModelSpec} [completed] The spec with all weights one by one.
  *
- * @typedef {object} PersonalPart What keeps a model of a client's own.
+ * @typedef {object} PersonalPart The store of a client's own model.
  * @property {(personal: any, spec: ModelSpec) => string | null} trouble
  * @property {(personal: Personal, spec: ModelSpec, held: Version, kept: Kept) => Float64Array} weights
  * @property {(settings: { storage: ForgivingStorage, prefix: string, draw: () => number, notice: (what: string) => void }) => OwnModel} open

@@ -4,7 +4,7 @@
  *
  * @import { EncodedUpdate } from "./links.js"
  *
- * @typedef {object} Observed What the user did, besides what was shown.
+ * @typedef {object} Observed The user's choice, apart from the list shown.
  * @property {number} chosen The place of the chosen page among those that were ranked, 0 at the top; -1 for none of them.
  * @property {number} [suggestions] How many suggestions were shown in all, also of other kinds.
  * @property {number} [rank] The rank of the choice among all suggestions; -1 if nothing was selected.
@@ -49,7 +49,7 @@ const LONGEST_TEXT = 64;
  * @param {Observed} observed
  * @param {string} [clientVersion]
  * @returns {Ping}
- * @throws {RangeError} A number that cannot be meant.
+ * @throws {RangeError} An impossible number.
  */
 export function pingOf(clientId, learned, observed, clientVersion = CLIENT_VERSION) {
   const shown = learned.scores.length;
@@ -81,7 +81,7 @@ export function pingOf(clientId, learned, observed, clientVersion = CLIENT_VERSI
     study_addon_version: text("clientVersion", clientVersion),
   };
   if (shown > MOST_SCORES) {
-    throw new RangeError(`${shown} pages were shown; a ping tells of at most ${MOST_SCORES}`);
+    throw new RangeError(`${shown} pages were shown; a ping has at most ${MOST_SCORES}`);
   }
   return { clientId, type: PING_TYPE, payload };
 }
@@ -94,7 +94,7 @@ export function pingOf(clientId, learned, observed, clientVersion = CLIENT_VERSI
  */
 function count(name, value, least = 0, largest = LARGEST_COUNT) {
   if (!Number.isInteger(value) || value < least || value > largest) {
-    throw new RangeError(`${name} is ${value}; give a whole number from ${least} to ${largest}`);
+    throw new RangeError(`${name} is ${value}; use a whole number from ${least} to ${largest}`);
   }
   return value;
 }

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * What ingest publishes of a study, and the versions of its models: read with care, since it comes from outside.
+ * What ingest publishes of a study, and the versions of its models: read with care, because it is from outside.
  *
  * @import { Outcome } from "./outcomes.js"
  * @import { Parts, Role } from "./parts.js"
@@ -16,7 +16,7 @@
  * @property {boolean} applies It ranks with the newest model; else with the start weights.
  * @property {boolean} submits Its pings carry updates.
  * @property {boolean} decays Stored scores decay by the day.
- * @property {boolean} [personal] It ranks with what the training of its line makes the client's own.
+ * @property {boolean} [personal] It ranks with the client's own model, from the training of its line.
  *
  * @typedef {object} Weight
  * @property {string} name
@@ -54,7 +54,7 @@
  * @property {readonly Line[]} lines
  * @property {readonly Piece[]} [pieces] Where the arms lie, if not side by side.
  * @property {string} [ended] Since when the study has ended; not there while it goes on.
- * @property {readonly Outcome[]} [outcomes] The columns in which clients report what followed a choice.
+ * @property {readonly Outcome[]} [outcomes] The columns for outcomes after a choice.
  *
  * @typedef {object} Version
  * @property {number} version The version's number; -1 before any was fetched.
@@ -123,11 +123,11 @@ export function studyOf(given, name, parts) {
   const isPrivate = given.pings === PRIVATE_TYPE;
   const { types, of } = parts.pings;
   require(isPrivate || types.includes(given.pings), `the study '${name}' does not take pings of ${of}`);
-  require(given.ended === undefined || typeof given.ended === "string", `the end of the study '${name}' is no time`);
+  require(given.ended === undefined || typeof given.ended === "string", `the end of the study '${name}' is not a time`);
   require(Array.isArray(given.arms) && given.arms.every(isArm), `the study '${name}' has no arms`);
   const { pieces = [] } = given;
-  require(Array.isArray(pieces) && pieces.every(isPiece), `the pieces of the arms of the study '${name}' are none`);
-  require(parts.outcomes?.(given.outcomes ?? []) ?? true, `the study '${name}' has outcomes that are none`);
+  require(Array.isArray(pieces) && pieces.every(isPiece), `the pieces of the arms of the study '${name}' are invalid`);
+  require(parts.outcomes?.(given.outcomes ?? []) ?? true, `the study '${name}' has invalid outcomes`);
   require(Array.isArray(given.lines), `the study '${name}' has no lines`);
   const complete = (/** @type {Line} */ line) => parts.models.get(line.spec.model)?.completed?.(line.spec) ?? line.spec;
   /** @type {Line[]} */
@@ -138,13 +138,13 @@ export function studyOf(given, name, parts) {
     whole.push(withSpec(line, complete(line)));
     count += whole[whole.length - 1].spec.weights.length;
     require(count <= MOST_WEIGHTS, `the study '${name}' has too many weights`);
-    require(isPrivate === (line.privacy !== undefined), `the study '${name}' is private in parts only`);
+    require(isPrivate === (line.privacy !== undefined), `only parts of the study '${name}' are private`);
   }
   const covered = (/** @type {Arm} */ arm) => !isPrivate || arm.line !== null;
   require(given.arms.every(covered), `an arm of the private study '${name}' follows no line`);
   const lines = new Set(given.lines.map((/** @type {Line} */ line) => line.name));
   const follows = (/** @type {Arm} */ arm) => arm.line === null || lines.has(arm.line);
-  require(given.arms.every(follows), `an arm of the study '${name}' follows a line that is not there`);
+  require(given.arms.every(follows), `an arm of the study '${name}' follows an unknown line`);
   whole.forEach((line) => checkTraining(line, parts));
   // A study without anything to complete stays the same value, by which what is computed from it is found again.
   return whole.every((line, i) => line === given.lines[i]) ? given : { ...given, lines: whole };
@@ -188,7 +188,7 @@ export function stagedIn(given) {
   }
   const share = staged?.share;
   const isOne = Number.isSafeInteger(staged?.iteration) && staged.iteration >= 1 && typeof share === "number";
-  require(isOne && share > 0 && share < 1, "the model document does not say well what is staged");
+  require(isOne && share > 0 && share < 1, "the staged part of the model document is invalid");
   return { iteration: staged.iteration, share };
 }
 
@@ -214,7 +214,7 @@ function isArm(arm) {
 function checkLine(line, { models, entry }) {
   const spec = line?.spec;
   const kind = models.get(spec?.model);
-  require(kind !== undefined, `there is no ranking model '${spec?.model}' in this client${elsewhere(spec?.model, entry)}`);
+  require(kind !== undefined, `this client has no ranking model '${spec?.model}'${elsewhere(spec?.model, entry)}`);
   const trouble = kind?.trouble(spec) ?? null;
   require(trouble === null, `the line '${line.name}' ${trouble}`);
   require(isNumber(spec.margin) && isNumber(spec.epsilon), `the line '${line.name}' has no margin or epsilon`);

@@ -2,10 +2,11 @@
 /** Taking part: nothing before consent, what was shown is what is sent, and no end of the background script loses it. */
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { notReached, outcome } from "../extension/consent.js";
 import { Interaction } from "../extension/interaction.js";
-import { FIELDS, PRIVATE_FIELDS, SHARED_FIELDS, inShort } from "../extension/taking_part/fields.js";
+import { DISCLOSURES, LISTS, PAGES, PRIVATE, SHARED, UNUSED, disclosureOf, fieldsOf, inShort, lists, valuesOf } from "../disclosure/groups.js";
 import {
   hostPattern,
   readSettings,
@@ -346,6 +347,131 @@ test("addresses that pings would leave the machine from unencrypted are refused"
   assert.throws(() => studyName("a/b"), RangeError);
 });
 
+const SCHEMAS = /** @type {const} */ ([["ping", PAGES], ["list-ping", LISTS], ["private-ping", PRIVATE], ["private-ping", SHARED]]);
+
+/** The fields of a schema's messages, without the one that holds the payload. @param {string} name */
+function fieldsOfSchema(name) {
+  const { $defs } = JSON.parse(readFileSync(new URL(`../../docs/schema/${name}.json`, import.meta.url), "utf8"));
+  const payload = $defs[$defs.Ping.properties.payload.$ref.split("/").pop()];
+  return [...Object.keys($defs.Ping.properties), ...Object.keys(payload.properties)].filter((field) => field !== "payload");
+}
+
+test("every field of every schema is in one group, with words, or is named as one that is never sent", () => {
+  for (const [schema, disclosure] of SCHEMAS) {
+    const listed = fieldsOf(disclosure).map(([name]) => name);
+    const ofSchema = fieldsOfSchema(schema);
+    assert.equal(new Set(listed).size, listed.length, `${schema}: a field is in two groups`);
+    assert.deepEqual(listed.filter((name) => !ofSchema.includes(name)), [], `${schema}: no such field`);
+    assert.deepEqual(ofSchema.filter((name) => !listed.includes(name) && !(name in UNUSED)), [], `${schema}: fields without words`);
+    assert.ok(fieldsOf(disclosure).every(([, meaning]) => meaning.length > 20), schema);
+    assert.ok(disclosure.groups.every(({ title, says }) => title.length > 5 && says.length > 20), schema);
+    assert.ok(disclosure.risk.endsWith(".") && disclosure.never.length > 3, schema);
+  }
+});
+
+test("a field that is sent and has no words is noticed", async () => {
+  const extension = await withPages();
+  await extension.takePart();
+  await choose(extension, 2);
+  const sent = JSON.parse(extension.browser.posts[0].init.body);
+  assert.equal(disclosureOf(sent), PAGES);
+  assert.ok(lists(PAGES, sent));
+  assert.deepEqual(Object.keys(valuesOf(sent)).sort(), fieldsOf(PAGES).map(([name]) => name).sort());
+  assert.ok(!lists(PAGES, { ...sent, payload: { ...sent.payload, city: "Berlin" } }));
+  assert.ok(!lists(PAGES, { ...sent, ticket: "a" }), "the extension has no tickets, and does not list them");
+});
+
+test("each group has its example in the values of a message, and none of them in its technical names", async () => {
+  const extension = await withPages();
+  await extension.takePart();
+  await choose(extension, 2);
+  const [{ init }] = extension.browser.posts;
+  const values = valuesOf(JSON.parse(init.body));
+  const examples = (/** @type {any} */ of) => PAGES.groups.map(({ example }) => example(of));
+  assert.deepEqual(examples(values), [
+    `number ${values.clientId.slice(0, 8)}…, group “${values.study_variation}”`,
+    `ranking version ${values.model_version}, “fedping-extension-1”`,
+    "the 3rd of 10 pages, from your history",
+    "4 characters, 0 keys, Enter",
+    "0 s, the page first shown after 0 s",
+    examples(values)[5],
+    examples(values)[6],
+  ]);
+  assert.match(examples(values)[5], /^scores [\d,.]+(; [\d,.]+){9}; distance [\d,.]+$/);
+  assert.match(examples(values)[6], /^\d+ of 22 weights up, \d+ down$|^none of 22 weights should change$|^none: /);
+  const bar = { ...values, num_key_down_events_at_selecteds_first_entry: -1, selected_url_was_same_as_search_string: 1, selected_style: "bookmark", update: null, time_end_interaction: 61_234 };
+  assert.deepEqual([examples(bar)[2], examples(bar)[3], examples(bar)[6]], ["the 3rd of 10 pages, a bookmark", "4 characters, keys not counted, Enter, the whole address", "none: your group sends no update"]);
+  assert.match(examples(bar)[4], /^61\.2 s, /);
+  const standIn = valuesOf((await (await withPages()).ask({ ask: "preview" })).ping);
+  assert.equal(PAGES.groups[0].example(standIn), "number and group are drawn once you take part");
+  assert.equal(PAGES.groups[1].example(standIn), "no version of the ranking yet, “fedping-extension-1”");
+});
+
+test("the example is the last message to this study, if it still has the same fields", async () => {
+  const extension = await withPages();
+  const last = async () => (await extension.ask({ ask: "preview" })).last;
+  assert.equal(await last(), null);
+  await extension.takePart();
+  await choose(extension, 2);
+  const body = JSON.parse(extension.browser.posts[0].init.body);
+  assert.deepEqual((await last()).ping, body);
+  await choose(extension, 1);
+  assert.deepEqual((await last()).ping, JSON.parse(extension.browser.posts[1].init.body));
+  const [newest, ...older] = await extension.ask({ ask: "sent" });
+  const odd = { ...newest, body: JSON.stringify({ ...body, payload: { ...body.payload, city: "Berlin" } }) };
+  await extension.api.storage.local.set({ sent: [odd, ...older] });
+  assert.equal(await last(), null, "an older extension sent other fields");
+  await extension.ask({ ask: "forget sent" });
+  await choose(extension, 1);
+  assert.notEqual(await last(), null);
+  await extension.ask({ ask: "study", ingest: INGEST, study: "other" });
+  assert.equal(await last(), null, "of another study");
+});
+
+test("the newest choice says what became of it, or why nothing is sent of it", async () => {
+  const ingest = fakeIngest();
+  const extension = await withPages({ ingest });
+  const became = async () => {
+    await choose(extension, 1);
+    const { at, isSent, words } = (await extension.ask({ ask: "state" })).newest;
+    assert.equal(at, extension.browser.environment.now());
+    return [isSent, words];
+  };
+  assert.equal((await extension.ask({ ask: "state" })).newest, null);
+  assert.deepEqual(await became(), [false, "was not sent: no study is set"]);
+  await extension.ask({ ask: "study", ingest: INGEST, study: "pings" });
+  assert.deepEqual(await became(), [false, "was not sent: you have not agreed to the study"]);
+  const { listed: before } = await extension.search("page");
+  const { answer } = ingest;
+  ingest.answer = () => new Response(null, { status: 404 });
+  await extension.ask({ ask: "consent", agreed: true });
+  await settled();
+  assert.deepEqual(await became(), [false, "was not sent: the study's server has not answered yet"]);
+  ingest.answer = answer;
+  await extension.ask({ ask: "fetch" });
+  await extension.ask({ ask: "chose", choice: { listed: before, observed: { chosen: 0 }, url: "https://example.org/1" }, disposition: "currentTab" });
+  assert.match((await extension.ask({ ask: "state" })).newest.words, /its list was shown before you took part/);
+  assert.equal(extension.browser.posts.length, 0);
+  assert.deepEqual(await became(), [true, "was sent"]);
+  ingest.submit = () => new Response(null, { status: 503 });
+  assert.deepEqual(await became(), [true, "has not arrived yet, and is sent again"]);
+  await extension.ask({ ask: "on", on: false });
+  assert.deepEqual(await became(), [false, "was not sent: the extension is switched off"]);
+  assert.deepEqual([...extension.api.storage.session.kept.keys()], ["newest choice"]);
+  await extension.ask({ ask: "forget sent" });
+  assert.equal((await extension.ask({ ask: "state" })).newest, null);
+});
+
+test("a private study's second choice for a version says why it is not sent", async () => {
+  const extension = await withPages({ ingest: privateIngest(atMost(3)) });
+  await extension.takePart();
+  await choose(extension, 1);
+  const newest = async () => (await extension.ask({ ask: "state" })).newest.words;
+  assert.equal(await newest(), "waits for a random time before it is sent, as the study promises");
+  await choose(extension, 0);
+  assert.match(await newest(), /one message for each version of the ranking, and has this one's/);
+});
+
 test("what would be sent has every field explained, and is what the ping would be", async () => {
   const extension = await withPages();
   const standIn = await extension.ask({ ask: "preview" });
@@ -354,8 +480,7 @@ test("what would be sent has every field explained, and is what the ping would b
   assert.deepEqual([standIn.drawn, real.drawn], [false, true]);
   for (const { ping } of [standIn, real]) {
     const { payload, ...outer } = ping;
-    assert.deepEqual(FIELDS.map(([name]) => name).sort(), [...Object.keys(outer), ...Object.keys(payload)].sort());
-    assert.ok(FIELDS.every(([, meaning]) => meaning.length > 10));
+    assert.deepEqual(fieldsOf(PAGES).map(([name]) => name).sort(), [...Object.keys(outer), ...Object.keys(payload)].sort());
     assert.equal(payload.frecency_scores.length, 10);
   }
   const client = /** @type {any} */ (extension.worker.participation.client);
@@ -373,7 +498,7 @@ test("what would be sent is shown as it travels, with how much of the update tha
   const { ping } = await extension.ask({ ask: "preview" });
   const { update } = ping.payload;
   assert.equal(update.encoding, "mask-steps");
-  assert.equal(inShort(update), "27 bytes, of some weights alone, drawn by lot, rounded by lot");
+  assert.equal(inShort(update), "27 bytes, a random selection of weights, rounded at random");
   assert.equal(inShort({ encoding: "signs", payload: "yHB5ynY=" }), "5 bytes, only whether each weight should rise or fall");
   assert.equal(inShort({ encoding: "float32", payload: "AAAAAA==" }), "4 bytes");
   assert.equal(inShort([0, 2]), "0, 2");
@@ -386,7 +511,7 @@ test("what came of agreeing is said as it is", async () => {
   const { answer } = ingest;
   ingest.answer = () => new Response(null, { status: 404 });
   await extension.ask({ ask: "study", ingest: INGEST, study: "pings" });
-  assert.match(await agreed(), /has not answered with such a study/);
+  assert.match(await agreed(), /has not answered, doesn't know this study/);
   ingest.answer = answer;
   await extension.ask({ ask: "fetch" });
   assert.match(await agreed(), /You take part in the study “pings”/);
@@ -446,7 +571,8 @@ test("a private study is promised in words, shown as it is sent, and contributed
   assert.match(guarantee.join(" "), /ε = 1, δ = 0\.000001.*and 1 in all/);
   assert.match(address, /\/submit\/pings\/private-update\/1\//);
   const { payload, ...outer } = ping;
-  assert.deepEqual(PRIVATE_FIELDS.map(([name]) => name), [...Object.keys(outer), ...Object.keys(payload)]);
+  assert.deepEqual(fieldsOf(PRIVATE).map(([name]) => name).sort(), [...Object.keys(outer), ...Object.keys(payload)].sort());
+  assert.equal((await extension.ask({ ask: "preview" })).kind, "private");
   await choose(extension, 1);
   await choose(extension, 0);
   assert.equal((await extension.worker.participation.waiting()).length, 1);
@@ -479,11 +605,13 @@ test("a study of two servers is promised in words, shown with what it hides, and
   ingest.study.lines[0].offer = await helper.offer();
   assert.equal((await extension.ask({ ask: "fetch" })).trouble, null);
   const { guarantee, ping, address, told } = await extension.ask({ ask: "preview" });
-  assert.match(guarantee.join(" "), /second server.*the helper, which somebody else runs/);
+  assert.match(guarantee.join(" "), /second server.*the helper, which someone else runs/);
   assert.equal(ping.payload.update.encoding, "shared");
   assert.match(inShort(ping.payload.update), /^288 bytes, in two parts, of which either alone is noise$/);
   const { payload, ...outer } = ping;
-  assert.deepEqual(SHARED_FIELDS.map(([name]) => name), [...Object.keys(outer), ...Object.keys(payload)]);
+  assert.deepEqual(fieldsOf(SHARED).map(([name]) => name).sort(), [...Object.keys(outer), ...Object.keys(payload)].sort());
+  assert.equal(DISCLOSURES[/** @type {"shared"} */ ((await extension.ask({ ask: "preview" })).kind)], SHARED);
+  assert.equal(disclosureOf(ping), SHARED);
   const names = ingest.study.lines[0].spec.weights.map((/** @type {any} */ weight) => weight.name);
   assert.ok([...told.up, ...told.down].every((name) => names.includes(name)));
   assert.ok(told.choice.loss >= 0 && told.choice.loss <= 1);
@@ -509,7 +637,7 @@ test("a study that this browser cannot take part in is told with the reason", as
   await extension.takePart();
   const state = await extension.ask({ ask: "state" });
   assert.equal(state.arm, null);
-  assert.match(notReached(state), /takes no part for now: .*sealed by 'mlkem768-x25519', which no browser can do yet/);
+  assert.match(notReached(state), /can't take part for now: .*sealed by 'mlkem768-x25519', which no browser can do yet/);
   assert.match(notReached({ trouble: null }), /The server has not answered/);
 });
 

@@ -197,7 +197,7 @@ test("other settings, another spec and damaged values begin afresh, which is sai
     storage.set(KEY, spoil(storage.get(KEY)));
     const again = await started({ storage, ingest });
     assert.deepEqual(again.client.personal, { trained: 0, weights: [] });
-    assert.match(again.noticed.join(), /^the personal model of line 'main' is (damaged|of other settings); it begins afresh$/);
+    assert.match(again.noticed.join(), /^the personal model of line 'main' is (damaged|of other settings); it starts again$/);
     await choose(again.client);
     assert.equal(again.client.personal?.trained, 1);
   }
@@ -261,7 +261,7 @@ test("what this client cannot do is refused in a sentence", () => {
     [{ by: "partly_local", local: ["b"], rate: 1 }, /by 'partly_local'/],
     [{ by: "reconstruct", local: ["b"], rate: 1 }, /by 'reconstruct'/],
     [{ ...FINE_TUNE, optimizer: { optimizer: "adam" } }, /step by the optimizer 'adam'/],
-    [{ ...FINE_TUNE, frozen: ["nobody"] }, /name 'nobody' in 'frozen', which is no weight/],
+    [{ ...FINE_TUNE, frozen: ["nobody"] }, /name 'nobody' in 'frozen', which is not a weight/],
     [{ ...FINE_TUNE, rate: null }, /steps that this client cannot take/],
     [{ ...VECTOR, in_step: true }, /trained in step/],
     [{ ...VECTOR, size: 3 }, /a vector of 3 for 2 weights/],

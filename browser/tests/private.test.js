@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Client, enrol, guaranteeInWords, memoryStorage, readStudy } from "../fedping.js";
 import { Contributions } from "../delivery/contributions.js";
-import { PRIVATE_FIELDS } from "../extension/taking_part/fields.js";
+import { PRIVATE, fieldsOf } from "../disclosure/groups.js";
 import { PRIVACY, atMost, drawPage, fakeBrowser, privateIngest, seeded, settled, watchedStorage } from "./support.js";
 
 const MINUTE = 60_000;
@@ -50,7 +50,7 @@ test("a version gets one vector, in a message that has nothing else, after a del
   assert.notEqual(ping.clientId, client.clientId);
   assert.equal(enrol(readStudy(ingest.study, "pings"), ping.clientId)?.name, client.arm);
   const { payload, ...outer } = ping;
-  assert.deepEqual(PRIVATE_FIELDS.map(([name]) => name), [...Object.keys(outer), ...Object.keys(payload)]);
+  assert.deepEqual(fieldsOf(PRIVATE).map(([name]) => name).sort(), [...Object.keys(outer), ...Object.keys(payload)].sort());
 });
 
 test("another version gets another vector, under another id; an older one that comes back gets none", async () => {
@@ -171,11 +171,11 @@ test("a client with noise of its own tells one sign, and no metrics", async () =
 test("the guarantee is said in words", async () => {
   const { client } = await started({ ingest: privateIngest({ contributions: 5 }) });
   const said = client.guarantee.join(" ");
-  for (const part of ["ε = 1,", "48 rounds", "2.7 times", "trust the operator", "5 in all", "10 minutes", "counts as somebody else"]) {
+  for (const part of ["ε = 1,", "48 rounds", "2.7 times", "trust the operator", "5 in all", "10 minutes", "counts as another person"]) {
     assert.ok(said.includes(part), part);
   }
   const own = guaranteeInWords(/** @type {any} */ ({ ...PRIVACY, central: null, local: { mechanism: "one-sign", epsilon: 3 } }));
-  assert.match(own[0], /20 times as likely.*need not trust anybody/);
+  assert.match(own[0], /20 times as likely.*need not trust anyone/);
 });
 
 const UNKNOWN = {
@@ -185,10 +185,10 @@ const UNKNOWN = {
   "another contribution": [{ contribution: { by: "median" } }, /contribution that this client does not know/],
   "no bound": [{ contribution: { by: "norm", norm: 0 } }, /how long a contribution may be/],
   "nobody that protects": [{ central: null }, /protects nobody/],
-  "a weight that is not there": [{ left_out: ["nothing"] }, /not there/],
+  "a weight that is not there": [{ left_out: ["nothing"] }, /leaves out unknown weights/],
   "one sign of clipped updates": [
     { local: { mechanism: "one-sign", epsilon: 1 }, contribution: { by: "norm", norm: 1 } },
-    /one sign of what is not signs/,
+    /one sign of contributions other than signs/,
   ],
 };
 

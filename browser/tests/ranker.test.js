@@ -329,7 +329,7 @@ test("a study that is not there, and no answer at all, are told apart, with what
   const said = async (/** @type {() => Response} */ answer) =>
     (await open({ ingest: Object.assign(shopIngest(), { answer }) })).shop.trouble?.sentence ?? "";
   assert.match(await said(status(404)), /answered 404; check the study's name/);
-  assert.match(await said(offline), /nothing that can be read; check the address, connect-src and the network/);
+  assert.match(await said(offline), /no readable answer; check the address, connect-src and the network/);
   assert.doesNotMatch(await said(status(503)), /check/, "ingest itself is in trouble");
 });
 

@@ -221,7 +221,7 @@ const UNFIT = {
   "a key too long": [{ key: "00".repeat(33) }, /its key is of another kind/],
   "another helper's name": [{ helper: "22".repeat(32) }, /names another helper/],
   "another format": [{ format: 2 }, /another format/],
-  "a key that agrees on nothing": [{ key: "00".repeat(32) }, /nothing can be sealed for its key/],
+  "a key that agrees on nothing": [{ key: "00".repeat(32) }, /its key can't be used to seal/],
 };
 
 for (const [what, [changed, said]] of Object.entries(UNFIT)) {
@@ -275,7 +275,7 @@ for (const [what, change] of /** @type {[string, (privacy: any) => void][]} */ (
     }
     const made = await started({ ingest, storage, seed: 2 });
     await made.client.refresh();
-    assert.match(String(made.client.trouble), /promises something else than when this browser joined it/);
+    assert.match(String(made.client.trouble), /has changed its promise since this browser joined/);
     assert.deepEqual(made.client.guarantee, (await started({ ingest: Object.assign(ingest, { study: before }), storage })).client.guarantee);
   });
 }
@@ -301,7 +301,7 @@ test("a browser without the curves takes no part, and says so", async () => {
     try {
       const made = await started({ ingest });
       assert.equal(made.client.arm, null);
-      assert.match(String(made.client.trouble), /needs X25519 and Ed25519 for its two servers, which this browser does not have/);
+      assert.match(String(made.client.trouble), /needs X25519 and Ed25519 for its two servers, which this browser lacks/);
       assert.deepEqual((await contribution(made)).posts, []);
       made.client.stop();
     } finally {
@@ -314,8 +314,8 @@ const REFUSED = {
   "a seal that no browser has": [{ seal: "mlkem768-x25519" }, /sealed by 'mlkem768-x25519', which no browser can do yet/],
   "proofs or not": [{ proofs: "maybe" }, /does not say whether clients prove what they send/],
   "a setting that it does not know": [{ threshold: 3 }, /settings of two servers that this client does not know/],
-  "a helper without a name": [{ helper: "me" }, /which helper it has/],
-  "sums of one client": [{ min_batch: 1 }, /how many clients a sum has/],
+  "a helper without a name": [{ helper: "me" }, /name its helper properly/],
+  "sums of one client": [{ min_batch: 1 }, /the number of clients in a sum/],
 };
 
 for (const [what, [changed, said]] of Object.entries(REFUSED)) {
@@ -340,7 +340,7 @@ test("a line of shares sends nothing else, and no other line sends shares", asyn
   assert.throws(() => readStudy({ ...plain, lines: [{ ...plain.lines[0], upload: line.upload }] }, "pings"), /does not send vectors/);
   const spec = /** @type {any} */ (line.spec);
   const central = { ...PRIVACY.central, noise_multiplier: null };
-  assert.match(String(privacyTrouble({ ...line.privacy, central }, spec)), /how much noise its servers add/);
+  assert.match(String(privacyTrouble({ ...line.privacy, central }, spec)), /does not give its servers' noise/);
   assert.match(String(privacyTrouble({ ...line.privacy, central: { ...PRIVACY.central, sampling: 0.5 } }, spec)), /coin/);
   assert.equal(privacyTrouble({ ...PRIVACY, shared: null }, spec), null);
 });
@@ -350,8 +350,8 @@ test("what a study of two servers promises is said in words", async () => {
   const { client } = await started({ ingest: sharedIngest(helper) });
   const said = client.guarantee.join(" ");
   for (const part of [
-    "either alone is noise",
-    "somebody else runs",
+    "Either alone is noise",
+    "someone else runs",
     "100 browsers or more",
     "the two do not work together",
     helper.shared.helper.slice(0, 16),
@@ -363,6 +363,6 @@ test("what a study of two servers promises is said in words", async () => {
   assert.match(exact, /No noise is added/);
   assert.doesNotMatch(exact, /proof/);
   const proven = guaranteeInWords(/** @type {any} */ ({ ...PRIVACY, shared: { ...helper.shared, proofs: true } })).join(" ");
-  assert.match(proven, /a proof that it holds nothing but votes, which the two servers check together and which tells them nothing else/);
+  assert.match(proven, /a proof that it contains only votes\. The two servers check it together and learn nothing else from it/);
   assert.doesNotMatch(exact, /ε/);
 });

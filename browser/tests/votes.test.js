@@ -130,7 +130,7 @@ test("what is no vote is not to be proven, and a study that asks for it is refus
   const local = { mechanism: "one-sign", epsilon: 1 };
   for (const privacy of [{ local, central: null }, { contribution: { by: "norm", norm: 1 } }]) {
     const ingest = await offered({}, privacy);
-    assert.throws(() => readStudy(ingest.study, "pings"), /asks for proofs of what is no vote/);
+    assert.throws(() => readStudy(ingest.study, "pings"), /asks for proofs without votes/);
     assert.equal((await started(ingest)).client.arm, null);
   }
 });

@@ -205,7 +205,7 @@ def _static(document: Document, caching: str) -> Response:
 
 BROWSER = Path(__file__).parents[2] / "browser"
 PAGE = "demo/index.html"
-PARTS = ("demo", "delivery", "features", "models", "predicting", "product", "study")
+PARTS = ("demo", "delivery", "disclosure", "features", "models", "predicting", "product", "study")
 """The folders of the page and of the client's module; of ``browser/`` itself only the modules are served."""
 
 TYPES = {

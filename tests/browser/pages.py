@@ -53,12 +53,13 @@ class _Page(_Quiet, SimpleHTTPRequestHandler):
 
 @dataclass(frozen=True)
 class Passed:
-    """One request that passed the relay, and the status that ingest gave."""
+    """One request that passed the relay, the status that ingest gave, and what was posted."""
 
     method: str
     path: str
     headers: dict[str, str]
     status: int
+    body: bytes = b""
 
 
 class _Relay(_Quiet, BaseHTTPRequestHandler):
@@ -79,7 +80,7 @@ class _Relay(_Quiet, BaseHTTPRequestHandler):
         except urllib.error.HTTPError as error:
             status, named, data = error.code, error.headers, error.read()
         seen = {name.lower(): value for name, value in self.headers.items()}
-        self.passed.append(Passed(self.command, self.path, seen, status))
+        self.passed.append(Passed(self.command, self.path, seen, status, body or b""))
         if replaced:
             data = self.instead[self.path]
         self.send_response(status)

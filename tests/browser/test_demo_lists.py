@@ -68,6 +68,8 @@ def test_an_item_is_chosen_and_followed_to_the_version_that_comes_back(
     items.nth(2).click()
     expect(page.locator("#answer")).to_contain_text('200 {"accepted":1,"rejected":[]}')
     expect(page.locator("#computed")).to_contain_text(f"You chose “{title}”, the 3rd of 8 items.")
+    expect(page.locator("#ping .groups")).to_contain_text("the 3rd of 8 items")
+    page.locator("#ping summary").click()
     told = page.locator("#ping pre").inner_text()
     payload = json.loads(told[told.index("{") :])["payload"]
     assert (payload["place"], payload["candidates"]) == (3, 8)
@@ -77,7 +79,7 @@ def test_an_item_is_chosen_and_followed_to_the_version_that_comes_back(
     weights = [f"place {i}" for i in range(2, 9)]
     assert set(weights) & set(page.locator("#computed .bars th[scope=row]").all_inner_texts())
     page.get_by_role("button", name="Make 50 choices for me").click()
-    expect(page.locator("#made")).to_contain_text("50 choices of made-up people were taken")
+    expect(page.locator("#made")).to_contain_text("50 choices of made-up people were accepted")
     server.flush()
     with engine_named("numpy") as engine:
         result = run_round(
@@ -85,7 +87,7 @@ def test_an_item_is_chosen_and_followed_to_the_version_that_comes_back(
         )
     assert result.status == "published"
     expect(page.locator("#version")).to_have_text("version 1")
-    expect(page.locator("#said")).to_have_text("Version 1 of the model has come.")
+    expect(page.locator("#said")).to_have_text("Version 1 of the model has arrived.")
     changed = sum(
         a != b for a, b in zip(store.head("shop", "main").model, store.version("shop", "main", 0).model, strict=True)
     )
@@ -106,7 +108,7 @@ def test_it_is_accessible_fits_and_compares_with_the_control_arm(
     page = opened(chromium, server, dark=dark, width=width)
     is_clean(page)
     page.get_by_label("control", exact=True).check()
-    expect(page.locator("#model")).to_contain_text("go on ranking with version 0")
+    expect(page.locator("#model")).to_contain_text("still rank with version 0")
     page.locator("#items button").first.press("Enter")
     expect(page.locator("#computed")).to_contain_text("The arm “control” is there to compare with")
     expect(page.locator("#answer")).to_contain_text("200")

@@ -97,6 +97,11 @@ def test_a_choice_is_followed_to_the_version_that_comes_back(
     expect(page.locator("#version")).to_have_text("version 0")
     choose(page)
     expect(page.locator("#answer")).to_contain_text('200 {"accepted":1,"rejected":[]}')
+    groups = page.locator("#ping .groups")
+    expect(groups).to_contain_text("the 4th of 8 pages")
+    expect(groups).to_contain_text("7 characters, 12 keys, Enter")
+    expect(page.locator("#ping pre")).to_be_hidden()  # its technical names are one click away
+    page.locator("#ping summary").click()
     told = page.locator("#ping pre").inner_text()
     document, ping = re.search(r"/1/([0-9a-f-]{36})", told), json.loads(told[told.index("{") :])
     assert document is not None
@@ -110,7 +115,7 @@ def test_a_choice_is_followed_to_the_version_that_comes_back(
     assert str(row["loss"]).removesuffix(".0") in page.locator("#computed .sum").inner_text().replace(",", "")
     expect(page.locator("#computed .bars tbody tr").first).to_be_visible()
     page.get_by_role("button", name="Make 50 choices for me").click()
-    expect(page.locator("#made")).to_contain_text("50 choices of made-up people were taken")
+    expect(page.locator("#made")).to_contain_text("50 choices of made-up people were accepted")
     server.flush()
     expect(page.locator("#waiting")).to_contain_text("51 pings of version 0 have landed")
     with engine_named("numpy") as engine:
@@ -119,7 +124,7 @@ def test_a_choice_is_followed_to_the_version_that_comes_back(
         )
     assert (result.status, sum(result.counts.values())) == ("published", 51)
     expect(page.locator("#version")).to_have_text("version 1")
-    expect(page.locator("#said")).to_have_text("Version 1 of the model has come.")
+    expect(page.locator("#said")).to_have_text("Version 1 of the model has arrived.")
     head = store.head(PLAYGROUND, "main")
     changed = sum(a != b for a, b in zip(head.model, store.version(PLAYGROUND, "main", 0).model, strict=True))
     expect(page.locator("#arrived")).to_contain_text(
@@ -179,7 +184,7 @@ def test_the_box_is_used_by_keyboard_as_address_bars_are(shared: IngestServer, c
 def test_a_control_arm_sends_no_update_and_says_so(shared: IngestServer, chromium: Pages) -> None:
     page = opened(chromium, shared)
     page.get_by_label("control", exact=True).check()
-    expect(page.locator("#model")).to_contain_text("go on ranking with version 0")
+    expect(page.locator("#model")).to_contain_text("still rank with version 0")
     choose(page)
     expect(page.locator("#computed")).to_contain_text("The arm “control” is there to compare with")
     expect(page.locator("#ping pre")).to_contain_text('"update": null')
@@ -231,6 +236,8 @@ def test_it_works_in_firefox_too(shared: IngestServer, firefox: Firefox) -> None
     box = wait_for(lambda: next((box for box in page.find_elements(By.ID, "query") if box.is_displayed()), None), "box")
     box.send_keys("weather" + Keys.ARROW_DOWN + Keys.ENTER)
     wait_for(lambda: "200 {" in page.find_element(By.ID, "answer").text, "the answer")
+    assert "the 2nd of 8 pages" in page.find_element(By.CSS_SELECTOR, "#ping .groups").text
+    page.find_element(By.CSS_SELECTOR, "#ping summary").click()
     assert '"rank_selected": 1' in page.find_element(By.CSS_SELECTOR, "#ping pre").text
 
 
@@ -240,7 +247,7 @@ def test_a_personal_model_ranks_after_a_reload_is_in_no_ping_and_can_be_forgotte
     page = opened(chromium, server)
     expect(page.locator("#own")).to_be_hidden()
     page.get_by_label(PERSONALIZED, exact=True).check()
-    expect(page.locator("#stays")).to_contain_text("Until you choose a page, it is the one that everybody gets.")
+    expect(page.locator("#stays")).to_contain_text("Until you choose a page, it is the one that everyone gets.")
     choose(page, down=5)
     expect(page.locator("#stays")).to_contain_text("Your own model was trained once.")
     expect(page.locator("#stays .order .up").first).to_be_visible()
@@ -264,7 +271,7 @@ def test_a_personal_model_ranks_after_a_reload_is_in_no_ping_and_can_be_forgotte
     page.set_viewport_size({"width": 390, "height": 800})
     is_clean(page)
     page.get_by_role("button", name="Forget it").click()
-    expect(page.locator("#stays")).to_contain_text("Until you choose a page, it is the one that everybody gets.")
+    expect(page.locator("#stays")).to_contain_text("Until you choose a page, it is the one that everyone gets.")
     assert page.evaluate(KEPT) is None
     assert listed() != own
     server.flush()

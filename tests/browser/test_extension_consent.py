@@ -24,6 +24,43 @@ def would_send(user: User) -> dict[str, Any]:
     return ping
 
 
+def listed_fields(user: User) -> list[str]:
+    """Return the technical names that the page of the extension lists."""
+    return wait_for(lambda: user.texts("#would-send-names dt code:first-child"), "the technical names")
+
+
+def test_what_is_sent_is_what_was_listed_when_the_user_agreed(user: User, tmp_path: Path) -> None:
+    garden_store(tmp_path)
+    with (
+        running_ingest(tmp_path / "store", tmp_path / "landing") as server,
+        serving(server.url) as web,
+        user.browsing(),
+    ):
+        set_study(user, web.relay)
+        wait_for(lambda: user.ask({"ask": "state"})["pages"] >= len(SEEDS), "the history to be read")
+        user.open("welcome/welcome.html")
+        listed = listed_fields(user)
+        user.says("#technical-names", "21 technical names")
+        user.says("#would-send", "You have sent none to this study yet.")
+        groups = user.texts("#would-send .groups dt")
+        assert len(groups) == len(user.texts("#would-send .groups .example")) == 7
+        user.click("#agree", allowing=True)
+        user.says("#message", "You take part")
+        choose(user, 1)
+        (post,) = wait_for(lambda: web.posts(), "the ping of the choice")
+        user.says("#would-send", "The examples are from your last message")  # without a reload
+        assert listed_fields(user) == listed
+        assert user.texts("#would-send .groups dt") == groups
+        examples = " ".join(user.texts("#would-send .groups .example"))
+    sent = json.loads(post.body)
+    assert sorted(sent.keys() - {"payload"} | sent["payload"].keys()) == sorted(listed)
+    assert sent["clientId"][:8] in examples
+    assert "the 2nd of 5 pages" in examples
+    for never in (*(seed.title for seed in SEEDS), *(seed.url for seed in SEEDS), "example", "garden"):
+        assert never.encode() not in post.body, never
+    assert "cookie" not in post.headers
+
+
 def test_nothing_is_sent_before_the_user_agrees_nor_when_switched_off(user: User, tmp_path: Path) -> None:
     garden_store(tmp_path)
     with (
@@ -38,6 +75,7 @@ def test_nothing_is_sent_before_the_user_agrees_nor_when_switched_off(user: User
         choose(user, 0)
         set_study(user, web.relay)
         choose(user, 1)
+        user.says("#newest", "was not sent: you have not agreed to the study")
         user.open("welcome/welcome.html")
         jsonschema.validate(would_send(user), json.loads(json_schema("ping")))
         user.click("#decline")

@@ -90,12 +90,56 @@ def test_a_page_is_found_chosen_and_reported_by_the_keyboard_alone(profile: Prof
     assert len(row["frecency_scores"]) == 5
 
 
+def test_open_pages_follow_what_is_saved_and_chosen_without_a_reload(profile: Profile, tmp_path: Path) -> None:
+    garden_store(tmp_path)
+    with running_ingest(tmp_path / "store", tmp_path / "landing") as server, serving(server.url) as web:
+        welcome, search = profile.open("welcome/welcome.html"), profile.open("search/search.html")
+        expect(welcome.locator("#which-study")).to_contain_text("No study is set yet")
+        expect(welcome.locator("#agree")).to_be_hidden()
+        search.locator("#query").press_sequentially("garden")
+        expect(search.locator("#results [role=option]")).to_have_count(5)
+
+        settings = profile.open("options/options.html")
+        expect(settings.locator("#saved")).to_have_text("no study")
+        settings.locator("#ingest").fill(web.relay)
+        settings.locator("#study").fill("garden")
+        expect(settings.locator("#saved")).to_have_text("no study")
+        settings.locator("#save").click()
+        expect(settings.locator("#saved")).to_have_text(f"study “garden” at {web.relay}")
+        expect(welcome.locator("#which-study")).to_contain_text("“garden”")
+        search.bring_to_front()
+        search.locator("#query").focus()
+        search.keyboard.press("Control+Enter")
+        why = "was not sent: you have not agreed to the study"
+        expect(search.locator("#newest")).to_contain_text(why)
+        expect(settings.locator("#newest")).to_contain_text(why)
+
+        welcome.bring_to_front()
+        welcome.locator("#agree").click()
+        expect(settings.locator("#consent")).to_be_checked()
+        expect(search.locator("#ranking")).to_contain_text("as the study asks of this browser")
+        search.bring_to_front()
+        search.locator("#query").focus()
+        search.keyboard.press("Control+Enter")  # the list that was open before has become one of the study
+        expect(settings.locator("#sent details")).to_have_count(1)
+        expect(settings.locator("#sent summary")).to_contain_text("accepted")
+        expect(settings.locator("#newest")).to_contain_text("it was sent.")
+        expect(settings.locator("#would-send")).to_contain_text("from your last message")
+        settings.bring_to_front()
+        settings.locator("#sent summary").click()
+        search.bring_to_front()
+        search.keyboard.press("Control+Enter")
+        expect(settings.locator("#sent details")).to_have_count(2)
+        expect(settings.locator("#sent details[open]")).to_have_count(1)  # what is open stays open
+        assert len(web.posts()) == 2
+
+
 def test_what_stays_on_the_device_is_shown_and_can_be_forgotten(profile: Profile, tmp_path: Path) -> None:
     garden_store(tmp_path, FineTune(rate=0.5, steps=2))
     with running_ingest(tmp_path / "store", tmp_path / "landing") as server, serving(server.url) as web:
         settings = taking_part(profile, web.relay)
         words = settings.locator("#stays-words")
-        expect(words).to_contain_text("Until you choose a page, it is the one that everybody gets.")
+        expect(words).to_contain_text("Until you choose a page, it is the one that everyone gets.")
         expect(settings.locator("#forget-personal")).to_be_hidden()
         search = profile.open("search/search.html")
         search.locator("#query").press_sequentially("garden")

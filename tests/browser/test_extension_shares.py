@@ -29,7 +29,7 @@ def test_a_choice_is_shared_by_two_servers(user: User, tmp_path: Path) -> None:
         assert user.ask({"ask": "preview"})["ping"] is None
         made.publish(made.offer)
         user.click("#fetch")
-        user.says("#would-send", "the helper, which somebody else runs")
+        user.says("#would-send", "the helper, which someone else runs")
         user.says("#would-send", "which only this browser knows")
         before = user.type("garden")
         user.choose(1)

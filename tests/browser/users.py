@@ -61,6 +61,10 @@ class User(ABC):
         """Return what an element of the page of the extension says."""
 
     @abstractmethod
+    def texts(self, selector: str) -> list[str]:
+        """Return what each element of the page of the extension says, in their order."""
+
+    @abstractmethod
     def ask(self, message: dict[str, Any]) -> Any:
         """Ask the background script, as the page of the extension does."""
 
@@ -153,6 +157,11 @@ class FirefoxUser(User):
     def text(self, selector: str) -> str:
         self._turn_to(self._reading)
         return str(self._firefox.page.find_element(By.CSS_SELECTOR, selector).get_property("textContent"))
+
+    def texts(self, selector: str) -> list[str]:
+        self._turn_to(self._reading)
+        found = self._firefox.page.find_elements(By.CSS_SELECTOR, selector)
+        return [str(each.get_property("textContent")) for each in found]
 
     def ask(self, message: dict[str, Any]) -> Any:
         self._turn_to(self._reading)
@@ -254,6 +263,9 @@ class ChromiumUser(User):
 
     def text(self, selector: str) -> str:
         return self._reading.locator(selector).text_content() or ""
+
+    def texts(self, selector: str) -> list[str]:
+        return self._reading.locator(selector).all_text_contents()
 
     def ask(self, message: dict[str, Any]) -> Any:
         answer = self._reading.evaluate("(message) => chrome.runtime.sendMessage(message)", message)

@@ -77,7 +77,7 @@ export class Combobox {
     this.open();
   }
 
-  /** Show the suggestions, ranked anew. */
+  /** Rank the suggestions again, and show them. */
   open() {
     this.#shown = this.rank(this.input.value);
     const pages = /** @type {readonly Remembered[]} */ (this.#shown.pages);
@@ -96,7 +96,7 @@ export class Combobox {
     this.#activate(-1);
   }
 
-  /** Rank the open list anew, under a model that has just come. */
+  /** Rank the open list again, under a new model. */
   refresh() {
     if (this.isOpen) {
       this.open();

@@ -1,5 +1,5 @@
 // @ts-check
-/** Tables with a bar in each row. The numbers stand beside the bars, so that nobody needs to see them. */
+/** Tables with a bar in each row. The numbers are next to the bars, so that they are readable without them. */
 
 import { counted, el } from "./dom.js";
 
@@ -12,7 +12,7 @@ const MOST_ROWS = 8;
  * @param {object} settings
  * @param {string} settings.caption
  * @param {readonly string[]} settings.head
- * @param {readonly { cells: readonly string[], value: number }[]} settings.rows The cells, the last of which is beside
+ * @param {readonly { cells: readonly string[], value: number }[]} settings.rows The cells, the last of which is next to
  *   the bar, and the number that the bar shows.
  */
 export function barTable({ caption, head, rows }) {

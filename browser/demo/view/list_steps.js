@@ -17,14 +17,15 @@
  */
 
 import { rowInWords } from "../items.js";
+import { disclosed } from "./disclosed.js";
 import { counted, el, ordinal, told } from "./dom.js";
 import { tableOf } from "./figures.js";
 import { changedWeights, orderTable, requestOf, updateBars, versionWords } from "./steps.js";
 
 const LOSSES = {
-  softmax: "The loss is −log of the chance that the model gave to the choice.",
-  hinge: "The loss is by how much the others stand too close to the choice, or above it.",
-  pairwise: "The loss is the sum, over the others, of how surely the model had put each above the choice.",
+  softmax: "The loss is −log of the model's probability for the choice.",
+  hinge: "The loss adds up how far the others are above the choice, or too close below it.",
+  pairwise: "The loss is a sum over the others. Each term grows with the model's certainty that this one is better than the choice.",
 };
 
 /**
@@ -49,8 +50,8 @@ export function computedOfList({ items, scores, chosen, role, ping }) {
   }
   const { loss = "softmax", places = 0 } = /** @type {any} */ (role.spec);
   const { update } = ping.payload;
-  const offsets = places > 1 ? " It counts how much more often items are chosen for standing on top: that has weights of its own, “place 2” and so on." : "";
-  const why = `The arm “${role.arm?.name}” is there to compare with: its clients tell of their loss, and compute no update.`;
+  const offsets = places > 1 ? " Items near the top are chosen more often because of their place; the weights “place 2” and so on account for that." : "";
+  const why = `The arm “${role.arm?.name}” is there to compare with: its clients report their loss, and compute no update.`;
   const sent = Array.isArray(update) ? updateBars(role, update) : [el("p", {}, `The update is sent in the encoding “${update?.encoding}”.`)];
   return [
     el("p", {}, `${where} ${LOSSES[/** @type {keyof typeof LOSSES} */ (loss)]} It is ${told(ping.payload.loss)}.${offsets}`),
@@ -88,8 +89,9 @@ export function leavingOfList({ ping, items }, sent, address) {
     return [el("p", {}, "No ping leaves: this client is not enrolled.")];
   }
   return [
-    ...requestOf(ping, sent, address),
-    el("p", {}, el("strong", {}, "Not in it:"), ` which of the ${counted(items.length, "item")} was chosen (only its place), the fields of any item, the query, a name, a cookie. The client id is random, and of this study alone.`),
+    ...disclosed(ping),
+    el("p", {}, el("strong", {}, "Not in it:"), ` which of the ${counted(items.length, "item")} was chosen, the fields of any item, the query, a name, a cookie.`),
+    requestOf(ping, sent, address),
   ];
 }
 

@@ -18,6 +18,7 @@
 
 import { changes, lossUnder, moved, rankedBy, readable, reordered, shares } from "../explaining.js";
 import { learned, sharedScores } from "../../study/learning.js";
+import { disclosed } from "./disclosed.js";
 import { counted, el, ordinal, signed, told } from "./dom.js";
 import { barTable, tableOf } from "./figures.js";
 
@@ -34,7 +35,7 @@ export function computed({ shown, chosen, ping }) {
   const title = /** @type {Remembered} */ (shown.pages[chosen]).title;
   const where = `You chose “${title}”, the ${ordinal(chosen)} of ${counted(shown.pages.length, "suggestion")}.`;
   const whose = personal
-    ? [el("p", { class: "note" }, "The order is that of your own model. Scores, loss and update are those of the shared one: nothing is told that was worked out from what stays here.")]
+    ? [el("p", { class: "note" }, "Your own model made the order. Scores, loss and update are from the shared model, so that nothing computed from what stays here is sent.")]
     : [];
   const rule = `It should stand at least ${counted(spec.margin, "point")} above each of the others.`;
   if (loss === 0) {
@@ -80,8 +81,8 @@ function updateOf(shown, chosen, ping) {
   const sent = ping?.payload.update ?? null;
   const update = sent === null || Array.isArray(sent) ? sent : learned(shown, chosen).update;
   if (update === null) {
-    const alone = "This time the browser learns for itself alone, and sends no update.";
-    const why = role.arm?.submits ? alone : `The arm “${role.arm?.name ?? "none"}” is there to compare with: its clients tell of their loss, and compute no update.`;
+    const alone = "This time the browser only learns for itself, and sends no update.";
+    const why = role.arm?.submits ? alone : `The arm “${role.arm?.name ?? "none"}” is there to compare with: its clients report their loss, and compute no update.`;
     return [el("p", {}, why)];
   }
   const encoded = Array.isArray(sent) ? "" : ` It is sent in the encoding “${sent.encoding}”.`;
@@ -122,14 +123,19 @@ export function leaving({ ping, typed, shown }, sent, address) {
     return [el("p", {}, "No ping leaves: this client is not enrolled.")];
   }
   return [
-    ...requestOf(ping, sent, address),
-    el("p", {}, el("strong", {}, "Not in it:"), ` the address or the title of any page, ${notTyped(typed)}, the history, a name, a cookie.` +
-      ` The ${counted(shown.pages.length, "score")} are numbers without their pages. The client id is random, and of this study alone.`),
+    ...disclosed(ping),
+    el("p", {}, el("strong", {}, "Not in it:"), ` the address or the title of any page, ${notTyped(typed)}, the history, a name, a cookie.${withoutPages(ping, shown)}`),
+    requestOf(ping, sent, address),
   ];
 }
 
+/** @param {Ping} ping @param {Shown} shown */
+function withoutPages(ping, shown) {
+  return "frecency_scores" in ping.payload ? ` The ${counted(shown.pages.length, "score")} are numbers without their pages.` : "";
+}
+
 /**
- * The request, to the letter.
+ * The request as it travels, to be opened.
  *
  * @param {any} ping
  * @param {{ posted: Posted, answered: Answered } | null} sent
@@ -137,12 +143,14 @@ export function leaving({ ping, typed, shown }, sent, address) {
  */
 export function requestOf(ping, sent, address) {
   const url = new URL(sent?.posted.url ?? address ?? "", location.href);
-  return [
-    el("p", {}, "This is all that leaves, to the letter:"),
+  return el(
+    "details",
+    {},
+    el("summary", {}, "The whole request, as it travels"),
     el("pre", { class: "wide", tabindex: 0, role: "group", "aria-label": "The request" },
       el("span", { class: "head" }, `POST ${url.pathname}\nContent-Type: ${sent?.posted.contentType ?? "text/plain;charset=UTF-8"}\n\n`),
       readable(sent ? JSON.parse(sent.posted.body) : ping)),
-  ];
+  );
 }
 
 /** @param {string} typed */
@@ -161,10 +169,10 @@ export function answer(sent, waiting) {
     return [el("p", {}, "The ping is on its way.")];
   }
   if (sent.answered === null) {
-    return [el("p", {}, `No answer. The client keeps ${counted(waiting, "ping")} and sends them again, each under the id that it has.`)];
+    return [el("p", {}, `No answer. The client keeps ${counted(waiting, "ping")} and sends each again, under the same id.`)];
   }
   const { status, text } = sent.answered;
-  const meaning = status === 200 ? "200 means that the ping is on the server's disk: the client forgets it." : "The ping was not taken; the answer says why.";
+  const meaning = status === 200 ? "200 means that the ping is on the server's disk. The client deletes its copy." : "The server rejected the ping; its answer says why.";
   return [el("p", {}, el("code", {}, `${status} ${text}`)), el("p", {}, meaning)];
 }
 
@@ -174,7 +182,7 @@ export function answer(sent, waiting) {
  * @param {LineState} state
  */
 export function waiting({ iteration, min_clients: least, pings, clients }) {
-  if (pings === null) return [el("p", {}, "This study is private: how many pings wait is told to nobody.")];
+  if (pings === null) return [el("p", {}, "This study is private: the number of waiting pings is secret.")];
   const landed = `${counted(pings, "ping")} of version ${iteration} ${pings === 1 ? "has" : "have"} landed in Parquet`;
   if (clients === null) {
     return [el("p", {}, `${landed}.`)];
@@ -194,9 +202,9 @@ export function waiting({ iteration, min_clients: least, pings, clients }) {
  */
 export function others({ accepted, refused, waiting: left, learning, notEnrolled }) {
   const parts = [
-    `${counted(accepted, "choice")} of made-up people ${accepted === 1 ? "was" : "were"} taken. ${told(learning)} brought an update; the others are of arms that are there to compare with.`,
-    refused > 0 ? ` ${counted(refused, "ping")} were refused.` : "",
-    left > 0 ? ` ${counted(left, "ping")} found no server and are lost with these people.` : "",
+    `${counted(accepted, "choice")} of made-up people ${accepted === 1 ? "was" : "were"} accepted. ${told(learning)} had an update; the others are from arms that are there to compare with.`,
+    refused > 0 ? ` ${counted(refused, "ping")} were rejected.` : "",
+    left > 0 ? ` ${counted(left, "ping")} did not reach a server and are lost.` : "",
     notEnrolled > 0 ? ` ${counted(notEnrolled, "person", "people")} are not enrolled.` : "",
   ];
   return parts.join("");
@@ -227,7 +235,7 @@ export function arrived({ version, before, shown, choice }) {
 
 /** A version of which none before is known. @param {number} version */
 export function versionWords(version) {
-  const start = "Version 0 is the start of the study: the weights that its owner gave. No client has taught it anything yet.";
+  const start = "Version 0 is the start of the study, with its owner's weights. It has learned from no client yet.";
   return [el("p", {}, version === 0 ? start : `Version ${version} is in use.`)];
 }
 
@@ -270,7 +278,7 @@ function lossesOf({ shown, chosen }, before, after) {
  */
 export function staying({ personal, shared, own, choice }) {
   if (personal.trained === 0) {
-    return [el("p", {}, "This browser fits the model to what you choose. Until you choose a page, it is the one that everybody gets.")];
+    return [el("p", {}, "This browser fits the model to what you choose. Until you choose a page, it is the one that everyone gets.")];
   }
   const chosen = choice === null ? null : choice.shown.pages[choice.chosen];
   const rows = personal.weights.map(({ name, shared: all, own: mine }) => ({ name, all, mine, value: mine - all }));
@@ -278,10 +286,10 @@ export function staying({ personal, shared, own, choice }) {
   const times = personal.trained === 1 ? "once" : counted(personal.trained, "time");
   const head = ["for all", "for you", "suggestion", "score for all", "for you"];
   return [
-    el("p", {}, `Your own model was trained ${times}. It is kept in this tab alone, and is in no ping. When a new version comes, it stays as it is.`),
+    el("p", {}, `Your own model was trained ${times}. It is kept only in this tab, and is in no ping. A new version of the shared model doesn't change it.`),
     ...(own.pages.length < 2 ? [] : [orderTable(shared, own, chosen, "The same suggestions, for everybody and for you", head)]),
     ...(rows.length === 0
-      ? [el("p", {}, "No weight of it differs from the shared one.")]
+      ? [el("p", {}, "All its weights equal the shared ones.")]
       : [
           barTable({
             caption: "Where your weights differ",
@@ -306,7 +314,7 @@ function orderOf(shown, before, after, choice) {
 }
 
 /**
- * A list in two orders, with how far each page or item has moved.
+ * A list in two orders, with the number of places that each page or item moved.
  *
  * @param {Ordered} old
  * @param {Ordered} now The same ones.

@@ -61,7 +61,7 @@ export function visitType(transition) {
 }
 
 /**
- * A page as the browser tells of it.
+ * A page as the browser reports it.
  *
  * @param {{ url: string, title?: string, visitCount?: number, typedCount?: number, lastVisitTime?: number }} item
  * @param {{ visitTime?: number, transition: string }[]} visits
@@ -74,7 +74,7 @@ export function entryOf(item, visits, bookmarked, before) {
     .map(({ visitTime = 0, transition }) => ({ time: visitTime, type: visitType(transition) }))
     .sort((a, b) => b.time - a.time)
     .slice(0, MAX_SAMPLED);
-  // Firefox tells how often an address was typed only at the moment of a visit.
+  // Firefox gives the number of times an address was typed only at the moment of a visit.
   const typed =
     (item.typedCount ?? 0) > 0 || newest.some(({ type }) => type === VisitType.TYPED) || before?.typed === true;
   const title = item.title || before?.title || "";

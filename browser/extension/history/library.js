@@ -18,7 +18,7 @@ import { Shelf } from "./shelf.js";
 /** How many pages of a history are read, the newest; all bookmarks come on top. */
 export const MOST_PAGES = 10_000;
 
-/** Milliseconds before a visit within which the history is looked at for it. */
+/** Milliseconds before a visit within which the history is searched for it. */
 const MOMENT = 1000;
 
 /** How many pages are read, or scored, in one go, between which other work has its turn. */
@@ -72,7 +72,7 @@ export class Library {
   }
 
   /**
-   * Score all pages anew, a slice at a time.
+   * Score all pages again, a slice at a time.
    *
    * @param {string} frame What they are scores of.
    */
@@ -92,7 +92,7 @@ export class Library {
   }
 
   /**
-   * A page was visited. Chromium tells of pages too that only led on to others, which it lists nowhere itself.
+   * A page was visited. Chromium also reports pages that only led to others, which its history doesn't list.
    *
    * @param {{ url: string, title?: string, visitCount?: number, typedCount?: number, lastVisitTime: number }} item
    */
@@ -137,7 +137,7 @@ export class Library {
     await this.#keep([...marked, ...fresh.map((url) => unvisited(url, titles.get(url) ?? ""))], gone);
   }
 
-  /** Compare what is kept with what the browser has, and read what differs. A second call waits for the first. */
+  /** Compare the stored pages with the browser's, and read the differences. A second call waits for the first. */
   catchUp() {
     this.#catchingUp ??= this.#compare().finally(() => {
       this.#catchingUp = this.reading = null;
@@ -280,7 +280,7 @@ function unvisited(url, title) {
 }
 
 /**
- * Whether a bookmark is to be listed that is not listed so: the titles of pages that were visited are their own.
+ * Whether a bookmark must be listed again: the titles of pages that were visited are their own.
  *
  * @param {Entry | undefined} entry
  * @param {string} title

@@ -35,7 +35,7 @@ export class PageIndex {
   }
 
   /**
-   * Add a page, or put it in place of what was known of it.
+   * Add a page, or replace its entry.
    *
    * @param {Entry} entry
    */

@@ -2,16 +2,26 @@
 /** The settings: whether to take part, in which study, and what would be sent. */
 
 import { api, originNamesInstallation } from "../api.js";
-import { ask, byId, element, told } from "../ask.js";
+import { ask, byId, element, told, whenChanged } from "../ask.js";
 import { LACKS_PERMISSION, agree, decline, notReached, outcome } from "../consent.js";
 import { KEPT } from "../taking_part/sent.js";
 import { hostPattern, serverAddress, studyName } from "../taking_part/settings.js";
 import { drawWouldSend, inJson } from "../would_send.js";
 
 const message = byId("message");
+/** Whether the user is changing the study; then its fields keep what they typed. */
+let isEditing = false;
 
 /** @param {any} state */
 function draw(state) {
+  if (!isEditing) {
+    byId("ingest").value = state.ingest;
+    byId("study").value = state.study;
+  }
+  byId("saved").textContent = state.ingest && state.study ? `study “${state.study}” at ${state.ingest}` : "no study";
+  if (byId("newest").textContent !== newestInWords(state.newest)) {
+    byId("newest").textContent = newestInWords(state.newest); // a screen reader reads it out only then
+  }
   byId("on").checked = state.on;
   byId("consent").checked = state.consent === "given";
   byId("consent").disabled = !state.ingest || !state.study;
@@ -27,6 +37,11 @@ function draw(state) {
   byId("trouble").hidden = state.trouble === null;
   byId("trouble").textContent = state.trouble === null ? "" : `Nothing is sent for now: ${state.trouble}.`;
   drawStays(state);
+}
+
+/** @param {import("../taking_part/newest_choice.js").Newest | null} newest */
+function newestInWords(newest) {
+  return newest === null ? "" : `Your newest choice was at ${TIME.format(newest.at)}; it ${newest.words}.`;
 }
 
 let drawnStays = "";
@@ -62,17 +77,17 @@ const NUMBER = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 2 });
  */
 function staying(enrolled, personal) {
   if (!enrolled) {
-    return "Nothing is learned here unless you take part in a study.";
+    return "This browser learns nothing until you take part in a study.";
   }
   if (personal === null) {
-    return "Your group ranks with the model that everybody gets. This browser learns nothing for itself.";
+    return "Your group ranks with the model that everyone gets. This browser learns nothing for itself.";
   }
   if (personal.trained === 0) {
-    return "In your group, this browser fits the ranking to your choices. Until you choose a page, it is the one that everybody gets.";
+    return "In your group, this browser fits the ranking to your choices. Until you choose a page, it is the one that everyone gets.";
   }
   const times = personal.trained === 1 ? "once" : `${personal.trained} times`;
-  const differ = personal.weights.length === 0 ? "No weight differs yet from those that everybody gets." : "The weights below differ from those that everybody gets.";
-  return `In your group, this browser fits the ranking to your choices. It has done so ${times}. ${differ} What it learns is kept in this browser alone and is in no message. It is deleted when you decline, switch off or change the study, and when the study ends.`;
+  const differ = personal.weights.length === 0 ? "All weights are still those that everyone gets." : "The weights below differ from those that everyone gets.";
+  return `In your group, this browser fits the ranking to your choices. It has done so ${times}. ${differ} What it learns stays in this browser and is in no message. It is deleted when you decline, switch off or change the study, and when the study ends.`;
 }
 
 /** @param {any} state */
@@ -86,7 +101,7 @@ async function drawAll(state) {
 
 let drawnSent = "";
 
-/** The messages that were sent, each to be opened; drawn anew only where there is another, so that none closes. */
+/** The messages that were sent. Those that are open stay open. */
 async function drawSent() {
   const all = await ask({ ask: "sent" });
   const text = JSON.stringify(all);
@@ -94,28 +109,32 @@ async function drawSent() {
     return;
   }
   drawnSent = text;
+  const open = new Set([...byId("sent").querySelectorAll("details[open]")].map((each) => each.dataset.address));
   byId("sent-words").textContent =
     all.length === 0
       ? "Nothing so far."
-      : `The newest ${all.length === 1 ? "message" : `${all.length} messages`}, with the random number that each was sent under. The list is in this browser alone, of ${KEPT} messages at most, until you delete it.`;
+      : `The newest ${all.length === 1 ? "message" : `${all.length} messages`}, with the random number of each. This list of up to ${KEPT} messages is only in this browser, until you delete it.`;
   byId("forget-sent").hidden = all.length === 0;
   byId("sent").replaceChildren(
-    ...all.map((/** @type {import("../taking_part/sent.js").Sent} */ { at, address, body, times, answer }) =>
-      element(
+    ...all.map((/** @type {import("../taking_part/sent.js").Sent} */ { at, address, body, times, answer }) => {
+      const sent = element(
         "details",
-        {},
+        { open: open.has(address) },
         element("summary", {}, `${WHEN.format(at)}: ${answer}${times > 1 ? `, tried ${times} times` : ""}`),
         ...(body.includes('"encoding":"shared"') ? [element("p", { className: "soft" }, SHARED_SENT)] : []),
         element("pre", {}, `POST ${address}\n\n${inJson(JSON.parse(body))}`),
-      ),
-    ),
+      );
+      sent.dataset.address = address;
+      return sent;
+    }),
   );
 }
 
 const SHARED_SENT =
-  "What this message says is split into two parts, and each of the two servers can read one of them. So neither can tell what it says, nor can this list.";
+  "This message is split into two parts, and each of the two servers can read one of them. So neither server can read what it says, and this list can't show it.";
 
 /** By 24 hours, in the browser's own zone. */
+const TIME = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium", hourCycle: "h23" });
 const WHEN = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 
 /**
@@ -135,26 +154,25 @@ function does(action, say) {
   });
 }
 
-/** Save the study. In Firefox the browser asks besides whether the server may be reached; that has to come first. */
+/** Save the study. Firefox also asks whether the extension may reach the server; that must come first. */
 async function save() {
   const [ingest, study] = [serverAddress(byId("ingest").value), studyName(byId("study").value)];
   const asks = ingest !== "" && originNamesInstallation(api);
   if (asks && !(await api.permissions.request({ origins: [hostPattern(ingest)] }))) {
-    throw new Error("Without the browser's permission to reach the server nothing can be sent; nothing was saved.");
+    throw new Error("Nothing was saved: the browser hasn't let the extension reach the server. Press Save again and allow it.");
   }
   const state = await ask({ ask: "study", ingest, study });
-  byId("ingest").value = state.ingest;
-  byId("study").value = state.study;
+  isEditing = false;
   return state;
 }
 
 /** @param {any} state */
 function saved(state) {
   if (!state.ingest || !state.study) {
-    return "Saved. Without a server and a study, pages are ranked by the start values and nothing is sent.";
+    return "Saved. Without a server and a study, pages are ranked by the start values, and nothing is sent.";
   }
   if (state.consent !== "given") {
-    return "Saved. Nothing is fetched or sent before you agree to this study.";
+    return "Saved. Nothing is fetched or sent until you agree to this study.";
   }
   if (state.lacksPermission) {
     return LACKS_PERMISSION;
@@ -169,7 +187,7 @@ function saved(state) {
 function switched(state) {
   return state.on
     ? "Switched on."
-    : "Switched off. Nothing is fetched or sent; your random number, the model and messages that waited are deleted.";
+    : "Switched off. Nothing is fetched or sent. Your random number, the model and waiting messages are deleted.";
 }
 
 /** @param {any} state */
@@ -177,7 +195,7 @@ function fetched({ version, arm, trouble }) {
   if (arm === null) {
     return notReached({ trouble });
   }
-  return version < 0 ? "This browser's group has no model of its own." : `Version ${version} is the newest.`;
+  return version < 0 ? "This browser's group has no model." : `Version ${version} is the newest.`;
 }
 
 byId("study-form").addEventListener("submit", (/** @type {Event} */ event) => {
@@ -195,15 +213,16 @@ byId("forget-sent").addEventListener("click", async () => {
   await drawSent();
 });
 byId("forget-personal").addEventListener("click", () => {
-  void does(() => ask({ ask: "forget personal" }), () => "Forgotten. Your pages are ranked as for everybody; you still take part.");
+  void does(() => ask({ ask: "forget personal" }), () => "Forgotten. Your pages are ranked as for everyone; you still take part.");
 });
 byId("fetch").addEventListener("click", () => void does(() => ask({ ask: "fetch" }), fetched));
 
-const state = await ask({ ask: "state" });
-byId("ingest").value = state.ingest;
-byId("study").value = state.study;
-await drawAll(state);
-setInterval(async () => {
-  draw(await ask({ ask: "state" }));
-  await drawSent();
-}, 2000); // as long as the page is open
+for (const id of ["ingest", "study"]) {
+  byId(id).addEventListener("input", () => {
+    isEditing = true;
+  });
+}
+
+await drawAll(await ask({ ask: "state" }));
+whenChanged(async () => drawAll(await ask({ ask: "state" })));
+setInterval(async () => draw(await ask({ ask: "state" })), 2000); // how far the history is read

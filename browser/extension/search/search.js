@@ -6,7 +6,7 @@
  */
 
 import { api } from "../api.js";
-import { ask, byId, element } from "../ask.js";
+import { ask, byId, element, whenChanged } from "../ask.js";
 import { marked, readable } from "../history/words.js";
 import { Interaction } from "../interaction.js";
 import { HANDED_OVER } from "../worker.js";
@@ -61,8 +61,8 @@ function line({ url, title, bookmarked }, place, typed) {
   const option = element(
     "li",
     { id: `result-${place}`, title: url },
-    element("div", {}, ...star, ...withMarks(title || address, typed)),
-    element("div", { className: "address" }, ...withMarks(address, typed)),
+    element("div", { className: "title", dir: "auto" }, ...star, ...withMarks(title || address, typed)),
+    element("div", { className: "address", dir: "ltr" }, ...withMarks(address, typed)),
   );
   option.setAttribute("role", "option");
   option.dataset.url = url;
@@ -82,13 +82,13 @@ function said(found, { reading, size }) {
   if (found > 0) {
     return "";
   }
-  return size === 0 ? "There are no pages in your history or bookmarks yet." : "No page has these words.";
+  return size === 0 ? "Your history and bookmarks have no pages yet." : "No page matches these words.";
 }
 
 /** @param {Listed} list */
 function ranking({ study, role, held }) {
   if (study === "" || role.arm === null) {
-    return "Ranked by the start values; no study.";
+    return "Ranked by the start values, without a study.";
   }
   const version = role.arm.applies && held.version >= 0 ? `version ${held.version}` : "the start values";
   return `Ranked by ${version}, as the study asks of this browser.`;
@@ -135,7 +135,18 @@ function begin() {
   chosen = false;
 }
 
-/** Where a page is to be opened, as everywhere in a browser. @param {MouseEvent | KeyboardEvent} event */
+/** Show what became of the newest choice, and rank again if the list is not of the study that is set. */
+async function follow() {
+  const { ingest, study, takesPart, arm, newest } = await ask({ ask: "state" });
+  const isOfStudy = takesPart && arm !== null;
+  const isListOfStudy = listed !== null && listed.study === `${ingest} ${study}` && listed.role.arm !== null;
+  byId("newest").textContent = newest === null || !study ? "" : `Your newest choice ${newest.words}.`;
+  if (isOfStudy !== isListOfStudy || (listed !== null && !takesPart && listed.study !== "")) {
+    await search();
+  }
+}
+
+/** The place to open a page, as everywhere in a browser. @param {MouseEvent | KeyboardEvent} event */
 function disposition(event) {
   const aside = event.ctrlKey || event.metaKey || ("button" in event && event.button === 1);
   return aside ? (event.shiftKey ? "newForegroundTab" : "newBackgroundTab") : "currentTab";
@@ -179,8 +190,8 @@ for (const kind of ["click", "auxclick"]) {
 results.addEventListener("mousedown", (event) => event.preventDefault()); // the box keeps the focus
 window.addEventListener("pageshow", (event) => {
   if (event.persisted) {
-    begin(); // come back to
-    void search();
+    begin(); // the user has returned to this page
+    void search().then(follow);
   }
 });
 
@@ -189,3 +200,5 @@ await api.storage.session.remove(HANDED_OVER);
 query.value ||= typed;
 query.focus();
 await search();
+await follow();
+whenChanged(follow);

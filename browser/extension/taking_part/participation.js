@@ -24,20 +24,22 @@ import {
   startWeights,
 } from "../fedping.js";
 import { originNamesInstallation } from "../api.js";
+import { NewestChoice, whyNot } from "./newest_choice.js";
 import { Schedule } from "./schedule.js";
 import { SentLog } from "./sent.js";
 import { hostPattern, keepSettings, readSettings, studyOf, takesPart, withConsent } from "./settings.js";
 
 export const CLIENT_VERSION = "fedping-extension-1";
 
-/** What Firefox asks its user about besides, and lets them withdraw in its own settings; the manifest has the same. */
+/** The kinds of data that Firefox also asks about, and lets the user withdraw in its own settings; the manifest has the same. */
 export const DATA_COLLECTION = Object.freeze(["browsingActivity", "technicalAndInteraction"]);
 
 const DELIVER = "deliver";
 const DELIVER_MINUTES = 5;
 const DAY = 86_400_000;
-/** In the keys of how often the client has contributed to private lines, which says nothing else. */
+/** In the keys of the number of the client's contributions to private lines, which contain nothing else. */
 const CONTRIBUTED = "/contributed/";
+const NOT_COUNTED = "was not sent: this study has as many messages of this browser as it takes";
 const NO_ROLE = roleIn(null, null);
 const START = Object.freeze({ version: NO_VERSION, weights: startWeights(PRODUCT_SPEC) });
 
@@ -61,6 +63,8 @@ export class Participation {
     this.#schedule = new Schedule({ api, environment });
     /** What was sent so far. */
     this.sent = new SentLog(api.storage.local, environment.now);
+    /** The result of the newest choice. */
+    this.newest = new NewestChoice(api.storage.session);
     /** Whether the browser has not been asked to let the extension reach the server, which only a click may do. */
     this.lacksPermission = false;
   }
@@ -93,8 +97,8 @@ export class Participation {
   }
 
   /**
-   * The user has decided otherwise. What is no longer agreed to is forgotten: the id, the model, and the pings that nobody
-   * has taken yet; requests under way are broken off.
+   * Apply the user's new decision. Data that they no longer agree to is deleted: the id, the model, and the pings that no server
+   * has accepted yet; open requests are aborted.
    *
    * @param {Settings} next
    */
@@ -132,9 +136,32 @@ export class Participation {
    * @param {Observed} observed
    */
   async report({ study, ...shown }, observed) {
-    const reported = study === studyOf(this.#settings) ? (this.#client?.report(shown, observed) ?? null) : null;
+    const [at, settings, client, lacksPermission] = [this.environment.now(), this.#settings, this.#client, this.lacksPermission];
+    const reported = study === studyOf(settings) ? (client?.report(shown, observed) ?? null) : null;
+    const why = reported === null ? whyNot({ settings, lacksPermission, client, study, shown }) : null;
+    await this.newest.keep({ at, isSent: why === null, words: why === null ? "is being sent" : `was not sent: ${why}` });
     await this.deliver();
+    if (reported !== null && (await this.newest.read())?.at === at) {
+      const words = await this.#became(reported.documentId);
+      await this.newest.keep({ at, isSent: words !== NOT_COUNTED, words });
+    }
     return reported;
+  }
+
+  /**
+   * The result of a message, in words that follow "it".
+   *
+   * @param {string} documentId
+   */
+  async #became(documentId) {
+    const letter = (await this.#letters()).find(({ id }) => id === documentId);
+    if (letter === undefined) {
+      const isLogged = (await this.sent.all()).some(({ address }) => address.endsWith(`/${documentId}`));
+      return isLogged ? "was sent" : NOT_COUNTED;
+    }
+    return letter.attempts === 0 && letter.notBefore > this.environment.now()
+      ? "waits for a random time before it is sent, as the study promises"
+      : "has not arrived yet, and is sent again";
   }
 
   /** Forget what this browser has learned for itself, and go on taking part. */
@@ -142,7 +169,7 @@ export class Participation {
     await this.#client?.forgetPersonal();
   }
 
-  /** Hand over what waits; what nobody takes is tried again at an alarm. */
+  /** Send the waiting pings; an alarm tries the unaccepted ones again. */
   async deliver() {
     await this.#client?.deliver();
     if (this.#client !== null && this.#client.counts.waiting > 0) {
@@ -150,16 +177,18 @@ export class Participation {
     }
   }
 
-  /** The messages that nobody has taken yet, as they are kept. */
+  /** The messages that no server has accepted yet, as they are kept. */
   async waiting() {
-    const storage = extensionStorage(this.api.storage.local);
-    const letters = await Promise.all((await storage.keys(`fedping/${this.#settings.study}/queue/`)).map(storage.get));
-    return letters
-      .filter((letter) => letter !== undefined)
-      .map(({ id, body }) => ({ documentId: id, ping: JSON.parse(body) }));
+    return (await this.#letters()).map(({ id, body }) => ({ documentId: id, ping: JSON.parse(body) }));
   }
 
-  /** Ask for the newest model now. Whether one was there. */
+  async #letters() {
+    const storage = extensionStorage(this.api.storage.local);
+    const letters = await Promise.all((await storage.keys(`fedping/${this.#settings.study}/queue/`)).map(storage.get));
+    return letters.filter((letter) => letter !== undefined);
+  }
+
+  /** Ask for the newest model now. Return whether the server had one. */
   async fetchModel() {
     const client = this.#client;
     if (client === null) {

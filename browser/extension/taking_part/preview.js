@@ -1,15 +1,25 @@
 // @ts-check
 /**
- * The ping that would be sent, composed from the user's own pages, and what each of its fields says.
+ * The ping that would be sent, composed from the user's own pages.
  *
  * @import { Observed, Page, Ping, Role } from "../fedping.js"
  * @import { Participation } from "./participation.js"
  *
- * @typedef {object} Told What a ping of a private study tells.
+ * @typedef {object} Preview
+ * @property {string[]} guarantee The promises of a private study, a sentence each.
+ * @property {"pages" | "private" | "shared"} kind The kind of message.
+ * @property {boolean} noisy Whether this browser adds noise to it.
+ * @property {Ping | null} ping Null if none would be sent at this moment: a private study gets one of each version, up to its cap.
+ * @property {string} address
+ * @property {boolean} drawn Whether id and group are this browser's own.
+ * @property {string | null} trouble
+ * @property {Told | null} told The content of a private study's ping, which can't be read from it.
+ *
+ * @typedef {object} Told What a ping of a private study says.
  * @property {string[]} up Weights that should rise.
  * @property {string[]} down Weights that should fall.
  * @property {{ loss: number, top: boolean } | null} choice How far it was from the top, from 0 to 1, and whether it was there;
- *   null where it is not told, because the browser adds noise of its own.
+ *   null if it is not sent, because the browser adds noise.
  */
 
 import {
@@ -24,17 +34,14 @@ import {
   roleIn,
   startWeights,
 } from "../fedping.js";
+import { NO_GROUP, NO_ID } from "../disclosure/groups.js";
 import { CLIENT_VERSION } from "./participation.js";
 
 /** How many pages a list shows. */
 const SHOWN = 10;
 
-/** A client that has not asked for the study yet has no id, and no arm. */
-const NO_CLIENT = "00000000-0000-4000-8000-000000000000";
-const NO_ARM = "not-drawn-yet";
-
 /**
- * What a user might do with a list of so many pages: type three letters, and choose the second.
+ * An example of a user's choice from a list of so many pages: three letters typed, the second page chosen.
  *
  * @param {number} pages
  * @returns {Observed}
@@ -54,15 +61,12 @@ export function example(pages) {
 }
 
 /**
- * The ping of such a choice. It is exact: with the id, the arm and the model of a client that has them, and with
- * stand-ins for those of one that has not.
+ * The ping of such a choice. It is exact: with the client's id, arm and model if it has them, otherwise with stand-ins.
  *
  * @param {Participation} participation
  * @param {readonly Page[]} pages The first pages of the user.
  * @param {() => string} drawId
- * @returns {{ ping: Ping | null, address: string, drawn: boolean, guarantee: string[], trouble: string | null, told: Told | null }} No
- *   ping if this moment's would not be sent: a private study gets one of each version, up to its cap. What it tells is said of
- *   a private study, whose pings cannot be read.
+ * @returns {Preview}
  */
 export function preview(participation, pages, drawId) {
   const listed = participation.rank(pages, SHOWN);
@@ -70,11 +74,14 @@ export function preview(participation, pages, drawId) {
   const composed = participation.client?.compose(listed, observed) ?? null;
   const { ingest, study } = participation.settings;
   const guarantee = participation.client?.guarantee ?? [];
+  const { privacy } = listed.role;
   const type = guarantee.length > 0 ? PRIVATE_TYPE : PING_TYPE;
   const at = `${ingest || "https://…"}/submit/${study || "…"}/${type}/${PING_VERSION}`;
   const otherwise = guarantee.length > 0 ? null : standIn(pages, observed, participation.environment.now());
   return {
     guarantee,
+    kind: privacy === null ? "pages" : privacy.shared ? "shared" : "private",
+    noisy: Boolean(privacy?.local),
     ping: composed?.ping ?? otherwise,
     address: `${at}/${composed?.documentId ?? drawId()}`,
     drawn: composed !== null,
@@ -84,7 +91,7 @@ export function preview(participation, pages, drawId) {
 }
 
 /**
- * What a vector tells: of each weight a number, and then that there is a browser, its loss, and whether the choice was on top.
+ * The content of a vector: a number for each weight, then one for the browser, its loss, and whether the choice was at the top.
  *
  * @param {readonly number[]} vector
  * @param {Role} role
@@ -103,12 +110,12 @@ function toldBy(vector, { spec, privacy }) {
  * @param {number} now
  */
 function standIn(pages, observed, now) {
-  const arm = { name: NO_ARM, share: 1, line: null, applies: true, submits: true, decays: false };
+  const arm = { name: NO_GROUP, share: 1, line: null, applies: true, submits: true, decays: false };
   const held = { version: NO_VERSION, weights: startWeights(PRODUCT_SPEC) };
   const shown = ranked(roleIn(null, arm), held, pages, now, SHOWN);
   const { scores, loss, update } = learned(shown, observed.chosen);
   return pingOf(
-    NO_CLIENT,
+    NO_ID,
     { arm: arm.name, version: NO_VERSION, scores, loss, update },
     observed,
     CLIENT_VERSION,

@@ -31,7 +31,7 @@ export class Schedule {
     this.environment = environment;
   }
 
-  /** Whether a moment is set; its alarm is made if it has gone, as it has when the browser was started anew. */
+  /** Whether a moment is set; its alarm is made if it has gone, as after a restart of the browser. */
   async isSet() {
     const { next } = await this.#kept();
     const now = this.environment.now();

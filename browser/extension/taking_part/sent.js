@@ -1,14 +1,14 @@
 // @ts-check
 /**
- * What was sent, for the user to read: the newest messages with their addresses, and what the server answered. It stays in
- * this browser, also when the user no longer takes part, until they delete it.
+ * The newest messages that were sent, for the user to read: with their addresses and the server's answers. They stay in this
+ * browser until the user deletes them, even after they stop taking part.
  *
  * @typedef {object} Sent
  * @property {number} at When it was sent last, in milliseconds since 1970.
  * @property {string} address
  * @property {string} body The message as it travelled.
  * @property {number} times How often it was tried.
- * @property {string} answer What became of it, in words.
+ * @property {string} answer The result, in words.
  */
 
 const KEY = "sent";
@@ -31,7 +31,18 @@ export class SentLog {
   }
 
   /**
-   * The same `fetch`, which notes every message that it sends, and then its answer.
+   * The newest message whose address begins so; null if none is kept.
+   *
+   * @param {string} start
+   * @returns {Promise<{ at: number, ping: any } | null>}
+   */
+  async newest(start) {
+    const found = (await this.all()).find(({ address }) => address.startsWith(start));
+    return found === undefined ? null : { at: found.at, ping: JSON.parse(found.body) };
+  }
+
+  /**
+   * Return a `fetch` that also notes every message that it sends, and its answer.
    *
    * @param {typeof globalThis.fetch} fetch
    * @returns {typeof globalThis.fetch}
@@ -42,7 +53,7 @@ export class SentLog {
         return fetch(url, init);
       }
       const [address, body] = [String(url), String(init.body)];
-      const answering = fetch(url, init); // at once: whoever sends may be about to leave
+      const answering = fetch(url, init); // at once, because the page may be about to close
       const noted = this.#note(address, body, "no answer yet", 1);
       try {
         const response = await answering;
@@ -62,7 +73,7 @@ export class SentLog {
   }
 
   /**
-   * @param {string} address Has the message's own id, so that one that is sent again is noted once.
+   * @param {string} address Contains the message's id, so that a message sent again is noted once.
    * @param {string} body
    * @param {string} answer
    * @param {number} more
@@ -83,7 +94,7 @@ export class SentLog {
   /** @param {() => Promise<void>} action */
   #inTurn(action) {
     const done = this.#writing.then(action);
-    this.#writing = done.catch(() => {}); // what cannot be noted must not keep the next from being
+    this.#writing = done.catch(() => {}); // a failed note must not block the next one
     return this.#writing;
   }
 }
@@ -91,7 +102,7 @@ export class SentLog {
 /** @param {Response} response */
 function words(response) {
   if (response.type === "opaque") {
-    return "answered; what, this browser does not let extensions see";
+    return "answered; this browser doesn't let extensions see how";
   }
   return response.ok ? "accepted" : `not accepted (status ${response.status})`;
 }

@@ -43,10 +43,10 @@ export function serverAddress(typed) {
   const url = parsed(typed.trim());
   const isSafe = url !== null && (url.protocol === "https:" || (url.protocol === "http:" && LOCAL.has(url.hostname)));
   if (!isSafe) {
-    throw new RangeError(`“${typed}” is no address that can be used; give one that begins with https://`);
+    throw new RangeError(`“${typed}” is not an address that the extension can use. Enter one that begins with https://.`);
   }
   if (url.username || url.password || url.search || url.hash) {
-    throw new RangeError("The address has a user, a “?” or a “#” in it; leave them out.");
+    throw new RangeError("The address has a user, a “?” or a “#” in it. Remove them.");
   }
   return `${url.origin}${url.pathname}`.replace(/\/+$/, "");
 }
@@ -61,7 +61,7 @@ export function studyName(typed) {
   const name = typed.trim();
   if (!/^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$/.test(name)) {
     throw new RangeError(
-      `“${name}” is no study's name; these are letters, digits, “-”, “_” and “.”, and begin with a letter or digit.`,
+      `“${name}” is not a valid study name. Use letters, digits, “-”, “_” and “.”, at most 64, beginning with a letter or digit.`,
     );
   }
   return name;
@@ -117,7 +117,7 @@ export function withStudy(settings, ingest, study) {
  */
 export function withConsent(settings, agreed) {
   if (agreed && studyOf(settings) === "") {
-    throw new RangeError("There is no study to agree to yet; save one in the settings first.");
+    throw new RangeError("There is no study to agree to yet. Save one in the settings first.");
   }
   return { ...settings, consent: agreed ? "given" : "declined", consentFor: agreed ? studyOf(settings) : "" };
 }

@@ -1,7 +1,7 @@
 // @ts-check
 /** The page that is opened once after installation: what the extension does, and the question whether to take part. */
 
-import { ask, byId, told } from "../ask.js";
+import { ask, byId, told, whenChanged } from "../ask.js";
 import { agree, decline, outcome } from "../consent.js";
 import { drawWouldSend } from "../would_send.js";
 
@@ -17,10 +17,21 @@ function decided(decide) {
 byId("agree").addEventListener("click", () => decided(agree));
 byId("decline").addEventListener("click", () => decided(decline));
 
-const { ingest, study } = await ask({ ask: "state" });
-const isSet = Boolean(ingest && study);
-byId("which-study").textContent = isSet
-  ? `The study that is set is “${study}” at ${ingest}.`
-  : "No study is set yet, so there is nothing to agree to, and nothing is sent. Whoever runs one gives you its address and name: enter them in the settings, where you are asked.";
-byId("choice").hidden = !isSet;
-await drawWouldSend();
+async function draw() {
+  const { ingest, study, consent } = await ask({ ask: "state" });
+  const isSet = Boolean(ingest && study);
+  byId("which-study").textContent = isSet ? `The study “${study}” at ${ingest} asks. ${DECIDED[/** @type {keyof typeof DECIDED} */ (consent)]}` : NO_STUDY;
+  byId("choice").hidden = !isSet;
+  await drawWouldSend();
+}
+
+const DECIDED = Object.freeze({
+  unasked: "You have not decided yet.",
+  given: "You have agreed.",
+  declined: "You have declined.",
+});
+const NO_STUDY =
+  "No study is set yet, so there is nothing to agree to, and nothing is sent. A study's organiser gives you its address and name. Enter them in the settings; then you are asked.";
+
+await draw();
+whenChanged(draw);

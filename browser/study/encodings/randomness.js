@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * What an encoding draws: seeds, which travel, and numbers to round by, which nobody else may know.
+ * What an encoding draws: seeds, which travel, and numbers for rounding, which must stay secret.
  *
  * @typedef {object} Randomness
  * @property {() => number} seed A whole number below 2^53.

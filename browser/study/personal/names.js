@@ -13,7 +13,7 @@
  */
 export function namesTrouble(setting, names, spec) {
   const unknown = (names ?? []).find((/** @type {string} */ each) => placesOfName(spec.weights, each).length === 0);
-  return unknown === undefined ? null : `name '${unknown}' in '${setting}', which is no weight of the model`;
+  return unknown === undefined ? null : `name '${unknown}' in '${setting}', which is not a weight of the model`;
 }
 
 /**

@@ -29,7 +29,7 @@ export const VECTOR = Object.freeze({
     const rows = new Set(on).size || spec.weights.length;
     const size = personal.size ?? rows;
     if (in_step) {
-      return "are trained in step, which is for simulations alone";
+      return "are trained in step, which only simulations can";
     }
     if (basis !== "identity" && basis !== "random") {
       return `have the basis '${basis}', which this client does not have`;

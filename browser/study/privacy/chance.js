@@ -5,7 +5,7 @@
  * Bernoulli trials with probability e^-γ, discrete Laplace and discrete Gaussian by Canonne, Kamath and Steinke, "The
  * Discrete Gaussian for Differential Privacy" (2020), algorithms 1 to 3. No probability is ever a float.
  *
- * @typedef {(count: number) => Uint8Array} Draw Returns so many random bytes.
+ * @typedef {(count: number) => Uint8Array} Draw Returns a number of random bytes.
  */
 
 /** An epsilon is rounded down to a multiple of 1 over this. */

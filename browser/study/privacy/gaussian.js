@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * How much noise one Gaussian answer needs (Balle and Wang 2018): `protocol/gaussian.py` says how it is derived. A client
- * works it out from the guarantee that is published, so that nobody can ask it for too little.
+ * works it out from the guarantee that is published, so that a server can't ask it for too little.
  */
 
 const HALVINGS = 200;

@@ -47,21 +47,21 @@ export function privacyTrouble(privacy, spec) {
     [protects, "protects nobody"],
     [!central || isPositive(central.rounds), "has no number of rounds"],
     [!shared || hasKeys(shared, SHARED_KEYS), "has settings of two servers that this client does not know"],
-    [!shared || isHex(shared.helper, KEY_BYTES), "does not say well which helper it has"],
-    [!shared || (Number.isInteger(shared.min_batch) && shared.min_batch >= 2), "does not say how many clients a sum has"],
+    [!shared || isHex(shared.helper, KEY_BYTES), "does not name its helper properly"],
+    [!shared || (Number.isInteger(shared.min_batch) && shared.min_batch >= 2), "does not give the number of clients in a sum"],
     [!shared || SEALS.includes(shared.seal), `asks for shares that are sealed by '${shared?.seal}', which no browser can do yet`],
     [!shared || typeof shared.proofs === "boolean", "does not say whether clients prove what they send"],
-    [!shared?.proofs || (!local && contribution?.by === "signs"), "asks for proofs of what is no vote"],
-    [!shared || !central || isPositive(central.noise_multiplier), "does not say how much noise its servers add"],
+    [!shared?.proofs || (!local && contribution?.by === "signs"), "asks for proofs without votes"],
+    [!shared || !central || isPositive(central.noise_multiplier), "does not give its servers' noise"],
     [!shared || !central || central.sampling === undefined || central.sampling === 1, "counts on a coin that two servers see"],
     [!local || hasKeys(local, MECHANISMS.get(local.mechanism)), "asks for noise that this client does not know"],
     [!local || isPositive(local.epsilon), "has no epsilon"],
     [local?.mechanism !== "gaussian" || isPositive(local.delta), "has no delta"],
-    [local?.mechanism !== "one-sign" || contribution?.by === "signs", "asks for one sign of what is not signs"],
+    [local?.mechanism !== "one-sign" || contribution?.by === "signs", "asks for one sign of contributions other than signs"],
     [hasKeys(contribution, CONTRIBUTIONS.get(contribution?.by)), "asks for a contribution that this client does not know"],
     [contribution?.by === "signs" || norms.every(isPositive), "does not say how long a contribution may be"],
     [Array.isArray(loss) && loss.length === 2 && loss.every(Number.isFinite) && loss[0] < loss[1], "has no range of losses"],
-    [Array.isArray(leftOut) && leftOut.every((name) => names.has(name)), "leaves out weights that are not there"],
+    [Array.isArray(leftOut) && leftOut.every((name) => names.has(name)), "leaves out unknown weights"],
     [Array.isArray(leftOut) && new Set(leftOut).size < names.size, "leaves out all weights"],
     [contributions === null || Number.isSafeInteger(contributions), "has no number of contributions"],
     [Number.isFinite(delay) && delay >= 0 && delay <= DAY_MINUTES, "has no delay"],
@@ -98,8 +98,8 @@ export function guaranteeInWords({ central, local, shared, contributions, delay_
   if (local !== null) {
     said.push(
       local.mechanism === "one-sign"
-        ? `Your browser sends one sign, up or down, of one weight of the ranking, and by a toss of a coin at times the wrong one. Whatever you did, each message is at most ${times(local.epsilon)} times as likely as if you had done something else (ε = ${local.epsilon} a message). You need not trust anybody for this.`
-        : `Your browser adds noise to each number before it sends it. Whatever you did, a message is at most ${times(local.epsilon)} times as likely as if you had done something else, but for a chance of ${local.delta} (ε = ${local.epsilon}, δ = ${local.delta} a message). You need not trust anybody for this.`,
+        ? `Your browser sends one sign, up or down, for one weight of the ranking, and at random sometimes the wrong one. Each message is at most ${times(local.epsilon)} times as likely as if you had done something else (ε = ${local.epsilon} a message). You need not trust anyone for this.`
+        : `Your browser adds noise to each number before it sends it. A message is at most ${times(local.epsilon)} times as likely as if you had done something else, except with probability ${local.delta} (ε = ${local.epsilon}, δ = ${local.delta} a message). You need not trust anyone for this.`,
     );
   }
   if (shared) {
@@ -113,11 +113,11 @@ export function guaranteeInWords({ central, local, shared, contributions, delay_
             "For this you trust the operator, who sees the messages until then.",
           ]
         : [
-            "Each of the two servers promises to add noise of its own to the sum, and to delete its parts after each round.",
-            "For this you trust one of the two, whichever it is: the noise of either is enough against everybody else, the other server too.",
+            "Each of the two servers promises to add its own noise to the sum, and to delete its parts after each round.",
+            "For this you trust one of the two, either one: its noise alone protects you from everyone else, including the other server.",
           ];
     said.push(
-      `${who} Whatever is published after all ${central.rounds} rounds is at most ${times(central.epsilon)} times as likely as if you had not taken part, but for a chance of ${central.delta} (ε = ${central.epsilon}, δ = ${central.delta}). ${trust}`,
+      `${who} Any result published after all ${central.rounds} rounds is at most ${times(central.epsilon)} times as likely as if you had not taken part, except with probability ${central.delta} (ε = ${central.epsilon}, δ = ${central.delta}). ${trust}`,
     );
   } else if (shared && local === null) {
     said.push("No noise is added: the two servers learn the exact sums, and publish what follows from them.");
@@ -126,36 +126,36 @@ export function guaranteeInWords({ central, local, shared, contributions, delay_
     contributions === null
       ? "At most one message is sent for each version of the ranking."
       : `At most one message is sent for each version of the ranking, and ${contributions} in all; your browser counts them itself, also when you switch off and on again.`,
-    "Each carries another random number as its sender, so that two messages cannot be told to be yours by it.",
+    "Each has a new random number as its sender, so that the number links no two messages.",
   );
   if (delay > 0) {
     said.push(`A message waits for a random time of up to ${delay} minutes before it is sent.`);
   }
   said.push(
-    "The guarantee is for one browser: a second one, or this one installed anew, counts as somebody else. It does not hide that you take part, nor your internet address.",
+    "The guarantee is for one browser: a second one, or a new installation of this one, counts as another person. It hides neither that you take part nor your internet address.",
   );
   return said;
 }
 
 /**
- * What two servers mean for whoever takes part.
+ * What two servers mean for the user.
  *
  * @param {NonNullable<Privacy["shared"]>} shared
  * @param {boolean} noisy Whether the browser has added noise.
  */
 function sharedInWords({ helper, min_batch: least, proofs }, noisy) {
-  const together = noisy ? "together they could put it together as it was sent, with your browser's noise" : "together they could put your message together and read it";
+  const together = noisy ? "together they could read it as it was sent, with your browser's noise" : "together they could read your message";
   return [
-    "Your browser splits each message by chance into two parts, of which either alone is noise and says nothing of what you did. One is for the study's operator. The other is locked so that only a second server can read it, the helper, which somebody else runs.",
-    `Each server adds up the parts of the browsers of your group, and only the two sums together say anything. The helper gives its sum only if there are ${least.toLocaleString("en")} browsers or more. So neither server sees what you did.`,
+    "Your browser splits each message at random into two parts. Either alone is noise and says nothing about you. One is for the study's operator. The other is encrypted so that only a second server can read it, the helper, which someone else runs.",
+    `Each server adds up the parts of the browsers of your group, and only the two sums together have meaning. The helper gives its sum only for ${least.toLocaleString("en")} browsers or more. So neither server sees what you did.`,
     ...(proofs ? [PROVEN] : []),
     `For this you trust that the two do not work together: ${together}, as long as both have kept their parts. Both can see how many browsers take part, and in which groups.`,
-    `The helper is known by its signature, ${helper.slice(0, 16)}…, which your browser verifies before it sends anything. Which helper that is, the study says: whoever runs it can tell you whether it is theirs.`,
+    `Your browser verifies the helper's signature, ${helper.slice(0, 16)}…, before it sends anything. The study names it; the helper's operator can confirm that it is theirs.`,
   ];
 }
 
 const PROVEN =
-  "With each message your browser sends a proof that it holds nothing but votes, which the two servers check together and which tells them nothing else. So nobody's message counts for more than one.";
+  "With each message your browser sends a proof that it contains only votes. The two servers check it together and learn nothing else from it. So no message counts for more than one.";
 
 /** @param {number} epsilon */
 function times(epsilon) {

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Ids that nobody can link: a client of a private line has another one with every version.
+ * Ids that can't be linked: a client of a private line has another one with every version.
  *
  * @import { Arm, PublicStudy } from "../study.js"
  * @import { Privacy } from "./vectors.js"

@@ -12,9 +12,9 @@
  * @property {null | { helper: string, min_batch: number, seal: string, proofs: boolean }} [shared] By which second server no vector is
  *   seen by anybody.
  * @property {{ by: "signs" | "norm" | "kind" | "layer", norm?: number, norms?: Record<string, number> }} contribution
- * @property {readonly [number, number]} loss The least and the greatest loss that can be told.
+ * @property {readonly [number, number]} loss The smallest and largest loss that can be sent.
  * @property {readonly string[]} left_out Names of weights that are no part of it.
- * @property {number | null} contributions To how many versions a client contributes at most.
+ * @property {number | null} contributions The maximum number of versions that a client contributes to.
  * @property {number} delay_minutes
  *
  * @typedef {object} Frame How vectors are made.

@@ -27,11 +27,11 @@ import { metricOf } from "./votes.js";
 const SIGNED_AS = "fedping offer v1";
 const LONGEST = 65_536;
 const PROMISED = ["epsilon", "delta", "rounds", "contributions", "noise_multiplier"];
-/** By what a bound worked out in another language may come out smaller. */
+/** The rounding error allowed for a bound computed in another language. */
 const LAST_DIGITS = 1 - 1e-9;
 
 /**
- * The terms by which clients of a line send; null if it has no offer yet.
+ * The terms for a line's clients; null if it has no offer yet.
  *
  * @param {PublicStudy} study
  * @param {Line} line One of shares.
@@ -49,7 +49,7 @@ export async function agreedTerms(study, line) {
     throw new TypeError(`the offer for line '${line.name}' is not signed by the helper ${helper.slice(0, 16)}…, which the study names`);
   }
   const terms = readTerms(offer.terms);
-  const different = apart(terms, study, line) ?? ((await isKey(terms.key)) ? null : "nothing can be sealed for its key");
+  const different = apart(terms, study, line) ?? ((await isKey(terms.key)) ? null : "its key can't be used to seal");
   if (different !== null) {
     throw new TypeError(`the helper's offer is not for line '${line.name}' of study '${study.name}' as it is: ${different}`);
   }
@@ -122,7 +122,7 @@ function apart(terms, study, { name, privacy, spec }) {
 }
 
 /**
- * Whether the helper has looked at the guarantee that this client is shown: what noise it takes, no client can work out.
+ * Whether the helper has checked the guarantee that this client shows: what noise it takes, no client can work out.
  *
  * @param {any} promise
  * @param {Privacy} privacy

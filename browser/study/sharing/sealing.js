@@ -25,7 +25,7 @@ const BASE_MODE = 0;
 const NOTHING = new Uint8Array(0);
 
 /**
- * Seal something for whoever has a key.
+ * Seal data for the owner of a key.
  *
  * @param {Uint8Array} key The public key, 32 bytes.
  * @param {Uint8Array} what

@@ -19,7 +19,7 @@ const MASK = utf8("fedping mask v1");
 const WORD = 2 ** 32;
 
 /**
- * Settings of two servers with what they do not say.
+ * Settings of two servers, with their defaults.
  *
  * @param {any} shared
  * @returns {{ helper: string, min_batch: number, seal: string, proofs: boolean }}
