@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.browser.harness.available import needed
-from tests.support.environments import built_wheel
+from tests.support.environments import built_wheel, share_packages
 from tests.support.typed_pages import DOCS, INSTALL, Terminal, follow, shown_by
 
 PORTS = ("8080", "8081", "8082", "8083", "8443")
@@ -43,10 +42,7 @@ class Newcomer(Terminal):
             command = command.replace("\ndaemon off;\n", "\ndaemon off; user root;\n")
         said = super().type(command)
         if command == "python3 -m venv env":
-            (site,) = (self.folder / "env").glob("lib/python*/site-packages")
-            # In a folder of this name, path files are not read; one of them may install this checkout.
-            others = [path for path in sys.path if path.endswith("site-packages")]
-            (site / "others.pth").write_text("\n".join(others) + "\n")
+            share_packages(self.folder / "env")
         if command.startswith("fedping deploy files"):
             for path in (self.folder / "deployment").glob("[sn]*/*"):
                 path.write_text(self.here(path.read_text("utf-8")), "utf-8")
