@@ -105,7 +105,7 @@ $ old/bin/fedping ingest --port 8080 --operations-port 8082 --journal journal-a 
   > a.log 2>&1 & echo $! > a.pid
 $ old/bin/fedping ingest --port 8081 --operations-port 8083 --journal journal-b --workers 1 \\
   > b.log 2>&1 & echo $! > b.pid
-$ until curl -sf http://127.0.0.1:8082/__heartbeat__ http://127.0.0.1:8083/__heartbeat__; do sleep 1; done
+$ for port in 8080 8081 8082 8083; do until curl -sf http://127.0.0.1:$port/__heartbeat__; do sleep 1; done; done
 $ old/bin/fedping privacy key leader.key
 $ curl -s http://127.0.0.1:8080/models/votes/study.json > votes.json
 $ old/bin/fedping helper join votes.json --leader $(old/bin/fedping privacy identity leader.key) --offer offer.json
