@@ -13,13 +13,26 @@ from tests.browser.harness.available import needed
 from tests.support.environments import built_wheel, share_packages
 from tests.support.typed_pages import DOCS, INSTALL, Terminal, follow, shown_by
 
-PORTS = ("8080", "8081", "8082", "8083", "8443")
-WHEELS = {"operator": "fedping-*.whl"}
+PORTS = ("8000", "8080", "8081", "8082", "8083", "8443")
+PAGES = {
+    "operator": "tutorials/first_hour_operator.md",
+    "product team": "first-study.md",
+    "researcher": "tutorials/first_hour_researcher.md",
+    "institution": "tutorials/first_hour_institution.md",
+    "analyst": "tutorials/first_hour_analyst.md",
+}
+WHEELS = {
+    "operator": "fedping-*.whl",
+    "product team": '"$(ls fedping-*.whl)[analysis]"',
+    "researcher": '"$(ls fedping-*.whl)[laboratory]"',
+    "institution": "fedping-*.whl",
+    "analyst": '"$(ls fedping-*.whl)[analysis]"',
+}
 """By role, what its page installs."""
 
 
 def page(role: str) -> str:
-    return (DOCS / "tutorials" / f"first_hour_{role}.md").read_text("utf-8")
+    return (DOCS / PAGES[role]).read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +50,8 @@ class Newcomer(Terminal):
 
     def type(self, command: str) -> str:
         if command.startswith("fedping ingest"):
-            command = command.replace("fedping ingest", "fedping ingest --operations-port 8082")
+            port = "" if "--port" in command else "--port 8080 "
+            command = command.replace("fedping ingest", f"fedping ingest {port}--operations-port 8082")
         if os.geteuid() == 0:  # or nginx gives up root for a user who may not read the folders of tests
             command = command.replace("\ndaemon off;\n", "\ndaemon off; user root;\n")
         said = super().type(command)
@@ -74,6 +88,13 @@ def test_the_hour_of_an_operator(newcomer: Newcomer) -> None:
         recipe = recipe.replace(here, there)
     assert asked
     assert set(asked) <= set(recipe.splitlines())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("role", [role for role in PAGES if role != "operator"])
+def test_the_hour_of_another_role(newcomer: Newcomer, role: str) -> None:
+    assert list(follow(page(role), newcomer))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tests.support.ingest_server import free_port
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEAD = re.compile(r"# file: (\S+)\n")
-COMMAND = re.compile(r"^([$#]) (.*<<'(\w+)'.*\n(?:.*\n)*?\3|(?:.*\\\n)*.*)\n", re.MULTILINE)
+COMMAND = re.compile(r"^([$#]) (.*<<'(\w+)'.*\n(?:.*\n)*?\3|(?:.*\\\n)*.*(?:\n> .*)*)\n", re.MULTILINE)
 DECIMAL = re.compile(r"(?:\\-|\u2212)?[\d,]*\d\\\.\d+")
 ANY_DECIMAL = r"[-\u2212]?[\d,]*\d\.\d+"
 END = "\x1e"
@@ -61,7 +61,7 @@ def steps(page: str) -> Iterator[File | Command]:
         if language == "console":
             _, *parts = COMMAND.split(text)
             for prompt, command, _, shows in zip(*(parts[at::4] for at in range(4)), strict=True):
-                yield Command(command, shows, root=prompt == "#")
+                yield Command(command.replace("\n> ", "\n"), shows, root=prompt == "#")
         elif head := HEAD.match(text):
             yield File(head[1], text[head.end() :] if language == "json" else text)
 
