@@ -65,11 +65,11 @@ def environment(folder: Path, requirements: Iterable[str]) -> tuple[Path, Path]:
     return folder / "bin" / "python", site
 
 
-def built_wheel(folder: Path) -> Path:
-    """Build the wheel of this checkout; skip the test where pip has no setuptools to build it with."""
+def built_wheel(folder: Path, checkout: Path = ROOT) -> Path:
+    """Build the wheel of a checkout; skip the test where pip has no setuptools to build it with."""
     source = folder / "source"
     kept = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-info", "demo-out")
-    shutil.copytree(ROOT, source, ignore=kept, symlinks=True)
+    shutil.copytree(checkout, source, ignore=kept, symlinks=True)
     ran = subprocess.run([*PIP, "wheel", "--no-deps", str(source), "-w", str(folder)], capture_output=True, text=True)
     if ran.returncode and "setuptools" in ran.stderr:
         pytest.skip("no package index from which pip could take setuptools, to build with")
@@ -84,11 +84,17 @@ def install_wheel(python: Path, wheel: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def installed_wheel(folder: Path) -> Path:
-    """Return the Python of a new environment with our wheel, and with this one's other packages, not downloaded."""
-    python, site = environment(folder / "venv", ())
-    # In a folder of this name, path files are not read; one of them may install this checkout.
+def installed_wheel(folder: Path, checkout: Path = ROOT) -> Path:
+    """Return the Python of a new environment with a wheel, and with this one's other packages, not downloaded."""
+    python, _ = environment(folder / "venv", ())
+    share_packages(folder / "venv")
+    install_wheel(python, built_wheel(folder, checkout))
+    return python
+
+
+def share_packages(venv: Path) -> None:
+    """Let a virtual environment find the packages of this one, apart from fedping."""
+    (site,) = venv.glob("lib/python*/site-packages")
+    # In a folder that a path file names, path files are not read; one of them may install this checkout.
     others = [path for path in sys.path if path.endswith("site-packages")]
     (site / "others.pth").write_text("\n".join(others) + "\n")
-    install_wheel(python, built_wheel(folder))
-    return python
