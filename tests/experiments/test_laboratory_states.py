@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.learning import MemoryStates
 from fedping.experiments.laboratory import resuming
-from fedping.experiments.laboratory.resuming import FILE, CannotGoOn, MappedStates
+from fedping.experiments.laboratory.resuming import STATES, CannotGoOn, MappedStates
 from fedping.protocol.errors import FedpingError, InvalidSettings
+
+FILE = f"{STATES}.bin"
 
 FIRST = {"vector": np.array([1.0, -2.0], np.float32), "trained": np.zeros((), np.int64), "sign": np.array(True)}
 CLIENTS = 50
