@@ -5,7 +5,16 @@
 `engine` only decides which process computes which shards. Other packages may use the names below.
 """
 
-from fedping.server_jobs.round.accumulator import Moments, Senders, merged, moments_of
+from fedping.server_jobs.round.accumulator import (
+    ACCUMULATORS,
+    Finished,
+    Kept,
+    Moments,
+    OfAll,
+    Senders,
+    merged,
+    moments_of,
+)
 from fedping.server_jobs.round.aggregations import refuse_senders
 from fedping.server_jobs.round.context import RoundOptions, noting
 from fedping.server_jobs.round.engine import Engine, NumpyEngine, engine_named
@@ -18,6 +27,7 @@ from fedping.server_jobs.round.private_release import PrivateArrayRound, release
 from fedping.server_jobs.round.private_sums import Sums
 from fedping.server_jobs.round.recompute import Recomputed, recompute
 from fedping.server_jobs.round.result import RoundResult, with_lineage
+from fedping.server_jobs.round.robust import EQUAL, MOST_POINTS
 from fedping.server_jobs.round.run import run_round
 from fedping.server_jobs.round.shard import batch_rows
 from fedping.server_jobs.round.spark_engine import SparkEngine
@@ -25,13 +35,19 @@ from fedping.server_jobs.round.step import ArrayRound, pieces_of
 from fedping.server_jobs.round.stopping import best_version, stop_if_over, validation_losses
 
 __all__ = [
+    "ACCUMULATORS",
+    "EQUAL",
+    "MOST_POINTS",
     "ArrayRound",
     "Engine",
     "FileHelper",
+    "Finished",
     "Helper",
     "HttpHelper",
+    "Kept",
     "Moments",
     "NumpyEngine",
+    "OfAll",
     "PrivateArrayRound",
     "Provenance",
     "Recomputed",

@@ -23,8 +23,7 @@ from fedping.protocol.pipeline import (
     OwnAggregation,
     TrimmedMean,
 )
-from fedping.server_jobs.round.accumulator import ACCUMULATORS, Finished, Kept, OfAll
-from fedping.server_jobs.round.robust import EQUAL
+from fedping.server_jobs.round import ACCUMULATORS, EQUAL, Finished, Kept, OfAll
 
 Arrays: TypeAlias = dict[str, Any]
 

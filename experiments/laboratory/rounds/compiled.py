@@ -79,8 +79,7 @@ from fedping.protocol.weights import LARGEST
 from fedping.server_jobs.optimize import first_state
 from fedping.server_jobs.optimize.optimizers import rate_at
 from fedping.server_jobs.optimize.transformation import link_name
-from fedping.server_jobs.round import votes_of
-from fedping.server_jobs.round.robust import MOST_POINTS
+from fedping.server_jobs.round import MOST_POINTS, votes_of
 
 _NO_MEMORY, _MIB = "RESOURCE_EXHAUSTED", 2**20
 
