@@ -6,7 +6,7 @@ The formulas are those of the NumPy engine (`fedping.client_sim.learning`, `fedp
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -106,12 +106,14 @@ class Work(NamedTuple):
         server: what the server does; None for training alone.
         at_once: how many clients train side by side at a time, if all train on all their examples in every round
             (`rectangle.py`); 0 if they train in lanes.
+        devices: the number of devices, each with some of the clients of a round.
     """
 
     objective: Objective
     local: Local
     server: Server | None
     at_once: int = 0
+    devices: int = 1
 
 
 def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
@@ -279,7 +281,7 @@ def compiled(work: Work) -> Callable[..., Any]:
     from jax import lax
     from jax import numpy as jnp
 
-    objective, local, server = work[:3]
+    objective, local, server = work.objective, work.local, work.server
     dtype = jnp.dtype(objective.precision)
     each_loss, loss_in_training = losses_by(objective), training_losses_by(objective)
     initial, client_step = client_optimizer(local.optimizer)
@@ -397,6 +399,10 @@ def compiled(work: Work) -> Callable[..., Any]:
         factors = jnp.where(norms > server.clip, server.clip / jnp.where(norms > 0, norms, 1), 1)
         return (sent * factors[:, None]).astype(sent.dtype)
 
+    def of_all(value: Any, merged: Any = lax.psum) -> Any:
+        """Return the sums of what all devices have, or their maxima."""
+        return merged(value, _AXIS) if work.devices > 1 else value
+
     def rounds(state: Arrays, data: Any, plan: Any, seen: Any, per: Any) -> Any:
         assert server is not None
         optimized = server_step(server.optimizer)
@@ -421,6 +427,8 @@ def compiled(work: Work) -> Callable[..., Any]:
             if not local.whole:
                 none = jnp.zeros(())
                 told = losses_of(weights, data, seen, first, end, none, lambda total, each, _: total + jnp.sum(each))
+            total, told = of_all((total, told))
+            largest = of_all(jnp.where(jnp.isnan(largest), jnp.inf, largest), lax.pmax)
             step, after = optimized(total / all_votes, state, rate)
             made = weights + step
             largest_weight = jnp.max(jnp.abs(jnp.where(stepped, made, weights)))
@@ -434,6 +442,8 @@ def compiled(work: Work) -> Callable[..., Any]:
         m = len(state["weights"])
         begun = state, jnp.zeros(m, jnp.float32), jnp.array(True), jnp.zeros(m)
         (state, last, _, refused), of_rounds = lax.scan(one, begun, per)
+        if work.devices > 1:
+            last = of_all(jnp.where(lax.axis_index(_AXIS) == 0, last, 0))
         return state, last, of_rounds, refused
 
     def training(weights: Any, data: Any, plan: Any, seen: Any, per: Any, clients: int) -> Any:
@@ -451,6 +461,40 @@ def compiled(work: Work) -> Callable[..., Any]:
             losses = losses_of(
                 weights, data, seen, first, end, none, lambda total, each, at: total.at[at].add(each, mode="drop")
             )
+        updates, losses = of_all((updates, losses))
         return updates, losses, of_penalty(weights)
 
-    return jax.jit(rounds) if server is not None else jax.jit(training, static_argnums=5)
+    def on_devices(weights: Any, data: Any, plan: Any, seen: Any, per: Any, *clients: int) -> Any:
+        mesh, spec = mesh_of(work.devices), jax.sharding.PartitionSpec
+        each, lanes, all_ = spec(_AXIS), spec(None, _AXIS), spec()  # type: ignore[no-untyped-call]
+        specs = (all_, each if work.at_once else all_, lanes, lanes, all_)
+        function = rounds if server is not None else partial(training, clients=clients[0])
+        shared = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=all_, check_vma=False)
+        return shared(weights, data, plan, seen, per)
+
+    static = () if server is not None else (5,)
+    if work.devices > 1:
+        return jax.jit(on_devices, static_argnums=static)
+    return jax.jit(rounds if server is not None else training, static_argnums=static)
+
+
+_AXIS = "clients"
+"""The axis of devices, among which the clients of a round are divided."""
+
+
+def mesh_of(devices: int) -> Any:
+    """Return the first devices as JAX names them."""
+    import jax
+
+    return jax.sharding.Mesh(np.array(jax.devices()[:devices]), (_AXIS,))
+
+
+def placed(values: Any, devices: int, axis: int | None) -> Any:
+    """Return arrays on some devices: each divided along an axis, or all of it on each if it is None."""
+    import jax
+
+    if devices == 1:
+        return jax.device_put(values)
+    names = () if axis is None else (*[None] * axis, _AXIS)
+    spec = jax.sharding.PartitionSpec(*names)  # type: ignore[no-untyped-call]
+    return jax.device_put(values, jax.sharding.NamedSharding(mesh_of(devices), spec))
