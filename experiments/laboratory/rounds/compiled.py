@@ -525,13 +525,15 @@ class CompiledRounds:
 
         Raises:
             Diverged: an update or a weight is too large.
+            FedpingError: a loss is not a finite number.
         """
         if not self._made:
             self._begun = self._next
             self._made = self._computed()[::-1]
         made = self._made.pop()
         self._number += 1
-        if not made.largest <= LARGEST:
+        odd_loss = self._work.objective.function is not None and made.report.pings and not np.isfinite(made.report.loss)
+        if odd_loss or not made.largest <= LARGEST:
             self._weights = self._next.weights
             raise self._trouble_of_a_client()
         if not made.largest_weight <= LARGEST_WEIGHT:
@@ -581,7 +583,7 @@ class CompiledRounds:
         with self._lanes.jax.enable_x64(True), self._lanes.fitting():
             return self._lanes.jax.block_until_ready(compiled(self._work)(state, self._lanes.arrays, plan, seen, per))
 
-    def _trouble_of_a_client(self) -> Diverged:
+    def _trouble_of_a_client(self) -> FedpingError:
         """Return what is wrong with the first client of the last round that diverged, as the NumPy engine trains it."""
         clients, keys = self._drawn_clients(self._number - 1)
         low, high = 0, len(clients)
@@ -592,21 +594,21 @@ class CompiledRounds:
             else:
                 low = middle
         found = self._trouble_of(clients[low:high], keys[low:high])
-        return Diverged(found or f"training on the clients has diverged: {_TOO_LARGE}")
+        return found or Diverged(f"training on the clients has diverged: {_TOO_LARGE}")
 
-    def _trouble_of(self, clients: Clients, keys: Keys) -> str | None:
+    def _trouble_of(self, clients: Clients, keys: Keys) -> FedpingError | None:
         """Return what is wrong if a client cannot be trained on the last version, as if it were the first of them."""
         problem, training = self._problem, self._lanes.training
         data = in_precision(problem.train, problem.model)
-        diverged = f"training on client {clients[0]} has diverged: {_TOO_LARGE}"
+        diverged = Diverged(f"training on client {clients[0]} has diverged: {_TOO_LARGE}")
         try:
-            for block in updates_of_fleet(problem.model, training, self._weights, data, clients, keys, losses=False):
+            for block in updates_of_fleet(problem.model, training, self._weights, data, clients, keys):
                 if not np.abs(block.updates).max(initial=0.0) <= LARGEST:
                     return diverged
         except Diverged:
             return diverged
         except FedpingError as error:  # it names the client
-            return str(error)
+            return error
         return None
 
     def _rounds_within(self, number: int, end: int, room: tuple[int, int]) -> list[_Round]:

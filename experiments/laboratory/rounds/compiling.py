@@ -433,6 +433,8 @@ def compiled(work: Work) -> Callable[..., Any]:
             made = weights + step
             largest_weight = jnp.max(jnp.abs(jnp.where(stepped, made, weights)))
             fine = (largest <= LARGEST) & (largest_weight <= LARGEST_WEIGHT)
+            if objective.function is not None:  # whose losses the NumPy engine checks, too
+                fine &= jnp.isfinite(told)
             refused = jnp.where(going & ~fine, made, refused)
             going = going & fine
             after = {**state, **after, "weights": made}
