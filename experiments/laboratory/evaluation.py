@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.learning import ClientData, ClientStates, Model, algorithm_for, bare
 from fedping.client_sim.learning.algorithm import Personalizes
-from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, naming
+from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, TroubleOfNamed, naming
 from fedping.client_sim.learning.model import predictions_and_scores
 from fedping.experiments.laboratory.preparing import Problem, in_precision
 from fedping.experiments.laboratory.results import SPLITS, MetricLog
@@ -36,6 +36,7 @@ from fedping.experiments.laboratory.tallies import (
     scores_in,
 )
 from fedping.experiments.laboratory.users import NewEachRound
+from fedping.protocol.errors import sentences_with
 
 EXAMPLES_AT_A_TIME = 2**15
 """Examples in a block of clients, including padding, which bounds the memory of an evaluation."""
@@ -216,11 +217,13 @@ def measure(problem: Problem, weights: FloatArray | WeightsOf, local: bool) -> M
     if wishes is not None and not callable(weights):
         recovered = {split: wishes.measured(split, weights) for split in wishes.judges}
         weights = wishes.ranking(weights)
-    validation = evaluate(problem.model, problem.tally, weights, problem.validation, each=False)
+    with sentences_with("evaluated on validation examples: ", kind=TroubleOfNamed):
+        validation = evaluate(problem.model, problem.tally, weights, problem.validation, each=False)
     if validation.total:
         measured["validation"] = validation.total
     newcomers = problem.newcomers
-    test = evaluate(problem.model, problem.tally, weights, problem.test, each=local or len(newcomers) > 0)
+    with sentences_with("evaluated on test examples: ", kind=TroubleOfNamed):
+        test = evaluate(problem.model, problem.tally, weights, problem.test, each=local or len(newcomers) > 0)
     if test.total:
         measured["test"] = test.total
         if local:

@@ -194,6 +194,19 @@ def test_a_loss_of_ones_own_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert np.abs(weights).max() > 0.05
 
 
+def test_a_loss_that_is_not_finite_in_an_evaluation_names_the_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd_loss_of_the_tests.py").write_text(
+        OWN_LOSS.replace("softplus(odds)", "softplus(odds) * jax.numpy.nan")
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = "odd_loss_of_the_tests"
+    own = {"name": "jax", "function": f"{module}:loss", "weights": 31, "predict": f"{module}:predict"}
+    with pytest.raises(FedpingError, match=r"evaluated on (validation|test) examples: the loss is nan for client"):
+        run(tmp_path, "jax", model=own | {"predicts": "log_odds"}, rounds=1)
+
+
 OWN_LOSS = """
 import jax
 

@@ -20,7 +20,7 @@ from fedping.client_sim.fleet import interactions as searching
 from fedping.client_sim.fleet import learning_round as learning
 from fedping.client_sim.fleet.examples import ExampleSettings
 from fedping.client_sim.learning import ALGORITHMS, NO_STATE, Model, State, learner_for, updates_of_fleet
-from fedping.experiments.laboratory import cohort as laboratory
+from fedping.experiments.laboratory import participants
 from fedping.experiments.laboratory.cohort import Cohorts
 from fedping.experiments.laboratory.preparing import Problem
 from fedping.experiments.simulate import Simulation, experiment_from_toml
@@ -81,7 +81,7 @@ def in_the_laboratory(spec: ModelSpec, training: Training, asked: Asked) -> np.n
     object.__setattr__(problem, "given", asked.keys)
     sent = np.full((len(asked.data), spec.m), np.nan, np.float32)
     with pytest.MonkeyPatch.context() as patch:  # the laboratory would make a key for each of a client's trainings
-        patch.setattr(laboratory, "child_keys", lambda keys, repeats: keys)
+        patch.setattr(participants, "child_keys", lambda keys, repeats: keys)
         for block in Cohorts(setup, problem).sent(0, [asked.weights]):
             sent[block.clients] = block.updates
     return sent

@@ -71,7 +71,7 @@ class Network:
 
     init: Callable[[Any], Tree]
     apply: Apply
-    shape: tuple[int, ...]
+    shape: int | tuple[int, ...]
     loss: Losses | Callable[..., Any] = "cross_entropy"
     predict: Callable[[Any], Any] | None = None
     predicts: Predicts | None = None
@@ -83,7 +83,7 @@ class Network:
         shape = (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
         if not shape or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in shape):
             raise InvalidSettings(f"the shape of a network's examples is {self.shape}; give whole numbers, as (28, 28)")
-        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "shape", shape)  # always a tuple from here on: `sides`
         for what in ("init", "apply"):
             if not callable(getattr(self, what)):
                 raise InvalidSettings(f"'{what}' of a network is no function; give one")
@@ -94,9 +94,14 @@ class Network:
             )
 
     @property
+    def sides(self) -> tuple[int, ...]:
+        """The shape of an example, also where it was given as one number."""
+        return (self.shape,) if isinstance(self.shape, int) else self.shape
+
+    @property
     def features(self) -> int:
         """The number of features of an example."""
-        return math.prod(self.shape)
+        return math.prod(self.sides)
 
     @cached_property
     def draws(self) -> bool:
@@ -148,12 +153,12 @@ class Network:
             given["key"] = key
         if "train" in _parameters(self.apply):
             given["train"] = key is not None
-        return self.apply(tree, x.reshape((len(x), *self.shape)), **given)
+        return self.apply(tree, x.reshape((len(x), *self.sides)), **given)
 
     def losses(self, outputs: Any, x: Any, y: Any) -> Any:
         """Return the loss of each example, shape (n,)."""
         if callable(self.loss):
-            more = {"x": x.reshape((len(x), *self.shape))} if "x" in _parameters(self.loss) else {}
+            more = {"x": x.reshape((len(x), *self.sides))} if "x" in _parameters(self.loss) else {}
             return self.loss(outputs, y, **more)
         return (cross_entropy if self.loss == "cross_entropy" else squared_error)(outputs, y)
 

@@ -179,7 +179,7 @@ class TreeModel(InPrecision):
         features, symbols = x.shape[-1], self.network.vocabulary
         if features != self.features:
             raise FedpingError(
-                f"the model '{self.name}' takes examples of shape {list(self.network.shape)}, {self.features:,} "
+                f"the model '{self.name}' takes examples of shape {list(self.network.sides)}, {self.features:,} "
                 f"numbers, but the examples have {features:,} features; choose other data, or another shape"
             )
         if symbols is not None and x.size and not (x.min() >= 0 and max(x.max(), largest) < symbols):
@@ -334,7 +334,7 @@ def outputs_of(network: Network) -> tuple[int, ...]:
     """
     jax = jax_for("a network")
     jnp, structure = jax.numpy, network.structure
-    given = f"weights and x of shape {(1, *network.shape)}"
+    given = f"weights and x of shape {(1, *network.sides)}"
     for key in (None, jax.random.key(0)):
         with jax.enable_x64(False):
             weights, x = jnp.zeros(structure.m), jnp.zeros((1, network.features))

@@ -50,6 +50,7 @@ from fedping.experiments.laboratory.rounds.compiling import (
     Server,
     Work,
     compiled,
+    placed,
     told_choice,
 )
 from fedping.experiments.laboratory.rounds.inside import check_inside, said_between
@@ -241,10 +242,15 @@ class Lanes:
         else:
             self.drawn = max(1, len(self.participants.of_round(0)))
         numbers = problem.spec.m + self.width * (data.x.shape[1] + 1)
-        most = max(1, min(_numbers_at_once(jax) // numbers, self.drawn))
+        # What clients keep, and aggregations that compare updates, are on one device.
+        alone = self.how.method is not None or (with_server and needs_all(setup.pipeline.aggregate))
+        self.devices = 1 if alone else min(len(jax.devices()), self.drawn)
+        each = -(-self.drawn // self.devices)
+        most = max(1, min(_numbers_at_once(jax) // numbers, each))
         if np.ptp(data.sizes[learners]) > 1 and jax.default_backend() == "cpu":
             most = min(most, _UNEVEN)
-        self.count = -(-self.drawn // -(-self.drawn // most))
+        self.count = self.devices * -(-each // -(-each // most))
+        self.seen = self.devices * -(-SEEN // self.devices)
         self.padding = Padding()
         self.rectangle = self._rectangle() if with_server else None
         if self.rectangle is None:
@@ -252,7 +258,7 @@ class Lanes:
         else:
             steps = _steps_on_all(training) or 1
             self.local = self.local._replace(in_one=True, single=steps == 1, steps=steps)
-            self.count, self.width = self.rectangle.at_once, self.rectangle.rows.shape[1]
+            self.count, self.width = self.devices * self.rectangle.at_once, self.rectangle.rows.shape[1]
             self.arrays = self._rectangle_on_device(self.rectangle)
 
     def _rectangle(self) -> Rectangle | None:
@@ -266,7 +272,7 @@ class Lanes:
             most = _TOGETHER // (width * getattr(model, "floats_per_example", 1) + _COPIES * m)
         else:
             most = _numbers_at_once(self.jax) // (numbers + m)
-        return rectangle_of(self.data.offsets[:-1][learners], sizes, width, max(1, most))
+        return rectangle_of(self.data.offsets[:-1][learners], sizes, width, max(1, most), self.devices)
 
     def _rectangle_on_device(self, rectangle: Rectangle) -> tuple[Any, ...]:
         data, dtype, learners = self.data, np.dtype(self.objective.precision), self.problem.learners
@@ -283,7 +289,7 @@ class Lanes:
             np.where(there, data.sizes[learners][whose], 0).astype(np.float64),
         )
         with self.jax.enable_x64(True):
-            return tuple(self.jax.numpy.asarray(column) for column in columns)
+            return tuple(placed(column, self.devices, 0) for column in columns)
 
     def _votes(self, clients: Clients) -> FloatArray:
         """Return the votes of the clients of a round; none without examples."""
@@ -304,7 +310,7 @@ class Lanes:
         columns = (data.x.astype(precision), data.y.astype(precision), data.weight, share)
         with self.jax.enable_x64(True):
             return tuple(
-                self.jax.numpy.asarray(np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]))
+                placed(np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]), self.devices, None)
                 for column in columns
             )
 
@@ -312,7 +318,8 @@ class Lanes:
     def made_by(self) -> str:
         """By what the last bits of the weights were made."""
         device = self.jax.devices()[0].device_kind
-        return f"made by JAX {self.jax.__version__} on {device}, {self.count:,} clients at a time"
+        on = device if self.devices == 1 else f"{self.devices} devices ({device})"
+        return f"made by JAX {self.jax.__version__} on {on}, {self.count:,} clients at a time"
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
@@ -378,14 +385,14 @@ class Lanes:
         self.padding = self.padding.and_of(plan)
         owner = np.repeat(np.arange(len(clients), dtype=np.int32), sizes)
         row = np.arange(len(owner)) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
-        blocks = 0 if self.local.whole else -(-len(row) // SEEN)
-        seen, owners = np.full(blocks * SEEN, NO_EXAMPLE, np.int32), np.full(blocks * SEEN, NOBODY, np.int32)
+        blocks = 0 if self.local.whole else -(-len(row) // self.seen)
+        seen, owners = np.full(blocks * self.seen, NO_EXAMPLE, np.int32), np.full(blocks * self.seen, NOBODY, np.int32)
         if blocks:
             seen[: len(row)], owners[: len(row)] = row, owner
         return _Round(
             plan,
-            seen.reshape(blocks, SEEN),
-            owners.reshape(blocks, SEEN),
+            seen.reshape(blocks, self.seen),
+            owners.reshape(blocks, self.seen),
             keepers,
             float(votes.sum()),
             int((used & (repeats == 0)).sum()),
@@ -407,9 +414,9 @@ class Lanes:
         if known[0] < one:
             known[0] = rounded_up(max(one + one // 8, min(rounds * one, _ROWS // rows)))
         largest = np.sort(self.data.sizes[self.problem.learners])[::-1][: self.drawn]
-        blocks = 0 if self.local.whole else -(-int(largest.sum()) // SEEN)
+        blocks = 0 if self.local.whole else -(-int(largest.sum()) // self.seen)
         if known[1] < blocks:
-            known[1] = rounded_up(max(blocks + blocks // 8 + 1, min(rounds * blocks, _ROWS // SEEN)))
+            known[1] = rounded_up(max(blocks + blocks // 8 + 1, min(rounds * blocks, _ROWS // self.seen)))
         return known[0], known[1]
 
     def packed(self, rounds: Sequence[_Round], room: tuple[int, int]) -> tuple[Any, Any, NDArray[np.int32]]:
@@ -436,7 +443,7 @@ class Lanes:
             np.zeros((sizes[0], lanes), np.int32),
             np.zeros((sizes[0], lanes, 0 if self.how.method is None else 2), np.int32),
         ]
-        seen = [np.zeros((max(sizes[1], 1), SEEN), np.int32) for _ in range(2)]
+        seen = [np.zeros((max(sizes[1], 1), self.seen), np.int32) for _ in range(2)]
         for each, end, length in zip(rounds, ends, lengths, strict=True):
             for column, part in zip(columns, each.plan.columns, strict=True):
                 column[end[0] - length[0] : end[0]] = part
@@ -495,9 +502,10 @@ class CompiledRounds:
         self._setup, self._problem, self._weights = setup, problem, problem.spec.start_array
         pipeline = setup.pipeline
         clip = pipeline.clip.norm if isinstance(pipeline.clip, ClipByNorm) else None
-        how, at_once = self._lanes.how, self._lanes.rectangle.at_once if self._lanes.rectangle else 0
+        lanes = self._lanes
+        how, at_once = lanes.how, lanes.rectangle.at_once if lanes.rectangle else 0
         server = Server(clip, pipeline.optimizer, pipeline.aggregate)
-        self._work = Work(self._lanes.objective, self._lanes.local, server, at_once, how.method)
+        self._work = Work(lanes.objective, lanes.local, server, at_once, how.method, lanes.devices)
         first = first_state(problem.line).get(link_name(pipeline.optimizer), {})
         state = {**first, **first_state_of(pipeline.aggregate, problem.spec.m)}
         state.pop("round", None)
@@ -585,13 +593,15 @@ class CompiledRounds:
 
         Raises:
             Diverged: an update or a weight is too large.
+            FedpingError: a loss is not a finite number.
         """
         if not self._made:
             self._begun = self._next
             self._made = self._computed()[::-1]
         made = self._made.pop()
         self._number += 1
-        if not made.largest <= LARGEST:
+        odd_loss = self._work.objective.function is not None and made.report.pings and not np.isfinite(made.report.loss)
+        if odd_loss or not made.largest <= LARGEST:
             self._weights = self._next.weights
             self._slots.commit()
             raise self._trouble_of_a_client()
@@ -654,7 +664,7 @@ class CompiledRounds:
         self._slots.put(table)
         return made
 
-    def _trouble_of_a_client(self) -> Diverged:
+    def _trouble_of_a_client(self) -> FedpingError:
         """Return what is wrong with the first client of the last round that diverged, as the NumPy engine trains it."""
         clients, keys = self._drawn_clients(self._number - 1)
         low, high = 0, len(clients)
@@ -665,13 +675,13 @@ class CompiledRounds:
             else:
                 low = middle
         found = self._trouble_of(clients[low:high], keys[low:high])
-        return Diverged(found or f"training on the clients has diverged: {_TOO_LARGE}")
+        return found or Diverged(f"training on the clients has diverged: {_TOO_LARGE}")
 
-    def _trouble_of(self, clients: Clients, keys: Keys) -> str | None:
+    def _trouble_of(self, clients: Clients, keys: Keys) -> FedpingError | None:
         """Return what is wrong if a client cannot be trained on the last version, as if it were the first of them."""
         problem, training = self._problem, self._setup.training
         data = in_precision(problem.train, problem.model)
-        diverged = f"training on client {clients[0]} has diverged: {_TOO_LARGE}"
+        diverged = Diverged(f"training on client {clients[0]} has diverged: {_TOO_LARGE}")
         kept = None
         if first := self._lanes.how.first:
             self._written()
@@ -687,7 +697,7 @@ class CompiledRounds:
         except Diverged:
             return diverged
         except FedpingError as error:  # it names the client
-            return str(error)
+            return error
         return None
 
     def _rounds_within(self, number: int, end: int, room: tuple[int, int]) -> list[_Round]:
@@ -727,7 +737,7 @@ class CompiledRounds:
         if self._packed is None:
             plan, seen, bounds = self._lanes.packed(drawn[:1], room)
             with self._lanes.jax.enable_x64(True):
-                self._packed = (*self._lanes.jax.device_put((plan, seen)), bounds)
+                self._packed = (*placed((plan, seen), self._lanes.devices, 1), bounds)
         plan, seen, bounds = self._packed
         return plan, seen, np.repeat(bounds, len(drawn), axis=1)
 
@@ -777,7 +787,7 @@ class CompiledTraining:
     def __init__(self, setup: Setup, problem: Problem, states: ClientStates | None = None) -> None:
         self._lanes = Lanes(setup, problem, with_server=False)
         how = self._lanes.how
-        self._work = Work(self._lanes.objective, self._lanes.local, None, method=how.method)
+        self._work = Work(self._lanes.objective, self._lanes.local, None, 0, how.method, self._lanes.devices)
         self._states = MemoryStates(how.first) if states is None else states
         m = problem.spec.m
         self._at_once = max(1, min(rounded_up(self._lanes.drawn), _UPDATES // m))

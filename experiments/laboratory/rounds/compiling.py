@@ -6,8 +6,8 @@ The formulas are those of the NumPy engine (`fedping.client_sim.learning`, `fedp
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple, Protocol
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -145,6 +145,7 @@ class Work(NamedTuple):
         at_once: how many clients train side by side at a time, if all train on all their examples in every round
             (`rectangle.py`); 0 if they train in lanes.
         method: what clients do besides plain local steps; None for these.
+        devices: the number of devices, each with some of the clients of a round.
     """
 
     objective: Objective
@@ -152,6 +153,7 @@ class Work(NamedTuple):
     server: Server | None
     at_once: int = 0
     method: Method | None = None
+    devices: int = 1
 
 
 def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
@@ -320,7 +322,7 @@ def compiled(work: Work) -> Callable[..., Any]:
     from jax import lax
     from jax import numpy as jnp
 
-    objective, local, server, _, method = work
+    objective, local, server, method = work.objective, work.local, work.server, work.method
     dtype = jnp.dtype(objective.precision)
     each_loss, loss_in_training = losses_by(objective), training_losses_by(objective)
     initial, client_step = client_optimizer(local.optimizer)
@@ -511,6 +513,10 @@ def compiled(work: Work) -> Callable[..., Any]:
         """Return the weights at which losses are measured."""
         return weights if method is None else method.whole(weights, also)
 
+    def of_all(value: Any, merged: Any = lax.psum) -> Any:
+        """Return the sums of what all devices have, or their maxima."""
+        return merged(value, _AXIS) if work.devices > 1 else value
+
     def rounds(state: Arrays, data: Any, plan: Any, seen: Any, per: Any, kept: Arrays, also: Arrays) -> Any:
         assert server is not None
         optimized = server_step(server.optimizer)
@@ -555,11 +561,15 @@ def compiled(work: Work) -> Callable[..., Any]:
             if not local.whole:
                 none = jnp.zeros(())
                 told = losses_of(measured, data, seen, first, end, none, lambda total, each, _: total + jnp.sum(each))
+            total, told = of_all((total, told))
+            largest = of_all(jnp.where(jnp.isnan(largest), jnp.inf, largest), lax.pmax)
             direction, of_rule = (total / all_votes, {}) if rule is None else rule(total[0], total[1], state)
             step, after = optimized(direction, state, rate)
             made = weights + step
             largest_weight = jnp.max(jnp.abs(jnp.where(stepped, made, weights)))
             fine = (largest <= LARGEST) & (largest_weight <= LARGEST_WEIGHT)
+            if objective.function is not None:  # whose losses the NumPy engine checks, too
+                fine &= jnp.isfinite(told)
             refused = jnp.where(going & ~fine, made, refused)
             going = going & fine
             after = {**state, **after, **of_rule, "weights": made}
@@ -571,6 +581,8 @@ def compiled(work: Work) -> Callable[..., Any]:
         m = len(state["weights"])
         begun = state, jnp.zeros(m, jnp.float32), jnp.array(True), jnp.zeros(m), kept
         (state, last, _, refused, kept), of_rounds = lax.scan(one, begun, per)
+        if work.devices > 1:
+            last = of_all(jnp.where(lax.axis_index(_AXIS) == 0, last, 0))
         return state, last, of_rounds, refused, kept
 
     def training(
@@ -591,9 +603,43 @@ def compiled(work: Work) -> Callable[..., Any]:
             losses = losses_of(
                 measured, data, seen, first, end, none, lambda total, each, at: total.at[at].add(each, mode="drop")
             )
+        updates, losses = of_all((updates, losses))
         return updates, losses, of_penalty(measured), kept
 
+    def on_devices(
+        weights: Any, data: Any, plan: Any, seen: Any, per: Any, kept: Arrays, also: Arrays, *clients: int
+    ) -> Any:
+        mesh, spec = mesh_of(work.devices), jax.sharding.PartitionSpec
+        each, lanes, all_ = spec(_AXIS), spec(None, _AXIS), spec()  # type: ignore[no-untyped-call]
+        specs = (all_, each if work.at_once else all_, lanes, lanes, all_, all_, all_)
+        function = rounds if server is not None else partial(training, clients=clients[0])
+        shared = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=all_, check_vma=False)
+        return shared(weights, data, plan, seen, per, kept, also)
+
     # What clients keep may be most of the memory: a call works on it in its place.
-    if server is not None:
-        return jax.jit(rounds, donate_argnums=5)
-    return jax.jit(training, static_argnums=7)
+    how: dict[str, Any] = {"donate_argnums": 5} if server is not None else {"static_argnums": 7}
+    if work.devices > 1:
+        return jax.jit(on_devices, **how)
+    return jax.jit(rounds if server is not None else training, **how)
+
+
+_AXIS = "clients"
+"""The axis of devices, among which the clients of a round are divided."""
+
+
+def mesh_of(devices: int) -> Any:
+    """Return the first devices as JAX names them."""
+    import jax
+
+    return jax.sharding.Mesh(np.array(jax.devices()[:devices]), (_AXIS,))
+
+
+def placed(values: Any, devices: int, axis: int | None) -> Any:
+    """Return arrays on some devices: each divided along an axis, or all of it on each if it is None."""
+    import jax
+
+    if devices == 1:
+        return jax.device_put(values)
+    names = () if axis is None else (*[None] * axis, _AXIS)
+    spec = jax.sharding.PartitionSpec(*names)  # type: ignore[no-untyped-call]
+    return jax.device_put(values, jax.sharding.NamedSharding(mesh_of(devices), spec))
