@@ -136,6 +136,8 @@ class Crowd:
     def send(self) -> None:
         """Have clients of the next program post to one host, and half of these the same documents to the other."""
         self.times += 1
+        for port in ("8080", "8081"):  # a worker may listen a moment after the operator's port is well
+            self.terminal.type(f"until curl -sf http://127.0.0.1:{port}/__lbheartbeat__; do sleep 0.2; done")
         program = "old" if self.times % 2 else "new"
         for port, clients in random.Random(self.times).sample([("8080", 30), ("8081", 15)], 2):
             command = f"{program}/bin/fedping fleet http://127.0.0.1:{port} coffee --clients {clients}"
@@ -182,7 +184,7 @@ def test_an_upgrade_by_the_page_and_back_loses_nothing_and_counts_nothing_twice(
     for step, _ in follow(PAGE, terminal):
         if step.text == "python3 -m venv new":
             share_packages(terminal.folder / "new")
-        elif re.search("fedping ingest|round coffee", step.text):
+        elif re.search("^until .*808[23]|round coffee", step.text):
             crowd.send()
     assert crowd.times > 5, "and each program has sent to each"
     for port in ("8082", "8083"):
