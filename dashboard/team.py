@@ -91,7 +91,7 @@ class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def by_token(self, token: str) -> Member | None:
         """Return the member with that token; all are compared, each in constant time."""
-        given, found = digest_of(token), None
+        given, found = token_digest(token), None
         for each in self.members:
             if hmac.compare_digest(given, each.digest):
                 found = each
@@ -126,7 +126,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def digest_of(token: str) -> str:
+def token_digest(token: str) -> str:
     """Return what the file keeps of a token."""
     return hashlib.sha256(token.encode()).hexdigest()
 

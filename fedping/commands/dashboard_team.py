@@ -56,10 +56,10 @@ def team() -> None:
 @_team_option
 def add(name: str, role: Role, by_proxy: bool, file: Path) -> None:
     """Add the person NAME, and print their token. It is shown once: the file has its SHA-256 alone."""
-    from fedping.dashboard.team import Member, Team, changing, digest_of, new_token, read_team, with_member
+    from fedping.dashboard.team import Member, Team, changing, new_token, read_team, token_digest, with_member
 
     token = "" if by_proxy else new_token()
-    digest = digest_of(token) if token else ""
+    digest = token_digest(token) if token else ""
     member = Member(name=name, role=role, digest=digest, since=utc_now(), by=current_user())
     with changing(file) as write:
         before = read_team(file) if file.exists() else Team()
@@ -77,7 +77,7 @@ def add(name: str, role: Role, by_proxy: bool, file: Path) -> None:
 def change(name: str, role: Role | None, new_token: bool, file: Path) -> None:
     """Give the person NAME another role or a new token."""
     from fedping.dashboard import team as people
-    from fedping.dashboard.team import changing, digest_of, known_member, read_team
+    from fedping.dashboard.team import changing, known_member, read_team, token_digest
 
     if role is None and not new_token:
         raise click.UsageError("nothing to change; give --role, --new-token or both")
@@ -88,7 +88,7 @@ def change(name: str, role: Role | None, new_token: bool, file: Path) -> None:
         member = replace(
             was,
             role=role or was.role,
-            digest=digest_of(token) if token else was.digest,
+            digest=token_digest(token) if token else was.digest,
             since=utc_now(),
             by=current_user(),
         )

@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 
 from fedping.commands.dashboard import dashboard
 from fedping.dashboard.permissions import ACTIONS, HARMLESS
-from fedping.dashboard.team import ROLES, Proxy, checked_name, checked_proxy, digest_of, read_team
+from fedping.dashboard.team import ROLES, Proxy, checked_name, checked_proxy, read_team, token_digest
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.server_jobs.listener import SAFE_METHODS
 from tests.support.dashboard import csrf_token, dashboard_application, dashboard_settings
@@ -109,7 +109,7 @@ def test_the_file_has_no_token_and_only_its_owner_can_read_it(team: Path, tokens
     assert stat.S_IMODE(team.stat().st_mode) == 0o600
     for token in tokens.values():
         assert token not in text
-        assert digest_of(token) in text
+        assert token_digest(token) in text
         assert len(token) == 32
 
 
@@ -118,7 +118,7 @@ def test_a_persons_token_is_not_in_the_cookie_nor_kept_in_the_address(made: Flas
     assert answer.location == "/runs/?q=x"
     cookie = answer.headers["Set-Cookie"]
     assert tokens["reader"] not in cookie
-    assert digest_of(tokens["reader"]) not in cookie
+    assert token_digest(tokens["reader"]) not in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
 
@@ -127,7 +127,7 @@ def test_the_door_takes_each_persons_token_and_leaving_closes_it(made: Flask, to
     client = made.test_client()
     door = client.get("/enter", headers=PAGE).get_data(as_text=True)
     form = {"csrf_token": door.partition('name="csrf_token" value="')[2].partition('"')[0]}
-    assert client.post("/enter", data={**form, "token": digest_of(tokens["analyst"])}).status_code == 403
+    assert client.post("/enter", data={**form, "token": token_digest(tokens["analyst"])}).status_code == 403
     assert client.post("/enter", data={**form, "token": ""}).status_code == 403
     assert client.post("/enter", data={**form, "token": tokens["analyst"]}).status_code == 302
     assert client.get("/runs/").status_code == 200
