@@ -242,9 +242,13 @@ class Lanes:
         else:
             self.drawn = max(1, len(self.participants.of_round(0)))
         numbers = problem.spec.m + self.width * (data.x.shape[1] + 1)
-        # What clients keep, and aggregations that compare updates, are on one device.
-        alone = self.how.method is not None or (with_server and needs_all(setup.pipeline.aggregate))
-        self.devices = 1 if alone else min(len(jax.devices()), self.drawn)
+        self.on_one = ""
+        """What of the rounds is on one device, however many there are."""
+        if self.how.method is not None:
+            self.on_one = "algorithms besides plain local steps"
+        elif with_server and needs_all(setup.pipeline.aggregate):
+            self.on_one = "all updates for the aggregation"
+        self.devices = 1 if self.on_one else min(len(jax.devices()), self.drawn)
         each = -(-self.drawn // self.devices)
         most = max(1, min(_numbers_at_once(jax) // numbers, each))
         if np.ptp(data.sizes[learners]) > 1 and jax.default_backend() == "cpu":
@@ -318,7 +322,10 @@ class Lanes:
     def made_by(self) -> str:
         """By what the last bits of the weights were made."""
         device = self.jax.devices()[0].device_kind
-        on = device if self.devices == 1 else f"{self.devices} devices ({device})"
+        there = len(self.jax.devices())
+        on = f"{self.devices} devices ({device})" if self.devices > 1 else device
+        if there > 1 and self.on_one:
+            on = f"one of {there} devices ({device}), because {self.on_one} are on one"
         return f"made by JAX {self.jax.__version__} on {on}, {self.count:,} clients at a time"
 
     @contextmanager
