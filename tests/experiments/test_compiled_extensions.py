@@ -55,6 +55,25 @@ class OwnScaffold(fedping.Stepwise):
         return jnp.concatenate([local["moved"], self.participation * change]), {"control": state["control"] + change}
 
 
+@fedping.client_algorithm("counting")
+@dataclass(frozen=True, kw_only=True)
+class Counting(fedping.Stepwise):
+    def init_state(self, model):
+        return {"trained": np.zeros(())}
+
+    def begin(self, weights, state):
+        return {"moved": jnp.zeros_like(weights), "taken": 0}
+
+    def at(self, weights, local):
+        return weights + local["moved"]
+
+    def step(self, weights, local, gradient):
+        return {"moved": local["moved"] - 0.1 / local["taken"].clip(1) * gradient, "taken": local["taken"] + 1}
+
+    def end(self, weights, local, state):
+        return local["moved"], {"trained": 1}
+
+
 @fedping.client_algorithm("misshapen")
 @dataclass(frozen=True, kw_only=True)
 class Misshapen(fedping.Stepwise):
@@ -132,6 +151,13 @@ def test_an_algorithm_in_jax_runs_inside_and_by_numpy(tmp_path: Path) -> None:
     np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(compiled, ours, rtol=1e-9, atol=1e-9)  # updates are rounded to float32
     assert between(setup(engine="jax", training=training)) == ()
+
+
+def test_an_algorithm_may_have_plain_numbers_for_arrays(tmp_path: Path) -> None:
+    training = {"algorithm": "counting", "steps": 3, "batch": 10}
+    weights, _ = run(tmp_path, "numpy", training=training)
+    compiled, _ = run(tmp_path, "jax", training=training)
+    np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
 
 
 def test_an_algorithm_in_jax_that_does_not_fit_is_refused_before_the_first_round() -> None:
