@@ -13,6 +13,7 @@ from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
+from fedping.server_jobs.optimize import BrokenLink
 from tests.experiments.test_compiled_methods import LOCAL, STEPS, run, setup
 
 pytest.importorskip("jax")
@@ -101,6 +102,14 @@ def middle_jax(*, share: float = 0.2):
     return fedping.of_all(finish)
 
 
+@fedping.aggregation("spoilt")
+def spoilt():
+    def finish(kept, line, weights, state, key):
+        return kept.updates.mean(axis=0) / jnp.where(weights == 0, 1, 0)  # from round 2 on
+
+    return fedping.of_all(finish)
+
+
 @fedping.aggregation("middle-numpy")
 def middle_numpy(*, share: float = 0.2):
     def finish(kept, line, weights, state, key):
@@ -181,6 +190,13 @@ def test_an_aggregation_in_jax_runs_inside(tmp_path: Path) -> None:
     weights, _ = run(tmp_path / "numpy", "numpy", **by("middle-numpy"))
     compiled, _ = run(tmp_path / "jax", "jax", **by("middle-jax"))
     np.testing.assert_allclose(compiled, weights, atol=1e-6)  # its mean is in single precision
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+def test_an_aggregation_that_returns_no_number_is_named(engine: str, tmp_path: Path) -> None:
+    sentence = r"round 2 came to nothing: the aggregation 'spoilt' made a direction that is -?(inf|nan) at weight 'coe"
+    with pytest.raises(BrokenLink, match=sentence):
+        run(tmp_path, engine, **by("spoilt"))
 
 
 @pytest.mark.parametrize("name", ["middle-numpy", "drawn", "remembered"])

@@ -77,7 +77,7 @@ from fedping.protocol.model import LARGEST_WEIGHT, out_of_range
 from fedping.protocol.pipeline import ClipByNorm, Krum, OwnAggregation
 from fedping.protocol.training import LocalSteps, OneGradient
 from fedping.protocol.weights import LARGEST
-from fedping.server_jobs.optimize import first_state
+from fedping.server_jobs.optimize import BrokenLink, first_state
 from fedping.server_jobs.optimize.optimizers import rate_at
 from fedping.server_jobs.optimize.transformation import link_name
 from fedping.server_jobs.round import MOST_POINTS, votes_of
@@ -614,7 +614,7 @@ class CompiledRounds:
             raise self._trouble_of_a_client()
         if not made.largest_weight <= LARGEST_WEIGHT:
             self._weights = self._next.weights
-            raise diverged(out_of_range(self._refused, self._problem.spec) or "a weight is too large")
+            raise self._trouble_of_the_server()
         if made.is_last:
             self._weights = self._next.weights
             self._slots.commit()
@@ -670,6 +670,17 @@ class CompiledRounds:
             *made, table = self._lanes.jax.block_until_ready(found)
         self._slots.put(table)
         return made
+
+    def _trouble_of_the_server(self) -> FedpingError:
+        """Return what is wrong with the version of the last round."""
+        spec, aggregate = self._problem.spec, self._setup.pipeline.aggregate
+        odd = np.flatnonzero(~np.isfinite(self._refused))
+        if isinstance(aggregate, OwnAggregation) and len(odd):  # as the NumPy engine says it
+            return BrokenLink(
+                f"round {self._number} came to nothing: the aggregation '{aggregate.name}' made a direction that is "
+                f"{self._refused[odd[0]]} at weight '{spec.names[odd[0]]}'"
+            )
+        return diverged(out_of_range(self._refused, spec) or "a weight is too large")
 
     def _trouble_of_a_client(self) -> FedpingError:
         """Return what is wrong with the first client of the last round that diverged, as the NumPy engine trains it."""
