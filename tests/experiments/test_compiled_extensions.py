@@ -13,6 +13,7 @@ from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import Experiment
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
+from fedping.server_jobs.optimize import BrokenLink
 from tests.experiments.test_compiled_methods import LOCAL, STEPS, run, setup
 
 pytest.importorskip("jax")
@@ -55,6 +56,25 @@ class OwnScaffold(fedping.Stepwise):
         return jnp.concatenate([local["moved"], self.participation * change]), {"control": state["control"] + change}
 
 
+@fedping.client_algorithm("counting")
+@dataclass(frozen=True, kw_only=True)
+class Counting(fedping.Stepwise):
+    def init_state(self, model):
+        return {"trained": np.zeros(())}
+
+    def begin(self, weights, state):
+        return {"moved": jnp.zeros_like(weights), "taken": 0}
+
+    def at(self, weights, local):
+        return weights + local["moved"]
+
+    def step(self, weights, local, gradient):
+        return {"moved": local["moved"] - 0.1 / local["taken"].clip(1) * gradient, "taken": local["taken"] + 1}
+
+    def end(self, weights, local, state):
+        return local["moved"], {"trained": 1}
+
+
 @fedping.client_algorithm("misshapen")
 @dataclass(frozen=True, kw_only=True)
 class Misshapen(fedping.Stepwise):
@@ -78,6 +98,14 @@ def middle_jax(*, share: float = 0.2):
     def finish(kept, line, weights, state, key):
         cut = int(share * len(kept.updates))
         return jnp.sort(kept.updates, axis=0)[cut : len(kept.updates) - cut].mean(axis=0)
+
+    return fedping.of_all(finish)
+
+
+@fedping.aggregation("spoilt")
+def spoilt():
+    def finish(kept, line, weights, state, key):
+        return kept.updates.mean(axis=0) / jnp.where(weights == 0, 1, 0)  # from round 2 on
 
     return fedping.of_all(finish)
 
@@ -134,6 +162,13 @@ def test_an_algorithm_in_jax_runs_inside_and_by_numpy(tmp_path: Path) -> None:
     assert between(setup(engine="jax", training=training)) == ()
 
 
+def test_an_algorithm_may_have_plain_numbers_for_arrays(tmp_path: Path) -> None:
+    training = {"algorithm": "counting", "steps": 3, "batch": 10}
+    weights, _ = run(tmp_path, "numpy", training=training)
+    compiled, _ = run(tmp_path, "jax", training=training)
+    np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
+
+
 def test_an_algorithm_in_jax_that_does_not_fit_is_refused_before_the_first_round() -> None:
     for settings, sentence in (
         ({"sort": True}, r"'misshapen'.*cannot be compiled by JAX.*jax.numpy"),
@@ -155,6 +190,13 @@ def test_an_aggregation_in_jax_runs_inside(tmp_path: Path) -> None:
     weights, _ = run(tmp_path / "numpy", "numpy", **by("middle-numpy"))
     compiled, _ = run(tmp_path / "jax", "jax", **by("middle-jax"))
     np.testing.assert_allclose(compiled, weights, atol=1e-6)  # its mean is in single precision
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+def test_an_aggregation_that_returns_no_number_is_named(engine: str, tmp_path: Path) -> None:
+    sentence = r"round 2 came to nothing: the aggregation 'spoilt' made a direction that is -?(inf|nan) at weight 'coe"
+    with pytest.raises(BrokenLink, match=sentence):
+        run(tmp_path, engine, **by("spoilt"))
 
 
 @pytest.mark.parametrize("name", ["middle-numpy", "drawn", "remembered"])

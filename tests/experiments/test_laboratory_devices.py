@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("jax")
+from fedping.experiments.laboratory.preparing import prepare
+from fedping.experiments.laboratory.rounds.compiled import Lanes
+from tests.experiments.test_compiled_methods import LOCAL
+from tests.experiments.test_compiled_methods import setup as experiment_setup
+
+jax = pytest.importorskip("jax")
 
 RUNS = """
 import json, sys
@@ -49,6 +54,15 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+ON_ONE: dict[str, dict[str, Any]] = {
+    "algorithms besides plain local steps": {"training": {"algorithm": "apfl", "rate": 0.05, "steps": 1}},
+    "all updates for the aggregation": {
+        "training": LOCAL,
+        "server": {"optimizer": {"optimizer": "gradient_descent"}, "aggregate": {"by": "median"}},
+    },
+}
+
+
 def found_on(devices: int) -> dict[str, Any]:
     """Return what the cases come to on so many devices of a processor, in a process of their own."""
     told = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
@@ -68,3 +82,14 @@ def test_three_devices_come_to_the_same_as_one() -> None:
         np.testing.assert_allclose(three[name]["losses"], one[name]["losses"], rtol=tolerance)
         assert any("on 3 devices (cpu)" in note for note in three[name]["notes"]), three[name]["notes"]
         assert not any("devices" in note for note in one[name]["notes"])
+
+
+@pytest.mark.parametrize(("what", "changes"), ON_ONE.items())
+def test_a_note_says_why_other_devices_are_idle(
+    what: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [device] = jax.devices()
+    monkeypatch.setattr(jax, "devices", lambda: [device] * 3)
+    asked = experiment_setup(engine="jax", **changes)
+    lanes = Lanes(asked, prepare(asked, 3, None), with_server=True)
+    assert f"on one of 3 devices (cpu), because {what} are on one, " in lanes.made_by

@@ -77,7 +77,7 @@ from fedping.protocol.model import LARGEST_WEIGHT, out_of_range
 from fedping.protocol.pipeline import ClipByNorm, Krum, OwnAggregation
 from fedping.protocol.training import LocalSteps, OneGradient
 from fedping.protocol.weights import LARGEST
-from fedping.server_jobs.optimize import first_state
+from fedping.server_jobs.optimize import BrokenLink, first_state
 from fedping.server_jobs.optimize.optimizers import rate_at
 from fedping.server_jobs.optimize.transformation import link_name
 from fedping.server_jobs.round import MOST_POINTS, votes_of
@@ -242,9 +242,13 @@ class Lanes:
         else:
             self.drawn = max(1, len(self.participants.of_round(0)))
         numbers = problem.spec.m + self.width * (data.x.shape[1] + 1)
-        # What clients keep, and aggregations that compare updates, are on one device.
-        alone = self.how.method is not None or (with_server and needs_all(setup.pipeline.aggregate))
-        self.devices = 1 if alone else min(len(jax.devices()), self.drawn)
+        self.on_one = ""
+        """What of the rounds is on one device, however many there are."""
+        if self.how.method is not None:
+            self.on_one = "algorithms besides plain local steps"
+        elif with_server and needs_all(setup.pipeline.aggregate):
+            self.on_one = "all updates for the aggregation"
+        self.devices = 1 if self.on_one else min(len(jax.devices()), self.drawn)
         each = -(-self.drawn // self.devices)
         most = max(1, min(_numbers_at_once(jax) // numbers, each))
         if np.ptp(data.sizes[learners]) > 1 and jax.default_backend() == "cpu":
@@ -318,7 +322,10 @@ class Lanes:
     def made_by(self) -> str:
         """By what the last bits of the weights were made."""
         device = self.jax.devices()[0].device_kind
-        on = device if self.devices == 1 else f"{self.devices} devices ({device})"
+        there = len(self.jax.devices())
+        on = f"{self.devices} devices ({device})" if self.devices > 1 else device
+        if there > 1 and self.on_one:
+            on = f"one of {there} devices ({device}), because {self.on_one} are on one"
         return f"made by JAX {self.jax.__version__} on {on}, {self.count:,} clients at a time"
 
     @contextmanager
@@ -607,7 +614,7 @@ class CompiledRounds:
             raise self._trouble_of_a_client()
         if not made.largest_weight <= LARGEST_WEIGHT:
             self._weights = self._next.weights
-            raise diverged(out_of_range(self._refused, self._problem.spec) or "a weight is too large")
+            raise self._trouble_of_the_server()
         if made.is_last:
             self._weights = self._next.weights
             self._slots.commit()
@@ -663,6 +670,17 @@ class CompiledRounds:
             *made, table = self._lanes.jax.block_until_ready(found)
         self._slots.put(table)
         return made
+
+    def _trouble_of_the_server(self) -> FedpingError:
+        """Return what is wrong with the version of the last round."""
+        spec, aggregate = self._problem.spec, self._setup.pipeline.aggregate
+        odd = np.flatnonzero(~np.isfinite(self._refused))
+        if isinstance(aggregate, OwnAggregation) and len(odd):  # as the NumPy engine says it
+            return BrokenLink(
+                f"round {self._number} came to nothing: the aggregation '{aggregate.name}' made a direction that is "
+                f"{self._refused[odd[0]]} at weight '{spec.names[odd[0]]}'"
+            )
+        return diverged(out_of_range(self._refused, spec) or "a weight is too large")
 
     def _trouble_of_a_client(self) -> FedpingError:
         """Return what is wrong with the first client of the last round that diverged, as the NumPy engine trains it."""

@@ -208,7 +208,9 @@ class OwnMethod:
 
     def begin(self, weights: Any, kept: Arrays, constants: Arrays) -> Arrays:
         """See :meth:`Method.begin`."""
-        return self.instance.begin(weights, kept)
+        from jax import numpy as jnp
+
+        return {name: jnp.asarray(value) for name, value in self.instance.begin(weights, kept).items()}
 
     def at(self, weights: Any, local: Arrays, phase: Any) -> tuple[Any, ...]:
         """See :meth:`Method.at`."""
@@ -216,13 +218,17 @@ class OwnMethod:
 
     def step(self, weights: Any, local: Arrays, slopes: tuple[Any, ...], phase: Any) -> Arrays:
         """See :meth:`Method.step`."""
+        from jax import numpy as jnp
+
         after = self.instance.step(weights, local, slopes[0])
-        return {name: after[name].astype(value.dtype) for name, value in local.items()}
+        return {name: jnp.asarray(after[name], value.dtype) for name, value in local.items()}
 
     def end(self, weights: Any, local: Arrays, kept: Arrays) -> tuple[Any, Arrays]:
         """See :meth:`Method.end`."""
+        from jax import numpy as jnp
+
         sent, after = self.instance.end(weights, local, kept)
-        return sent, {name: after[name].astype(value.dtype) for name, value in kept.items()}
+        return sent, {name: jnp.asarray(after[name], value.dtype) for name, value in kept.items()}
 
 
 def _traced(method: OwnMethod, training: OwnTraining, first: State, published: int, dtype: Any) -> None:
