@@ -132,5 +132,5 @@ def test_damaged_notes_leave_the_pages_readable(analyst: FlaskClient, tmp_path: 
     analyst.post(f"/notes/{STUDY}/", json=NOTE)
     (tmp_path / "store" / STUDY / "notes" / "1.json").write_text("{")
     answer = analyst.get(f"/notes/{STUDY}/notes.json")
-    assert (answer.status_code, "notes/1.json cannot be read" in answer.json["error"]) == (404, True)
+    assert (answer.status_code, "notes/1.json cannot be read" in answer.json["error"]) == (503, True)
     assert analyst.get(f"/live/{STUDY}/main/").status_code == 200
