@@ -8,6 +8,7 @@ what the first has left. The newest document holds; a few older ones stay for re
 
 from __future__ import annotations
 
+import secrets
 import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +24,10 @@ from fedping.protocol.notes import MOST_CHARACTERS, MOST_NOTES, Note, Notes
 from fedping.protocol.study import Study
 
 KEPT = 8
-"""Documents that stay: a slow writer is seen to be late by as many changes."""
+"""Documents that stay."""
+
+_RECENT = 64
+"""Changes by whose marks a slow writer sees whether others went on from what it wrote, or without it."""
 
 _TRIES = 20
 
@@ -101,15 +105,16 @@ class StudyNotes:
         self._change(study.name, lambda now: _with(now, study.name, seen, ()))
 
     def _change(self, study: str, change: Callable[[Notes], Notes]) -> None:
+        mark = secrets.token_hex(8)
         for _ in range(_TRIES):
             now = self.of(study)
-            after = replace(change(now), number=now.number + 1)
+            after = replace(change(now), number=now.number + 1, recent=(*now.recent, mark)[-_RECENT:])
             key = _key(study, after.number)
             if not self._documents.create(key, sealed(with_format(msgspec.json.encode(after)))):
                 continue  # another change was first
             numbers = self._numbers(study)
-            if max(numbers, default=0) > after.number + KEPT // 2:  # so late that its place had been freed
-                self._documents.delete(key)
+            if max(numbers, default=0) > after.number and mark not in self.of(study).recent:
+                self._documents.delete(key)  # so late that its place had been freed
                 continue
             with suppress(FedpingError):  # the change is made; the next one removes what this one leaves
                 for old in numbers:

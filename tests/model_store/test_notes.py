@@ -145,6 +145,40 @@ def test_of_many_who_write_at_once_no_note_is_lost(store: ModelStore, study: Stu
     assert ids == list(range(1, 61))
 
 
+@pytest.mark.parametrize("others", [1, KEPT, 3 * KEPT])
+def test_a_change_is_made_once_though_many_follow_before_its_writer_looks(
+    store: ModelStore, study: Study, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    quick, create = open_store(Path(store.where)), store.documents.create
+
+    def slow(key: str, data: bytes) -> bool:
+        made = create(key, data)
+        monkeypatch.undo()
+        for n in range(others):
+            quick.notes.add(study, replace(HERE, text=str(n)))
+        return made
+
+    monkeypatch.setattr(store.documents, "create", slow)
+    assert store.notes.add(study, HERE).id == 1
+    assert texts(store) == [HERE.text, *map(str, range(others))]
+
+
+def test_a_writer_that_comes_when_its_place_is_free_again_writes_behind_the_others(
+    store: ModelStore, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, create = open_store(Path(store.where)), store.documents.create
+
+    def late(key: str, data: bytes) -> bool:
+        monkeypatch.undo()
+        for n in range(2 * KEPT):
+            quick.notes.add(study, replace(HERE, text=str(n)))
+        return create(key, data)
+
+    monkeypatch.setattr(store.documents, "create", late)
+    assert store.notes.add(study, HERE).id == 2 * KEPT + 1
+    assert texts(store) == [*map(str, range(2 * KEPT)), HERE.text]
+
+
 def test_a_full_disk_leaves_the_notes_as_they_were(
     store: ModelStore, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
