@@ -31,6 +31,12 @@ _RECENT = 64
 
 _TRIES = 20
 
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0"
+"""Letters and symbols that are drawn as nothing: Hangul's fillers and the empty pattern of Braille."""
+
+_EARLIEST, _LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+"""Between these a note's date lies: others are slips, and those of year 0 or 9999 have no place in every time zone."""
+
 _ODD = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Kinds of characters that aren't seen, and may turn round or hide what is."""
 
@@ -151,6 +157,8 @@ def check(note: Note, study: Study) -> None:
     odd = next((sign for sign in text if unicodedata.category(sign) in _ODD and sign not in _ALLOWED), None)
     if odd is not None:
         raise InvalidSettings(f"the note has the invisible character U+{ord(odd):04X}; remove it")
+    if all(sign in _BLANK or unicodedata.category(sign) in (*_ODD, "Zs", "Mn") for sign in text):
+        raise InvalidSettings("the note has no character that can be seen; write some words")
     if bool(note.date) == (note.version is not None):
         raise InvalidSettings("a note is pinned to a date or to a version; give one of them")
     if note.date:
@@ -158,8 +166,12 @@ def check(note: Note, study: Study) -> None:
             moment = datetime.fromisoformat(note.date)
         except ValueError as error:
             raise InvalidSettings(f"'{note.date[:40]}' is no date; give one such as 2026-03-01T14:30Z") from error
-        if moment.tzinfo is None or moment.year < 1971:
-            raise InvalidSettings(f"'{note.date[:40]}' has no time zone, or is too long ago; end it with Z for UTC")
+        if moment.tzinfo is None:
+            raise InvalidSettings(f"'{note.date[:40]}' has no time zone; end it with Z for UTC")
+        if not _EARLIEST <= moment < _LATEST:
+            raise InvalidSettings(
+                f"'{note.date[:40]}' is not between {_EARLIEST:%Y} and {_LATEST:%Y}; correct the year"
+            )
     lines, arms = {line.name for line in study.lines}, {arm.name for arm in study.arms}
     if note.version is not None and not note.line:
         raise InvalidSettings("a version is one of a line; say of which")
@@ -170,9 +182,10 @@ def check(note: Note, study: Study) -> None:
 
 
 def in_utc(date: str) -> str:
-    """Return a date with a zone in UTC, to the second; as it is if it is none."""
+    """Return a date with a zone in UTC, to the second; as it is if it is none, or has none."""
     try:
-        return datetime.fromisoformat(date).astimezone(UTC).isoformat(timespec="seconds")
+        moment = datetime.fromisoformat(date)
+        return date if moment.tzinfo is None else moment.astimezone(UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError):
         return date
 

@@ -128,6 +128,12 @@ def test_a_page_writes_with_its_token_and_its_own_name(made: Flask, tokens: dict
     assert [note["by"] for note in notes(client)] == ["ann"]
 
 
+@pytest.mark.parametrize("date", ["2026-03-01T14:30", "2026-03-01"])
+def test_a_date_without_a_zone_is_refused(analyst: FlaskClient, date: str) -> None:
+    answer = analyst.post(f"/notes/{STUDY}/", json={"text": "Holiday", "date": date})
+    assert (answer.status_code, answer.json["error"].endswith("has no time zone; end it with Z for UTC")) == (400, True)
+
+
 def test_damaged_notes_leave_the_pages_readable(analyst: FlaskClient, tmp_path: Path) -> None:
     analyst.post(f"/notes/{STUDY}/", json=NOTE)
     (tmp_path / "store" / STUDY / "notes" / "1.json").write_text("{")

@@ -76,7 +76,10 @@ def test_a_note_that_another_has_changed_stays_as_it_is(store: ModelStore, study
         ({"date": "2026-01-01T00:00Z"}, "give one of them"),
         ({"version": None, "date": "yesterday"}, "'yesterday' is no date"),
         ({"version": None, "date": "2026-01-01T00:00"}, "no time zone"),
-        ({"version": None, "date": "0001-01-01T00:00Z"}, "too long ago"),
+        ({"version": None, "date": "0001-01-01T00:00Z"}, "not between 1971 and 2200"),
+        ({"version": None, "date": "9999-12-31T23:59:59-14:00"}, "not between 1971 and 2200"),
+        ({"text": "\u200e"}, "no character that can be seen"),
+        ({"text": "\u3164\u2800\u200d\ufe0f"}, "no character that can be seen"),
         ({"line": ""}, "say of which"),
         ({"line": "../../etc"}, "no line '../../etc'; it has main"),
         ({"arm": "nowhere"}, "no arm 'nowhere'"),
@@ -101,6 +104,7 @@ def test_people_write_in_their_own_script(store: ModelStore, study: Study, text:
 def test_a_date_is_kept_in_utc() -> None:
     assert in_utc("2026-03-01T14:30+02:00") == "2026-03-01T12:30:00+00:00"
     assert in_utc("no date") == "no date"
+    assert in_utc("2026-03-01T14:30") == "2026-03-01T14:30"  # not taken for one of the server's zone
     assert in_utc("0001-01-01T00:00+14:00") == "0001-01-01T00:00+14:00"
 
 
