@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import unicodedata
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -58,6 +59,11 @@ class StudyNotes:
     def newest(self, study: str) -> int:
         """Return the number of the last change of a study's notes; 0 if there was none."""
         return max(self._numbers(study), default=0)
+
+    def state(self, study: str) -> str:
+        """Return a mark that is another after every change, also after notes were put back from a copy."""
+        number = self.newest(study)
+        return f"{number}-{zlib.crc32(repr(self._documents.visible_stamp(_key(study, number))).encode()):08x}"
 
     def of(self, study: str) -> Notes:
         """Return the notes of a study.

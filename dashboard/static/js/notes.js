@@ -19,7 +19,7 @@ const SHOWN = 20;
 export function followNotes(onChange, newestVersion = () => null) {
   const card = document.getElementById("notes");
   if (!card) return;
-  let number = "";
+  let known = "";
   let all = false;
   let notes = [];
   let again = 0;
@@ -27,10 +27,10 @@ export function followNotes(onChange, newestVersion = () => null) {
   async function look() {
     clearTimeout(again);
     try {
-      const found = await getJSON(`${card.dataset.notes}?known=${number}`);
+      const found = await getJSON(`${card.dataset.notes}?known=${known}`);
       at("notes-trouble").textContent = "";
       if (found) {
-        number = found.number;
+        known = found.state;
         notes = found.notes.toSorted((a, b) => (b.at_ms ?? 0) - (a.at_ms ?? 0) || b.id - a.id);
         show();
         onChange(notes);
