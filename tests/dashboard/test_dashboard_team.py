@@ -345,6 +345,7 @@ def test_a_real_server_believes_no_header_of_a_visitor_and_ends_the_pages_of_who
         for spelling in ("Remote-User", "Remote_User", "X-RemoteUser"):
             assert server.get("/runs/", headers={spelling: "otto"}).status_code == 401
         host, port = "127.0.0.1", int(server.url.rpartition(":")[2])
+        assert server.get("/runs/", headers={"RemoteUser": "李".encode()}).status_code == 401, "see the next test"
         with socket.create_connection((host, port)) as line:
             line.sendall(
                 f"GET /runs/ HTTP/1.1\r\nHost: {host}\r\nRemoteUser: rita\r\nRemoteUser: otto\r\n\r\n".encode()
@@ -359,6 +360,13 @@ def test_a_real_server_believes_no_header_of_a_visitor_and_ends_the_pages_of_who
                 pass
             assert time.monotonic() - began < 60
         assert server.get("/runs/", headers=bearer(token)).status_code == 401
+
+
+def test_no_one_is_added_whom_no_proxy_can_name(team: Path) -> None:
+    """The server passes on no header with other than ASCII letters."""
+    code, said = team_command("add", "李", "--role", "reader", "--by-proxy", "--team", str(team))
+    assert (code, "no proxy can name '李'" in said) == (1, True)
+    assert team_command("add", "李", "--role", "reader", "--team", str(team))[0] == 0
 
 
 def test_the_start_checks_the_team(tmp_path: Path) -> None:
