@@ -214,6 +214,19 @@ def test_a_file_that_others_can_write_admits_no_one(team: Path, tokens: dict[str
         read_team(team)
 
 
+def test_a_file_that_others_can_write_from_now_on_admits_no_one_from_now_on(
+    made: Flask, team: Path, tokens: dict[str, str]
+) -> None:
+    def status() -> int:
+        return made.test_client().get("/runs/", headers=bearer(tokens["operator"])).status_code
+
+    assert status() == 200
+    team.chmod(0o602)
+    assert status() == 403
+    team.chmod(0o600)
+    assert status() == 200
+
+
 @pytest.mark.parametrize("name", ["", " a", "a ", "a,b", "a\nb", "<b>", "a" * 81, "a\u202eb", "'; drop", "..\x00"])
 def test_a_name_has_no_signs_that_could_mislead(name: str) -> None:
     with pytest.raises(InvalidSettings, match="is not a name"):
