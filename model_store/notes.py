@@ -160,7 +160,7 @@ def check(note: Note, study: Study) -> None:
     text = note.text
     if not text.strip() or len(text) > MOST_CHARACTERS:
         raise InvalidSettings(f"a note has 1 to {MOST_CHARACTERS:,} characters; this one has {len(text.strip()):,}")
-    odd = next((sign for sign in text if unicodedata.category(sign) in _ODD and sign not in _ALLOWED), None)
+    odd = next(filter(is_odd, text), None)
     if odd is not None:
         raise InvalidSettings(f"the note has the invisible character U+{ord(odd):04X}; remove it")
     if all(sign in _BLANK or unicodedata.category(sign) in (*_ODD, "Zs", "Mn") for sign in text):
@@ -185,6 +185,11 @@ def check(note: Note, study: Study) -> None:
         raise InvalidSettings(f"study '{study.name}' has no line '{note.line[:80]}'; it has {', '.join(sorted(lines))}")
     if note.arm and note.arm not in arms:
         raise InvalidSettings(f"study '{study.name}' has no arm '{note.arm[:80]}'; give one of its arms, or none")
+
+
+def is_odd(sign: str) -> bool:
+    """Return whether a character isn't seen, and isn't one that people need."""
+    return unicodedata.category(sign) in _ODD and sign not in _ALLOWED
 
 
 def in_utc(date: str) -> str:
