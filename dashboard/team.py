@@ -12,8 +12,9 @@ import hashlib
 import hmac
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
@@ -190,13 +191,12 @@ def read_team(file: Path) -> Team:
     how = "make one with 'fedping dashboard team add NAME --role operator', or correct --team"
     try:
         with file.open("rb") as source:
-            mode, data = file.stat().st_mode, source.read(MOST_BYTES + 1)
+            data = source.read(MOST_BYTES + 1)
     except OSError as error:
         raise InvalidSettings(
             f"the team's file {file} can't be read: {(error.strerror or '').lower()}; {how}"
         ) from error
-    if mode & 0o002:
-        raise InvalidSettings(f"every user of this machine can write the team's file {file}; run chmod 600 {file}")
+    _check_owner_writes(file)
     try:
         if len(data) > MOST_BYTES:
             raise FedpingError(f"it has more than {MOST_BYTES:,} bytes")
@@ -214,6 +214,17 @@ def read_team(file: Path) -> Team:
             f"the team's file {file} can't be used: {error}; correct it, or restore a copy"
         ) from error
     return team
+
+
+def _check_owner_writes(file: Path) -> None:
+    """Check that not everyone can write the team's file.
+
+    Raises:
+        InvalidSettings: every user of the machine can.
+    """
+    with suppress(OSError):  # the reader of the file says why
+        if file.stat().st_mode & stat.S_IWOTH:
+            raise InvalidSettings(f"every user of this machine can write the team's file {file}; run chmod 600 {file}")
 
 
 @contextmanager
@@ -287,6 +298,7 @@ class TeamFile:
         Raises:
             InvalidSettings: see :func:`read_team`.
         """
+        _check_owner_writes(self.path)  # a stamp doesn't show it
         stamp = file_stamp(self.path)
         if self._known is None or self._known[0] != stamp:
             self._known = stamp, read_team(self.path)

@@ -8,7 +8,9 @@ what the first has left. The newest document holds; a few older ones stay for re
 
 from __future__ import annotations
 
+import secrets
 import unicodedata
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -23,9 +25,18 @@ from fedping.protocol.notes import MOST_CHARACTERS, MOST_NOTES, Note, Notes
 from fedping.protocol.study import Study
 
 KEPT = 8
-"""Documents that stay: a slow writer is seen to be late by as many changes."""
+"""Documents that stay."""
+
+_RECENT = 64
+"""Changes by whose marks a slow writer sees whether others went on from what it wrote, or without it."""
 
 _TRIES = 20
+
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0"
+"""Letters and symbols that are drawn as nothing: Hangul's fillers and the empty pattern of Braille."""
+
+_EARLIEST, _LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+"""Between these a note's date lies: others are slips, and those of year 0 or 9999 have no place in every time zone."""
 
 _ODD = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Kinds of characters that aren't seen, and may turn round or hide what is."""
@@ -48,6 +59,11 @@ class StudyNotes:
     def newest(self, study: str) -> int:
         """Return the number of the last change of a study's notes; 0 if there was none."""
         return max(self._numbers(study), default=0)
+
+    def state(self, study: str) -> str:
+        """Return a mark that is another after every change, also after notes were put back from a copy."""
+        number = self.newest(study)
+        return f"{number}-{zlib.crc32(repr(self._documents.visible_stamp(_key(study, number))).encode()):08x}"
 
     def of(self, study: str) -> Notes:
         """Return the notes of a study.
@@ -101,15 +117,16 @@ class StudyNotes:
         self._change(study.name, lambda now: _with(now, study.name, seen, ()))
 
     def _change(self, study: str, change: Callable[[Notes], Notes]) -> None:
+        mark = secrets.token_hex(8)
         for _ in range(_TRIES):
             now = self.of(study)
-            after = replace(change(now), number=now.number + 1)
+            after = replace(change(now), number=now.number + 1, recent=(*now.recent, mark)[-_RECENT:])
             key = _key(study, after.number)
             if not self._documents.create(key, sealed(with_format(msgspec.json.encode(after)))):
                 continue  # another change was first
             numbers = self._numbers(study)
-            if max(numbers, default=0) > after.number + KEPT // 2:  # so late that its place had been freed
-                self._documents.delete(key)
+            if max(numbers, default=0) > after.number and mark not in self.of(study).recent:
+                self._documents.delete(key)  # so late that its place had been freed
                 continue
             with suppress(FedpingError):  # the change is made; the next one removes what this one leaves
                 for old in numbers:
@@ -143,9 +160,11 @@ def check(note: Note, study: Study) -> None:
     text = note.text
     if not text.strip() or len(text) > MOST_CHARACTERS:
         raise InvalidSettings(f"a note has 1 to {MOST_CHARACTERS:,} characters; this one has {len(text.strip()):,}")
-    odd = next((sign for sign in text if unicodedata.category(sign) in _ODD and sign not in _ALLOWED), None)
+    odd = next(filter(is_odd, text), None)
     if odd is not None:
         raise InvalidSettings(f"the note has the invisible character U+{ord(odd):04X}; remove it")
+    if all(sign in _BLANK or unicodedata.category(sign) in (*_ODD, "Zs", "Mn") for sign in text):
+        raise InvalidSettings("the note has no character that can be seen; write some words")
     if bool(note.date) == (note.version is not None):
         raise InvalidSettings("a note is pinned to a date or to a version; give one of them")
     if note.date:
@@ -153,8 +172,12 @@ def check(note: Note, study: Study) -> None:
             moment = datetime.fromisoformat(note.date)
         except ValueError as error:
             raise InvalidSettings(f"'{note.date[:40]}' is no date; give one such as 2026-03-01T14:30Z") from error
-        if moment.tzinfo is None or moment.year < 1971:
-            raise InvalidSettings(f"'{note.date[:40]}' has no time zone, or is too long ago; end it with Z for UTC")
+        if moment.tzinfo is None:
+            raise InvalidSettings(f"'{note.date[:40]}' has no time zone; end it with Z for UTC")
+        if not _EARLIEST <= moment < _LATEST:
+            raise InvalidSettings(
+                f"'{note.date[:40]}' is not between {_EARLIEST:%Y} and {_LATEST:%Y}; correct the year"
+            )
     lines, arms = {line.name for line in study.lines}, {arm.name for arm in study.arms}
     if note.version is not None and not note.line:
         raise InvalidSettings("a version is one of a line; say of which")
@@ -164,10 +187,16 @@ def check(note: Note, study: Study) -> None:
         raise InvalidSettings(f"study '{study.name}' has no arm '{note.arm[:80]}'; give one of its arms, or none")
 
 
+def is_odd(sign: str) -> bool:
+    """Return whether a character isn't seen, and isn't one that people need."""
+    return unicodedata.category(sign) in _ODD and sign not in _ALLOWED
+
+
 def in_utc(date: str) -> str:
-    """Return a date with a zone in UTC, to the second; as it is if it is none."""
+    """Return a date with a zone in UTC, to the second; as it is if it is none, or has none."""
     try:
-        return datetime.fromisoformat(date).astimezone(UTC).isoformat(timespec="seconds")
+        moment = datetime.fromisoformat(date)
+        return date if moment.tzinfo is None else moment.astimezone(UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError):
         return date
 

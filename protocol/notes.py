@@ -48,8 +48,10 @@ class Notes(Struct, frozen=True, kw_only=True, omit_defaults=True):
         number: the number of the change; the document with the largest one holds.
         next_id: the number of the next note.
         notes: in the order in which they were written.
+        recent: marks of the last changes, the newest last, by which a slow writer finds its own.
     """
 
     number: Annotated[int, Meta(ge=0)] = 0
     next_id: Annotated[int, Meta(ge=1)] = 1
     notes: Annotated[tuple[Note, ...], Meta(max_length=MOST_NOTES)] = ()
+    recent: tuple[str, ...] = ()

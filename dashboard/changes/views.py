@@ -15,7 +15,8 @@ from flask import Blueprint, Response, render_template, request
 from fedping.dashboard.answers import as_file, as_json
 from fedping.dashboard.changes.log import Change, ChangeLog
 from fedping.dashboard.settings import Services
-from fedping.model_store import StoreError, open_store
+from fedping.model_store import open_store
+from fedping.model_store.documents import MissingStore
 from fedping.model_store.history import Entry
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.location import Place
@@ -78,14 +79,16 @@ def changes_in(
 
 
 def _histories(store: Place, study: str) -> tuple[list[Change], list[str]]:
-    """Return the entries of the studies' histories, newest first, and what can't be read."""
+    """Return the entries of the studies' histories, newest first, and what can't be read; without a store, nothing."""
     found: list[Change] = []
     troubles = []
     try:
         opened = open_store(store)
         names = [study] if study else opened.studies.names()
-    except StoreError:
+    except MissingStore:
         return [], []
+    except FedpingError as error:
+        return [], [str(error)]
     for name in names:
         try:
             msgspec.convert(name, Name)

@@ -21,6 +21,7 @@ from fedping.model_store.notes import NoteConflict, in_utc
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.notation import milliseconds_of, utc_now
 from fedping.protocol.notes import Note
+from fedping.protocol.storage import Stamp
 from fedping.protocol.study import Study
 
 COLUMNS = ("id", "date", "line", "version", "arm", "text", "by", "written", "edited_by", "edited")
@@ -44,7 +45,7 @@ def blueprint(services: Services) -> Blueprint:
     """Return the addresses."""
     views = Blueprint("notes", __name__, url_prefix="/notes", template_folder="templates")
     root = services.settings.store
-    times: dict[tuple[str, str, int], int | None] = {}
+    times: dict[tuple[str, str, int], tuple[Stamp | None, int]] = {}
 
     def study_of(name: str) -> tuple[ModelStore, Study]:
         """Return a study that the store lists, so that a name in an address is never used as a path."""
@@ -58,14 +59,17 @@ def blueprint(services: Services) -> Blueprint:
         if note.version is None:
             return milliseconds_of(note.date)
         key = (study, note.line, note.version)
-        if key not in times:
-            if len(times) >= _REMEMBERED:
-                times.clear()
-            try:
-                times[key] = milliseconds_of(store.versions.outcome(*key).created)
-            except FedpingError:
-                return None
-        return times[key]
+        stamp, (known, at) = store.versions.stamp(*key), times.get(key, (None, 0))
+        if stamp is not None and stamp == known:  # of a store put back from a copy, the version may be another
+            return at
+        try:
+            at = milliseconds_of(store.versions.outcome(*key).created)
+        except FedpingError:
+            return None
+        if len(times) >= _REMEMBERED:
+            times.clear()
+        times[key] = stamp, at
+        return at
 
     def checked(store: ModelStore, study: Study, written: Written) -> Note:
         """Return a note as it would be stored, if its version exists."""
@@ -84,12 +88,12 @@ def blueprint(services: Services) -> Blueprint:
     @views.get("/<study>/notes.json")
     def document(study: str) -> Response:
         store, found = study_of(study)
-        number = store.notes.newest(study)
-        if request.args.get("known") == str(number):
+        state = store.notes.state(study)
+        if request.args.get("known") == state:
             return Response(status=204, headers=FRESH)
         notes = store.notes.of(study)
         rows = [{**asdict(each), "at_ms": moment(store, study, each), "mark": mark(each)} for each in notes.notes]
-        return as_json({"study": found.name, "number": notes.number, "notes": rows})
+        return as_json({"study": found.name, "number": notes.number, "state": state, "notes": rows})
 
     @views.get("/<study>/notes.csv")
     def table(study: str) -> Response:

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from fedping.dashboard.runs.registry import Run, RunBook, UnknownRun
 from fedping.experiments.run_folder import NOTE, DamagedRun, is_study, read_whole, write_document
+from fedping.model_store.notes import is_odd
 from fedping.protocol.errors import InvalidSettings
 
 State: TypeAlias = Literal["waiting", "running", "finished", "failed", "stopped", "lost", "unfinished"]
@@ -148,13 +149,18 @@ def labelled(tags: str, note: str) -> Labels:
         InvalidSettings: there are too many, or one is too long.
     """
     each = [" ".join("".join(sign for sign in tag if sign.isprintable()).split()) for tag in tags.split(",")]
-    document = {"tags": list(dict.fromkeys(filter(None, each))), "note": note.strip()}
+    document = {"tags": list(dict.fromkeys(filter(None, each))), "note": _seen(note).strip()}
     try:
         return msgspec.convert(document, Labels)
     except msgspec.ValidationError as error:
         raise InvalidSettings(
             f"a run has at most {MOST_TAGS} tags of 40 letters each, and a note of 4,000 letters; shorten them"
         ) from error
+
+
+def _seen(note: str) -> str:
+    """Return a note without characters that can't be seen, some of which would reverse the text after them."""
+    return "".join(sign for sign in note.replace("\r\n", "\n").replace("\t", " ") if not is_odd(sign))
 
 
 def write_labels(runs: Path, id: str, labels: Labels) -> None:

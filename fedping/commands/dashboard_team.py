@@ -58,6 +58,11 @@ def add(name: str, role: Role, by_proxy: bool, file: Path) -> None:
     """Add the person NAME, and print their token. It is shown once: the file has its SHA-256 alone."""
     from fedping.dashboard.team import Member, Team, changing, new_token, read_team, token_digest, with_member
 
+    if by_proxy and not name.isascii():
+        raise InvalidSettings(
+            f"the dashboard's server passes on no header with other than ASCII letters, so no proxy can name {name!r}; "
+            "have the proxy send an address or an account's name instead"
+        )
     token = "" if by_proxy else new_token()
     digest = token_digest(token) if token else ""
     member = Member(name=name, role=role, digest=digest, since=utc_now(), by=current_user())

@@ -2,21 +2,28 @@
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from fedping.model_store import open_store
 from fedping.protocol.notes import Note
 from tests.browser.dashboards import WALK, Dashboard, dashboard_over, drawn, rows_of, scrolls_sideways, walked, widened
 from tests.browser.harness.accessible import axe_violations
 from tests.browser.harness.chromium import Pages
+from tests.support.kept_counts import keep_count
+from tests.support.many_arms import against_control, many_arms, verdict_against_control
 from tests.support.teams import of_three
+from tests.support.verdicts import HOUR
+from tests.support.versions import version_0
 from tests.support.walks import created_at
 
 pytestmark = pytest.mark.browser
 
+AFTER_70_MINUTES = datetime.fromtimestamp(3600 * HOUR + 4200, UTC)
+AFTER_A_YEAR = AFTER_70_MINUTES + timedelta(days=365)
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -112,6 +119,37 @@ def test_the_results_page_has_the_same_notes(chromium: Pages, empty: Dashboard, 
     written(page, "A release", date="2026-01-01T02:10")
     expect(page.locator("#notes-list li")).to_contain_text("2026-01-01 02:10 UTC")
     assert axe_violations(page) == []
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    """A study whose results have been counted, with a note 70 minutes after its first ping and one a year later."""
+    folder = tmp_path_factory.mktemp("counted")
+    study = many_arms(3)
+    store = open_store(folder / "store", create=True)
+    store.create_study(study, (version_0(study),))
+    (folder / "landing").mkdir()
+    keep_count(folder / "runs", verdict_against_control(study), against_control(study))
+    for moment, text in ((AFTER_70_MINUTES, f"{HOSTILE}, released"), (AFTER_A_YEAR, "Too late")):
+        note = Note(id=1, text=text, date=moment.isoformat(), by="ann", written=moment.isoformat())
+        store.notes.add(study, note)
+    with dashboard_over(folder) as dashboard:
+        yield dashboard
+
+
+@pytest.mark.parametrize("figure", ["#exposure", "#traffic"])
+def test_charts_of_counted_results_have_the_notes_of_their_time(
+    chromium: Pages, counted: Dashboard, figure: str
+) -> None:
+    page = drawn(chromium.new_page(f"{counted.url}/results/many/", height=6000))
+    expect(page.locator("#notes-list li")).to_have_count(2)
+    expect(page.locator(f"{figure} svg text", has_text=re.compile("^✎"))).to_have_text("✎ <img src=x onerror=al…")
+    told = {row[0]: row[-1] for row in rows_of(page, figure)}
+    assert told["2018-06-26 09:00"] == f"{HOSTILE}, released"
+    assert "Too late" not in told.values()
+    assert page.locator("img[src=x]").count() == 0
+    assert axe_violations(page) == []
+    assert chromium.complaints == []
 
 
 def test_hostile_words_are_words(chromium: Pages, empty: Dashboard, tokens: dict[str, str]) -> None:

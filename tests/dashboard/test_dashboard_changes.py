@@ -20,6 +20,7 @@ from fedping.dashboard.changes import log as of_log
 from fedping.dashboard.changes.log import Change, ChangeLog, new_change
 from fedping.model_store import open_store
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.object_store import StorageAway
 from tests.support.dashboard import dashboard_application
 from tests.support.teams import bearer, of_three
 from tests.support.versions import small_study
@@ -123,6 +124,21 @@ def test_a_damaged_history_leaves_the_rest_visible(made: Flask, tokens: dict[str
     found = made.test_client().get("/changes/changes.json", headers=bearer(tokens["reader"])).json
     assert len(found["changes"]) == 1
     assert "history/1.json" in found["unreadable"][0]
+
+
+def test_a_store_that_cannot_be_read_leaves_the_dashboards_own_changes(
+    made: Flask, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = {"text": "Before", "version": 1, "line": "main"}
+    made.test_client().post("/notes/walk/", json=note, headers=bearer(tokens["analyst"]))
+
+    def away(*_: object) -> None:
+        raise StorageAway("the object store does not answer")
+
+    monkeypatch.setattr("fedping.dashboard.changes.views.open_store", away)
+    found = made.test_client().get("/changes/changes.json", headers=bearer(tokens["reader"])).json
+    assert [each["what"] for each in found["changes"]] == ["write a note"]
+    assert found["unreadable"] == ["the object store does not answer"]
 
 
 def test_without_a_team_changes_are_listed_too(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
+from fedping.model_store.documents import sealed, unsealed
+from fedping.model_store.versions import version_key
 from tests.support.dashboard import csrf_token, dashboard_application
 from tests.support.teams import bearer, of_three
 from tests.support.versions import small_study
@@ -58,10 +60,12 @@ def test_a_note_is_written_seen_edited_and_removed(made: Flask, analyst: FlaskCl
 
 
 def test_a_page_that_has_the_notes_gets_nothing(analyst: FlaskClient) -> None:
-    assert analyst.get(f"/notes/{STUDY}/notes.json?known=0").status_code == 204
+    nothing = analyst.get(f"/notes/{STUDY}/notes.json").json["state"]
+    assert analyst.get(f"/notes/{STUDY}/notes.json?known={nothing}").status_code == 204
     analyst.post(f"/notes/{STUDY}/", json=NOTE)
-    assert analyst.get(f"/notes/{STUDY}/notes.json?known=0").json["number"] == 1
-    assert analyst.get(f"/notes/{STUDY}/notes.json?known=1").status_code == 204
+    one = analyst.get(f"/notes/{STUDY}/notes.json?known={nothing}").json
+    assert one["number"] == 1
+    assert analyst.get(f"/notes/{STUDY}/notes.json?known={one['state']}").status_code == 204
 
 
 @pytest.mark.parametrize(
@@ -128,9 +132,29 @@ def test_a_page_writes_with_its_token_and_its_own_name(made: Flask, tokens: dict
     assert [note["by"] for note in notes(client)] == ["ann"]
 
 
+def test_notes_and_versions_put_back_from_a_copy_are_seen(analyst: FlaskClient, tmp_path: Path) -> None:
+    for text in ("one", "two"):
+        analyst.post(f"/notes/{STUDY}/", json={**NOTE, "text": text})
+    before = analyst.get(f"/notes/{STUDY}/notes.json").json
+    version = tmp_path / "store" / version_key(STUDY, "main", 2)
+    version.write_bytes(sealed(unsealed(version.read_bytes()).replace(b"2026-01-01T01:00", b"2026-02-01T01:00")))
+    (tmp_path / "store" / STUDY / "notes" / "2.json").unlink()
+    analyst.post(f"/notes/{STUDY}/", json={**NOTE, "text": "three"})
+    after = analyst.get(f"/notes/{STUDY}/notes.json?known={before['state']}").json
+    assert [note["text"] for note in after["notes"]] == ["one", "three"]
+    assert after["notes"][0]["at_ms"] - before["notes"][0]["at_ms"] == 31 * 24 * 3_600_000
+    assert analyst.get(f"/notes/{STUDY}/notes.json?known={after['state']}").status_code == 204
+
+
+@pytest.mark.parametrize("date", ["2026-03-01T14:30", "2026-03-01"])
+def test_a_date_without_a_zone_is_refused(analyst: FlaskClient, date: str) -> None:
+    answer = analyst.post(f"/notes/{STUDY}/", json={"text": "Holiday", "date": date})
+    assert (answer.status_code, answer.json["error"].endswith("has no time zone; end it with Z for UTC")) == (400, True)
+
+
 def test_damaged_notes_leave_the_pages_readable(analyst: FlaskClient, tmp_path: Path) -> None:
     analyst.post(f"/notes/{STUDY}/", json=NOTE)
     (tmp_path / "store" / STUDY / "notes" / "1.json").write_text("{")
     answer = analyst.get(f"/notes/{STUDY}/notes.json")
-    assert (answer.status_code, "notes/1.json cannot be read" in answer.json["error"]) == (404, True)
+    assert (answer.status_code, "notes/1.json cannot be read" in answer.json["error"]) == (503, True)
     assert analyst.get(f"/live/{STUDY}/main/").status_code == 200

@@ -214,6 +214,19 @@ def test_a_file_that_others_can_write_admits_no_one(team: Path, tokens: dict[str
         read_team(team)
 
 
+def test_a_file_that_others_can_write_from_now_on_admits_no_one_from_now_on(
+    made: Flask, team: Path, tokens: dict[str, str]
+) -> None:
+    def status() -> int:
+        return made.test_client().get("/runs/", headers=bearer(tokens["operator"])).status_code
+
+    assert status() == 200
+    team.chmod(0o602)
+    assert status() == 403
+    team.chmod(0o600)
+    assert status() == 200
+
+
 @pytest.mark.parametrize("name", ["", " a", "a ", "a,b", "a\nb", "<b>", "a" * 81, "a\u202eb", "'; drop", "..\x00"])
 def test_a_name_has_no_signs_that_could_mislead(name: str) -> None:
     with pytest.raises(InvalidSettings, match="is not a name"):
@@ -345,6 +358,7 @@ def test_a_real_server_believes_no_header_of_a_visitor_and_ends_the_pages_of_who
         for spelling in ("Remote-User", "Remote_User", "X-RemoteUser"):
             assert server.get("/runs/", headers={spelling: "otto"}).status_code == 401
         host, port = "127.0.0.1", int(server.url.rpartition(":")[2])
+        assert server.get("/runs/", headers={"RemoteUser": "李".encode()}).status_code == 401, "see the next test"
         with socket.create_connection((host, port)) as line:
             line.sendall(
                 f"GET /runs/ HTTP/1.1\r\nHost: {host}\r\nRemoteUser: rita\r\nRemoteUser: otto\r\n\r\n".encode()
@@ -359,6 +373,13 @@ def test_a_real_server_believes_no_header_of_a_visitor_and_ends_the_pages_of_who
                 pass
             assert time.monotonic() - began < 60
         assert server.get("/runs/", headers=bearer(token)).status_code == 401
+
+
+def test_no_one_is_added_whom_no_proxy_can_name(team: Path) -> None:
+    """The server passes on no header with other than ASCII letters."""
+    code, said = team_command("add", "李", "--role", "reader", "--by-proxy", "--team", str(team))
+    assert (code, "no proxy can name '李'" in said) == (1, True)
+    assert team_command("add", "李", "--role", "reader", "--team", str(team))[0] == 0
 
 
 def test_the_start_checks_the_team(tmp_path: Path) -> None:

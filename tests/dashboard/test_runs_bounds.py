@@ -147,6 +147,7 @@ def test_the_pages_bind_what_is_sent_to_them(tmp_path: Path, folders: tuple[Path
 
 @pytest.mark.parametrize("id", ["x" * 300, "é" * 200, "a%00b", "..%2F..", "."])
 def test_an_id_that_no_folder_can_have_is_no_run(tmp_path: Path, id: str) -> None:
+    (tmp_path / "store").mkdir()
     client = dashboard_client(tmp_path)
     addresses = [f"/runs/{id}/{page}" for page in ("", "feed", "log", "row", "results", "metrics.csv", "study/live/")]
     addresses += [f"/compare/?of={id}:a", f"/runs/new?like={id}", f"/live/{id}/main/", f"/results/{id}/"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from fedping.dashboard.runs.places import Labels, labels_of, write_labels
+from fedping.dashboard.runs.places import Labels, labelled, labels_of, write_labels
 from fedping.dashboard.watching.comparing import axes_of
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings import experiment_of
@@ -210,3 +210,10 @@ def test_more_axes_are_parallel_coordinates(client: FlaskClient) -> None:
 )
 def test_what_makes_no_grid_is_no_sweep(settings: list[dict[str, str]]) -> None:
     assert axes_of({str(number): each for number, each in enumerate(settings)}) == ()
+
+
+def test_a_note_keeps_what_people_need_and_no_signs_that_mislead() -> None:
+    assert (
+        labelled("", "one\u202e\x1b[31m\r\n\ttwo\u00a0می\u200cخواهم 👩\u200d🔬 ").note
+        == "one[31m\n two\u00a0می\u200cخواهم 👩\u200d🔬"
+    )

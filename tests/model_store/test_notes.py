@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from multiprocessing import get_context
+from multiprocessing.context import ForkContext, SpawnContext
 from pathlib import Path
 
 import msgspec
@@ -76,7 +77,10 @@ def test_a_note_that_another_has_changed_stays_as_it_is(store: ModelStore, study
         ({"date": "2026-01-01T00:00Z"}, "give one of them"),
         ({"version": None, "date": "yesterday"}, "'yesterday' is no date"),
         ({"version": None, "date": "2026-01-01T00:00"}, "no time zone"),
-        ({"version": None, "date": "0001-01-01T00:00Z"}, "too long ago"),
+        ({"version": None, "date": "0001-01-01T00:00Z"}, "not between 1971 and 2200"),
+        ({"version": None, "date": "9999-12-31T23:59:59-14:00"}, "not between 1971 and 2200"),
+        ({"text": "\u200e"}, "no character that can be seen"),
+        ({"text": "\u3164\u2800\u200d\ufe0f"}, "no character that can be seen"),
         ({"line": ""}, "say of which"),
         ({"line": "../../etc"}, "no line '../../etc'; it has main"),
         ({"arm": "nowhere"}, "no arm 'nowhere'"),
@@ -101,6 +105,7 @@ def test_people_write_in_their_own_script(store: ModelStore, study: Study, text:
 def test_a_date_is_kept_in_utc() -> None:
     assert in_utc("2026-03-01T14:30+02:00") == "2026-03-01T12:30:00+00:00"
     assert in_utc("no date") == "no date"
+    assert in_utc("2026-03-01T14:30") == "2026-03-01T14:30"  # not taken for one of the server's zone
     assert in_utc("0001-01-01T00:00+14:00") == "0001-01-01T00:00+14:00"
 
 
@@ -145,6 +150,40 @@ def test_of_many_who_write_at_once_no_note_is_lost(store: ModelStore, study: Stu
     assert ids == list(range(1, 61))
 
 
+@pytest.mark.parametrize("others", [1, KEPT, 3 * KEPT])
+def test_a_change_is_made_once_though_many_follow_before_its_writer_looks(
+    store: ModelStore, study: Study, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    quick, create = open_store(Path(store.where)), store.documents.create
+
+    def slow(key: str, data: bytes) -> bool:
+        made = create(key, data)
+        monkeypatch.undo()
+        for n in range(others):
+            quick.notes.add(study, replace(HERE, text=str(n)))
+        return made
+
+    monkeypatch.setattr(store.documents, "create", slow)
+    assert store.notes.add(study, HERE).id == 1
+    assert texts(store) == [HERE.text, *map(str, range(others))]
+
+
+def test_a_writer_that_comes_when_its_place_is_free_again_writes_behind_the_others(
+    store: ModelStore, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick, create = open_store(Path(store.where)), store.documents.create
+
+    def late(key: str, data: bytes) -> bool:
+        monkeypatch.undo()
+        for n in range(2 * KEPT):
+            quick.notes.add(study, replace(HERE, text=str(n)))
+        return create(key, data)
+
+    monkeypatch.setattr(store.documents, "create", late)
+    assert store.notes.add(study, HERE).id == 2 * KEPT + 1
+    assert texts(store) == [*map(str, range(2 * KEPT)), HERE.text]
+
+
 def test_a_full_disk_leaves_the_notes_as_they_were(
     store: ModelStore, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,9 +213,10 @@ def _write_for_ever(where: str, study: Study) -> None:
 def test_a_kill_at_any_moment_leaves_whole_notes(store: ModelStore, study: Study) -> None:
     draws = random.Random(33)
     for _ in range(5):
-        writer = get_context("spawn" if threading.active_count() > 1 else "fork").Process(
-            target=_write_for_ever, args=(store.where, study), daemon=True
+        context: SpawnContext | ForkContext = (
+            get_context("spawn") if threading.active_count() > 1 else get_context("fork")
         )
+        writer = context.Process(target=_write_for_ever, args=(store.where, study), daemon=True)
         before = store.notes.newest("noted")
         writer.start()
         deadline = time.monotonic() + 60

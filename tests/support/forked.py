@@ -57,6 +57,7 @@ class _Server:
         command = [sys.executable, "-m", "tests.support.fork_server", str(its.fileno())]
         environment = os.environ | WITHOUT_THREADS
         environment.pop("PYTHONPATH", None)
+        environment.pop(MARK, None)  # it outlives the test that begins it
         with its:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()]

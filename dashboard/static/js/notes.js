@@ -19,7 +19,7 @@ const SHOWN = 20;
 export function followNotes(onChange, newestVersion = () => null) {
   const card = document.getElementById("notes");
   if (!card) return;
-  let number = "";
+  let known = "";
   let all = false;
   let notes = [];
   let again = 0;
@@ -27,10 +27,10 @@ export function followNotes(onChange, newestVersion = () => null) {
   async function look() {
     clearTimeout(again);
     try {
-      const found = await getJSON(`${card.dataset.notes}?known=${number}`);
+      const found = await getJSON(`${card.dataset.notes}?known=${known}`);
       at("notes-trouble").textContent = "";
       if (found) {
-        number = found.number;
+        known = found.state;
         notes = found.notes.toSorted((a, b) => (b.at_ms ?? 0) - (a.at_ms ?? 0) || b.id - a.id);
         show();
         onChange(notes);
@@ -188,9 +188,14 @@ export function notedTable(table, notes, line, times) {
   return withColumn(table, ofLine(notes, line).map((note) => [iterationOf(note, known), note.text]), (cell) => cell);
 }
 
-/** A table by time (UTC), with a column of the notes. */
-export const timedTable = (table, notes) =>
-  withColumn(table, notes.map((note) => [note.at_ms, note.text]), (cell) => Date.parse(`${cell.replace(" ", "T")}Z`));
+/** A table by time (UTC), with a column of the notes of its time. */
+export function timedTable(table, notes) {
+  const place = (cell) => Date.parse(`${cell.replace(" ", "T")}Z`);
+  const times = [...new Set(table.rows.map((row) => place(row[0])))].sort((a, b) => a - b);
+  const [before, last] = [times.at(-2) ?? times.at(-1), times.at(-1)];
+  const during = notes.filter((note) => note.at_ms < last + Math.max(1, last - before));
+  return withColumn(table, during.map((note) => [note.at_ms, note.text]), place);
+}
 
 /** Put each text into the last row that is not after it; without any text the table stays as it is. */
 function withColumn({ head, rows }, texts, place) {
