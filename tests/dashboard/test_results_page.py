@@ -341,9 +341,12 @@ def test_the_clients_that_an_effect_needs_show_just_that_effect(study: Study, in
         assert norm.sf(boundary(needed, level, 5000) - 0.03 * base / error) == pytest.approx(0.8, abs=0.01)
     else:
         assert norm.sf(z - 0.03 * base / (half / z * math.sqrt(n / needed))) == pytest.approx(0.8, abs=0.01)
+    assert one["finding"] == "less"
     [row] = needs(document, 3.0)
     assert row.needed == f"{int(float(f'{needed:.3g}')):,}"
-    assert row.time.endswith((" hours", " days"))
+    assert row.time == "none needed: a difference is shown"
+    one["finding"] = "inconclusive"
+    assert needs(document, 3.0)[0].time.endswith((" hours", " days"))
     assert needs(document, 500.0)[0].needed == "reached"
     assert clients_for(one, document, 1e-9) is None
 
