@@ -113,6 +113,16 @@ def test_a_page_is_fit_for_all(dashboard: Dashboard, chromium: Pages, name: str)
         chromium.forgive("status of 404")
 
 
+def test_the_names_of_the_pages_are_in_one_row_where_the_window_has_room(dashboard: Dashboard, chromium: Pages) -> None:
+    page = chromium.new_page(f"{dashboard.url}/runs/", width=660)
+    tops = page.locator(".bar nav a").evaluate_all(
+        "all => all.map((one) => Math.round(one.getBoundingClientRect().top))"
+    )
+    assert len(tops) > 1
+    assert len(set(tops)) == 1
+    assert not scrolls_sideways(page)
+
+
 def test_results_are_fit_for_all(chromium: Pages, counted: str) -> None:
     is_fit_for_all(chromium.new_page(counted, height=HIGH))
 
