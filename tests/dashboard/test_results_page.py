@@ -112,11 +112,14 @@ def test_the_only_study_and_its_newest_question_are_found_without_an_address(cli
     assert client.get("/results/study/").headers["Location"] == f"/results/study/?{query_of(GUARDED)}"
 
 
-def test_without_a_count_the_question_comes_before_the_notes(client: FlaskClient, keep: Keep) -> None:
+def test_without_a_count_the_question_comes_before_the_notes_and_its_button_is_on_top(
+    client: FlaskClient, keep: Keep
+) -> None:
     text = page(client)
-    assert text.index('id="question"') < text.index('id="notes"')
+    assert text.index('form="question"') < text.index('id="question"') < text.index('id="notes"')
     keep(GUARDED)
     text = page(client, query_of(GUARDED))
+    assert 'form="question"' not in text
     assert text.index('id="notes"') < text.index('id="question"')
 
 
