@@ -124,7 +124,11 @@ def test_the_names_of_the_pages_are_in_one_row_where_the_window_has_room(dashboa
 
 
 def test_results_are_fit_for_all(chromium: Pages, counted: str) -> None:
-    is_fit_for_all(chromium.new_page(counted, height=HIGH))
+    page = chromium.new_page(counted, height=HIGH)
+    is_fit_for_all(page)
+    found = page.get_by_role("group", name="Tests and effects by client").locator(".tag").first
+    edges = found.evaluate("(tag) => [tag.getBoundingClientRect().right, document.documentElement.clientWidth]")
+    assert edges[0] < edges[1], "on a telephone one sees what was found without moving the table"
 
 
 def test_results_are_those_of_the_landed_pings(dashboard: Dashboard, chromium: Pages, counted: str) -> None:
