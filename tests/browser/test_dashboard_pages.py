@@ -113,11 +113,11 @@ def test_a_page_is_fit_for_all(dashboard: Dashboard, chromium: Pages, name: str)
         chromium.forgive("status of 404")
 
 
-def test_the_names_of_the_pages_are_in_one_row_where_the_window_has_room(dashboard: Dashboard, chromium: Pages) -> None:
-    page = chromium.new_page(f"{dashboard.url}/runs/", width=660)
-    tops = page.locator(".bar nav a").evaluate_all(
-        "all => all.map((one) => Math.round(one.getBoundingClientRect().top))"
-    )
+@pytest.mark.parametrize("width", [390, 660])
+def test_the_names_of_the_pages_are_in_one_row(dashboard: Dashboard, chromium: Pages, width: int) -> None:
+    page = chromium.new_page(f"{dashboard.url}/runs/", width=width)
+    top = "(all) => all.map((one) => Math.round(one.getBoundingClientRect().top))"
+    tops = page.locator(".bar nav a").evaluate_all(top)
     assert len(tops) > 1
     assert len(set(tops)) == 1
     assert not scrolls_sideways(page)
