@@ -103,6 +103,11 @@ def test_a_simulated_study_tells_its_own_time(dashboard: Dashboard, chromium: Pa
     assert "overdue" not in numbers.inner_text()
 
 
+def test_the_reasons_why_pings_were_left_out_are_words(dashboard: Dashboard, chromium: Pages) -> None:
+    page = drawn(chromium.new_page(f"{dashboard.url}/live/{FINISHED}/main/", height=HIGH))
+    expect(page.locator("#left-out button.key").first).to_have_text("no example")
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_fit_for_all(dashboard: Dashboard, chromium: Pages, name: str) -> None:
     page = chromium.new_page(dashboard.url + PAGES[name], height=HIGH)
