@@ -215,8 +215,8 @@ def outcome_metrics(study: Study) -> Iterator[Metric]:
         metric = Metric(
             name=outcome.name,
             title=title,
-            less=f"had less: {title}",
-            more=f"had more: {title}",
+            less=_had("less", title, isinstance(outcome, FlagOutcome)),
+            more=_had("more", title, isinstance(outcome, FlagOutcome)),
             better=outcome.better,
             digits=DIGITS,
             bounds=ends if high - low <= NEAR else None,
@@ -234,8 +234,8 @@ def _of_categories(study: Study) -> Iterator[Metric]:
                 metric = Metric(
                     name=f"{outcome.name}={value}",
                     title=title,
-                    less=f"had less often: {title}",
-                    more=f"had more often: {title}",
+                    less=_had("less", title, True),
+                    more=_had("more", title, True),
                     better=None,
                     column=outcome.name,
                     equals=value,
@@ -331,13 +331,20 @@ def _bounds(metric: Metric, study: Study) -> tuple[float, float] | None:
     return None if most is None or not 0 < most <= NEAR else (0.0, float(most))
 
 
+def _had(which: Direction, title: str, is_share: bool) -> str:
+    """Return what users did who had less or more of what a study names itself, as a sentence before "than"."""
+    if is_share:
+        return f"had “{title}” {which} often"
+    return f"had {'lower' if which == 'less' else 'higher'} values of “{title}”"
+
+
 def _declared(metric: StudyMetric) -> Metric:
     whole = metric.at_most is not None or metric.equals is not None
     return Metric(
         name=metric.name,
         title=metric.words,
-        less=f"had {'less often' if whole else 'less'}: {metric.words}",
-        more=f"had {'more often' if whole else 'more'}: {metric.words}",
+        less=_had("less", metric.words, whole),
+        more=_had("more", metric.words, whole),
         better=metric.better,
         digits=4,
         column=metric.of,

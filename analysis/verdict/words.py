@@ -109,11 +109,8 @@ def lift_sentence(title: str, pair: tuple[str, str], effect: Effect) -> str:
     if effect.adjustment is not None:
         text += f"; adjusted by the time before, {_adjusted(effect.adjustment, ' per ' in title)}"
     if effect.fragility is not None:
-        clients = "client" if effect.fragility == 1 else "clients"
-        text += (
-            f"; without {effect.fragility:,} {clients} by the largest influence, of {sum(effect.n):,}, it would not be "
-            "shown"
-        )
+        few = "client" if effect.fragility == 1 else f"{effect.fragility:,} clients"
+        text += f"; without the {few} of the largest influence, of {sum(effect.n):,}, this interval would contain 0"
     return f"{text}."
 
 

@@ -25,6 +25,11 @@ OUTCOMES = {
     "bad_update": "the update is in another encoding than the line's, cannot be read, or is beyond the line's limits",
     "stale": "of an older version; landed since the round before",
     "future": "of a newer version; landed since the round before",
+    "over_capacity": "the round had no room for it",
+    "not_enrolled": "the client's id does not belong to the arm, or to the side of the stage",
+    "beyond_limits": "a loss or a rank beyond the study's limits",
+    "not_first": "another ping of its client counts",
+    "not_sampled": "the client has not drawn the version, or the coin of a private round has left it out",
 }
 """The outcomes of a ping in a round, in words."""
 

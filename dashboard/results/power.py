@@ -114,6 +114,8 @@ def _needs(one: Document, document: Document, effect: float) -> Needed:
         return Needed(title, pair, n, f"{_short(least)} %", "-", "-")
     pace = _an_hour([document["arms"][arm]["by_hour"] for arm in pair])
     left = _duration((needed - n) / pace) if pace > 0 else f"no client was new in the last {PACE_HOURS} hours"
+    if one["finding"] != "inconclusive":
+        left = "none needed: a difference is shown"
     return Needed(title, pair, n, f"{_short(least)} %", f"{_rounded(needed):,}", left)
 
 

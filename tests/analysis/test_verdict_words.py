@@ -4,17 +4,21 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from fedping.analysis.report.page import print_verdict
 from fedping.analysis.report.rows import table_notes, verdict_table
 from fedping.analysis.statistics import ClientSums, ValueCounts
-from fedping.analysis.study import METRICS, ArmTally, MetricTally, StudyTally
+from fedping.analysis.study import METRICS, ArmTally, MetricTally, StudyTally, metrics_of
 from fedping.analysis.verdict import Plan, Verdict, all_pairs, as_document, reach_verdict
 from fedping.analysis.verdict.words import p_text
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.metrics import StudyMetric
 from fedping.protocol.study import Arm, Study
+from tests.support.outcomes import shop_study
 from tests.support.value_counts import TYPED
+from tests.support.versions import small_study
 
 STUDY = Study(name="s", arms=tuple(Arm(name=n, share=0.3) for n in ("new", "old", "older")))
 FEWER, MORE = TYPED ** np.linspace(1, 2, 10), TYPED ** np.linspace(1, 0.6, 10)
@@ -161,3 +165,14 @@ def test_differences_have_one_kind_of_minus() -> None:
     differences = [row[5] for row in rows]
     assert [one for one in differences if one.startswith("\N{MINUS SIGN}")]
     assert not [one for one in differences if "-" in one]
+
+
+def test_what_a_study_names_itself_is_quoted_so_that_a_sentence_can_go_on() -> None:
+    done = {metric.name: metric.more for metric in metrics_of(shop_study())}
+    assert done["basket"] == "had “basket” more often"
+    assert done["opened"] == "had higher values of “opened”"
+    assert done["paid"] == "had higher values of “paid within 48h”"
+    assert done["returned"] == "had “returned within 14d” more often"
+    top = StudyMetric(name="top", column="rank_selected", title="top suggestion chosen", better="more", at_most=0)
+    [metric] = [one for one in metrics_of(replace(small_study(), metrics=(top,))) if one.name == "top"]
+    assert metric.less == "had “top suggestion chosen” less often"

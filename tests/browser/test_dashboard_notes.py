@@ -160,6 +160,10 @@ def test_hostile_words_are_words(chromium: Pages, empty: Dashboard, tokens: dict
     changes = chromium.new_page(f"{empty.url}/changes/")
     expect(changes.get_by_role("table")).to_contain_text(HOSTILE)
     assert axe_violations(changes) == []
+    names = changes.locator(".changes td:nth-child(4) bdi").evaluate_all(
+        "all => all.map((one) => one.getClientRects().length)"
+    )
+    assert set(names) == {1}, "the name of a study is in one row"
     for each in (page, changes):
         assert each.locator("img[src=x]").count() == 0
     assert chromium.complaints == []

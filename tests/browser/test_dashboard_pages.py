@@ -103,6 +103,11 @@ def test_a_simulated_study_tells_its_own_time(dashboard: Dashboard, chromium: Pa
     assert "overdue" not in numbers.inner_text()
 
 
+def test_the_reasons_why_pings_were_left_out_are_words(dashboard: Dashboard, chromium: Pages) -> None:
+    page = drawn(chromium.new_page(f"{dashboard.url}/live/{FINISHED}/main/", height=HIGH))
+    expect(page.locator("#left-out button.key").first).to_have_text("no example")
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_fit_for_all(dashboard: Dashboard, chromium: Pages, name: str) -> None:
     page = chromium.new_page(dashboard.url + PAGES[name], height=HIGH)
@@ -113,8 +118,22 @@ def test_a_page_is_fit_for_all(dashboard: Dashboard, chromium: Pages, name: str)
         chromium.forgive("status of 404")
 
 
+@pytest.mark.parametrize("width", [390, 660])
+def test_the_names_of_the_pages_are_in_one_row(dashboard: Dashboard, chromium: Pages, width: int) -> None:
+    page = chromium.new_page(f"{dashboard.url}/runs/", width=width)
+    top = "(all) => all.map((one) => Math.round(one.getBoundingClientRect().top))"
+    tops = page.locator(".bar nav a").evaluate_all(top)
+    assert len(tops) > 1
+    assert len(set(tops)) == 1
+    assert not scrolls_sideways(page)
+
+
 def test_results_are_fit_for_all(chromium: Pages, counted: str) -> None:
-    is_fit_for_all(chromium.new_page(counted, height=HIGH))
+    page = chromium.new_page(counted, height=HIGH)
+    is_fit_for_all(page)
+    found = page.get_by_role("group", name="Tests and effects by client").locator(".tag").first
+    edges = found.evaluate("(tag) => [tag.getBoundingClientRect().right, document.documentElement.clientWidth]")
+    assert edges[0] < edges[1], "on a telephone one sees what was found without moving the table"
 
 
 def test_results_are_those_of_the_landed_pings(dashboard: Dashboard, chromium: Pages, counted: str) -> None:

@@ -10,12 +10,14 @@ import pytest
 from flask.testing import FlaskClient
 
 from fedping.dashboard.live.decisions import RollbackRequest, plan, roll_back
+from fedping.dashboard.live.lineage import OUTCOMES
 from fedping.model_store import ModelStore, VersionConflict, open_store
 from fedping.model_store.version import GuardState, Version
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.landing import open_landing
 from fedping.server_jobs.ingest.answers import Rejection
 from fedping.server_jobs.ingest.counters import RejectionLog
+from fedping.server_jobs.round.ping_filter import REASONS
 from tests.support.dashboard import csrf_token, dashboard_client
 from tests.support.processes import wait_until
 from tests.support.versions import WHEN, after, small_study, version_0
@@ -144,6 +146,10 @@ def test_the_lineage_of_a_version(client: FlaskClient, store: ModelStore) -> Non
     assert "round" in told["made_by"]
     first = client.get(f"{LINE}/versions/0.json").get_json()
     assert (first["changes"], first["clients"], first["parent"]) == (None, None, None)
+
+
+def test_every_outcome_of_a_ping_has_words() -> None:
+    assert set(OUTCOMES) >= set(REASONS)
 
 
 def test_refusals_of_the_study_are_told(client: FlaskClient, tmp_path: Path) -> None:

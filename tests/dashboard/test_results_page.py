@@ -112,6 +112,17 @@ def test_the_only_study_and_its_newest_question_are_found_without_an_address(cli
     assert client.get("/results/study/").headers["Location"] == f"/results/study/?{query_of(GUARDED)}"
 
 
+def test_without_a_count_the_question_comes_before_the_notes_and_its_button_is_on_top(
+    client: FlaskClient, keep: Keep
+) -> None:
+    text = page(client)
+    assert text.index('form="question"') < text.index('id="question"') < text.index('id="notes"')
+    keep(GUARDED)
+    text = page(client, query_of(GUARDED))
+    assert 'form="question"' not in text
+    assert text.index('id="notes"') < text.index('id="question"')
+
+
 def test_the_verdict_comes_first_and_guardrails_stand_apart(client: FlaskClient, keep: Keep, study: Study) -> None:
     keep(GUARDED)
     said, verdict = words(page(client, query_of(GUARDED))), verdict_of(GUARDED, study)
@@ -333,9 +344,12 @@ def test_the_clients_that_an_effect_needs_show_just_that_effect(study: Study, in
         assert norm.sf(boundary(needed, level, 5000) - 0.03 * base / error) == pytest.approx(0.8, abs=0.01)
     else:
         assert norm.sf(z - 0.03 * base / (half / z * math.sqrt(n / needed))) == pytest.approx(0.8, abs=0.01)
+    assert one["finding"] == "less"
     [row] = needs(document, 3.0)
     assert row.needed == f"{int(float(f'{needed:.3g}')):,}"
-    assert row.time.endswith((" hours", " days"))
+    assert row.time == "none needed: a difference is shown"
+    one["finding"] = "inconclusive"
+    assert needs(document, 3.0)[0].time.endswith((" hours", " days"))
     assert needs(document, 500.0)[0].needed == "reached"
     assert clients_for(one, document, 1e-9) is None
 

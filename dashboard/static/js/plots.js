@@ -20,7 +20,7 @@ const NARROW = 520;
 /** Pixels: the width of a letter; and the letters of a name that are always kept. */
 const LETTER = 6.6;
 const FEWEST_LETTERS = 12;
-const HALO = { fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4 };
+const HALO = { fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 7, strokeLinejoin: "round" };
 
 /**
  * Effects with their intervals: a dot and a whisker each, on one axis with the line of no effect.

@@ -108,16 +108,16 @@ export const leftOut = {
   title: "Pings that rounds left out",
   describe(line) {
     const row = line.lastRound;
-    return row ? outcomes(row).map(([reason, n]) => `${reason} ${count(n)}`).join("; ") || "none in the last round" : NO_ROUND;
+    return row ? outcomes(row).map(([reason, n]) => `${words(reason)} ${count(n)}`).join("; ") || "none in the last round" : NO_ROUND;
   },
   draw(line, width, stage) {
     const some = [...line.unused].filter(([, points]) => points.some(([, n]) => n > 0));
     if (!line.clients.length) return waiting(NO_ROUND);
     if (!some.length) return waiting("Rounds have used all pings of the arms that train.");
-    const series = some.map(([name, points]) => ({ name, points: measured(line, points) }));
+    const series = some.map(([name, points]) => ({ name: words(name), points: measured(line, points) }));
     return lineOfIterations(line, stage, { series, y: series.length > 1 ? "pings" : `pings: ${series[0].name}`, width });
   },
-  note: () => "Each ping counts under the first reason that applies. Pings of arms that only report are measured, not merged, and don't count here.",
+  note: () => "Each ping counts under the first reason that applies. Pings of arms that only report are measured, not merged, and don't count here. What a reason means is said of every version, in “What became of every ping”.",
   table(line) {
     const reasons = [...new Set(line.rows.flatMap((row) => Object.keys(row.counts)))];
     return {
@@ -126,6 +126,9 @@ export const leftOut = {
     };
   },
 };
+
+/** A reason as people read it; tables and files have its name. */
+const words = (reason) => reason.replaceAll("_", " ");
 
 const outcomes = (row) =>
   Object.entries(row.counts).filter(([reason, n]) => n && reason !== "used" && reason !== "other_arm");
