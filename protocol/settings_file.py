@@ -33,6 +33,10 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     """
     try:
         return tables_in(path.read_text(encoding="utf-8"), f"the {what} {path}")
+    except IsADirectoryError as error:
+        files = [each.name for each in sorted(path.glob("*.toml"))]
+        inside = f": {path / files[0]}" if len(files) == 1 else ""
+        raise InvalidSettings(f"cannot read the {what} {path}: it is a folder; give a file in it{inside}") from error
     except OSError as error:
         raise InvalidSettings(f"cannot read the {what} {path}: {error.strerror}; check the path") from error
     except UnicodeDecodeError as error:

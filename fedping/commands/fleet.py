@@ -17,6 +17,7 @@ import click
 
 from fedping.options import AnyPlace, LocalPath, json_option, seconds_in, trust_of, trust_options
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.notation import format_count
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -412,7 +413,7 @@ def _text_line(summary: IterationSummary) -> str:
     versions = ", ".join(f"{line} {version}" for line, version in summary.versions.items())
     losses = "  ".join(f"{arm.arm} {arm.loss:.1f}" for arm in summary.arms if arm.loss is not None)
     problems = [(pings.rejected, "rejected"), (pings.undelivered, "undelivered")]
-    line = f"iteration {summary.iteration:>3}  version {versions}  {pings.accepted:,} pings accepted"
+    line = f"iteration {summary.iteration:>3}  version {versions}  {format_count(pings.accepted, 'ping')} accepted"
     line += f", {summary.hostile:,} made by hostile clients" if summary.hostile else ""
     line += "".join(f", {number:,} {outcome}" for number, outcome in problems if number) + f"  loss: {losses}"
     training = [arm for arm in summary.arms if arm.update_bytes]
@@ -451,8 +452,8 @@ def _total(fleet: Fleet) -> str:
 
 def _balance(counts: Counts, undelivered: int) -> str:
     return (
-        f"{counts.generated:,} pings: {counts.accepted:,} accepted, {counts.rejected.total():,} rejected, "
-        f"{undelivered:,} undelivered"
+        f"{format_count(counts.generated, 'ping')}: {counts.accepted:,} accepted, "
+        f"{counts.rejected.total():,} rejected, {undelivered:,} undelivered"
     )
 
 
@@ -516,7 +517,7 @@ def _replay_line(summary: ReplaySummary) -> str:
     pings, latency = summary.pings, summary.latency_ms
     skipped = sum(summary.skipped_by_reason.values())
     problems = [(pings.rejected, "rejected"), (pings.undelivered, "undelivered"), (skipped, "skipped")]
-    line = f"replay {summary.iteration:>3}  run {summary.run}  {pings.accepted:,} pings accepted"
+    line = f"replay {summary.iteration:>3}  run {summary.run}  {format_count(pings.accepted, 'ping')} accepted"
     line += "".join(f", {number:,} {outcome}" for number, outcome in problems if number)
     line += f" in {summary.seconds:.1f} s ({pings.accepted / max(summary.seconds, 1e-9):,.0f} a second)"
     if latency:

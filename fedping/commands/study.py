@@ -45,7 +45,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import SHARDS
 from fedping.protocol.links import in_words
 from fedping.protocol.log import Level, is_json, tell
-from fedping.protocol.notation import utc_now
+from fedping.protocol.notation import format_count, utc_now
 from fedping.protocol.outcomes import at_choice, later
 from fedping.protocol.pipeline import (
     CenteredClip,
@@ -381,7 +381,7 @@ def _described(the_study: Study) -> str:
         steps = f"{_optimizer(line.pipeline.optimizer)} on {_aggregate(line.pipeline.aggregate)}"
         rows.append(
             f"  line {line.name}: {line.spec.model}, {line.spec.m} weights, {steps}, one vote "
-            f"{votes}, at least {line.pipeline.min_clients} clients a round"
+            f"{votes}, at least {format_count(line.pipeline.min_clients, 'client')} a round"
         )
         rows += (
             f"    {sentence}"

@@ -7,6 +7,7 @@ from typing import Literal
 
 from fedping.model_store.decisions import describe_staged
 from fedping.model_store.version import ArmSummary, Influence, StageState, Version
+from fedping.protocol.notation import format_count
 from fedping.server_jobs.round.guard import describe_trial
 
 
@@ -199,8 +200,8 @@ class RoundResult:
         used, others = self.counts["used"], sum(self.counts.values()) - self.counts["used"]
         tried = f": {describe_trial(self.stage)}" if self.stage is not None else ""
         return (
-            f"published version {self.iteration + 1} from {used:,} pings of {self.clients:,} clients ({others:,} other "
-            f"pings not used){tried}"
+            f"published version {self.iteration + 1} from {format_count(used, 'ping')} of "
+            f"{format_count(self.clients, 'client')} ({format_count(others, 'other ping')} not used){tried}"
         )
 
     def _released(self, spent: PrivacySpent) -> str:

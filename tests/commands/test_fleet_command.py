@@ -74,6 +74,13 @@ def test_json_is_one_object_an_iteration_and_nothing_else(
         assert sum(arm["pings"] for arm in row["arms"]) == row["pings"]["generated"]
 
 
+def test_a_single_ping_is_not_many(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = said(capsys, server.url, STUDY, "--clients", "1", "--searches", "1", "1", "--seed", "1")
+    line, total = out.splitlines()
+    assert "  1 ping accepted" in line
+    assert total == "1 ping: 1 accepted, 0 rejected, 0 undelivered"
+
+
 def test_troubles_are_told_with_their_reasons(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.model = refusal(404, "line has no version yet")
     server.plan = lambda name, attempt: refusal(400, "the study is closed")

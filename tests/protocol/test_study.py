@@ -93,6 +93,14 @@ def test_a_study_whose_clients_would_all_fall_silent_at_once_is_refused(tmp_path
     assert study_from_toml(tmp_path / "s.toml").line("main").training.personal == Vector(rate=1)
 
 
+def test_a_folder_in_place_of_a_study_file_names_the_file_in_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match=r"it is a folder; give a file in it\Z"):
+        study_from_toml(tmp_path)
+    (tmp_path / "study.toml").write_text(GOOD)
+    with pytest.raises(InvalidSettings, match=r"it is a folder; give a file in it: .*study\.toml\Z"):
+        study_from_toml(tmp_path)
+
+
 def test_a_study_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="check the path"):
         study_from_toml(tmp_path / "none.toml")
