@@ -1,7 +1,7 @@
 """A folder with which a reviewer reruns an experiment: its file, data, packages, and the results to be met.
 
-``experiment.toml`` has all settings with their defaults, and the seeds. ``expected.json`` has digests of every file and the
-final metrics of every run. Rerunning checks the digests first, then each figure.
+``experiment.toml`` has all settings with their defaults, and the seeds. ``expected.json`` has digests of every file and
+the final metrics of every run. Rerunning checks the digests first, then each figure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from fedping.experiments.laboratory.pool import Watch
-from fedping.experiments.laboratory.results import Outcome, RunFolder, SplitMetrics
+from fedping.experiments.laboratory.results import Outcome, RunFolder, SplitMetrics, read_units
 from fedping.experiments.laboratory.run import begun_in, digest_of_data, run_experiment
 from fedping.experiments.laboratory.settings import Experiment, Setup, experiment_of
 from fedping.experiments.laboratory.settings.experiment import ONLY_VARIANT, experiment_from_toml
@@ -97,6 +97,7 @@ def write_artifact(out: Path, to: Path) -> list[str]:
         raise FedpingError(f"{out} has no finished experiment of the laboratory. Run 'fedping simulate' first")
     if to.exists() and any(to.iterdir()) and not (to / EXPECTED).is_file():
         raise InvalidSettings(f"{to} has something else in it. Give --artifact a new folder")
+    experiment = _in_order(experiment, out)
     noted = noted_of(out)
     data = {each.source: each for setup in experiment.variants.values() for each in _data_of(setup, noted)}
     text = _as_file(experiment, {source: each.place for source, each in data.items()})
@@ -105,7 +106,11 @@ def write_artifact(out: Path, to: Path) -> list[str]:
         left = [each.place for each in data.values() if not _copied(each, to)]
         write_whole_bytes(to / FILE, text.encode())
         write_whole_bytes(to / LOCK, "".join(f"{line}\n" for line in _installed()).encode())
-        files = {FILE: _sha256(to / FILE), LOCK: _sha256(to / LOCK), **{each.place: each.digest for each in data.values()}}
+        files = {
+            FILE: _sha256(to / FILE),
+            LOCK: _sha256(to / LOCK),
+            **{each.place: each.digest for each in data.values()},
+        }
         code = {name: digest for name, digest in noted.items() if name.startswith(("module ", "code of "))}
         expected = Expected(
             version=noted.get("version of fedping", __version__),
@@ -119,6 +124,13 @@ def write_artifact(out: Path, to: Path) -> list[str]:
     except OSError as error:
         raise FedpingError(f"cannot write {to}: {error.strerror}. Give another folder") from error
     return left
+
+
+def _in_order(experiment: Experiment, out: Path) -> Experiment:
+    """Return the experiment with its variants in the order in which they ran, which its stored settings do not have."""
+    names = dict.fromkeys(unit.name for unit in read_units(out) or ())
+    order = [name for name in names if name in experiment.variants]
+    return msgspec.structs.replace(experiment, variants={name: experiment.variants[name] for name in order})
 
 
 class Reproduction(Struct, frozen=True, kw_only=True):
@@ -145,7 +157,7 @@ def reproduce(folder: Path, jobs: int | None = None, watch: Watch = lambda _: No
     """Run the experiment of a folder of :func:`write_artifact` again, below it, and return how its figures compare.
 
     Raises:
-        FedpingError: the folder is none, a file of it is missing or has changed, or it is of another version of fedping.
+        FedpingError: the folder is none of these, is of another version of fedping, or a file is missing or changed.
     """
     expected = read_whole(folder / EXPECTED, Expected)
     if expected is None:
@@ -161,6 +173,8 @@ def reproduce(folder: Path, jobs: int | None = None, watch: Watch = lambda _: No
     experiment = experiment_from_toml(folder / FILE)
     for setup in experiment.variants.values():
         for path in _paths_of(setup):
+            if not Path(path).is_relative_to(folder):
+                raise FedpingError(f"{folder / FILE} names data outside its folder, {path}. Get the folder again")
             place = Path(path).relative_to(folder).as_posix()
             if digest_of_data(path, setup) != expected.files.get(place):
                 raise FedpingError(f"{path} is missing or has changed. Put the file there that {folder / README} names")
@@ -241,7 +255,13 @@ def _without_none(value: Any) -> Any:
     return [_without_none(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-_WITH_FILES = (("data", "file"), ("data", "folder"), ("gossip", "file"), ("data", "lists", "items"), ("data", "lists", "queries"))
+_WITH_FILES = (
+    ("data", "file"),
+    ("data", "folder"),
+    ("gossip", "file"),
+    ("data", "lists", "items"),
+    ("data", "lists", "queries"),
+)
 
 
 def _at(tables: Any, place: tuple[str, ...]) -> tuple[Any, Any]:
@@ -325,7 +345,8 @@ def _readme(experiment: Experiment, expected: Expected, left: list[str]) -> str:
         lines += [f"- {name}, digest `{digest}`" for name, digest in expected.code.items()]
     lines += ["", "Computed on:", ""]
     lines += [
-        f"- {each.machine}, Python {each.python}, NumPy {each.numpy}" + (f", {', '.join(each.blas)}" if each.blas else "")
+        f"- {each.machine}, Python {each.python}, NumPy {each.numpy}"
+        + (f", {', '.join(each.blas)}" if each.blas else "")
         for each in expected.environments
     ]
     return "\n".join(lines) + "\n"

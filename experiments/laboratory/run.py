@@ -306,15 +306,19 @@ def _files_of(setup: Setup) -> list[str]:
 
 
 def _digest(part: str, setup: Setup, *, as_written: bool = False) -> str:
-    folder = setup.data.folder
-    if folder is not None and part == f"file {folder}":
-        return _of_contents(files_of_original(setup.data.name or "", Path(folder)))
     for file in _files_of(setup):
         if part == f"file {file}":
-            return _of_files(Path(file))
+            return digest_of_data(file, setup)
     text = part.removeprefix("code of ")
     value = named(Settings(setup.model["name"], {"function": text}), "function", "my_module:my_loss")
     return digest_of_value(value, as_written=as_written)
+
+
+def digest_of_data(path: str, setup: Setup) -> str:
+    """Return the digest of a file or folder that a setup names, as a results folder notes it."""
+    if path == setup.data.folder:
+        return _of_contents(files_of_original(setup.data.name or "", Path(path)))
+    return _of_files(Path(path))
 
 
 def _of_files(path: Path) -> str:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _WIDE = 120
 """Columns of tables where there is no terminal, as in a file."""
 
+_MOST_APART = 10
+"""Figures that differ, which are printed."""
+
 _HEADINGS = {
     "central": "{},\ncentral",
     "personal": "{},\npersonal",
@@ -411,17 +414,24 @@ def _print_comparison(comparison: Comparison) -> None:
     "--mlflow", type=LocalPath(), help="A folder that is, or becomes, a file store of MLflow, such as mlruns."
 )
 @click.option("--latex", type=LocalPath(), help="A file for the table of final results, in LaTeX.")
-def export(folder: Path, tensorboard: Path | None, mlflow: Path | None, latex: Path | None) -> None:
-    """Write the metrics of the laboratory experiment in FOLDER for TensorBoard or MLflow, or as a table in LaTeX.
+@click.option("--artifact", type=LocalPath(), help="A folder for reviewers, to be run by fedping reproduce.")
+def export(
+    folder: Path, tensorboard: Path | None, mlflow: Path | None, latex: Path | None, artifact: Path | None
+) -> None:
+    """Write the results of the laboratory experiment in FOLDER for other tools, a paper or its reviewers.
 
     For TensorBoard and MLflow every finished run becomes a run there, and every metric a series over the rounds, named
     by its split: test/accuracy. Neither tool has to be installed. The table has the variants and baselines, the best in
-    bold, with the p-values of paired t tests against it. Writing again replaces what was written.
+    bold, with the p-values of paired t tests against it. The folder for reviewers has the experiment's file with all
+    settings and seeds, its data, the packages' versions, and the figures to be met. Writing again replaces what was
+    written.
     """
     from fedping.experiments.laboratory.exporting import write_mlflow, write_tensorboard
 
-    if tensorboard is None and mlflow is None and latex is None:
-        raise click.UsageError("nothing to write; give --tensorboard or --mlflow with a folder, or --latex with a file")
+    if tensorboard is None and mlflow is None and latex is None and artifact is None:
+        raise click.UsageError(
+            "nothing to write; give --tensorboard, --mlflow or --artifact with a folder, or --latex with a file"
+        )
     for to, write in ((tensorboard, write_tensorboard), (mlflow, write_mlflow)):
         if to is not None:
             click.echo(f"{write(folder, to)} runs are in {to}")
@@ -430,3 +440,41 @@ def export(folder: Path, tensorboard: Path | None, mlflow: Path | None, latex: P
 
         write_latex(experiment_table(folder), latex)
         click.echo(f"the table is in {latex}")
+    if artifact is not None:
+        from fedping.experiments.laboratory.artifact import write_artifact
+
+        left = write_artifact(folder, artifact)
+        click.echo(f"the folder for reviewers is {artifact}; try it by: fedping reproduce {artifact}")
+        for place in left:
+            click.echo(f"not copied: {artifact / place}; its README says what to put there")
+
+
+@click.command()
+@click.argument("folder", type=LocalPath())
+@click.option("--jobs", type=click.IntRange(1), help="Runs at a time; the result does not depend on it.")
+@json_option
+def reproduce(folder: Path, jobs: int | None, as_json: bool) -> None:
+    """Run the experiment of FOLDER, written by `fedping export --artifact`, again, and compare every figure.
+
+    It checks the files' digests, and leaves its results in FOLDER/rerun. If it is killed, the same command continues.
+    Exit code 1 if a figure differs by more than 1e-6 of its size.
+    """
+    from fedping.experiments.laboratory.artifact import reproduce as run_again
+
+    _let_import_from(folder)
+    found = run_again(folder, jobs)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(found).decode())
+    else:
+        click.echo(
+            f"{found.figures - len(found.apart):,} of {found.figures:,} figures of {found.runs:,} runs are reproduced, "
+            f"{found.same:,} to the bit; the largest relative difference is {found.largest:.2g}"
+        )
+        for where, wanted, got in found.apart[:_MOST_APART]:
+            click.echo(f"{where}: expected {wanted}, found {got}")
+        if not found.same_environment:
+            click.echo("this machine or its libraries are of another kind than those of the results")
+    if found.apart:
+        raise click.exceptions.Exit(1)
