@@ -39,6 +39,7 @@ OF_COMMANDS = {
     "sweep": "laboratory",
     "compare": "laboratory",
     "export": "laboratory",
+    "reproduce": "laboratory",
     "audit": "laboratory",
     "privacy": "privacy",
     "helper": "privacy",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from fedping.client_sim.data.datasets import DATASETS, load
 from fedping.client_sim.data.example_data import ExampleData, example_data, of_clients, of_one
 from fedping.client_sim.data.files import load_table
+from fedping.client_sim.data.originals import ORIGINALS, load_original
 from fedping.client_sim.data.partition import (
     ByKey,
     Dirichlet,
@@ -40,6 +41,7 @@ from fedping.client_sim.data.table import Table, Target, table
 
 __all__ = [
     "DATASETS",
+    "ORIGINALS",
     "ByKey",
     "Clipping",
     "Dirichlet",
@@ -63,6 +65,7 @@ __all__ = [
     "folds",
     "hold_out",
     "load",
+    "load_original",
     "load_table",
     "min_max_scaling",
     "of_clients",

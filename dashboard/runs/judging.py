@@ -165,21 +165,23 @@ def _fault(tables: Mapping[str, Any]) -> str | None:
 
 
 def _check(setup: Setup, data: Sequence[Path]) -> None:
-    check_choices(setup.model, setup.data.name)
+    check_choices(setup.model, setup.data.name if setup.data.folder is None else None)
     _check_functions(setup.model)
     if setup.data.file is not None:
         _check_file(setup.data.file, "'file' in [data]", data)
+    if setup.data.folder is not None:
+        _check_file(setup.data.folder, "'folder' in [data]", data, is_folder=True)
 
 
-def _check_file(said: str, where: str, data: Sequence[Path]) -> None:
-    """Raise if a description may not name a file, before revealing whether the file exists."""
+def _check_file(said: str, where: str, data: Sequence[Path], *, is_folder: bool = False) -> None:
+    """Raise if a description may not name a file, or a folder, before revealing whether it exists."""
     file = Path(said)
     if not file.is_absolute():
         raise InvalidSettings(f"{where} is '{said}'; give its whole path, such as /home/me/{file.name}")
     try:
         real = file.resolve()  # a link may lead anywhere
         is_below = any(real.is_relative_to(folder.resolve()) for folder in data)
-        is_there, is_file = is_below and real.exists(), is_below and real.is_file()
+        is_there, is_file = is_below and real.exists(), is_below and (real.is_dir() if is_folder else real.is_file())
         leads_out = not is_below and any(_within(file, folder) for folder in data)
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidSettings(f"{where} is '{said[:200]}', which cannot be a path; check it") from error
@@ -197,7 +199,7 @@ def _check_file(said: str, where: str, data: Sequence[Path]) -> None:
     if not is_there:
         raise InvalidSettings(f"{where} is '{said}', which does not exist; check the path")
     if not is_file:
-        raise InvalidSettings(f"{where} is '{said}', which is no file; name one")
+        raise InvalidSettings(f"{where} is '{said}', which is no {'folder' if is_folder else 'file'}; name one")
 
 
 def _within(file: Path, folder: Path) -> bool:

@@ -14,6 +14,7 @@ from fedping.experiments.laboratory.summary import (
     NO_QUALITY,
     Band,
     difference,
+    p_value,
     paired,
     paired_by_seed,
     significant_pairs,
@@ -32,7 +33,8 @@ class Difference(Struct, frozen=True, kw_only=True):
     ``better`` is "a" or "b" if the interval excludes 0, else null; it is null too of what says nothing of how good a
     model is, such as ``gain``: a poor shared model leaves more to gain. ``percent`` is the mean difference in percent
     of the mean of a; null if that is 0, if there is nothing between them but rounding, and of ``gain``, which is a
-    difference itself. The split "bytes" is what has travelled in all rounds: `update`, `posted` and
+    difference itself. ``p`` is the two-sided p-value of the paired t test, for this metric by itself; null for a single
+    seed. The split "bytes" is what has travelled in all rounds: `update`, `posted` and
     `fetched` (:class:`Outcome`); "time" is the simulated hours of runs with a [clock].
     """
 
@@ -43,6 +45,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     difference: Band
     better: str | None
     percent: float | None = None
+    p: float | None = None
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -131,6 +134,7 @@ def _difference(split: str, metric: str, pairs: list[tuple[float, float]]) -> Di
         if split in NO_QUALITY
         else _better(split not in ("bytes", "time") and higher_is_better(metric), apart),
         percent=None if split == "gain" else _percent(a, apart.mean),
+        p=p_value(apart),
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from fedping.client_sim.data import DATASETS, ExampleData, Table, load
+from fedping.client_sim.data import DATASETS, ORIGINALS, ExampleData, Table, load
 from fedping.client_sim.data.seeds import generator
 from fedping.client_sim.learning import Model, bare, learner_for, model_spec
 from fedping.client_sim.learning.algorithm import ModelAndMore
@@ -223,9 +223,13 @@ def models() -> tuple[ModelChoice, ...]:
 
 @cache
 def data_sets() -> tuple[DataChoice, ...]:
-    """Return the data sets, in the order of the registry, those of extensions last."""
+    """Return the data sets, in the order of the registries: of packages, in their authors' files, of extensions."""
     extensions = (DataChoice(each.name, each.help.removeprefix("Return "), None) for each in all_of("data_set"))
-    return (*(_data_choice(name) for name in DATASETS), *extensions)
+    originals = (
+        DataChoice(name, (inspect.getdoc(original.read) or "").removeprefix("Return "), None)
+        for name, original in ORIGINALS.items()
+    )
+    return (*(_data_choice(name) for name in DATASETS), *originals, *extensions)
 
 
 def check_choices(model: Mapping[str, Any], data_set: str | None) -> None:

@@ -34,6 +34,7 @@ from fedping.client_sim.data import (
     without_constants,
 )
 from fedping.client_sim.data.choice_sets import Candidates, RawCandidates, candidates_of, raw_candidates
+from fedping.client_sim.data.originals import files_of_original, load_original
 from fedping.client_sim.data.seeds import generator, key
 from fedping.client_sim.learning import ClientData, Model, bare, model_spec
 from fedping.client_sim.learning.batch import Clients, FloatArray
@@ -335,14 +336,18 @@ def _line_and_model(setup: Setup, known: Mapping[str, int], seed: int) -> tuple[
 
 
 def _table(settings: Data) -> Table:
-    return _read_table(msgspec.json.encode(settings), _stamp(settings.file))  # hashable as a cache key
+    return _read_table(msgspec.json.encode(settings), _stamp(settings))  # hashable as a cache key
 
 
-def _stamp(file: str | None) -> tuple[tuple[str, int, int], ...]:
+def _stamp(settings: Data) -> tuple[tuple[str, int, int], ...]:
     """Return a stamp of a file, or a folder's files, that changes when somebody edits it."""
-    if file is None:
+    file = settings.file
+    if settings.folder is not None:
+        files = files_of_original(settings.name or "", Path(settings.folder))
+    elif file is None:
         return ()
-    files = [Path(file), *(sorted(Path(file).rglob("*")) if Path(file).is_dir() else [])]
+    else:
+        files = [Path(file), *(sorted(Path(file).rglob("*")) if Path(file).is_dir() else [])]
     stats = [(str(each), each.stat()) for each in files if each.exists()]
     return tuple((name, of.st_mtime_ns, of.st_size) for name, of in stats)
 
@@ -350,6 +355,8 @@ def _stamp(file: str | None) -> tuple[tuple[str, int, int], ...]:
 @lru_cache(maxsize=4)
 def _read_table(settings_json: bytes, stamp: tuple[tuple[str, int, int], ...]) -> Table:
     settings = msgspec.json.decode(settings_json, type=Data)
+    if settings.folder is not None:
+        return load_original(settings.name or "", Path(settings.folder), settings.settings)
     if settings.file is None or settings.target is None:
         return load(settings.name or "", settings.settings, settings.code)
     return load_table(

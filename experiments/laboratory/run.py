@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from fedping.client_sim.data.originals import files_of_original
 from fedping.client_sim.learning.models.own_loss import named
 from fedping.client_sim.learning.registry import NETWORKS, is_network
 from fedping.client_sim.learning.settings import Settings
@@ -300,23 +301,34 @@ def _own_in(value: Any) -> Iterator[Own]:
 def _files_of(setup: Setup) -> list[str]:
     lists = setup.data.lists
     tables = (lists.items, lists.queries) if lists else ()
-    files = (setup.data.file, setup.gossip.file if setup.gossip else None, *tables)
+    files = (setup.data.file, setup.data.folder, setup.gossip.file if setup.gossip else None, *tables)
     return [file for file in files if file is not None]
 
 
 def _digest(part: str, setup: Setup, *, as_written: bool = False) -> str:
     for file in _files_of(setup):
         if part == f"file {file}":
-            return _of_files(Path(file))
+            return digest_of_data(file, setup)
     text = part.removeprefix("code of ")
     value = named(Settings(setup.model["name"], {"function": text}), "function", "my_module:my_loss")
     return digest_of_value(value, as_written=as_written)
 
 
+def digest_of_data(path: str, setup: Setup) -> str:
+    """Return the digest of a file or folder that a setup names, as a results folder notes it."""
+    if path == setup.data.folder:
+        return _of_contents(files_of_original(setup.data.name or "", Path(path)))
+    return _of_files(Path(path))
+
+
 def _of_files(path: Path) -> str:
     """Return a digest of a file's contents, or of all files of a folder; that of nothing if there is none."""
+    return _of_contents(sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path])
+
+
+def _of_contents(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
+    for file in files:
         with suppress(OSError), file.open("rb") as source:  # its reader reports the error
             digest.update(hashlib.file_digest(source, "sha256").digest())
     return digest.hexdigest()

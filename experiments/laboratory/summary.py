@@ -77,6 +77,21 @@ def difference(pairs: list[tuple[float, float]]) -> Band:
     return band([b - a for a, b in pairs])
 
 
+def p_value(apart: Band) -> float | None:
+    """Return the two-sided p-value of the paired t test, given the mean difference with its interval.
+
+    None for a single pair. Differences that are all the same number other than 0 have p = 0.
+    """
+    from scipy.special import stdtr
+
+    if apart.mean is None or apart.half is None:
+        return None
+    if apart.half == 0:
+        return 0.0 if apart.mean else 1.0
+    degrees = apart.seeds - 1
+    return float(2 * stdtr(degrees, -abs(apart.mean) * t_quantile(degrees) / apart.half))
+
+
 def significant_pairs(apart: Band) -> bool:
     """Whether the interval of a difference excludes 0; never for a single pair, which has no interval."""
     return apart.half is not None and apart.mean is not None and abs(apart.mean) > apart.half

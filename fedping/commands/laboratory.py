@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _WIDE = 120
 """Columns of tables where there is no terminal, as in a file."""
 
+_MOST_APART = 10
+"""Figures that differ, which are printed."""
+
 _HEADINGS = {
     "central": "{},\ncentral",
     "personal": "{},\npersonal",
@@ -353,15 +356,20 @@ def _scaled(band: Band, unit: float) -> str:
 @click.argument("a")
 @click.argument("b")
 @json_option
-def compare(a: str, b: str, as_json: bool) -> None:
+@click.option("--latex", type=LocalPath(), help="Also write the table to this file, in LaTeX.")
+def compare(a: str, b: str, as_json: bool, latex: Path | None) -> None:
     """Show how B differs from A: folders of `fedping simulate` or `sweep`, or FOLDER:VARIANT if a folder has several.
 
-    Differences are of the final models' metrics, paired by seed, with the 95 % t interval of their mean. Baselines are
-    variants too: centralised, local, start.
+    Differences are of the final models' metrics, paired by seed, with the 95 % t interval of their mean and the p-value
+    of the paired t test. Baselines are variants too: centralised, local, start.
     """
     from fedping.experiments.laboratory.comparing import chosen, compared
 
     comparison = compared(chosen(a), chosen(b))
+    if latex is not None:
+        from fedping.experiments.laboratory.latex import comparison_table, write_latex
+
+        write_latex(comparison_table(comparison), latex)
     if as_json:
         import msgspec
 
@@ -380,7 +388,7 @@ def _print_comparison(comparison: Comparison) -> None:
     table = Table(box=box.SIMPLE_HEAD, title=f"a: {comparison.a}\nb: {comparison.b}", title_justify="left")
     for heading in ("split", "metric"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("a", "b", "b - a", "b - a, %", "better"):
+    for heading in ("a", "b", "b - a", "b - a, %", "p", "better"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in comparison.differences:
         half = each.difference.half
@@ -389,7 +397,8 @@ def _print_comparison(comparison: Comparison) -> None:
         percent = "" if each.percent is None else f"{each.percent:+.3g}"
         numbers = (with_minus(number) for number in (f"{each.a:{digits}}", f"{each.b:{digits}}", apart, percent))
         undecided = "" if each.split in NO_QUALITY else "not shown"
-        table.add_row(each.split, each.metric, *numbers, each.better or undecided)
+        p = "" if each.p is None else f"{each.p:.3g}"
+        table.add_row(each.split, each.metric, *numbers, p, each.better or undecided)
     console.print(table)
     count = len(comparison.seeds)
     basis = f"paired by {count} seeds, 95 % t interval" if count > 1 else "one seed, so there is no interval"
@@ -404,16 +413,68 @@ def _print_comparison(comparison: Comparison) -> None:
 @click.option(
     "--mlflow", type=LocalPath(), help="A folder that is, or becomes, a file store of MLflow, such as mlruns."
 )
-def export(folder: Path, tensorboard: Path | None, mlflow: Path | None) -> None:
-    """Write the metrics of the laboratory experiment in FOLDER for TensorBoard, for MLflow, or for both.
+@click.option("--latex", type=LocalPath(), help="A file for the table of final results, in LaTeX.")
+@click.option("--artifact", type=LocalPath(), help="A folder for reviewers, to be run by fedping reproduce.")
+def export(
+    folder: Path, tensorboard: Path | None, mlflow: Path | None, latex: Path | None, artifact: Path | None
+) -> None:
+    """Write the results of the laboratory experiment in FOLDER for other tools, a paper or its reviewers.
 
-    Every finished run becomes a run there, and every metric a series over the rounds, named by its split:
-    test/accuracy. Neither tool has to be installed. Writing again replaces what was written.
+    For TensorBoard and MLflow every finished run becomes a run there, and every metric a series over the rounds, named
+    by its split: test/accuracy. Neither tool has to be installed. The table has the variants and baselines, the best in
+    bold, with the p-values of paired t tests against it. The folder for reviewers has the experiment's file with all
+    settings and seeds, its data, the packages' versions, and the figures to be met. Writing again replaces what was
+    written.
     """
     from fedping.experiments.laboratory.exporting import write_mlflow, write_tensorboard
 
-    if tensorboard is None and mlflow is None:
-        raise click.UsageError("nothing to write; give --tensorboard or --mlflow with a folder")
+    if tensorboard is None and mlflow is None and latex is None and artifact is None:
+        raise click.UsageError(
+            "nothing to write; give --tensorboard, --mlflow or --artifact with a folder, or --latex with a file"
+        )
     for to, write in ((tensorboard, write_tensorboard), (mlflow, write_mlflow)):
         if to is not None:
             click.echo(f"{write(folder, to)} runs are in {to}")
+    if latex is not None:
+        from fedping.experiments.laboratory.latex import experiment_table, write_latex
+
+        write_latex(experiment_table(folder), latex)
+        click.echo(f"the table is in {latex}")
+    if artifact is not None:
+        from fedping.experiments.laboratory.artifact import write_artifact
+
+        left = write_artifact(folder, artifact)
+        click.echo(f"the folder for reviewers is {artifact}; try it by: fedping reproduce {artifact}")
+        for place in left:
+            click.echo(f"not copied: {artifact / place}; its README says what to put there")
+
+
+@click.command()
+@click.argument("folder", type=LocalPath())
+@click.option("--jobs", type=click.IntRange(1), help="Runs at a time; the result does not depend on it.")
+@json_option
+def reproduce(folder: Path, jobs: int | None, as_json: bool) -> None:
+    """Run the experiment of FOLDER, written by `fedping export --artifact`, again, and compare every figure.
+
+    It checks the files' digests, and leaves its results in FOLDER/rerun. If it is killed, the same command continues.
+    Exit code 1 if a figure differs by more than 1e-6 of its size.
+    """
+    from fedping.experiments.laboratory.artifact import reproduce as run_again
+
+    _let_import_from(folder)
+    found = run_again(folder, jobs)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(found).decode())
+    else:
+        click.echo(
+            f"{found.figures - len(found.apart):,} of {found.figures:,} figures of {found.runs:,} runs are reproduced, "
+            f"{found.same:,} to the bit; the largest relative difference is {found.largest:.2g}"
+        )
+        for where, wanted, got in found.apart[:_MOST_APART]:
+            click.echo(f"{where}: expected {wanted}, found {got}")
+        if not found.same_environment:
+            click.echo("this machine or its libraries are of another kind than those of the results")
+    if found.apart:
+        raise click.exceptions.Exit(1)

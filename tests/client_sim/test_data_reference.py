@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedping.client_sim.data import DATASETS, Partition, load
+from fedping.client_sim.data import DATASETS, ORIGINALS, Partition, load
 from fedping.client_sim.sampling import Sampling, sampler_for
 from fedping.protocol.extensions import Own
 
@@ -56,3 +56,8 @@ def test_the_table_of_estimates_is_what_the_samplers_say() -> None:
         }
         for weighting in ("client", "ping", "examples"):
             assert sampler.estimates(weighting) == told.get(weighting, set()), (sampler.name, weighting)  # type: ignore[arg-type]
+
+
+def test_every_original_stands_there_with_its_classes() -> None:
+    for name in ORIGINALS:
+        assert f"| `{name}` |" in TEXT

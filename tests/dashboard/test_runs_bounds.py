@@ -76,6 +76,18 @@ def test_a_link_that_leads_out_is_told_as_one_and_what_is_no_file_as_that(
         assert "which is no file; name one" in said_of(OF_FILE.format(file=allowed / name), allowed)
 
 
+def test_a_folder_of_original_files_is_bound_as_a_file_is(folders: tuple[Path, Path]) -> None:
+    text = 'rounds = 1\n[model]\nname = "logistic-regression"\n[data]\nname = "femnist"\nfolder = "{folder}"\n'
+    allowed, secret = folders
+    assert isinstance(judge(text.format(folder=allowed), [allowed]), Judged)
+    problem = judge(text.format(folder=secret), [allowed])
+    assert isinstance(problem, Problem)
+    assert problem.path == "data.folder"
+    assert "may name files only below" in problem.sentence
+    assert "which leads out by a link" in said_of(text.format(folder=allowed / "out"), allowed)
+    assert "which is no folder; name one" in said_of(text.format(folder=allowed / "rows.csv"), allowed)
+
+
 @pytest.mark.parametrize("file", ["allowed/round.csv", "allowed/" + "x" * 300, "allowed/a\\u0000b"])
 def test_what_can_be_no_file_is_told_in_a_sentence(tmp_path: Path, folders: tuple[Path, Path], file: str) -> None:
     assert "'file' in [data] is" in said_of(OF_FILE.format(file=tmp_path / file), folders[0])

@@ -12,7 +12,7 @@ from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
 from fedping.client_sim.attacks import Attack
-from fedping.client_sim.data import DATASETS, Partition
+from fedping.client_sim.data import DATASETS, ORIGINALS, Partition
 from fedping.client_sim.learning.networks.own import own_networks
 from fedping.client_sim.learning.registry import LEARNERS
 from fedping.client_sim.sampling import Sampling
@@ -93,7 +93,7 @@ def test_whatever_is_registered_can_be_chosen_and_is_explained():
     assert offered.keys() == {*LEARNERS, "features", *own_networks()}
     assert all(offered.values())
     data_set = next(field for field in fields_of(laboratory_nodes()) if field.path == "data.name")
-    assert dict(data_set.options).keys() == DATASETS.keys() == data_set.about.keys()
+    assert dict(data_set.options).keys() == {**DATASETS, **ORIGINALS}.keys() == data_set.about.keys()
 
 
 def test_a_network_of_an_extension_is_offered_with_what_it_does_not_get_from_the_data(monkeypatch):

@@ -155,7 +155,7 @@ def _is_of(setting: str, source: str) -> bool:
         return source == "users"
     if setting in words.OF_A_FILE:
         return source == "file"
-    return source == "set" if setting in ("name", "settings") else source != "users"
+    return source == "set" if setting in ("name", "settings", "folder") else source != "users"
 
 
 def _of_data(field: inspect.Field, source: str) -> Node:

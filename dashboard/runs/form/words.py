@@ -74,6 +74,7 @@ LABELS: dict[str, str] = {
     "model.integer": "Whole numbers as weights",
     "data.name": "Data set",
     "data.file": "File",
+    "data.folder": "Folder of its files",
     "data.users": "Synthetic users",
     "data.test": "Share for the test",
     "data.validation": "Share for validation",
@@ -194,6 +195,7 @@ RARE = frozenset({
 
 EXAMPLES: dict[str, str] = {
     "data.file": "/home/me/rows.csv",
+    "data.folder": "/home/me/leaf/data/femnist",
     "data.features": '["length", "recency"]',
     "seeds": "5, or [7, 11]",
     "upload": '[{ link = "signs", zero = "up" }]',
@@ -227,6 +229,10 @@ HELPS: dict[str, str] = {
     "data.file": (
         "A path on the machine that runs the dashboard, below a folder that it was started with (--data): CSV, Parquet "
         "or Arrow."
+    ),
+    "data.folder": (
+        "Of a data set that is read as its authors publish it, such as femnist: a path below a folder that the "
+        "dashboard was started with (--data)."
     ),
     "data.target": "The column to predict.",
     "data.features": "The columns to predict from; all others if empty.",

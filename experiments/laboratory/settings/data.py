@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import fields, replace
 
+from fedping.client_sim.data.originals import check_original
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.rehearsal.settings import Rehearsal
 from fedping.protocol.errors import InvalidSettings
@@ -44,7 +45,8 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``stratified`` is false. With ``folds`` every seed is run that many times, each time with another part as the test
     examples (cross-validation), and ``test`` has no effect.
 
-    A data set that is an extension may have ``settings``. Its hash is ``code``, which is computed.
+    A data set that is an extension may have ``settings``. Its hash is ``code``, which is computed. ``folder`` has the
+    files of a data set that is read as its authors publish it, such as ``femnist``; ``settings`` are then its own.
 
     ``most`` is the most training examples that a client learns from, drawn at random.
 
@@ -64,6 +66,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     settings: dict[str, Any] = {}
     code: str = ""
     file: str | None = None
+    folder: str | None = None
     users: Annotated[int, Meta(ge=1, le=100_000_000)] | None = None
     population: PopulationSettings = PopulationSettings()
     groups: tuple[UserGroup, ...] = ()
@@ -99,6 +102,10 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(
                 "[data] lists, examples and applies are of synthetic users. Set their number, such as users = 1000"
             )
+        if self.folder is not None:
+            if self.file is not None:
+                raise InvalidSettings("[data] has 'file' and 'folder', which is of a data set by 'name'. Remove one")
+            check_original(self.name, self.settings)
         if self.file is not None and self.settings:
             raise InvalidSettings("[data] settings are of a data set by 'name'; leave them out")
         if self.file is not None and self.target is None:
@@ -167,4 +174,6 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Return the same with the files' paths relative to here, if they were relative to ``folder``."""
         if self.lists is not None:
             return replace(self, lists=self.lists.at(folder))
+        if self.folder is not None:
+            return replace(self, folder=str(folder / local_path(self.folder)))
         return self if self.file is None else replace(self, file=str(folder / local_path(self.file)))

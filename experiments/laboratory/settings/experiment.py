@@ -258,7 +258,8 @@ def with_code(tables: Raw) -> Raw:
         elif isinstance(model, Mapping) and (extension := _extension("model", model, LEARNERS)):
             asked = [name for name in FROM_DATA if name in extension.keyword_names]
             tables = {**tables, "model": _model(extension, model, OF_EVERY_NETWORK, dict.fromkeys(asked, 2))}
-        if isinstance(data, Mapping) and (extension := _extension("data_set", data, DATASETS)):
+        from_folder = isinstance(data, Mapping) and "folder" in data
+        if isinstance(data, Mapping) and not from_folder and (extension := _extension("data_set", data, DATASETS)):
             settings = checked_at(extension, data.get("settings", {}), ("data", "settings"))
             tables = {**tables, "data": {CODE: extension.code, **data, "settings": settings}}
     except OddSettings as odd:

@@ -1,0 +1,85 @@
+"""Tables for papers: paired tests, and what LaTeX gets."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from fedping.experiments.laboratory.comparing import chosen, compared
+from fedping.experiments.laboratory.latex import adjusted_p_values, comparison_table, escaped, experiment_table
+from fedping.experiments.laboratory.run import run_experiment
+from fedping.experiments.laboratory.settings.experiment import experiment_from_toml
+from fedping.experiments.laboratory.summary import difference, p_value, read_summary
+from fedping.main import main
+from fedping.protocol.errors import FedpingError
+from tests.support.laboratory import small_file
+
+
+def test_p_is_that_of_the_paired_t_test() -> None:
+    for seed in range(20):
+        a, b = np.random.default_rng(seed).normal(size=(2, 2 + seed))
+        assert p_value(difference([*zip(a, b, strict=True)])) == pytest.approx(ttest_rel(b, a).pvalue, rel=1e-9)
+    assert p_value(difference([(1.0, 2.0)])) is None
+    assert p_value(difference([(1.0, 1.0), (2.0, 2.0)])) == 1
+    assert p_value(difference([(1.0, 2.0), (2.0, 3.0)])) == 0
+
+
+def test_signs_that_latex_reads_are_escaped() -> None:
+    assert escaped("50 % of_a&b\n{x} \\ ~^ <") == (
+        r"50 \% of\_a\&b \{x\} \textbackslash{} \textasciitilde{}\textasciicircum{} \textless{}"
+    )
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("latex")
+    file = small_file(folder, '[[variants]]\nname = "slow_%"\nserver.optimizer.rate = 0.01\n')
+    run_experiment(experiment_from_toml(file, ["rounds=3", "seeds=3"]), folder / "out")
+    return folder / "out"
+
+
+def test_the_table_has_a_row_for_each_variant_with_holms_p_values(results: Path) -> None:
+    table = experiment_table(results)
+    lines = [line[4:] for line in table.splitlines()]
+    rows = {line.split(" & ")[0]: line.removesuffix(r" \\").split(" & ") for line in lines if line.endswith(r"\\")}
+    assert {"gradient", "local, three", r"slow\_\%", "centralised", "start"} <= rows.keys()
+    assert len({len(row) for row in rows.values()}) == 1
+    assert "{l" + "r" * (len(rows["gradient"]) - 1) + "}" in table
+    summary = read_summary(results)
+    assert summary is not None
+    assert summary.best is not None
+    bold = [name for name, row in rows.items() if any(r"\textbf" in cell for cell in row)]
+    assert bold == [summary.best]
+    others = [name for name in summary.variants if name != summary.best]
+    of = {name: {key[0]: run.final["test"][summary.metric] for key, run in chosen(f"{results}:{name}").outcomes.items()}
+          for name in summary.variants}  # fmt: skip
+    raw = {name: ttest_rel([*of[name].values()], [*of[summary.best].values()]).pvalue for name in others}
+    first, second = sorted(others, key=raw.__getitem__)
+    by_hand = {first: min(1, 2 * raw[first]), second: min(1, max(2 * raw[first], raw[second]))}
+    assert adjusted_p_values(results, summary) == pytest.approx(by_hand)
+    begins = table.count(r"\begin"), table.count(r"\end"), table.count("{") - table.count("}")
+    assert begins[0] == begins[1]
+    mean = summary.variants[summary.best].metrics["test"][summary.metric].mean
+    assert f"{mean:.4f} \\pm" in table
+
+
+def test_the_table_of_two_has_a_row_for_each_metric(results: Path, tmp_path: Path) -> None:
+    pair = f"{results}:gradient", f"{results}:slow_%"
+    comparison = compared(*map(chosen, pair))
+    table = comparison_table(comparison)
+    assert table.count("test accuracy & ") == 1
+    assert "slow\\_\\%" in table
+    loss = next(each for each in comparison.differences if (each.split, each.metric) == ("test", "loss"))
+    assert loss.p is not None
+    assert (loss.p < 0.05) == (loss.better is not None)
+    assert main(["compare", *pair, "--latex", str(tmp_path / "two.tex")]) == 0
+    assert (tmp_path / "two.tex").read_text() == table
+    assert main(["export", str(results), "--latex", str(tmp_path / "all.tex")]) == 0
+    assert (tmp_path / "all.tex").read_text() == experiment_table(results)
+    assert main(["export", str(results), "--latex", str(tmp_path / "none/all.tex")]) == 1
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FedpingError, match="has no finished experiment"):
+        experiment_table(tmp_path)
