@@ -14,6 +14,8 @@ import pytest
 
 import fedping
 from fedping.client_sim.data.table import Target
+from fedping.client_sim.models import Onward, Page, Visit, page_table
+from fedping.client_sim.models.pages import age_in_days, newest
 from fedping.client_sim.sampling import NEVER, Past
 from fedping.experiments.laboratory.one_run import run_unit
 from fedping.experiments.laboratory.preparing import Problem, prepare
@@ -227,3 +229,79 @@ def test_the_table_of_ideas_has_the_lines_of_each_block(name: str) -> None:
     found = re.search(rf"^\| [^|]+ \| \[{name}\.py\]\([^|]+ \| (\d+) \|", PAGE, re.MULTILINE)
     assert found is not None
     assert int(found[1]) == lines_of(BLOCKS[name])
+
+
+DAY = 86_400 * 1_000_000
+NOW = 20_000 * DAY
+
+
+def day_of_one_point(page: Page) -> float:
+    """Return the day, from now, on which a page's score has fallen to 1, as Firefox's documentation has it.
+
+    Visit by visit, against the newest of the sample: with the half-life 30 and the weights 20, 50 and 100.
+    """
+    sample = [visit for visit in newest(page.visits) if visit.type not in (7, 8, 9)]
+    ages = [age_in_days(visit, NOW) for visit in sample]
+    total = 0.0
+    for visit, age in zip(sample, ages, strict=True):
+        kind = visit.origin_type if visit.type in (5, 6) and visit.origin_type is not None else visit.type
+        redirects = visit.onward != Onward.NO
+        if kind == 3 or (kind == 2 and not redirects):
+            weight = 100
+        elif not redirects and kind not in (4, 8, 9):
+            weight = 50
+        else:
+            weight = 20
+        total += weight * np.exp(-np.log(2) / 30 * (age - min(ages)))
+    score = total / len(sample) * max(page.visit_count, len(sample))
+    return -min(ages) + np.log(score) * 30 / np.log(2)
+
+
+def a_page(random: np.random.Generator) -> Page:
+    """Return a page with one to twelve visits of any type, one of them by a link."""
+    visits = [Visit(NOW - int(random.integers(200) * DAY), 1)]
+    for _ in range(random.integers(12)):
+        kind, origin = int(random.integers(1, 10)), int(random.integers(1, 5))
+        onward = Onward(int(random.integers(3)))
+        visits.append(Visit(NOW - int(random.integers(200) * DAY), kind, origin if kind in (5, 6) else None, onward))
+    return Page(tuple(visits), visit_count=int(random.integers(1, 40)))
+
+
+def test_frecency_147_is_the_day_that_firefox_stores(written: Any) -> None:
+    model, random = written("frecency_147").Frecency147(), np.random.default_rng(1)
+    pages = [page for page in (a_page(random) for _ in range(300)) if any(v.type < 7 for v in newest(page.visits))]
+    scores = model.scores(model.reference, page_table(pages, NOW))
+    np.testing.assert_allclose(np.log2(scores) * 30, [day_of_one_point(page) for page in pages], atol=1e-9)
+
+
+def test_frecency_147_by_hand_and_its_gradient(written: Any) -> None:
+    """Typed today and 30 days ago, of four visits in all: (100 + 50) * 4 / 2."""
+    model = written("frecency_147").Frecency147()
+    twice = Page((Visit(NOW, 2), Visit(NOW - 30 * DAY, 2)), visit_count=4)
+    table = page_table([twice, *(a_page(np.random.default_rng(seed)) for seed in range(20))], NOW)
+    assert model.scores(model.reference, table)[0] == pytest.approx(300)
+    slopes = model.gradients(model.reference, table)
+    for number, step in enumerate(1e-4 * np.eye(4)):
+        ends = [model.scores(model.reference + side * step, table) for side in (1, -1)]
+        np.testing.assert_allclose((ends[0] - ends[1]) / 2e-4, slopes[:, number], rtol=1e-6, atol=1e-6)
+
+
+STEP = {"start": 2.0, "min": 0.1, "max": 3.0}
+
+
+def test_frecency_147_learns_from_searches(tmp_path: Path, written: Any) -> None:
+    """Medium begins where high is, and falls below it, as of the users that choose by Firefox's own weights."""
+    written("frecency_147")
+    raw: dict[str, Any] = {
+        "rounds": 15,
+        "model": {"name": "frecency-147", "gradient": "analytic", "margin": 10.0, "step": STEP},
+        "data": {"users": 200},
+        "server": {"optimizer": {"optimizer": "rprop"}},
+        "sampling": {"sampling": "all"},
+        "evaluation": {"baselines": [], "every": 15},
+    }
+    [setup] = experiment_of(raw, name="idea", folder=tmp_path).variants.values()
+    unit = Unit("only", None, setup, 1, None)
+    run_unit(unit, tmp_path)
+    weights = np.load(unit.folder(tmp_path).path / "last.npy")
+    assert weights[3] > weights[2] + 5
