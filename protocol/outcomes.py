@@ -56,9 +56,12 @@ RESERVED = frozenset(
 class _Outcome(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", omit_defaults=True):
     """Settings that all kinds of outcomes have.
 
-    ``within`` makes it a later outcome: the longest time after the choice at which it counts, such as "48h" or "14d".
-    ``linked`` has its pings name the document of their choice; without it they name the client and its arm alone.
-    ``better`` says which direction is better for users, as a guardrail needs; without it, neither is.
+    Attributes:
+        name: the outcome's name, which is also its column's.
+        within: longest time after the choice at which a later outcome counts, such as "48h" or "14d". None for an
+            outcome at the choice.
+        linked: whether its pings name the document of their choice; else they name only the client and its arm.
+        better: direction that is better for users, as a guardrail needs; None if neither is.
     """
 
     name: str

@@ -230,7 +230,7 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where(
             {
                 "private": True,

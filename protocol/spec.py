@@ -1,7 +1,7 @@
-"""The model spec: which weights a model has, how far each may move, and what must hold between them.
+"""The model spec: the weights of a model, the size of their steps, and the constraints between them.
 
-The spec is the contract of both sides. A client takes from it which model to evaluate and with which settings; the
-server takes from it the start values, the step sizes and the constraints. Any number of weights is allowed.
+The spec is the contract of both sides. A client reads from it which model to evaluate and with which settings; the
+server reads the start values, the step sizes and the constraints. Any number of weights is allowed.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ __all__ = [
 
 
 class NonNegative(Struct, frozen=True, forbid_unknown_fields=True, tag_field="constraint", tag="non_negative"):
-    """No weight below zero (thesis 7.2, first constraint).
+    """No weight is below zero (thesis 7.2, first constraint).
 
-    ``clamp`` is what the thesis describes: it trims the step of the weight that would go below zero and touches no
-    other. ``shift`` is what the server of 2018 did instead: it adds the size of the lowest weight to all, so that
-    one weight's step moves every other; it is there for parity with that study only. ``weights`` names those that it
-    is about, or blocks or features of the spec; all if it is empty.
+    Attributes:
+        mode: ``clamp``, as in the thesis, trims the step of the weight that would go below zero and leaves the others
+            unchanged. ``shift``, as on the server of 2018, adds the size of the lowest weight to all, so that one
+            weight's step moves every other; it exists only for parity with that study.
+        weights: names of the weights, blocks or features of the spec that it applies to; all if empty.
     """
 
     digest_name: ClassVar[str] = "NonNegative"
@@ -80,13 +81,18 @@ class NonNegative(Struct, frozen=True, forbid_unknown_fields=True, tag_field="co
 
 
 class OrderedCutoffs(Struct, frozen=True, forbid_unknown_fields=True, tag_field="constraint", tag="ordered_cutoffs"):
-    """Each of the named weights at least ``gap`` above the one before, the first at least ``first`` (thesis 7.2).
+    """Each named weight is at least ``gap`` above the previous one, and the first at least ``first`` (thesis 7.2).
 
-    ``push`` is what the server of 2018 did: a weight that rises pushes those after it up before it, further than their
-    own steps. ``trim`` is what the thesis describes: steps are shortened, upward ones so far that no later weight has
-    to give way, then the downward ones; no weight goes further than its step, or the other way. It presupposes that the
-    start weights are in order. Where rounding to published whole numbers closes a gap that is no whole number, ``trim``
-    pushes too.
+    ``trim`` requires start weights in order. Where rounding to published whole numbers closes a gap that is no whole
+    number, ``trim`` pushes too.
+
+    Attributes:
+        weights: names of the weights, in ascending order.
+        gap: minimum distance between neighbours.
+        first: minimum of the first weight.
+        mode: ``push``, as on the server of 2018: a weight that rises pushes the later ones up before it, further than
+            their own steps. ``trim``, as in the thesis: steps are shortened, upward ones until no later weight has to
+            give way, then downward ones. No weight moves further than its step, or in the opposite direction.
     """
 
     digest_name: ClassVar[str] = "OrderedCutoffs"
@@ -101,7 +107,7 @@ Constraint: TypeAlias = NonNegative | OrderedCutoffs
 
 
 class Steps(NamedTuple):
-    """The step sizes of all weights: where each starts, its least, its largest; each array of shape (m,)."""
+    """The step sizes of all weights: start, minimum and maximum, each an array of shape (m,)."""
 
     start: NDArray[np.float64]
     least: NDArray[np.float64]
@@ -109,18 +115,18 @@ class Steps(NamedTuple):
 
 
 class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
-    """A model and its weights, in the order of the wire: first ``weights``, one by one, then those of the ``blocks``.
+    """A model and its weights, in wire order: first the single ``weights``, then the weights of the ``blocks``.
 
-    What follows from them is computed when it is asked for, and once. Arrays that are returned are not to be changed.
+    Derived values are computed once, on first use. The returned arrays must not be changed.
 
-    With ``model = "features"`` the weights and blocks follow from ``features`` and may be left out. Those that are
-    given have the same names and shapes, and say where each weight starts and how it may change. The fields from
-    ``features`` on are for such a model alone.
+    With ``model = "features"``, the weights and blocks follow from ``features`` and may be omitted. If they are given,
+    they have the same names and shapes, and set where each weight starts and how it may change. The fields from
+    ``features`` on are only for such a model.
 
     Raises:
         InvalidSettings: there is no weight or more than :data:`fedping.protocol.weights.MAX_WEIGHTS`, two share a name,
-            a step's bounds do not hold its start, a constraint names a weight that the spec does not have, ordered
-            cutoffs name one twice, or a setting is not finite.
+            a step's start is outside its bounds, a constraint names an unknown weight, ordered cutoffs name one twice,
+            or a setting is not finite.
     """
 
     digest_name: ClassVar[str] = "ModelSpec"

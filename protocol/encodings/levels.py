@@ -42,7 +42,7 @@ class Levels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where({"encodes": True, "inexact": True, "follows a mask": not self.rotate})
 
     @property

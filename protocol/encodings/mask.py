@@ -57,7 +57,7 @@ class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         coins = self.draw == "independent"
         return traits_where(
             {"encodes": True, "inexact": True, "leaves zeros": True, "within": True, "other draws": coins}
