@@ -139,14 +139,15 @@ MOST_LOSS = 1e6
 """Maximum that a loss counts as: in 2018, one ping in fifteen had a larger one, all with long histories."""
 
 FARTHEST_LOSS = 1e15
-"""Largest loss of an honest client: a thousand suggestions with scores that are off by 10^12 each."""
+"""Largest loss of an honest client: a thousand suggestions, each with a score that is wrong by 10^12."""
 
 MOST_RANK = 1000
 MOST_EXAMPLES = 1000
 TAILS = 0.005
 ROUND_TAILS = 0.025
-"""Of a round's clients: more than the hundredth that a round has to stand, and so few that a loss remains where three
-quarters of the clients have none, as happens late in learning to rank."""
+"""Share of a round's clients at either end. It is more than the hundredth of hostile clients that a round has to
+withstand, and small enough that a loss remains where three quarters of the clients have none, as happens late in
+learning to rank."""
 
 
 def usual_limits(document: DocumentType, *, clips: bool = True) -> Limits:

@@ -1,12 +1,12 @@
-"""Outcomes: the columns in which a study's clients report what followed a choice, at the choice or later.
+"""Outcomes: the columns for clients' reports about the consequences of a choice, at the choice or later.
 
-A study declares each with its bounds. A client moves a value to the nearest bound and rounds it before anything is
-sent (:meth:`clipped`); ingest rejects a value beyond the bounds or finer than they allow, and clips nothing. Outcomes
+A study declares each with its bounds. A client moves a value to the nearest bound and rounds it before anything is sent
+(:meth:`clipped`); ingest rejects a value beyond the bounds or finer than they allow, and clips nothing. Outcomes
 without ``within`` travel in the ping of the choice. Those with ``within`` travel in a ping of their own, one value a
-ping (`fedping.protocol.ping.OUTCOME`), which has no update and which no round reads.
+ping (`fedping.protocol.ping.OUTCOME`), which has no update and is not read by rounds.
 
-There is no outcome of free text, and none without bounds: a text can say who wrote it, and a single value without
-bounds can decide a comparison.
+Free text and values without bounds are not supported: a text can identify its author, and a single value without bounds
+can decide a comparison.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Outcome(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
                 "'within' for a later outcome"
             )
         if self.better is not None and isinstance(self, CategoryOutcome):
-            raise UnfitTable(f"outcome '{self.name}' is a category, of which no direction is better. Remove 'better'")
+            raise UnfitTable(f"outcome '{self.name}' is a category, so no direction is better. Remove 'better'")
         self._check()
 
     def _check(self) -> None:

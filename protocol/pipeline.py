@@ -336,8 +336,8 @@ class Staleness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     all of them are equally old, the weight is divided away. A weighted update shortens the step by its factor,
     independently of the others.
 
-    Rounds stay synchronous, and add the movement from the old version to the new one. CO-OP (Wang 2017), from which the
-    default weight is taken, mixes each model as it arrives; the laboratory does that (``[co_op]``).
+    Rounds stay synchronous, and add the movement from the old version to the new one. CO-OP (Wang 2017), the source of
+    the default weight, mixes each model as it arrives; the laboratory does so (``[co_op]``).
     """
 
     digest_name: ClassVar[str] = "Staleness"
@@ -404,5 +404,5 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.min_clients < 1:
-            raise InvalidSettings("min_clients must be at least 1; a round cannot step on nobody's update")
+            raise InvalidSettings("min_clients must be at least 1, because a round needs an update")
         check("pipeline", Parts(self.traits))

@@ -135,7 +135,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     model: Annotated[str, Meta(description="the model that clients evaluate, such as frecency-2018")]
     settings: Annotated[
         dict[str, bool | int | float | str],
-        Meta(description="what the model itself has to know, such as its number of features; the model says which"),
+        Meta(description="the model's own settings, such as its number of features; they differ by model"),
     ] = {}
     weights: Annotated[tuple[Weight, ...], Meta(max_length=MAX_WEIGHTS)] = ()
     blocks: Annotated[tuple[Block, ...], Meta(max_length=10_000)] = ()
@@ -147,16 +147,14 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     features: Annotated[
         tuple[Feature, ...], Meta(max_length=10_000, description="what an item's score is computed from")
     ] = ()
-    loss: Annotated[Loss, Meta(description="what clients descend, given a list and the item that was chosen")] = (
-        "softmax"
-    )
+    loss: Annotated[Loss, Meta(description="the loss of a list and its chosen item that clients minimise")] = "softmax"
     places: Annotated[
-        int, Meta(ge=0, le=1000, description="how many places of a list have learned offsets, the first with 0")
+        int, Meta(ge=0, le=1000, description="number of places of a list with learned offsets; the first has 0")
     ] = 0
-    hidden: Annotated[int, Meta(ge=0, le=10_000, description="width of one hidden layer beside the weights")] = 0
-    explore: Annotated[
-        float, Meta(ge=0, le=1, description="share of the lists in which two neighbours are swapped")
-    ] = 0.0
+    hidden: Annotated[
+        int, Meta(ge=0, le=10_000, description="width of one hidden layer, in addition to the weights")
+    ] = 0
+    explore: Annotated[float, Meta(ge=0, le=1, description="share of lists with two swapped neighbours")] = 0.0
     gradient: Annotated[
         Literal["analytic", "finite_differences"], Meta(description="how clients compute an update of features")
     ] = "analytic"
@@ -234,10 +232,10 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         return layout(self.features, self.places, self.hidden)
 
     def positions(self, names: Sequence[str]) -> list[int]:
-        """Return the positions of weights by their names, or all of those of a block or feature of that name.
+        """Return the positions of weights by name; the name of a block or feature stands for all of its weights.
 
         Raises:
-            ValueError: a name is of none.
+            ValueError: a name is unknown.
         """
         spans = {span.feature.name: range(span.at, span.at + span.width) for span in self.layout.spans}
         found: list[int] = []
@@ -294,7 +292,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
 
     @property
     def document_names(self) -> tuple[str, ...]:
-        """The names as documents repeat them: none where there are blocks, for the spec says them in short."""
+        """The names as documents repeat them; none with blocks, because the spec has them in short."""
         return () if self.blocks else tuple(self.names)
 
     @cached_property
@@ -326,7 +324,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         return whole
 
     def _of_each(self, single: Sequence[float], of_blocks: Sequence[float]) -> NDArray[np.float64]:
-        """Return a number of each weight, given those of the single ones and one of each block, shape (m,)."""
+        """Return a number for each weight, from one for each single weight and one for each block, shape (m,)."""
         import numpy as np
 
         sizes = [math.prod(block.shape) for block in self.blocks]
@@ -361,7 +359,7 @@ def published_spec(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _unfit(given: Sequence[Weight], expected: Sequence[Weight]) -> str | None:
-    """Return where weights that are given differ from those of the features."""
+    """Return the difference between given weights and the features' weights, in words; None if there is none."""
     for position, (one, other) in enumerate(zip(given, expected, strict=False)):
         if one.name != other.name:
             return f"weight {position} is '{one.name}', and should be '{other.name}'"
@@ -371,7 +369,7 @@ def _unfit(given: Sequence[Weight], expected: Sequence[Weight]) -> str | None:
 
 
 def _unfit_blocks(given: Sequence[Block], expected: Sequence[Block]) -> str | None:
-    """Return where blocks that are given differ from those of the features; more may follow, of a training's own."""
+    """Return the difference between given blocks and the features' blocks; a training may add more after them."""
     for one, other in zip(given, expected, strict=False):
         if (one.name, one.shape) != (other.name, other.shape):
             return f"a block is '{one.name}' of {list(one.shape)}, and should be '{other.name}' of {list(other.shape)}"
@@ -379,9 +377,9 @@ def _unfit_blocks(given: Sequence[Block], expected: Sequence[Block]) -> str | No
 
 
 def published(spec: ModelSpec, weights: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the weights as clients get them: integer weights rounded half up, the others as they are.
+    """Return the weights as clients get them: integer weights rounded half up, the others unchanged.
 
-    Half up, floor(x + 0.5), because it is the one rounding that every language spells alike.
+    Half up, floor(x + 0.5), because all languages spell this rounding in the same way.
     """
     import numpy as np
 
@@ -396,7 +394,7 @@ def published_array(spec: ModelSpec, weights: NDArray[np.float64]) -> NDArray[np
 
 
 def _joined(single: Sequence[float], blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return numbers and arrays of numbers as one array that nobody can change."""
+    """Return numbers and arrays of numbers as one read-only array."""
     import numpy as np
 
     joined = np.concatenate([np.array(single, dtype=np.float64), *blocks])

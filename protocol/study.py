@@ -41,7 +41,7 @@ from fedping.protocol.training import OneGradient, OwnTraining, Training
 from fedping.protocol.upload import receiving
 
 SHARES_SLACK = 1e-9
-"""How far above 1 the shares of the arms may sum: three times 1/3 written in decimals is not a mistake."""
+"""Maximum excess of the shares' sum over 1, for rounded decimals such as three times 0.3333334."""
 
 
 class Arm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -177,7 +177,7 @@ class Line(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def parts(self) -> Parts:
-        """What its parts and its own settings are, for `fedping.protocol.rules`."""
+        """The traits of its parts and its own settings (`fedping.protocol.rules`)."""
         guard, limits = self.guard, self.limits
         rail = guard.guardrail if guard is not None else None
         own: dict[Trait, bool] = {
@@ -195,7 +195,7 @@ class Line(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _private_link(privacy: Privacy, spec: ModelSpec) -> PrivateVector | SharedVector:
-    """Return the one link of a private line."""
+    """Return the only link of a private line."""
     shared = privacy.shared
     if shared is None:
         return PrivateVector()
@@ -356,7 +356,7 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
         if isinstance(outcome, CategoryOutcome) or outcome.better is None:
             raise InvalidSettings(
-                f"{what}, of which neither more nor less is better. Set 'better' of that outcome, or name another one"
+                f"{what}, and neither more nor less is better. Set 'better' of that outcome, or name another one"
             )
         return outcome
 
@@ -450,8 +450,8 @@ def _check_pieces(study: str, arms: tuple[Arm, ...], pieces: tuple[Piece, ...]) 
     for piece in pieces:
         if piece.end <= low or (piece.arm is not None and piece.arm not in sizes):
             raise InvalidSettings(
-                f"study '{study}' has a piece that ends at {piece.end:g}, which is not after the one before it, or is "
-                "of no arm of it; leave 'pieces' out, which only 'fedping study change' makes"
+                f"study '{study}' has a piece that ends at {piece.end:g}, which is not after the previous one, or "
+                "belongs to an unknown arm. Remove 'pieces', which only 'fedping study change' writes"
             )
         if piece.arm is not None:
             sizes[piece.arm] += piece.end - low
@@ -598,8 +598,8 @@ def _check_validates(arm: Arm, line: str) -> None:
     """Raise :class:`InvalidSettings` unless the arm's loss is a loss of the line's models."""
     if arm.personal:
         raise InvalidSettings(
-            f"early stopping of line '{line}' is to follow arm '{arm.name}', whose clients have models of their own; "
-            "name an arm that is not personal"
+            f"early stopping of line '{line}' is to follow arm '{arm.name}', whose clients have their own models. "
+            "Name an arm that is not personal"
         )
     if arm.line != line or not arm.applies:
         raise InvalidSettings(
@@ -615,7 +615,7 @@ def _refuse_repeated(study: str, what: str, names: list[str]) -> None:
 
 
 Completes: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""From a study's tables to tables with what they leave out."""
+"""Completes a study's tables with what they omit."""
 
 
 def study_from_toml(path: Path, *, new: bool = False, filled_in: Completes = lambda raw: raw) -> Study:
@@ -740,6 +740,6 @@ def _clipped(line: Line) -> Pipeline:
     with_clip = replace(line.pipeline, clip=clip)
     try:
         receiving(replace(line, pipeline=with_clip))
-    except (InvalidSettings, ExtensionFailed):  # whoever checks the study is told, if it fails without a clip too
+    except (InvalidSettings, ExtensionFailed):  # the check of the study reports it, if it fails without a clip too
         return line.pipeline
     return with_clip

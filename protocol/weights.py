@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 MAX_WEIGHTS = 2_000_000
-"""The most weights that a model may have, and the longest update that is accepted at all, whatever a study says."""
+"""Maximum weights of a model, and maximum length of any update that ingest accepts."""
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z"
-r"""With \Z, for in Python $ also matches before a newline at the end; `fedping.protocol.json_schema` writes it as $."""
+r"""Uses \Z: in Python, $ also matches before a newline at the end; `fedping.protocol.json_schema` writes it as $."""
 
 Name: TypeAlias = Annotated[
     str, Meta(pattern=NAME_PATTERN, max_length=64, description="letters, digits, '_', '.' and '-'")
@@ -194,7 +194,7 @@ class WeightNames(Sequence[str]):
     @overload
     def __getitem__(self, where: slice) -> tuple[str, ...]: ...
     def __getitem__(self, where: int | slice) -> str | tuple[str, ...]:
-        """Return the name at a position, or those of a slice."""
+        """Return the name at a position, or the names of a slice."""
         every = range(len(self))
         return tuple(map(self._at, every[where])) if isinstance(where, slice) else self._at(every[where])
 

@@ -77,7 +77,7 @@ def test_a_note_that_another_has_changed_stays_as_it_is(store: ModelStore, study
         ({"version": None, "date": "yesterday"}, "'yesterday' is no date"),
         ({"version": None, "date": "2026-01-01T00:00"}, "no time zone"),
         ({"version": None, "date": "0001-01-01T00:00Z"}, "too long ago"),
-        ({"line": ""}, "say of which"),
+        ({"line": ""}, "Name the line"),
         ({"line": "../../etc"}, "no line '../../etc'; it has main"),
         ({"arm": "nowhere"}, "no arm 'nowhere'"),
     ],
