@@ -212,7 +212,7 @@ def _check_documents(arms: Sequence[AskedArm]) -> None:
     together = np.concatenate(halves)
     together = together[np.lexsort((together[:, 1], together[:, 0]))]
     if (together[1:] == together[:-1]).all(axis=1).any():
-        raise Refused("repeated", "a document is in the request twice; no client may count twice")
+        raise Refused("repeated", "a document is in the request twice; clients may count only once")
     for arm, ids in zip(arms, halves, strict=True):
         before, after = ids[:-1], ids[1:]
         rising = (before[:, 0] < after[:, 0]) | ((before[:, 0] == after[:, 0]) & (before[:, 1] < after[:, 1]))
@@ -232,18 +232,18 @@ def _check_weights(version: int, digests: Counter[bytes]) -> None:
         raise Refused(
             "other_weights",
             f"the institutions were served {len(digests):,} different models or weights as version {version} "
-            f"({found}), and a sum with the only share of one of them would tell of one institution alone; nothing of "
+            f"({found}), and a sum with the only share of one of them would reveal a single institution. Nothing of "
             "it was kept. Institutions can compare what they were served by 'fedping join status'",
         )
 
 
 class _Opened(NamedTuple):
-    """What the shares of some clients come to.
+    """The result of aggregating the shares of some clients.
 
     Attributes:
         total: the sum of the numbers.
         refused: the places of clients that don't count, ascending.
-        digests: how many clients were served the weights of a digest, where shares have them.
+        digests: number of clients that were served the weights of each digest, where shares have digests.
     """
 
     total: Elements
@@ -263,7 +263,7 @@ class _Shares(NamedTuple):
 
     @property
     def ring(self) -> Ring:
-        """The ring in which they are summed."""
+        """The ring of their sums."""
         return PRIME if self.terms.proofs else WORDS
 
     @property
@@ -321,7 +321,7 @@ class _Shares(NamedTuple):
 
 
 def _opened(shares: _Shares, threads: int) -> _Opened:
-    """Return what an arm's shares come to."""
+    """Return the aggregate of an arm's shares."""
     edges = [shares.arm.clients * part // threads for part in range(threads + 1)]
     parts = [range(*each) for each in zip(edges[:-1], edges[1:], strict=True)]
     if threads == 1:

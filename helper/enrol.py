@@ -98,8 +98,8 @@ def join(folder: HelperFolder, study: PublicStudy, line: PublicLine, leader: Ide
                 asked = replace(asked, leader=before.leader)
             if replace(asked, arms=before.arms) != before or set(asked.arms) != set(before.arms):
                 raise InvalidSettings(
-                    f"line '{line.name}' of study '{study.name}' is pinned with other terms, on which clients "
-                    "rely; for new terms the leader must create a study of another name"
+                    f"line '{line.name}' of study '{study.name}' is pinned with other terms, and clients rely on "
+                    "them. For new terms, the leader must create a study with another name"
                 )
             if leader != before.leader:
                 offer = _renewed(folder, replace(before, leader=leader))

@@ -75,7 +75,7 @@ def make_helper(path: Path) -> HelperFolder:
         make_records(path / "helper.sqlite", made.identity)
         write_secret(path / "helper.key", made.secret)  # last, so that a folder with a key is complete
     except OSError as error:
-        raise FedpingError(f"no helper can be made in {path}: {error.strerror}; give another with --folder") from error
+        raise FedpingError(f"can't create a helper in {path}: {error.strerror}; give another with --folder") from error
     return made
 
 

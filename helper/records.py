@@ -81,7 +81,7 @@ class Offered(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """The digest of a request, and the answer as it is sent."""
+    """The digest of a request, and the answer in the form that is sent."""
 
     request: str
     answer: bytes
@@ -142,7 +142,7 @@ class Records:
             raise
 
     def lines(self) -> list[Pinned]:
-        """Return the lines, in the order in which they were pinned."""
+        """Return the lines in the order of pinning."""
         return [Pinned(*row) for row in self._all("SELECT id, study, line, rounds, first FROM lines ORDER BY id")]
 
     def line(self, study: str, line: str) -> Pinned | None:
@@ -206,7 +206,7 @@ class Records:
         return number
 
     def used(self, line: int, documents: Sequence[bytes]) -> frozenset[bytes]:
-        """Return those of some documents that are in an answer.
+        """Return the documents among the given ones that are in an answer.
 
         Args:
             line: the line's number.

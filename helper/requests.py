@@ -54,7 +54,7 @@ class Reply(NamedTuple):
     """An answer, and the facts about it that may be logged.
 
     Attributes:
-        data: the answer as it is sent.
+        data: the answer in the form that is sent.
         study: the study of the line.
         line: the line.
         version: the version that the answer is for.
@@ -204,7 +204,7 @@ def write_answer(file: Path, data: bytes) -> None:
         sync_folder(file.parent)
     except OSError as error:
         raise FedpingError(
-            f"the answer cannot be written to {file}: {error.strerror}; it is kept: answer the request once more"
+            f"the answer cannot be written to {file}: {error.strerror}; it is stored: answer the request again"
         ) from error
 
 

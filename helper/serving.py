@@ -48,7 +48,7 @@ LOGGED = "fedping helper: "
 MIB = 1024 * 1024
 
 BODIES = 2
-"""Requests that may arrive at a time, in addition to the one that is worked on."""
+"""Maximum requests that may arrive at a time, in addition to the one in progress."""
 
 SPAN, LEAST_RATE = 10.0, 64 * 1024
 """The span in seconds, and the bytes a second in every span, below which a body is cut off."""
@@ -62,7 +62,7 @@ CONNECTIONS = 64
 CONNECTION_BYTES = 64 * 1024
 
 KILL_AFTER = 5
-"""Seconds in which a stopping server may finish its work."""
+"""Seconds that a stopping server has to finish its work."""
 
 STATUS: dict[Reason, int] = {
     "unreadable": 400,
@@ -87,8 +87,8 @@ class ServeSettings:
     Attributes:
         folder: the helper's.
         host, port: where it listens.
-        threads: how many open shares at a time.
-        most_bytes: of a request; of a line whose largest request is shorter, that.
+        threads: number of threads that open shares.
+        most_bytes: maximum bytes of a request; for a line whose largest request is shorter, that length.
         patience: seconds that a leader waits for an answer before it is asked to retry; shorter than proxies' timeouts.
     """
 
@@ -377,7 +377,7 @@ async def _received(protocol: HTTPProtocol, length: int) -> bytes | Response:
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError, ProtocolClosed):
                 await reading
-            why = "the body came too slowly; send it again over a better connection"
+            why = "the body arrived too slowly. Send it again over a better connection"
             return _error(408, why, ("connection", "close"))
         before = arrived
     if isinstance(reading.exception(), ProtocolClosed) or arrived != length:

@@ -4,8 +4,8 @@ Each file is checked before it is copied, so that no damage replaces a good copy
 those for clients against their versions.
 
 Files that never change (the study, versions, fences, documents of versions) are created in the other store, or exist
-there with the same bytes; the rest is replaced. ``study.json`` comes last, so an interrupted copy isn't a study yet;
-the same call continues it.
+there with the same bytes; all other files are replaced. ``study.json`` comes last, so an interrupted copy isn't a study
+yet; the same call continues it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REQUEST = re.compile(r"[^/]+/asked/[0-9]+(\.aside)?\.msgpack\Z")
 
 @dataclass(frozen=True)
 class Copied:
-    """The number of a study's files, the number of those that the other store lacked, and the bytes of these."""
+    """The number of a study's files, the number of files that the other store lacked, and their bytes."""
 
     files: int
     new: int
@@ -57,8 +57,8 @@ def copy_study(
 
     Raises:
         StoreError: the study doesn't exist, a file of it is damaged, the other store has a file of it with other bytes
-            or versions that this one lacks, or a version was published while it was copied, and the same call must be
-            repeated.
+            or versions that this one lacks, or a version was published while it was copied, so that the same call must
+            be repeated.
     """
     lines = [line.name for line in source.study(study).lines]
     heads = {line: source.head(study, line) for line in lines}
@@ -89,7 +89,7 @@ def copy_study(
         now, copied = source.head(study, line), target.head(study, line)
         if (now.iteration, now.digest) != (head.iteration, head.digest):
             raise StoreError(
-                f"line '{line}' of study '{study}' went on to version {now.iteration} while it was copied; run the "
+                f"line '{line}' of study '{study}' advanced to version {now.iteration} while it was copied; run the "
                 "same command again, or stop its rounds meanwhile"
             )
         if copied.digest != head.digest:
@@ -139,7 +139,7 @@ class _LineCheck:
             ) from error
 
     def _is_latest(self, data: bytes) -> bool:
-        """Return whether a document is that of a version of the line, now or a moment ago.
+        """Return whether a document belongs to a version of the line, now or a moment ago.
 
         It may not show the newest version yet, nor the present stage.
         """
@@ -156,14 +156,14 @@ class _LineCheck:
             return False
 
     def _is_staged(self, name: str, data: bytes) -> bool:
-        """Return whether a document is that of the staged version; clients no longer fetch those of others."""
+        """Return whether a document belongs to the staged version; clients no longer fetch other documents."""
         staged = self.store.held.staged_after(self.study, self.line, self.chain.numbers[-1])
         if staged is None or name != f"staged-{staged.iteration}.json":
             return True
         return data == self.store.public.staged_document(self.study, self.line, staged)
 
     def _digest_of(self, number: int) -> bytes:
-        """Return the digest of what clients fetch of a version; a version published meanwhile is read for it."""
+        """Return the digest of the document that clients fetch; a version published meanwhile is read for it."""
         known = self.digests.get(number)
         return known or _digest(self.store.public.document(self.study, self.line, number))
 

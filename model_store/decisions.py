@@ -1,7 +1,7 @@
 """Versions that people or the guard publish: rollbacks, continuations, released and discarded held versions.
 
-Some clients have fetched a held version that is staged. So it is discarded under another number than its own, which is
-fenced off: `intended` is the version in its place, written before the fence.
+Some clients have fetched a staged version. So discarding it also fences off its number: the version in its place, which
+is `intended` before the fence is written, has another one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ def rollback(store: ModelStore, study: str, line: str, to: int, *, created: str,
     """
     head = store.head(study, line)
     if to == head.iteration:
-        raise InvalidSettings(
-            f"line '{line}' of study '{study}' is at version {to} already; there is nothing to roll back"
-        )
+        raise InvalidSettings(f"line '{line}' of study '{study}' is already at version {to}. Nothing to roll back")
     restored = repeated(store.version(study, line, to), head, created=created, code_version=code_version)
     store.publish(restored)
     return restored
@@ -53,8 +51,8 @@ def repeated(
 ) -> Version:
     """Return the version after ``head`` that repeats ``target``, under the next number or a larger one.
 
-    ``stopped``: training is over with it (:class:`fedping.model_store.version.Lineage`), by the rule of ``settings``,
-    which are those of the head if None.
+    ``stopped`` says that training ends with it (:class:`fedping.model_store.version.Lineage`). ``settings`` is the
+    history entry whose rule decided; None for the head's.
     """
     return msgspec.structs.replace(
         target,
@@ -101,7 +99,7 @@ def continue_at(
 
     Raises:
         InvalidSettings: the number is not larger than those that were published.
-        StoreError: a file in the store is in the way.
+        StoreError: a foreign file in the store has the version's name.
         VersionConflict: a round published in the meantime.
     """
     head = store.head(study, line)
@@ -133,7 +131,7 @@ def difference(old: Version, new: Version, names: Sequence[str]) -> list[dict[st
 
 
 def release(store: ModelStore, study: str, line: str, *, created: str) -> Version:
-    """Publish the version that is held, as it was computed, and return it.
+    """Publish the held version unchanged, and return it.
 
     Raises:
         InvalidSettings: none is held, or the study is paused or has ended.
@@ -148,10 +146,10 @@ def release(store: ModelStore, study: str, line: str, *, created: str) -> Versio
 
 
 def discard(store: ModelStore, study: str, line: str, *, created: str, code_version: str) -> Version:
-    """Publish the newest version once more in the place of the one that is held, and return it.
+    """Publish the newest version once more in the place of the held one, and return it.
 
-    The pings that have led to the held version are of a version that is no longer the newest then, and count nowhere.
-    The held version stays in the store, to be looked at.
+    The held version's pings then belong to a version that is no longer the newest, and are not counted. The held
+    version stays in the store for inspection.
 
     Raises:
         InvalidSettings: none is held, or the study is paused or has ended.
@@ -170,15 +168,15 @@ def discard(store: ModelStore, study: str, line: str, *, created: str, code_vers
 
 
 def promote(store: ModelStore, held: Version, seen: StageState, *, created: str, stale: int, until_ms: int) -> Version:
-    """Publish a staged version to everybody for what its stage has shown, and return it.
+    """Publish a staged version to all clients because of its stage's results, and return it.
 
     Args:
-        store: where it is staged.
+        store: store with the staged version.
         held: the version.
-        seen: what was heard of its stage.
-        created: when it is published.
-        stale: how many pings of versions before its parent have landed meanwhile.
-        until_ms: up to which landing, in milliseconds since 1970, pings of other versions have been looked at.
+        seen: results of the stage.
+        created: time of publication.
+        stale: number of pings, of versions before its parent, that have landed meanwhile.
+        until_ms: landing time, in milliseconds since 1970, up to which pings of other versions have been read.
 
     Raises:
         VersionConflict: another version was published in the meantime; nothing was.
@@ -194,17 +192,17 @@ def promote(store: ModelStore, held: Version, seen: StageState, *, created: str,
 def withdrawal(
     head: Version, held: Version, decided: GuardState, *, created: str, code_version: str, until: int | None = None
 ) -> Version:
-    """Return the version that repeats the newest one after the number of a staged one, which is given up; pure.
+    """Return the version that repeats the newest one, numbered after the staged version that is given up.
 
     It must be intended before it is published (:meth:`fedping.model_store.held.HeldVersions.intend`).
 
     Args:
         head: the newest version.
         held: the staged one.
-        decided: what the lineage is to tell: the decision, its reason, and the stage.
-        created: when it is published.
+        decided: the lineage's guard state: the decision, its reason, and the stage.
+        created: time of publication.
         code_version: for the lineage.
-        until: up to which landing, in milliseconds since 1970, pings of other versions have been looked at; None for
+        until: landing time, in milliseconds since 1970, up to which pings of other versions have been read; None for
             the head's.
     """
     number = held.iteration + 1
@@ -215,7 +213,7 @@ def withdrawal(
         origin="continued",
         created=created,
         code_version=code_version,
-        settings=held.lineage.settings,  # by whose stage it was judged
+        settings=held.lineage.settings,  # whose stage decided
     )
     figures = again.lineage.guard.figures if again.lineage.guard else {}
     window = again.lineage.window_end_ms if until is None else until
@@ -225,18 +223,18 @@ def withdrawal(
 
 
 def with_stage(version: Version, stage: Stage) -> Version:
-    """Return a version as it is held while a share of the clients tries it; pure."""
+    """Return a version in the form in which it is held while a share of the clients tries it."""
     guard = replace(version.lineage.guard or GuardState(), stage=StageState(share=stage.share))
     return replace(version, lineage=replace(version.lineage, guard=guard))
 
 
 def describe_staged(iteration: int, share: float) -> str:
-    """Return that a version is staged, as a part of a sentence."""
+    """Return a phrase for a staged version."""
     return f"version {iteration} is staged to {100 * share:g} % of clients"
 
 
 def describe_missing(stage: Stage, seen: StageState) -> str:
-    """Return who is still to be heard, in words; empty if enough have been."""
+    """Return a phrase for the clients that are still missing; empty if there are enough."""
     tried, stayed = (0 if side is None else side.clients for side in (seen.tried, seen.stayed))
     short: Iterable[str] = (
         f"{heard:,} of {stage.clients:,} {who}"
@@ -247,24 +245,24 @@ def describe_missing(stage: Stage, seen: StageState) -> str:
 
 
 def rolled_back(target: Version, head: Version, why: str, *, created: str, code_version: str) -> Version:
-    """Return the version after ``head`` that repeats ``target`` because the guard rolls the line back; pure."""
+    """Return the version after ``head`` that repeats ``target`` because the guard rolls the line back."""
     again = repeated(target, head, created=created, code_version=code_version)
     return replace(again, lineage=replace(again.lineage, guard=_told(again, GuardState(alarms=(why,)), "rolled_back")))
 
 
 def with_decision(version: Version, again: Version) -> Version:
-    """Return a version that was computed again with what was decided of the published one, which nobody can compute."""
+    """Return a recomputed version with the published one's decision, which cannot be recomputed."""
     guard = version.lineage.guard
     if guard is None or not guard.decision:
         return again
-    reasons = again.lineage.guard if guard.decision in ("released", "promoted") else guard  # those are computed again
+    reasons = again.lineage.guard if guard.decision in ("released", "promoted") else guard  # those are recomputed
     window = version.lineage.window_end_ms if guard.decision == "withdrawn" else again.lineage.window_end_ms
     told = replace(_told(again, reasons, guard.decision), stage=guard.stage)
     return replace(again, lineage=replace(again.lineage, guard=told, window_end_ms=window))
 
 
 def _told(version: Version, reasons: GuardState | None, decision: Decision) -> GuardState:
-    """Return what a version's guard has seen, with a decision and its reasons."""
+    """Return a version's guard state with a decision and its reasons."""
     seen = version.lineage.guard or GuardState()
     return replace(seen, alarms=reasons.alarms if reasons else (), decision=decision)
 
@@ -272,10 +270,10 @@ def _told(version: Version, reasons: GuardState | None, decision: Decision) -> G
 def _held(store: ModelStore, study: str, line: str) -> Version:
     held = store.held.held_version(study, line)
     if held is None:
-        raise InvalidSettings(f"no version of line '{line}' of study '{study}' is held; there is nothing to decide")
+        raise InvalidSettings(f"no version of line '{line}' of study '{study}' is held. Nothing to decide")
     if (state := store.studies.declared(study).state) != "running":
         raise InvalidSettings(
-            f"study '{study}' {'is paused' if state == 'paused' else 'has ended'}, and publishes nothing; 'fedping "
-            f"study resume {study}' lets it go on, and the version stays held until you decide"
+            f"study '{study}' {'is paused' if state == 'paused' else 'has ended'}, and publishes nothing. Resume it "
+            f"with 'fedping study resume {study}'; the version stays held until you decide"
         )
     return held

@@ -117,7 +117,7 @@ class Documents:
         try:
             return self.storage.stamp(key)
         except OSError as error:
-            raise self._odd(key, f"cannot be looked at ({error.strerror})") from error
+            raise self._odd(key, f"cannot be inspected ({error.strerror})") from error
 
     def visible_stamp(self, key: str) -> Stamp | None:
         """Return a file's stamp; None if it doesn't exist, or the store can't be read."""
@@ -209,8 +209,8 @@ class Documents:
     def foreign(self, key: str, what: str) -> str:
         """Return the sentence for a file that is something else than its key says."""
         return (
-            f"{self.where}/{key} {what}: move it out of the store if it does not belong there, or restore what was "
-            "there from a copy"
+            f"{self.where}/{key} {what}: move it out of the store if it does not belong there, or restore its "
+            "original from a copy"
         )
 
     def _odd(self, key: str, what: str, first: str = "") -> Unreadable:

@@ -57,7 +57,7 @@ class HeldVersions:
         return version
 
     def _after_head(self, study: str, line: str, after: int) -> Version | None:
-        """Return what is held ``after`` numbers after the head, if it is to follow the head."""
+        """Return the version held ``after`` numbers after the head, if it is to follow the head."""
         head = self._lines.head(study, line)
         key = held_key(study, line, head.iteration + after)
         try:

@@ -2,7 +2,7 @@
 
     <study>/<line>/asked/<n>.msgpack         the request on version n, and the leader's own sums of the same clients
     <study>/<line>/asked/<n>.request         the request alone, for the helper; derived from the above
-    <study>/<line>/asked/<n>.aside.msgpack   the last request that the helper has refused; another took its place
+    <study>/<line>/asked/<n>.aside.msgpack   the last request that the helper refused, since replaced by another
     <study>/<line>/asked/<n>.json            start and reason of the last round's wait; for status pages
     <study>/<line>/asked/<n>.answer          the answer that version n + 1 was computed from; kept
 
@@ -94,7 +94,7 @@ class StoredRequest:
         return self._read(self._key(head.iteration, "aside.msgpack"), head)
 
     def keep(self, asked: HelperRequest, head: Version) -> HelperRequest:
-        """Keep a request before it is sent; the first stays. Return the one that stays."""
+        """Keep a request before it is sent; the first stays. Return the one that is stored."""
         key, data = self._key(asked.version, "msgpack"), _sealed(asked)
         if not self.documents.create(key, data):
             if (first := self._read(key, head)) is not None:

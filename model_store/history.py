@@ -2,9 +2,9 @@
 
     <study>/history/<n>.json     the n-th entry, from 1 on
 
-An entry is created or not at all, so of two people at once one is first, and the other gets an error. Entries never
+An entry is created atomically, so of two simultaneous changes one succeeds, and the other gets an error. Entries never
 change. Each says what holds after it, the declared state and the entry of the settings, so reading the newest suffices.
-The settings of entry 0 are those of ``study.json``, as created.
+Entry 0 has the settings of ``study.json``, as created.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Kind: TypeAlias = Literal["running", "paused", "ended", "changed", "pruned", "fo
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """What holds after an entry: its own number, the declared state, and the entry with the settings."""
+    """The state after an entry: its number, the declared state, and the entry with the settings."""
 
     number: Annotated[int, Meta(ge=0)] = 0
     declared: Declared = Declared()
@@ -39,7 +39,7 @@ class Entry(Standing, frozen=True, kw_only=True, omit_defaults=True):
         at: the time, ISO 8601 in UTC.
         by: the user's name in the system; empty for a program.
         because: the reason in the user's own words; empty if none was given.
-        told: what was changed or deleted, a phrase each.
+        told: a phrase for each change or deletion.
         study: the whole study from then on, where settings were changed.
         versions: by line the versions that can no longer be recomputed, since their landed pings were deleted.
         files: the landed files that a client's pings were removed from.
@@ -74,7 +74,7 @@ class History:
         return max((_number(name) for name in self._documents.names(f"{study}/history")), default=0)
 
     def standing(self, study: str) -> Standing:
-        """Return what holds after the newest entry; raises :class:`StoreError` if it can't be read."""
+        """Return the state after the newest entry; raises :class:`StoreError` if it can't be read."""
         newest = self.newest(study)
         if newest == 0:
             return Standing()

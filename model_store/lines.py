@@ -71,8 +71,8 @@ class Lines:
     def newest_from(self, study: str, line: str, known: int) -> int:
         """Return the number of the newest version to serve, given that version ``known`` exists; -1 for none.
 
-        For frequent calls: numbers follow each other, so this looks for the next one until it is missing, which costs
-        two look-ups, where :meth:`newest` lists every version. A file is read when it is first seen, to check that it
+        For frequent calls: numbers are consecutive, so this reads the next one until it is missing. That costs two
+        look-ups, whereas :meth:`newest` lists every version. A file is read when it is first seen, to check that it
         follows. All are checked if none is known, or if ``known`` is gone because an older copy was restored.
         """
         try:
@@ -96,7 +96,7 @@ class Lines:
         return after if trouble is None or self._versions.was_published(study, line, after) else None
 
     def trouble(self, study: str, line: str) -> str | None:
-        """Return why no version can be published after the newest of a line, or why that can't be served; else None."""
+        """Return the reason why a line's newest version can't be served or followed by another; else None."""
         try:
             chain = self._versions.chain(study, line)
             numbers = chain.numbers
@@ -139,7 +139,7 @@ class Lines:
         return self._chain_and_seen(study, line)[1]
 
     def _chain_and_seen(self, study: str, line: str) -> tuple[Chain, int]:
-        # the static files first: they follow the versions, so that a round in between does not look like a loss
+        # the static files first: they follow the versions, so that a round in between is not taken for a loss
         public = [number_in(name) for name in self._documents.names(f"{study}/{line}/public")]
         chain = self._versions.chain(study, line)
         left = (number for number in chain.strays if self._versions.is_of_line(study, line, number))

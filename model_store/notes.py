@@ -2,8 +2,8 @@
 
     <study>/notes/<n>.json     all notes after the n-th change
 
-A change creates the next document or nothing: of two people at once one is first, and the other's change is applied to
-what the first has left. The newest document holds; a few older ones stay for readers that have just listed them.
+A change creates the next document atomically: of two simultaneous changes one is first, and the other is applied to its
+result. The newest document holds; a few older ones stay for readers that have just listed them.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class StudyNotes:
         return made[0]
 
     def edit(self, study: Study, seen: Note, note: Note) -> None:
-        """Replace a note that is still as it was seen.
+        """Replace a note that is unchanged since it was read.
 
         Raises:
             InvalidSettings: the new one doesn't fit the study.
@@ -113,7 +113,7 @@ class StudyNotes:
         self._change(study.name, lambda now: _with(now, study.name, seen, (note,)))
 
     def remove(self, study: Study, seen: Note) -> None:
-        """Remove a note that is still as it was seen; raises as :meth:`edit`."""
+        """Remove a note that is unchanged since it was read; raises as :meth:`edit`."""
         self._change(study.name, lambda now: _with(now, study.name, seen, ()))
 
     def _change(self, study: str, change: Callable[[Notes], Notes]) -> None:
@@ -180,7 +180,7 @@ def check(note: Note, study: Study) -> None:
             )
     lines, arms = {line.name for line in study.lines}, {arm.name for arm in study.arms}
     if note.version is not None and not note.line:
-        raise InvalidSettings("a version is one of a line; say of which")
+        raise InvalidSettings("a version belongs to a line. Name the line")
     if note.line and note.line not in lines:
         raise InvalidSettings(f"study '{study.name}' has no line '{note.line[:80]}'; it has {', '.join(sorted(lines))}")
     if note.arm and note.arm not in arms:
@@ -202,10 +202,10 @@ def in_utc(date: str) -> str:
 
 
 def _with(now: Notes, study: str, seen: Note, instead: tuple[Note, ...]) -> Notes:
-    """Return the notes with others in the place of one that is as it was seen."""
+    """Return the notes with one replaced by others, if it is unchanged since it was read."""
     if seen not in now.notes:
         raise NoteConflict(
-            f"note {seen.id} of study '{study}' was changed or removed since you looked; nothing was done: look at it "
+            f"note {seen.id} of study '{study}' was changed or removed since you read it. Nothing was done; read it "
             "and decide again"
         )
     place = now.notes.index(seen)

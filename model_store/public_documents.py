@@ -1,4 +1,4 @@
-"""The model documents that clients fetch, for a static file server: derived from the versions of a line."""
+"""The model documents that clients fetch from a static file server, derived from the versions of a line."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ The last column names the part of :class:`ModelStore` that reads and writes the 
 
 The head of a line is the newest version of an unbroken chain: each file is named by its document's number, is of this
 study, line and model spec, and names its parent and the parent's digest. A version's file is created or not at all, so
-two publishers of one parent can't both succeed. A number is followed by the next, unless a fence is there, which names
+two publishers of one parent can't both succeed. A number is followed by the next, unless a fence exists, which names
 the next one (:func:`fedping.model_store.decisions.continue_at`). All files but the public ones and the markers below
 ``fences`` have a checksum (:mod:`fedping.model_store.documents`).
 """
@@ -241,8 +241,8 @@ class ModelStore:
         """Take the number after the head with a fence; raise if a round took it, or another took the version's own."""
         if self._exists(version):
             raise StoreError(
-                f"{self.where}/{_key(version)} is there already, and no version of the line; move it away, or give a "
-                "larger number"
+                f"{self.where}/{_key(version)} exists, but is no version of the line. Move it away, or give a larger "
+                "number"
             )
         fence = Fence(
             study=version.study,
@@ -302,8 +302,8 @@ def _refuse_unfit(version: Version, data: bytes, line: Line) -> None:
         trouble = f"its {where} is no number that can be written"
     if trouble:
         raise UnfitModel(
-            f"version {version.iteration} of line '{line.name}' of study '{version.study}' was not published, for no "
-            f"client could read it: {trouble}",
+            f"version {version.iteration} of line '{line.name}' of study '{version.study}' was not published, because "
+            f"no client could read it: {trouble}",
             trouble,
         )
 

@@ -45,7 +45,7 @@ class Studies:
             if name != study.name and other.telemetry and other.pings == study.pings:
                 raise StoreError(
                     f"the store {self._documents.where} has a study '{name}' that takes {other.pings} pings as "
-                    "telemetry, whose paths name no study; leave out 'telemetry', or use a store of its own"
+                    "telemetry, whose paths name no study. Remove 'telemetry', or use another store"
                 )
 
     def stamp(self, name: str) -> tuple[int, ...] | None:
@@ -89,7 +89,7 @@ class Studies:
         return self._history.standing(name).settings
 
     def created(self, name: str) -> Study:
-        """Return a study as it was created; raises :class:`StoreError` if it doesn't exist."""
+        """Return a study with the settings of its creation; raises :class:`StoreError` if it doesn't exist."""
         documents, key = self._documents, _study_key(name)
         data = documents.read_whole(key)
         if data is None:
@@ -155,7 +155,7 @@ class Studies:
     ) -> int:
         """Give a study other settings, from its next rounds on; return the number of the entry of its history.
 
-        Whether they may change so is checked by `fedping.protocol.study_changes`, and not here.
+        Whether these changes are allowed is checked by `fedping.protocol.study_changes`, and not here.
 
         Raises:
             HistoryConflict: a newer entry than ``after`` exists; nothing was written.

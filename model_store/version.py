@@ -19,13 +19,13 @@ LinkState: TypeAlias = dict[str, tuple[float, ...]]
 """The state of one link of the server's chain: named vectors of doubles."""
 
 ChainState: TypeAlias = dict[str, LinkState] | tuple[LinkState, ...]
-"""The state of the chain: by link's name, without those that have none; in format 1 that of each link, in order."""
+"""The state of the chain by link name, without stateless links; in format 1, the state of each link, in order."""
 
 FORMAT = 2
 """Format of new versions. In format 1 the state has no names."""
 
 TAKEN_OVER_FORMAT = 3
-"""Format of a version 0 with weights taken over: an older program would ignore that, and compute another digest."""
+"""Format of a version 0 with a warm start: an older program would ignore the warm start, and compute another digest."""
 
 NEWEST_FORMAT = TAKEN_OVER_FORMAT
 """The newest format that can be read."""
@@ -35,10 +35,13 @@ CLOCKS_APART_MS = 60_000
 
 
 class InputFile(Struct, frozen=True, omit_defaults=True):
-    """A landed file that a round read: its path below the landing folder, and its rows at that time.
+    """A landed file that a round read.
 
-    ``age`` is the number of versions that its pings are behind the round's own, ``digest`` identifies its content
-    (`fedping.protocol.landed_file`); older versions have no digests.
+    Attributes:
+        path: its path below the landing folder.
+        rows: its number of rows at that time.
+        age: number of versions that its pings are behind the round's own.
+        digest: identity of its content (`fedping.protocol.landed_file`); empty in older versions.
     """
 
     path: str
@@ -48,18 +51,18 @@ class InputFile(Struct, frozen=True, omit_defaults=True):
 
 
 class Influence(Struct, frozen=True, kw_only=True):
-    """Who moved the model in a round (`fedping.server_jobs.round.influence` says what is exact).
+    """Influence of clients on the model in a round (`fedping.server_jobs.round.influence` says what is exact).
 
     Attributes:
-        norm_low, norm_median, norm_high: the norms that 5, 50 and 95 % of the updates do not exceed, before they were
-            clipped, in the units of the clip; each client counts once.
+        norm_low, norm_median, norm_high: the norms that 5, 50 and 95 % of the updates do not exceed, before clipping,
+            in the units of the clip; each client counts once.
         norm_most: the largest norm.
         bound: the norm at which updates were clipped; None if they were not.
-        clipped: the share of updates that were longer; each client counts once.
-        agreement: by how many clients more a weight is pushed to one side than to the other, as a share of those that
-            push it at all, over all weights: 1 where all agree. None where nobody pushes.
-        half: how many clients, those that pull most, make up half of what all of them pull: vote times length.
-        new_clients: about how many clients had sent no usable update in any round before; None where nobody counts.
+        clipped: share of updates that were longer; each client counts once.
+        agreement: surplus of clients that push a weight to one side over those that push it to the other, as a share of
+            all that push it, over all weights: 1 where all agree. None if no client pushes.
+        half: number of clients, strongest first, that make up half of the total pull: vote times length.
+        new_clients: approximate number of clients without a usable update in any earlier round; None if not counted.
     """
 
     norm_low: float
@@ -76,11 +79,15 @@ class Influence(Struct, frozen=True, kw_only=True):
 class Aggregate(Struct, frozen=True, kw_only=True):
     """Aggregate of a round's usable pings.
 
-    ``mean`` is the weighted mean update, ``m2`` the weighted sum of squared deviations from it, both of length m;
-    ``weight`` is the sum of the weights, which is the number of clients, of pings or of examples as the pipeline's
-    weighting says. ``influence`` is None where nobody looked: versions from before it was told, and lines whose updates
-    say nothing one by one. ``capped`` is the number of clients with a usable ping that claims more examples than the
-    study's limit, for which it counts; None if there is none, and in older versions.
+    Attributes:
+        pings: number of pings.
+        clients: number of clients.
+        weight: sum of the weights: the number of clients, pings or examples, by the pipeline's weighting.
+        mean: weighted mean update, of length m.
+        m2: weighted sum of squared deviations from it, of length m.
+        influence: None if not measured: in older versions, and for lines whose single updates say nothing.
+        capped: number of clients with a usable ping that claims more examples than the study's limit, at which it
+            counts; None if there is no limit, and in older versions.
     """
 
     pings: int
@@ -96,7 +103,7 @@ class ClientSketch(Struct, frozen=True, kw_only=True):
     """Sketch (HyperLogLog registers) for the approximate number of clients with a usable update so far.
 
     ``registers`` are written by `fedping.server_jobs.round.new_clients`; ``salt``, 16 bytes in hexadecimal, is drawn in
-    the first round, and no client learns it.
+    the first round and kept secret from clients.
     """
 
     salt: str
@@ -107,7 +114,7 @@ class Winsorised(Struct, frozen=True, kw_only=True):
     """Winsorised metrics of an arm over its clients with an example.
 
     A client's loss and rank are the means of its pings, its examples their sum (`fedping.server_jobs.round.winsorising`
-    says how it is counted). The errors are standard errors. The rank is null where nothing is ranked.
+    describes the counting). The errors are standard errors. The rank is null where nothing is ranked.
     """
 
     clients: int
@@ -119,7 +126,7 @@ class Winsorised(Struct, frozen=True, kw_only=True):
 
 
 class OutcomeLevel(Struct, frozen=True, kw_only=True):
-    """The mean of a guarded outcome over an arm's clients, of each that over its choices, and its standard error."""
+    """The mean of a guarded outcome over an arm's clients, each with its mean over choices, and its standard error."""
 
     clients: int
     mean: float
@@ -127,7 +134,7 @@ class OutcomeLevel(Struct, frozen=True, kw_only=True):
 
 
 class Level(NamedTuple):
-    """What a metric of some arms is: a mean, its standard error if it is known, and over how many votes it is."""
+    """The level of a metric in some arms: a mean, its standard error if it is known, and the number of votes."""
 
     value: float
     error: float | None
@@ -137,11 +144,17 @@ class Level(NamedTuple):
 class ArmSummary(Struct, frozen=True, kw_only=True):
     """Metrics of an arm while the parent version was current (validation by thesis 3.4).
 
-    ``loss`` and ``rank_selected`` are means over all the examples behind the arm's pings, null without any; an
-    interaction that ended with a selection is one example. ``rank_selected`` is null where nothing is ranked.
-    ``winsorised`` is what a few clients cannot move, whatever they claim; null where the study does not ask for it, and
-    without an example. ``clipped`` is the number of pings whose loss counted as the study's ``clip_loss``. ``outcomes``
-    is null unless the line's guardrail looks at one.
+    An interaction that ended with a selection is one example.
+
+    Attributes:
+        pings: number of pings.
+        examples: number of examples.
+        loss: mean over all examples behind the arm's pings; null without any.
+        rank_selected: mean over all examples behind the arm's pings; null without any, and where nothing is ranked.
+        winsorised: metrics that a few clients cannot move, whatever they claim; null if the study does not ask for
+            them, and without an example.
+        clipped: number of pings whose loss counted as the study's ``clip_loss``.
+        outcomes: null unless the line's guardrail compares one.
     """
 
     digest_name: ClassVar[str] = "ArmSummary"
@@ -155,7 +168,7 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
     outcomes: dict[str, OutcomeLevel] | None = None
 
     def level(self, metric: str) -> Level | None:
-        """Return what decisions go by: the winsorised mean by client if it is told, else the mean by example.
+        """Return the level that decisions use: the winsorised mean by client if it exists, else the mean by example.
 
         An outcome has bounds, so its mean by client is not winsorised.
         """
@@ -183,8 +196,11 @@ class StageResult(Struct, frozen=True, kw_only=True):
 class StageState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A stage: the share of the clients that get the version first, and the results of both sides.
 
-    ``tried`` are clients of the share with pings of the staged version, ``stayed`` the others with pings of the version
-    before that have landed since. None before a round has read them, and where people have decided.
+    Attributes:
+        share: share of the clients.
+        tried: clients of the share, with pings of the staged version. None before a round has read them, and where
+            people have decided.
+        stayed: the other clients, with pings of the previous version that have landed since. None in the same cases.
     """
 
     share: float
@@ -195,13 +211,18 @@ class StageState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GuardState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State of a line's guard (`fedping.protocol.guard`).
 
-    ``figures`` are those of the last rounds by name, the oldest first, this one's last; ``alarms`` is a sentence for
-    each of them that stands out. A version with any was ``held`` until somebody decided: it was ``released``, or this
-    version repeats the one before it in its place, because it was ``discarded``. A version that the guard has
-    ``rolled_back`` by itself repeats an older one, for the reason in ``alarms``. Else the decision is empty.
-    ``beyond`` counts the rounds, one after the other, in which the guardrail was exceeded, this one included.
-    A version with a ``stage`` was staged: it was then ``promoted`` to everybody, or this version repeats the one before
-    it in its place, because it was ``withdrawn``, both for what the stage has shown.
+    A version with alarms was held until a person decided. A version with a ``stage`` was staged until the stage's
+    results decided.
+
+    Attributes:
+        figures: figures of the last rounds by name, oldest first, with this round's last.
+        alarms: a sentence for each figure that stands out, or the reason for a rollback.
+        decision: ``released`` for a held version. ``discarded`` for a version that repeats the previous one in the
+            place of a held one. ``rolled_back`` for a version that repeats an older one because the guard rolled the
+            line back automatically. ``promoted`` for a staged version that was released to all clients. ``withdrawn``
+            for a version that repeats the previous one in the place of a staged one. Else empty.
+        beyond: number of consecutive rounds that exceeded the guardrail, including this one.
+        stage: the stage of a staged version.
     """
 
     figures: dict[str, tuple[float, ...]] = {}
@@ -212,7 +233,7 @@ class GuardState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def gives_up(self) -> bool:
-        """Whether it belongs to a version in the place of a staged one."""
+        """Whether it belongs to a version that replaces a staged one."""
         return self.stage is not None and self.decision in ("withdrawn", "discarded")
 
 
@@ -232,21 +253,22 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class PrivacyEvent(Struct, frozen=True, kw_only=True):
-    """What a round of a private line released, and its privacy cost; every figure in it is noisy.
+    """The release of a round of a private line, and its privacy cost; every number in it is noisy.
 
     Attributes:
-        released: of each arm that follows the line the sum of its clients' vectors, noise included, of m + 3 whole
+        released: for each arm that follows the line, the sum of its clients' vectors, noise included, as m + 3 whole
             numbers (`fedping.protocol.privacy`).
-        sigma: the standard deviation of the noise on each of these, of the discrete Gaussian; 0 where clients add all
-            the noise themselves. What no client can move has none.
-        sensitivity: the Euclidean norm of a client's vector at most; ``sigma`` is ``noise_multiplier`` times it, and of
-            a line of shares the root of two times that, for both servers add so much.
-        sampling: the share of the clients that counted.
-        releases: the line's so far, this one included.
+        sigma: standard deviation of the discrete Gaussian noise on each number; 0 where clients add all the noise
+            themselves. Numbers that no client can move have none.
+        sensitivity: maximum Euclidean norm of a client's vector. ``sigma`` is ``noise_multiplier`` times it; on a
+            two-server line, √2 times that, because both servers add this noise.
+        sampling: share of the clients that counted.
+        releases: number of the line's releases so far, including this one.
         epsilon, delta: the guarantee of all of them together, by ``accountant``; None where the operator gives none.
-        key_digest: SHA-256 of the privacy key, by which coins are tossed or helpers asked; empty where neither is.
-        stepped: whether the weights moved: not if too few clients were seen, or the step led to impossible weights.
-        shared: with whom the sums were made, of a line of shares; None of others.
+        key_digest: SHA-256 of the privacy key, which samples clients or signs requests to helpers; empty where neither
+            happens.
+        stepped: whether the weights moved: not if too few clients were seen, or if the step led to impossible weights.
+        shared: the helper's answer for a two-server line; None for others.
     """
 
     released: dict[str, tuple[int, ...]]
@@ -264,14 +286,14 @@ class PrivacyEvent(Struct, frozen=True, kw_only=True):
 
 
 class Ancestor(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A version of another line that weights were taken over from, and the guarantee that its clients had.
+    """A version of another line that weights were taken from, and the guarantee that its clients had.
 
     Attributes:
-        study, line, iteration: which version, in whatever store it was.
-        digest: the version's; another version has another one.
+        study, line, iteration: the version, in whichever store it was.
+        digest: the version's digest, which no other version has.
         private: whether its line was private.
-        epsilon, delta: the central guarantee of all releases of its line up to that version; None where there is none.
-        local_epsilon: that of each contribution, by noise that its clients added; None where they added none.
+        epsilon, delta: the central guarantee of all releases of its line up to that version; None if there is none.
+        local_epsilon: the guarantee of each contribution, by noise that its clients added; None if they added none.
     """
 
     study: Name
@@ -292,9 +314,11 @@ class Ancestor(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class WarmStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Source of a version 0 whose weights aren't the spec's start values.
 
-    ``taken`` is the version. ``renamed`` has, by the name of a weight or block of this line, its name there; "" says
-    that it was to start anew. ``before`` are the versions that the weights of ``taken`` in turn began with, the nearest
-    first.
+    Attributes:
+        taken: the version that the weights come from.
+        renamed: name in that version of each renamed weight or block of this line; "" for one that starts from the
+            spec.
+        before: the versions that the weights of ``taken`` came from in turn, nearest first.
     """
 
     taken: Ancestor
@@ -305,20 +329,29 @@ class WarmStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Lineage(Struct, frozen=True, kw_only=True):
     """Origin of a version; enough to recompute it, bit for bit.
 
-    ``counts`` tells every ping of the round by what became of it (``used``, ``duplicate``, ``other_arm``, …), and the
-    pings of other versions that had landed since (``stale``, ``future``), which are counted and not mixed in.
-    ``ages`` splits the ``used`` by how many versions older than the parent they are, from 0 on; it is empty where
-    older pings are not merged.
-    ``window_end_ms`` is the landing time (milliseconds since 1970) up to which such pings have been counted.
-    ``restored`` is the version that a rollback repeats, or that the line was ``continued`` from, under a number that
-    nobody can have seen. ``stopped`` says that a round rolled back, to the best version, since early stopping found
-    that training is over; as long as it is the newest, no round makes another one.
-    ``guard`` is what the line's guard has seen; None if it has none. ``known`` are the clients of all rounds so far,
-    where the guard looks at how many are new. ``privacy`` is what a round of a private line released: then ``counts``
-    and ``arms`` tell what follows from it, and ``aggregate`` and ``inputs`` tell nothing. ``settings`` is the entry of
-    the study's history (`fedping.model_store.history`) whose settings the round had; 0 for those of its creation.
-    ``shards`` is into how many parts the round divided the clients, on which the last bits of the means depend.
-    ``warm_start`` is where a version 0 has its weights from; None if they are the spec's start values.
+    Attributes:
+        origin: how the version came about.
+        code_version: the fedping that computed it.
+        config_digest: digest of the line's settings.
+        inputs: the landed files that the round read; empty for a private line.
+        counts: number of the round's pings by outcome (``used``, ``duplicate``, ``other_arm``, …), and of pings of
+            other versions that had landed since (``stale``, ``future``), which are counted but not mixed in.
+        arms: metrics of each arm.
+        ages: the ``used`` pings by the number of versions that they are older than the parent, from 0 on; empty where
+            older pings are not merged.
+        aggregate: aggregate of the usable pings; None without a round, and for a private line.
+        window_end_ms: landing time (milliseconds since 1970) up to which pings of other versions have been counted.
+        restored: the version that a rollback repeats, or that the line was ``continued`` from, under a number that no
+            client can have seen.
+        guard: state of the line's guard; None if it has none.
+        stopped: whether a round rolled back to the best version because early stopping ended the training. While it is
+            the newest version, no round publishes another.
+        known: sketch of the clients of all rounds so far, if the guard compares the number of new ones.
+        privacy: release of a round of a private line; ``counts`` and ``arms`` then have only what follows from it.
+        settings: entry of the study's history (`fedping.model_store.history`) with the round's settings; 0 for those of
+            its creation.
+        shards: number of parts into which the round divided the clients, on which the last bits of the means depend.
+        warm_start: source of a version 0's weights; None if they are the spec's start values.
     """
 
     digest_name: ClassVar[str] = "Lineage"
@@ -343,10 +376,19 @@ class Lineage(Struct, frozen=True, kw_only=True):
 
 
 class Version(Struct, frozen=True, kw_only=True, dict=True):
-    """Version ``iteration`` of a line.
+    """A version of a line.
 
-    ``weights`` are the optimizer's doubles; ``model`` is what clients get (integer weights rounded). ``state`` is that
-    of the server's chain. ``parent_digest`` ties the document to the very parent it was computed from.
+    Attributes:
+        format: format of the document.
+        iteration: number of the version.
+        parent: number of the previous version; None for version 0.
+        parent_digest: digest of the very parent that it was computed from.
+        created: time of publication, ISO 8601 in UTC.
+        names: names of the weights; empty if the spec has blocks.
+        model: weights as clients get them, with integer weights rounded.
+        weights: the optimizer's doubles.
+        state: state of the server's chain.
+        lineage: origin of the version.
     """
 
     format: Annotated[int, Meta(ge=1)] = 1
@@ -375,14 +417,14 @@ class Version(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def unreadable(self) -> str | None:
-        """Position of a number that JSON can't represent, infinity or NaN: such a document couldn't be read again."""
+        """Position of a number that JSON can't represent, infinity or NaN; such a document would be unreadable."""
         made = self.lineage.aggregate
         vectors = {"model": self.model, "weights": self.weights}
         links = self.state.items() if isinstance(self.state, dict) else enumerate(self.state)
         vectors |= {f"state of link {link}, {name}": v for link, state in links for name, v in state.items()}
         vectors |= {"mean update": made.mean, "squared deviations": made.m2} if made else {}
         for where, vector in vectors.items():
-            if not math.isfinite(sum(vector)):  # the quick question; a sum of finite numbers may be infinite too
+            if not math.isfinite(sum(vector)):  # a quick check; a sum of finite numbers may be infinite too
                 odd = next((i for i, value in enumerate(vector) if not math.isfinite(value)), None)
                 if odd is not None:
                     return f"{where}, position {odd}: {vector[odd]}"
@@ -390,14 +432,14 @@ class Version(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def staged_by(guard: GuardState | None) -> StageState | None:
-    """Return the stage of a held version that nothing else holds; None if there is none."""
+    """Return the stage of a version that is held only for it; else None."""
     return guard.stage if guard is not None and not guard.alarms and not guard.decision else None
 
 
 class PublicPart(Struct, frozen=True, kw_only=True):
-    """The part of a version that clients fetch, which is a :class:`protocol.model.ModelDocument`: no state, no lineage.
+    """The part of a version that clients fetch, a :class:`protocol.model.ModelDocument` without state and lineage.
 
-    Read from a version's own JSON, its numbers stay the text that they are. ``staged`` is never there.
+    When it is read from a version's JSON, its numbers keep their text. ``staged`` is never present.
     """
 
     model: Raw
@@ -412,7 +454,7 @@ class PublicPart(Struct, frozen=True, kw_only=True):
 
 
 class Link(Struct, frozen=True, kw_only=True):
-    """The part of a version that ties it to its place; read from its JSON, the numbers are skipped."""
+    """The part of a version that ties it to its place; reading it from the JSON skips the numbers."""
 
     study: str
     line: str
@@ -494,9 +536,9 @@ class Sources(Struct, frozen=True, kw_only=True):
 class Fence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Takes the place of version ``after`` + 1 where a line continues at a higher number, ``goes_on_at``.
 
-    The numbers in between were published once, and lost when an older copy of the store was put back. A fence is
+    The numbers in between were published once, and lost when an older copy of the store was restored. A fence is
     written by the same compare-and-swap as a version, so no round can publish in its place; the version that it names
-    follows from it and version ``after``.
+    follows it and version ``after``.
     """
 
     study: str
@@ -539,16 +581,16 @@ def first_version(
 
 
 def date_trouble(created: str, parent_created: str | None, now_ms: float) -> str | None:
-    """Return the problem with a version's date in words; None if it can be right.
+    """Return a phrase for the problem with a version's date; None if it is plausible.
 
     Args:
         created: time of publication by the clock of the machine that published it, ISO 8601 in UTC.
-        parent_created: that of its parent; None if it has none.
+        parent_created: its parent's time of publication; None if it has no parent.
         now_ms: the present time by this machine's clock, Unix ms.
     """
     made = milliseconds_of(created)
     if made > now_ms + CLOCKS_APART_MS:
-        return f"is dated {_minute(created)}, which is still to come by this machine's clock"
+        return f"is dated {_minute(created)}, in the future of this machine's clock"
     if parent_created is not None and made < milliseconds_of(parent_created) - CLOCKS_APART_MS:
         return f"is dated {_minute(created)}, before its parent of {_minute(parent_created)}"
     return None

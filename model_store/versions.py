@@ -63,7 +63,7 @@ class Chain:
 
 
 class Versions:
-    """The versions of all lines, each a file of its own; :class:`fedping.model_store.lines.Lines` has their heads."""
+    """The versions of all lines, each in its own file; :class:`fedping.model_store.lines.Lines` has their heads."""
 
     def __init__(self, documents: Documents, studies: Studies) -> None:
         self._documents = documents

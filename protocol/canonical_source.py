@@ -1,7 +1,7 @@
 """Canonical form of Python source: what runs, without comments, docstrings, annotations and formatting.
 
-The form is our own, and the same on every Python from 3.11 on: `ast.dump` writes the same source in another way in
-each of them. Digests of code are made of it, so no change here may change the form of what exists.
+The form is our own, and the same on every Python from 3.11 on: `ast.dump` writes the same source in another way in each
+of them. Digests of code are made of it, so no change here may change the form of existing code.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _with_settings(tree: ast.Module) -> ast.AST | None:
 
 
 def _mentioned(tree: ast.AST) -> set[str]:
-    """Return names, attributes and short texts: whatever may name a reader of docstrings or annotations."""
+    """Return names, attributes and short texts: everything that may name a reader of docstrings or annotations."""
     found: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -164,7 +164,7 @@ class _WhatRuns(ast.NodeTransformer):
         return node
 
     def _block(self, node: Any, annotations: bool) -> Any:
-        """Visit a module, class or function, in whose own body annotations are read or not."""
+        """Visit a module, class or function, and record whether annotations in its own body are read."""
         around = self._annotations, self._in_function
         self._annotations, self._in_function = annotations, isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         docstring = ast.get_docstring(node, clean=True) if self._docstrings else None

@@ -1,9 +1,9 @@
 """Digests: one canonical byte form of a value and its SHA-256, so that sameness can be written down.
 
-A digest outlives the code that made it: a field that is added to a struct changes none, as long as it has its default.
-That is so by itself. Fields with a default are left out while they have it, but for those of :data:`WRITTEN_OUT`, which
-were there before this rule and stay as they were. So a default, once released, means what it means for good; another
-one needs another field (``tests/protocol/digested.json`` holds everybody to it).
+A digest outlives the code that made it: a new field of a struct changes no digest, as long as it has its default. That
+is so by itself. Fields with a default are left out while they have it, but for those of :data:`WRITTEN_OUT`, which
+existed before this rule and stay unchanged. So a released default never changes its meaning; another one needs another
+field (``tests/protocol/digested.json`` checks this).
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ struct within one has to be listed here, so that it changes no digest."""
 def canonical_json(value: Struct) -> bytes:
     """Return the JSON of a document with sorted keys and no white space: equal documents, equal bytes.
 
-    It is decoded once in between, because a float field that was given a whole number is written ``1`` by the program
-    that made it and ``1.0`` by the one that read it.
+    It is decoded once in between, because a float field with a whole number is written ``1`` by the program that made
+    it and ``1.0`` by the one that read it.
     """
     return _canonical.encode(_shortened(msgspec.json.decode(_canonical.encode(value), type=type(value))))
 
@@ -112,7 +112,7 @@ class _Field(NamedTuple):
 
 
 def _shortened(value: Any, within: bool = False) -> Any:
-    """Return a value without the fields that are left out; what has none stays as it is, for vectors are long.
+    """Return a value without the fields that are left out; a value without any is not copied, since vectors are long.
 
     ``within`` says whether it is in a struct that omits its own defaults.
     """

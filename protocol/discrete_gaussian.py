@@ -48,7 +48,7 @@ def discrete_gaussian(bits: Bits, sigma: float, d: int) -> Integers:
 
 
 def _accepted(bits: Bits, sigma: float, n: int) -> Integers:
-    """Return those of n proposals that are accepted, which is about 45 % of them."""
+    """Return the accepted ones of n proposals, about 45 %."""
     t = math.floor(sigma) + 1
     size = _two_sided(bits, t, n)
     variance = Fraction(sigma) ** 2

@@ -1,8 +1,8 @@
 """Hash enrolment: the assignment of clients to arms by a hash of their id, the same on every visit.
 
-No server is asked and nothing is stored. Both sides and every language compute the same arm: SHA-256, 48 bits as a
-fraction that a double holds exactly, and shares added from left to right in doubles, or the ends of the study's pieces.
-The server computes it as well, and rejects pings of other arms (:class:`Assignment`).
+This needs no request to a server and stores nothing. Both sides and every language compute the same arm: SHA-256, 48
+bits as a fraction that a double holds exactly, and shares added from left to right in doubles, or the ends of the
+study's pieces. The server computes it as well, and rejects pings of other arms (:class:`Assignment`).
 
 Hashes also select the clients of a staged version (:func:`staged_for`) and those that send updates
 (:func:`is_selected`).

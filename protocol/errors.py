@@ -53,8 +53,8 @@ def sentences_with(before: str = "", after: str = "", kind: type[FedpingError] =
 
     Args:
         before: the place, such as "variant 'FedAvg': ".
-        after: more to know, such as the log to read.
-        kind: the class of the errors; the sentences of others stay as they are.
+        after: further information, such as the log to read.
+        kind: the class of the errors; the sentences of others stay unchanged.
     """
     try:
         yield

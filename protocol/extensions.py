@@ -1,12 +1,12 @@
-"""Extensions: optimizers, samplings, data sets and so on that somebody's own package adds, without a change here.
+"""Extensions: optimizers, samplings, data sets and other components that users' packages register.
 
 A function or a class is registered by its kind and name, in a package that declares an entry point of the group
-``fedping.extensions``, or in a module that ``FEDPING_EXTENSIONS`` names. They are imported when a name is met that is
-none of ours. What code is run is thus decided by whoever runs the program: a settings file or a study can only name it.
+``fedping.extensions``, or in a module that ``FEDPING_EXTENSIONS`` names. They are imported when a name occurs that is
+not built in. So the operator of the program decides which code runs: a settings file or a study can only name it.
 
-In a settings file an extension is chosen and set like what is built in: ``{ optimizer = "lion", rate = 0.1 }``. When
-read, this becomes an :class:`Own`, with the settings checked and complete and the hash of the code, so that it is part
-of every digest.
+A settings file selects and configures an extension like a built-in component: ``{ optimizer = "lion", rate = 0.1 }``.
+When read, this becomes an :class:`Own`, with the settings checked and complete and the hash of the code, so that it is
+part of every digest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MODULES = "FEDPING_EXTENSIONS"
 """The environment variable that names further modules, with commas between them."""
 
 TO_LOAD = f"install the package that has it, or name its module in {MODULES}"
-"""What to do about an extension that is not loaded."""
+"""Remedy for an extension that is not loaded."""
 
 OWN = "own"
 """The tag of an extension in its table's place, once read."""
@@ -68,15 +68,15 @@ class ExtensionFailed(FedpingError):
 
 
 class OtherCode(InvalidSettings):
-    """An extension that is here has other code than the one that a document was made with."""
+    """The installed extension has different code from the one that a document was made with."""
 
 
 class Own(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An extension in the place of settings that are built in: each union of settings has one subclass of this.
+    """An extension in the place of built-in settings: each union of settings has one subclass of this.
 
     Attributes:
-        name: under which it is registered.
-        settings: its keywords, all of them, those with defaults too.
+        name: its registered name.
+        settings: all of its keywords, including those with defaults.
         code: SHA-256 of its source (:func:`fedping.protocol.source_digest.source_digest`).
 
     Raises:
@@ -98,12 +98,12 @@ class Own(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 _NONE = inspect.Parameter.empty
-"""Stands for no default; a class, which is itself in another process too."""
+"""Stands for no default. A class, because it stays the same object in another process."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Keyword:
-    """A setting: its name and type, and its default or what makes it."""
+    """A setting: its name and type, and its default or the factory of its default."""
 
     name: str
     type: Any
@@ -112,7 +112,7 @@ class _Keyword:
 
     @property
     def field(self) -> tuple[str, Any] | tuple[str, Any, Any]:
-        """As the library that makes structs wants it."""
+        """The field as ``msgspec.defstruct`` expects it."""
         if self.factory is not _NONE:
             return self.name, self.type, msgspec.field(default_factory=self.factory)
         return (self.name, self.type) if self.default is _NONE else (self.name, self.type, self.default)
@@ -120,15 +120,15 @@ class _Keyword:
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-    """What is registered: a function whose keyword-only parameters are its settings, or a class whose fields are.
+    """A registered function, whose keyword-only parameters are its settings, or a class, whose fields are.
 
     Attributes:
-        kind: what it is.
-        name: what settings call it.
+        kind: kind of component.
+        name: its name in settings.
         make: the function or the class.
         code: SHA-256 of its source.
-        code_as_written: the digest that earlier versions of fedping recorded of the same source.
-        keywords: its settings, one by one; none if it is a struct, which says that itself.
+        code_as_written: the digest that earlier versions of fedping recorded for the same source.
+        keywords: its settings, one by one; empty for a struct, which declares them itself.
         settings: the type of its settings, made of the annotations.
     """
 
@@ -144,7 +144,7 @@ class Extension:
         return _named_in_words(self.kind, self.name)
 
     def is_recorded_as(self, code: str) -> bool:
-        """Return whether a recorded digest is that of this code."""
+        """Return whether a recorded digest identifies this code."""
         return code in (self.code, self.code_as_written)
 
     @property
@@ -158,10 +158,10 @@ class Extension:
         return inspect.getdoc(self.make) or ""
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all the settings as JSON has them, defaults filled in.
+        """Return all the settings in JSON types, defaults filled in.
 
         Raises:
-            msgspec.ValidationError: they are not what the annotations say.
+            msgspec.ValidationError: they contradict the annotations.
         """
         values = msgspec.convert(given, self.settings)
         found: dict[str, Any] = msgspec.to_builtins(values)
@@ -173,14 +173,14 @@ class Extension:
                 self.make(**msgspec.structs.asdict(values))
             except ValueError as error:  # of its __post_init__
                 raise InvalidSettings(f"{self} does not take these settings: {error}") from error
-        read: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))  # no tuples, which come back as lists
+        read: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))  # tuples become lists
         return read
 
     def made(self, settings: Mapping[str, Any], *given: Any, **asked: Any) -> Any:
-        """Return what the function returns for ``given``, ``asked`` and the settings, or an instance of the class.
+        """Return the function's result for ``given``, ``asked`` and the settings, or an instance of the class.
 
         Raises:
-            ExtensionFailed: it raised an error, or the settings are not what it takes.
+            ExtensionFailed: it raised an error, or does not accept the settings.
         """
         try:
             values = msgspec.convert(settings, self.settings)
@@ -194,15 +194,15 @@ class Extension:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Turn whatever the extension raises into a sentence that names it.
+        """Raise the extension's errors as a sentence that names it.
 
-        An error of a class of its own, such as that of training that has diverged, is left to who waits for it.
+        An error of a class of its own, such as diverging training, is left to the caller.
         """
         try:
             yield
         except FedpingError as error:
             if type(error) not in (FedpingError, InvalidSettings) or str(self) in str(error):
-                raise  # what it returned was judged, and named it
+                raise  # its result was checked, and the error names it
             raise ExtensionFailed(f"{self}, an extension, says: {error}") from error
         except (Exception, SystemExit) as error:
             raise ExtensionFailed(f"{self}, an extension, raised {as_raised(error)}") from error
@@ -212,7 +212,7 @@ def asks_for(function: Any, name: str) -> bool:
     """Return whether a function has a parameter of this name that is no setting: one that isn't keyword-only."""
     try:
         parameter = inspect.signature(function).parameters.get(name)
-    except (TypeError, ValueError):  # nothing that can be called, or one without a signature
+    except (TypeError, ValueError):  # not callable, or without a signature
         return False
     return parameter is not None and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
 
@@ -223,16 +223,16 @@ def _named_in_words(kind: Kind, name: str) -> str:
 
 _registered: dict[tuple[Kind, str], Extension] = {}
 _lost: dict[tuple[Kind, str], str] = {}
-"""What has been sent to this process and cannot be had here: why not."""
+"""Extensions that were sent to this process but cannot be loaded here, with the reason."""
 _loading = threading.RLock()
 _loaded = False
 
 
 def register(kind: Kind, name: str, make: Callable[..., Any]) -> Extension:
-    """Make a function or class known under a name; the same one again, as a notebook's cell does, replaces itself.
+    """Register a function or class under a name; the same one again, as in a notebook's cell, replaces itself.
 
     Raises:
-        InvalidSettings: the name is none or is taken, a keyword has no annotation, or the source cannot be read.
+        InvalidSettings: the name is invalid or taken, a keyword has no annotation, or the source cannot be read.
     """
     if not re.fullmatch(NAME_PATTERN, name) or name == OWN:
         raise InvalidSettings(
@@ -251,10 +251,10 @@ def register(kind: Kind, name: str, make: Callable[..., Any]) -> Extension:
 
 
 def registered(kind: Kind, name: str) -> Extension | None:
-    """Return the extension of this name; if it is not known yet, import those that are installed first.
+    """Return the extension of this name; if it is not known yet, import the installed extensions first.
 
     Raises:
-        InvalidSettings: it was sent to this process and cannot be had here, or one of those cannot be imported.
+        InvalidSettings: it was sent to this process but cannot be loaded here, or an installed one cannot be imported.
     """
     if (kind, name) in _lost:
         raise InvalidSettings(_lost[kind, name])
@@ -273,27 +273,27 @@ def extension_of(own: Own) -> Extension:
     """Return the extension that settings name.
 
     Raises:
-        InvalidSettings: it is not there.
-        OtherCode: its code is not that of which the settings were made.
+        InvalidSettings: it is not installed.
+        OtherCode: its code differs from the code that the settings were made with.
     """
     return recorded(own.kind, own.name, own.code)
 
 
 def recorded(kind: Kind, name: str, code: str) -> Extension:
-    """Return an extension, having seen that its code is that which was recorded; "" stands for any.
+    """Return an extension after checking that its code is the recorded one; "" accepts any code.
 
     Raises:
-        InvalidSettings: it is not there.
-        OtherCode: its code is another.
+        InvalidSettings: it is not installed.
+        OtherCode: its code differs.
     """
     extension = registered(kind, name)
     if extension is None:
-        raise InvalidSettings(f"{_named_in_words(kind, name)} is an extension that is not here; {TO_LOAD}")
+        raise InvalidSettings(f"{_named_in_words(kind, name)} is an extension that is not loaded; {TO_LOAD}")
     if code and not extension.is_recorded_as(code):
         raise OtherCode(
-            f"{extension} that is here has other code ({extension.code[:12]}) than the one recorded ({code[:12]}); "
-            f"install the version of {extension.make.__module__.partition('.')[0]} that was used then, or begin anew "
-            "with this one"
+            f"{extension} has other code here ({extension.code[:12]}) than the recorded one ({code[:12]}); install "
+            f"the version of {extension.make.__module__.partition('.')[0]} that was used then, or start again with "
+            "this one"
         )
     return extension
 
@@ -302,15 +302,15 @@ S = TypeVar("S", bound=Struct)
 
 
 def with_recorded_code(value: S, recorded: Any) -> S:
-    """Return settings with the digests of code that a document has for the same code, in the same places.
+    """Return settings with the code digests that a document has for the same code, in the same places.
 
-    A document of an earlier version of fedping has other digests of the code that is here
-    (:attr:`Extension.code_as_written`). What is compared with such a document, or goes on with its results, takes over
-    its digests, so that its identity is that of the document.
+    A document of an earlier version of fedping has other digests of the installed code
+    (:attr:`Extension.code_as_written`). Settings that are compared with such a document, or continue its results, take
+    over its digests, so that both have the same identity.
 
     Args:
-        value: settings that were read just now.
-        recorded: those of the document: a struct, or as JSON has it.
+        value: settings that were just read.
+        recorded: the document's settings: a struct, or its JSON types.
     """
     raw = msgspec.to_builtins(value)
     found = _with_recorded_code(raw, msgspec.to_builtins(recorded))
@@ -333,7 +333,7 @@ def _with_recorded_code(raw: Any, recorded: Any) -> Any:
 
 
 def load() -> None:
-    """Import the modules that the environment names and those of all entry points, once.
+    """Import, once, the modules that the environment names and the modules of all entry points.
 
     Raises:
         InvalidSettings: one of them cannot be imported.
@@ -351,7 +351,7 @@ def load() -> None:
 
 
 def loaded_modules() -> frozenset[str]:
-    """Return the modules that whoever runs this program has loaded as extensions: those that :func:`load` imports.
+    """Return the modules that the operator has loaded as extensions: those that :func:`load` imports.
 
     Raises:
         InvalidSettings: one of them cannot be imported.
@@ -371,19 +371,19 @@ def _imported(load: Callable[[], object], what: str) -> None:
         raise InvalidSettings(f"{what} cannot be used: {error}") from error
     except ModuleNotFoundError as error:
         raise InvalidSettings(
-            f"{what} cannot be imported, for there is no module '{error.name}'; install it, or name its folder in "
-            "PYTHONPATH"
+            f"{what} cannot be imported, because the module '{error.name}' is missing. Install it, or add its folder "
+            "to PYTHONPATH"
         ) from error
     except (Exception, SystemExit) as error:
-        raise InvalidSettings(f"{what} cannot be imported ({type(error).__name__}: {error}); fix it first") from error
+        raise InvalidSettings(f"{what} cannot be imported ({type(error).__name__}: {error})") from error
 
 
 class Packed(NamedTuple):
     """Extensions on their way to another process.
 
     Attributes:
-        data: for :func:`unpack`.
-        modules: those that it needs there, of whomever they are: what goes by value may still import others.
+        data: input of :func:`unpack`.
+        modules: the modules that it needs there, from any package: code that is sent by value may still import others.
     """
 
     data: bytes
@@ -391,7 +391,7 @@ class Packed(NamedTuple):
 
 
 class _Parcel(NamedTuple):
-    """An extension on its way: itself by value, or nothing, as importing its module registers it there."""
+    """An extension on its way: itself by value, or None if importing its module there registers it."""
 
     kind: Kind
     name: str
@@ -400,10 +400,10 @@ class _Parcel(NamedTuple):
 
 
 def packed() -> Packed:
-    """Return the extensions that this process has met, for another one, which need not have most of their modules.
+    """Return this process's extensions for another one, which does not need to have most of their modules.
 
-    They go by value. What is or uses a struct, which cannot be had by value, goes by its module; one of a script, which
-    is no module elsewhere, stays here.
+    They are sent by value. One that is or uses a struct, which cannot be sent by value, is sent as the name of its
+    module; such a one in a script, which cannot be imported elsewhere, is not sent.
     """
     modules: set[str] = set()
     parcels = [_packed(each, modules) for each in _registered.values()]
@@ -413,12 +413,12 @@ def packed() -> Packed:
 def _packed(extension: Extension, modules: set[str]) -> _Parcel:
     """Return an extension for another process, and add the modules that it needs there."""
     cloudpickle = _cloudpickle()
-    copyreg.pickle(msgspec.Meta, _reduced)  # which stands in annotations, and does not do this itself
+    copyreg.pickle(msgspec.Meta, _reduced)  # it occurs in annotations, and cannot be pickled by itself
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[name-defined, misc]
         def reducer_override(self, of: Any) -> Any:
             if isinstance(of, type) and issubclass(of, Struct) and not of.__module__.startswith("fedping."):
-                raise pickle.PicklingError("a struct would come out there without its fields")
+                raise pickle.PicklingError("a struct would arrive without its fields")
             if inspect.ismodule(of):
                 modules.add(of.__name__)
             elif inspect.isfunction(of) or isinstance(of, type):
@@ -444,7 +444,7 @@ def _packed(extension: Extension, modules: set[str]) -> _Parcel:
 
 
 def unpack(data: bytes) -> None:
-    """Register what :func:`packed` made in another process of ours; who needs what cannot be had here is told why."""
+    """Register the extensions of :func:`packed` in another process; asking for one that cannot be loaded raises why."""
     _lost.clear()
     for parcel in pickle.loads(data) if data else ():
         if parcel.value is None and parcel.module == "__main__":
@@ -458,7 +458,7 @@ def unpack(data: bytes) -> None:
 
 def _unpacked(parcel: _Parcel) -> None:
     if parcel.value is None:
-        importlib.import_module(parcel.module)  # it registers what it has, by the hash of the code that is here
+        importlib.import_module(parcel.module)  # it registers its extensions, with the hash of the installed code
         return
     extension = _extension(parcel.kind, parcel.name, *pickle.loads(parcel.value))
     _registered[extension.kind, extension.name] = extension
@@ -481,7 +481,7 @@ def _cloudpickle() -> Any:
 
 
 def _place(make: Callable[..., Any]) -> tuple[str, str]:
-    """Return where something is defined; a script is itself also where another process has imported it."""
+    """Return the module and name where something is defined; a script has the same name in processes that import it."""
     module = make.__module__
     return ("__main__" if module == "__mp_main__" else module), make.__qualname__
 
@@ -549,7 +549,7 @@ def _is_finite(value: Any) -> bool:
 
 
 class OddSettings(Exception):
-    """The settings of an extension are odd: the library's error, and where their table is."""
+    """Invalid settings of an extension: the library's error, and the location of their table."""
 
     def __init__(self, error: msgspec.ValidationError, place: Sequence[str], kind: type) -> None:
         super().__init__(str(error))
@@ -557,11 +557,11 @@ class OddSettings(Exception):
 
 
 def with_own(raw: Any, kind: Any) -> Any:
-    """Return tables in which each extension's table has become that of an :class:`Own`; the others as they are.
+    """Return tables in which each extension's table is replaced by the table of an :class:`Own`.
 
     Args:
-        raw: tables, not yet judged.
-        kind: what they are to be converted into.
+        raw: tables, not yet checked.
+        kind: the type that they are converted to next.
 
     Raises:
         OddSettings: an extension has no such setting, or it is of another type.
@@ -572,7 +572,7 @@ def with_own(raw: Any, kind: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _type_info(kind: Any) -> msgspec.inspect.Type:
-    """Return the fields of a type. They are kept, since reading a study's takes a tenth of a second."""
+    """Return the fields of a type, cached because reading a study's takes a tenth of a second."""
     return msgspec.inspect.type_info(kind)
 
 
@@ -603,14 +603,14 @@ def _with_own(raw: Any, info: msgspec.inspect.Type, place: tuple[str, ...]) -> A
 def _own(raw: Mapping[str, Any], name: str, struct: msgspec.inspect.StructType, place: tuple[str, ...]) -> Any:
     extension = registered(kind_of(struct), name)
     if extension is None:
-        return raw  # which is refused, with the names that there are
+        return raw  # it is rejected later, with the known names
     tag = str(struct.tag_field)
     settings = checked_at(extension, {key: value for key, value in raw.items() if key != tag}, place)
     return {tag: OWN, "name": name, "settings": settings, "code": extension.code}
 
 
 def checked_at(extension: Extension, settings: Any, place: Sequence[str]) -> dict[str, Any]:
-    """Return an extension's settings, checked and complete; ``place`` is where their table is.
+    """Return an extension's settings, checked and complete; ``place`` is the location of their table.
 
     Raises:
         OddSettings: it has no such setting, or it is of another type.
@@ -628,11 +628,11 @@ def structs_of(info: msgspec.inspect.Type | None) -> list[msgspec.inspect.Struct
 
 
 def kind_of(struct: msgspec.inspect.StructType) -> Kind:
-    """Return which extensions a struct stands for (:func:`is_own`)."""
+    """Return the kind of the extensions that a struct stands for (:func:`is_own`)."""
     own: type[Own] = struct.cls  # type: ignore[assignment]
     return own.kind
 
 
 def is_own(struct: msgspec.inspect.StructType) -> bool:
-    """Whether a struct stands for the extensions of its union."""
+    """Return whether a struct stands for the extensions of its union."""
     return issubclass(struct.cls, Own)

@@ -1,10 +1,10 @@
-"""The features of a model of a product's own: from the fields of items and queries to numbers with a weight each.
+"""The features of a product's own model: from the fields of items and queries to numbers with a weight each.
 
 A spec with ``model = "features"`` has a list of them. They are published, so that clients in every language compute the
-same numbers (`docs/conformance/README.md`). What they compute is in `fedping.client_sim.features.reference`; here is
-what they are, which weights they have, and in which order.
+same numbers (`docs/conformance/README.md`). The computation is in `fedping.client_sim.features.reference`; this module
+defines the features, their weights and the order of these.
 
-The wire's order is: the weights of all features but ``hashed`` and ``cross``, in the order of the features; ``place 2``
+The wire order is: the weights of all features but ``hashed`` and ``cross``, in the order of the features; ``place 2``
 to ``place K``; a block for each ``hashed`` and ``cross``; the three blocks of the hidden layer.
 """
 
@@ -49,10 +49,14 @@ Starts: TypeAlias = Finite | tuple[Finite, ...] | dict[str, Finite]
 
 
 class _Weighed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What all features have.
+    """Settings that all features have.
 
-    ``start`` is the value of the feature's weights in version 0: one number for all, a list with one for each in order,
-    or a table of some by name, where the rest are 0. ``step`` and ``integer`` are those of each of its weights.
+    Attributes:
+        name: the feature's name.
+        start: value of its weights in version 0: one number for all, a list with one for each in order, or a table of
+            some by name, where the rest are 0.
+        step: step sizes of each of its weights.
+        integer: whether each of its weights is published as a whole number.
     """
 
     name: Name
@@ -64,9 +68,12 @@ class _Weighed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class _OfField(_Weighed, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A feature of one field of an item, or of the query.
 
-    ``field`` is the field's name, the feature's if empty. ``on`` says whose field it is; one of the query has no
-    weights, because it is equal for all items, and is for crosses alone. ``missing`` gives it a weight of its own for
-    items that lack the field, the last of the feature; without it, a missing value adds 0.
+    Attributes:
+        field: the field's name; the feature's name if empty.
+        on: whether the field belongs to the item or the query. A feature of the query has no weights, because it is
+            equal for all items, and can only be used in crosses.
+        missing: whether items that lack the field have their own weight, the last of the feature; else a missing value
+            adds 0.
     """
 
     field: Key = ""
@@ -80,9 +87,14 @@ class _OfField(_Weighed, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Number(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="number"):
-    """A number, with one weight: limited to [low, high], less ``center``, over ``spread``.
+    """A number with one weight: limited to [low, high], minus ``center``, divided by ``spread``.
 
-    With ``log`` the limited number is replaced by the logarithm of 1 + it before that.
+    Attributes:
+        low: smallest value; smaller ones count as this.
+        high: largest value; larger ones count as this.
+        log: whether the limited number is first replaced by the logarithm of 1 + it.
+        center: subtracted from the number.
+        spread: divisor of the number.
     """
 
     low: Finite | None = None
@@ -93,13 +105,15 @@ class Number(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
 
 class Flag(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="flag"):
-    """True or false, with one weight, which true adds."""
+    """True or false, with one weight, which counts if it is true."""
 
 
 class Category(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="category"):
     """One of the listed texts, with a weight for each; compared exactly, without normalisation.
 
-    ``other`` gives all texts that are not listed a weight; without it they add 0.
+    Attributes:
+        values: the texts.
+        other: whether all texts that are not listed share another weight; else they add 0.
     """
 
     values: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=10_000)]
@@ -107,28 +121,44 @@ class Category(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
 
 class Hashed(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="hashed"):
-    """A text of too many to list them, such as a brand: one of ``buckets`` weights, by the text's hash."""
+    """A text with too many values to list them, such as a brand: one of several weights, by the text's hash.
+
+    Attributes:
+        buckets: number of weights.
+    """
 
     buckets: Annotated[int, Meta(ge=2, le=1_000_000)]
 
 
 class Bucket(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="bucket"):
-    """A number by intervals, with a weight for each: up to each of the ascending ``cutoffs``, and beyond the last."""
+    """A number by intervals, with a weight for each: up to each cutoff, and beyond the last.
+
+    Attributes:
+        cutoffs: ascending ends of the intervals.
+    """
 
     cutoffs: Annotated[tuple[Finite, ...], Meta(min_length=1, max_length=1000)]
 
 
 class Spline(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="spline"):
-    """A number by a line through ascending ``knots``, with a weight for each, its height; level before and beyond."""
+    """A number by a line through ascending knots, with a weight for each, its height; level before and beyond them.
+
+    Attributes:
+        knots: positions of the knots.
+    """
 
     knots: Annotated[tuple[Finite, ...], Meta(min_length=2, max_length=1000)]
 
 
 class Counts(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="counts"):
-    """An object of texts to numbers, such as visits by kind, with a weight for each listed text.
+    """An object from texts to numbers, such as visits by kind, with a weight for each listed text.
 
-    Each number is divided by ``spread``; with ``log``, after the logarithm of 1 + it, where less than 0 counts as 0.
     Texts that are not listed add 0.
+
+    Attributes:
+        values: the texts.
+        log: whether each number is first replaced by the logarithm of 1 + it, where less than 0 counts as 0.
+        spread: divisor of each number.
     """
 
     values: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=10_000)]
@@ -145,11 +175,11 @@ class _OfBoth(_Weighed, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Equal(_OfBoth, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="equal"):
-    """Whether a field of the query equals a field of the item, with one weight; of another type counts as missing."""
+    """Whether a field of the query equals a field of the item, with one weight; another type counts as missing."""
 
 
 class Product(_OfBoth, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="product"):
-    """A number of the query times a number of the item, limited to [low, high], less ``center``, over ``spread``."""
+    """A number of the query times a number of the item, limited to [low, high], minus ``center``, over ``spread``."""
 
     low: Finite | None = None
     high: Finite | None = None
@@ -160,7 +190,8 @@ class Product(_OfBoth, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 class Cross(_Weighed, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="cross"):
     """Each value of one feature times each of another, with a weight for each pair, row by row.
 
-    ``of`` names two features of the spec, of which one at least depends on the item, and neither is a cross.
+    Attributes:
+        of: names of two features of the spec. At least one depends on the item, and neither is a cross.
     """
 
     of: tuple[Name, Name]
@@ -185,12 +216,12 @@ def is_block(feature: Feature) -> bool:
 
 
 def of_query(feature: Feature) -> bool:
-    """Return whether a feature is equal for all items of a list, and has no weights of its own."""
+    """Return whether a feature is equal for all items of a list, and so has no weights."""
     return isinstance(feature, _OfField) and feature.on == "query"
 
 
 def labels(feature: Feature) -> tuple[str, ...]:
-    """Return what follows the feature's name in the names of its single weights."""
+    """Return the suffixes of the feature's name in the names of its single weights."""
     match feature:
         case Number() | Flag() | Equal() | Product():
             own: tuple[str, ...] = ("",)
@@ -213,7 +244,7 @@ def _text(number: float) -> str:
 
 
 def width(feature: Feature, of: dict[str, Feature]) -> int:
-    """Return the number of values of a feature, which is that of its weights unless it is of the query.
+    """Return the number of values of a feature, which equals the number of weights unless it is of the query.
 
     Args:
         feature: the feature.
@@ -229,14 +260,14 @@ def width(feature: Feature, of: dict[str, Feature]) -> int:
 
 
 class Layout(NamedTuple):
-    """Where the weights of a spec with features are.
+    """The positions of the weights of a spec with features.
 
     Attributes:
-        spans: those of the features with weights, in the wire's order.
-        places: the position of ``place 2``.
-        offsets: the number of weights for places, K - 1.
-        values: the number of values of an item, which is that of the features' weights.
-        hidden: the width of the hidden layer, 0 without one.
+        spans: spans of the features with weights, in wire order.
+        places: position of ``place 2``.
+        offsets: number of weights for places, K - 1.
+        values: number of values of an item, which is the number of the features' weights.
+        hidden: width of the hidden layer; 0 without one.
     """
 
     spans: tuple[Span, ...]
@@ -262,7 +293,7 @@ class Layout(NamedTuple):
 
 
 def layout(features: Sequence[Feature], places: int = 0, hidden: int = 0) -> Layout:
-    """Return where the weights of features are."""
+    """Return the layout of the weights of features."""
     by_name = {feature.name: feature for feature in features}
     weighed = sorted((feature for feature in features if not of_query(feature)), key=is_block)  # stable
     widths = [width(feature, by_name) for feature in weighed]
@@ -282,7 +313,7 @@ def weights_of(
 
     Args:
         features: the features, checked by :func:`check_features`.
-        places: K, the number of places with offsets of their own; 0 or 1 for none.
+        places: K, the number of places with their own offsets; 0 or 1 for none.
         hidden: the width of the hidden layer; 0 for none.
         whose: the spec, for sentences.
 
@@ -396,7 +427,7 @@ def check_features(features: Sequence[Feature], whose: str) -> None:
 
 
 def _problem(feature: Feature) -> str | None:
-    """Return what is wrong with a feature by itself, as the end of a sentence."""
+    """Return the problem with a feature by itself, as the end of a sentence."""
     match feature:
         case Number(low=low, high=high) | Product(low=low, high=high) if low is not None and high is not None:
             if low > high:

@@ -1,11 +1,11 @@
-"""Formats: by which rules a document was written, said by the document itself.
+"""Formats: numbers in documents that identify the rules by which they were written.
 
-Whatever fedping writes down and reads again is the JSON of an object whose first member is ``"format":<number>``; one
-without is of format 1. The number grows when an older program would misread what is new. A field that is added with a
-default does not make it grow (:mod:`fedping.protocol.digest`). A reader knows every format up to its own, for good, and
-says of a newer one that it is newer, instead of guessing.
+Every document that fedping writes and reads again is the JSON of an object whose first member is ``"format":<number>``;
+one without is of format 1. The number grows when an older program would misread the document. A new field with a
+default does not increase it (:mod:`fedping.protocol.digest`). A reader knows every format up to its own, permanently,
+and reports a newer one as newer instead of guessing.
 
-The member is of the file, as a seal is: no digest knows of it, but for that of a version, whose ``format`` is a field.
+The member belongs to the file, like a checksum: no digest covers it, except a version's, whose ``format`` is a field.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedping.protocol.errors import FedpingError
 
 _MEMBER = re.compile(rb'(\s*\{)\s*"format"\s*:\s*([0-9]+)\s*(,|(?=\}))')
 _DIGITS = 9
-"""No format of ours has more; what has is beyond all of them."""
+"""Maximum digits of a format; a longer number is newer than all of them."""
 
 FORMAT_KEY = b"fedping.format"
 """Key in the footer of a landed file: the format that it was written in; 1 if it is absent."""
@@ -48,12 +48,12 @@ def without_format(document: bytes, what: str, newest: int = 1) -> bytes:
     """Return a document as it was before :func:`with_format`.
 
     Args:
-        document: what was read; without a format it is returned as it is.
-        what: it is, for a sentence: where it lies, best of all.
+        document: the bytes that were read; without a format they are returned unchanged.
+        what: the document's name for a sentence, ideally its location.
         newest: the newest format that the reader knows.
 
     Raises:
-        NewerFormat: it is of a newer one.
+        NewerFormat: it has a newer one.
     """
     refuse_newer(format_of(document), what, newest)
     found = _MEMBER.match(document)
@@ -61,15 +61,15 @@ def without_format(document: bytes, what: str, newest: int = 1) -> bytes:
 
 
 def unknown_member(document: bytes, read: Any, place: str = "") -> str | None:
-    """Return where a document has a member that is no field of the struct that was read from it; None if it has none.
+    """Return the place of a member in a document that is no field of the struct read from it; None if it has none.
 
-    A later version of fedping has written that. What was read can be used, but has another digest. Nothing is decoded
-    but what has structs in it, so that long vectors cost next to nothing.
+    A later version of fedping has written such a member. The struct can be used, but has another digest. Only values
+    with structs in them are decoded, so long vectors cost next to nothing.
 
     Args:
         document: the JSON.
-        read: the struct, or what is in its place a list or table of structs.
-        place: where in the whole document it is.
+        read: the struct, or a list or table of structs in its place.
+        place: its place in the whole document.
     """
     inside: Iterable[tuple[Any, Any]] = ()
     members: Any = ()

@@ -1,8 +1,8 @@
 """How much noise one Gaussian answer needs, exactly and without a library: clients of every language compute it alike.
 
-Of noise with standard deviation z times the sensitivity, δ = Φ(1/(2z) - εz) - e^ε Φ(-1/(2z) - εz) (Balle and Wang,
+For noise with standard deviation z times the sensitivity, δ = Φ(1/(2z) - εz) - e^ε Φ(-1/(2z) - εz) (Balle and Wang,
 "Improving the Gaussian Mechanism for Differential Privacy", 2018), for every ε. A client derives its noise from the
-guarantee that is published, so that nobody can ask it for too little.
+guarantee that is published, so that no party can make it add too little.
 
 The two terms of δ are next to equal where ε is tiny, and their difference is then as large as their error: so δ is
 taken to be as large as that error allows. That costs less than 1e-9 of z for ε from 0.001 and δ from 1e-10 on.
@@ -15,8 +15,8 @@ import math
 _HALVINGS = 200
 
 ERROR = 2.0**-49
-"""By how much the difference of the terms' logarithms is off at most, as a share of 1 - ln Φ(-1/(2z) - εz): over twice
-as much as was measured against 60 digits."""
+"""Maximum error of the difference of the terms' logarithms, as a share of 1 - ln Φ(-1/(2z) - εz): over twice the error
+measured against 60 digits."""
 
 
 def least_noise(epsilon: float, delta: float) -> float:
@@ -38,11 +38,11 @@ def least_noise(epsilon: float, delta: float) -> float:
             low = middle
         else:
             high = middle
-    return high * (1 + 1e-12)  # by more than ln δ is off by rounding
+    return high * (1 + 1e-12)  # more than the rounding error of ln δ
 
 
 def log_delta(epsilon: float, z: float) -> float:
-    """Return ln δ of noise of z times the sensitivity, for an ε of at least 0; or a little more."""
+    """Return ln δ for noise of z times the sensitivity and an ε of at least 0, or slightly more."""
     larger, far = _log_phi(1 / (2 * z) - epsilon * z), _log_phi(-1 / (2 * z) - epsilon * z)
     if math.isinf(far):
         return larger

@@ -36,7 +36,7 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "study": Study,
     "notes": Notes,
 }
-"""Every document, by the name under which its JSON Schema is published."""
+"""Documents by the name of their published JSON Schema."""
 
 LANDED: dict[str, DocumentType] = {
     "landed": FRECENCY_UPDATE,
@@ -45,7 +45,7 @@ LANDED: dict[str, DocumentType] = {
     "landed-list": LIST_UPDATE,
     "landed-outcome": OUTCOME,
 }
-"""The types of pings, by the name under which the Arrow schema of their files is published."""
+"""Types of pings by the name of their files' published Arrow schema."""
 
 PUBLISHED_NAMES = {"fedping.protocol.encodings.signs.Signs": "fedping.protocol.links.Signs"}
 """Names of definitions in the published schemas, by the class's present place. They have it where two are alike."""

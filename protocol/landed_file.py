@@ -9,7 +9,7 @@ XXH3-128 of the entries and the footer: it identifies every byte that can be rea
 The footer says that the file has a seal, so the loss of either is noticed.
 
 A file without a seal (landed by an older version, or written by something else) is read too. Its page checksums are
-verified, if it has any; its digest is that of its footer alone.
+verified, if it has any; its digest covers only its footer.
 
 Every reader that counts pings opens files with :func:`open_pings`, so a file counts for all readers or for none.
 """
@@ -141,13 +141,13 @@ class LandedFile:
     """A landed file whose footer has been read and verified.
 
     Attributes:
-        path: its address: a path, or that of an object.
-        storage, key: the storage that has its bytes, and its key there.
+        path: its address: a path, or an object's address.
+        storage, key: the storage with its bytes, and its key there.
         size: its bytes.
         footer: its metadata.
-        digest: 32 hexadecimal digits that stand for its content (of a file without a seal, for its footer).
-        entries: those of the seal; None of a file without one.
-        whole: all of a small file in a bucket, which came with its footer: it takes no further request.
+        digest: identity of its content (for a file without a seal, of its footer), 32 hexadecimal digits.
+        entries: the seal's entries; None for a file without a seal.
+        whole: the content of a small file in a bucket, which was read with its footer and needs no further request.
     """
 
     path: str
@@ -167,7 +167,7 @@ class LandedFile:
             **options: of :class:`pyarrow.parquet.ParquetFile`.
 
         Raises:
-            UnreadableFile: what is read, here or in the block, is damaged or too large; the file is gone.
+            UnreadableFile: a part that is read, here or in the block, is damaged or too large; or the file is missing.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -210,10 +210,10 @@ class LandedFile:
             yield from file.iter_batches(rows, row_groups=groups, columns=list(columns), use_threads=False)
 
     def verify(self, columns: Sequence[str]) -> None:
-        """Compare some columns with the seal, for a reader that can't; a file without a seal passes.
+        """Compare some columns with the seal, for readers that can't do so; a file without a seal passes.
 
         Raises:
-            UnreadableFile: they differ from what was written.
+            UnreadableFile: they differ from the written ones.
         """
         if self.entries is None:
             return
@@ -266,7 +266,7 @@ def _read_footer(storage: Storage, key: str, path: str | Place) -> LandedFile:
         footer = pq.read_metadata(pa.BufferReader(tail))
     except FileNotFoundError:
         if isinstance(storage.place, Path) and (link := storage.place / key).is_symlink():
-            raise UnreadableFile(path, f"is a link to {link.readlink()}, which is not there") from None
+            raise UnreadableFile(path, f"is a link to {link.readlink()}, which is missing") from None
         raise
     except NotAFile as error:
         raise UnreadableFile(path, f"is {error}, not a file") from error
@@ -277,9 +277,9 @@ def _read_footer(storage: Storage, key: str, path: str | Place) -> LandedFile:
             path, f"has format {said.decode(errors='replace')}, which this version does not know: upgrade fedping"
         )
     if entries is None and SEALED_KEY in (footer.metadata or {}):
-        if _ends(footer) == size - len(footer_bytes):  # where a seal is damaged, its bytes are there still
+        if _ends(footer) == size - len(footer_bytes):  # a damaged seal still has its bytes
             raise UnreadableFile(path, "is not as ingest wrote it: another program wrote it again, without its seal")
-        raise UnreadableFile(path, "is damaged (its seal is gone)")
+        raise UnreadableFile(path, "is damaged (its seal is missing)")
     whole = tail if len(tail) == size and storage.far else None
     return LandedFile(
         str(path), storage, key, size, footer, _digest(entries or b"", footer_bytes).hex(), entries, whole
@@ -294,7 +294,7 @@ def _refuse_odd_name(path: str | Place) -> None:
 
 
 def _ends(footer: pq.FileMetaData) -> int:
-    """Return where the last column chunk of a file ends."""
+    """Return the end of a file's last column chunk."""
     return max((start + length for start, length in _chunks(footer)), default=len(_PARQUET))
 
 
@@ -388,7 +388,7 @@ class _Source:
 
     def __init__(self, opened: Opened, size: int, entries: bytes | None) -> None:
         self._opened, self._size, self._at = opened, size, 0
-        # those of empty row groups, all of which are at byte 0, have nothing to verify
+        # empty row groups, all at byte 0, have nothing to verify
         self._chunks = None if entries is None else sorted(each for each in _CHUNK.iter_unpack(entries) if each[1])
 
     def read(self, size: int = -1) -> Bytes:
@@ -452,7 +452,7 @@ def first_line(error: BaseException) -> str:
 
 
 def open_pings(path: str | Place, document: DocumentType, columns: Iterable[str]) -> LandedFile:
-    """Read and verify the footer of a landed file, and compare some of its columns with those of landed pings.
+    """Read and verify the footer of a landed file, and compare some of its columns with the schema of landed pings.
 
     A column that a client may leave out may be absent, unless it says whether a ping counts.
 
@@ -471,14 +471,14 @@ def open_pings(path: str | Place, document: DocumentType, columns: Iterable[str]
         landed = open_landed(path)
     except FileNotFoundError as error:
         raise FedpingError(
-            f"{path} is gone, though its pings are needed; put it back from a copy, then run the same command again"
+            f"{path} is gone, but its pings are needed. Restore it from a copy, then run the same command again"
         ) from error
     check_columns(landed, document, columns)
     return landed
 
 
 def check_columns(landed: LandedFile, document: DocumentType, columns: Iterable[str]) -> None:
-    """Compare some columns of a landed file with those of landed pings of a type, as :func:`open_pings` does.
+    """Compare some columns of a landed file with the schema of a type's landed pings, as :func:`open_pings` does.
 
     Raises:
         UnreadableFile: one differs; the message names the column and the difference.
@@ -497,7 +497,7 @@ def check_columns(landed: LandedFile, document: DocumentType, columns: Iterable[
 
 
 def closest_document(landed: LandedFile) -> DocumentType:
-    """Return the type of pings whose column names are closest to those of a landed file.
+    """Return the type of pings whose column names are closest to a landed file's.
 
     Raises:
         UnreadableFile: its footer has no schema.
@@ -529,8 +529,8 @@ def _trouble(found: pa.Schema, agreed: pa.Field) -> str | None:
     column = found.field(agreed.name)
     if column.type != agreed.type:
         return f"its column '{agreed.name}' is {str(column.type)[:_LONGEST_TYPE]}, not {agreed.type}"
-    if column.nullable and not agreed.nullable:  # not the other way round: a file may leave no such field out
-        return f"its column '{agreed.name}' may be null, and that of a landed ping may not"
+    if column.nullable and not agreed.nullable:  # not the other way round: a file must have all such fields
+        return f"its column '{agreed.name}' may be null, but a landed ping's may not"
     return None
 
 

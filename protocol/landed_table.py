@@ -1,4 +1,4 @@
-"""Pings from arrays: what ingest would have written, for simulations that leave out the way there."""
+"""Pings from arrays, as ingest would have written them, for simulations without ingest."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fedping.protocol.weights import LARGEST
 class ModelPings:
     """The pings of k clients of one arm that hold one version.
 
-    Updates are kept as they travel: as float32, and a zero has no sign, or as payloads of another encoding.
+    Updates are kept in the form in which they are sent: float32 with unsigned zeros, or payloads of another encoding.
 
     Attributes:
         document_ids, client_ids: shape (k, 16), as bytes.
         arm: the arm's name.
-        version: of the model that the clients hold; -1 before they have fetched any.
+        version: model version that the clients hold; -1 before they have fetched any.
         updates: directions of descent, shape (k, m), or their payloads; None if the arm submits none.
         losses: shape (k,).
-        examples: how many examples each was computed from, shape (k,).
+        examples: number of examples behind each, shape (k,).
 
     Raises:
-        FedpingError: a number is not one that may travel, which is what training that diverges comes to.
+        FedpingError: a number cannot be sent, as a result of diverging training.
         ValueError: a client without an example has a loss or an update.
     """
 
@@ -68,7 +68,7 @@ def landed_model_updates(pings: ModelPings, received_ms: NDArray[np.int64] | int
 
     Args:
         pings: k pings.
-        received_ms: when ingest took each, or all of them, in milliseconds since 1970.
+        received_ms: time at which ingest accepted each, or all of them, in milliseconds since 1970.
     """
     k = len(pings)
     columns: dict[str, pa.Array] = {
@@ -90,8 +90,8 @@ def landed_table(
 
     Args:
         document: the type.
-        columns: every column but those of the update, each of length k, of its type or one that can be cast to it;
-            one that a client may leave out is null where it is not given.
+        columns: all columns except the update's, each of length k, of its type or one that can be cast to it; a missing
+            optional column is filled with nulls.
         updates: shape (k, m), or k payloads in another encoding; None if the pings carry none.
     """
     schema = landed_schema(document)

@@ -7,8 +7,8 @@ has the version. So the number of folders is decided here, and not by the versio
 
     <landing>/_outcomes/study=<name>/day=<YYYY-MM-DD>/<milliseconds>-<random>.parquet
 
-Later outcomes (`fedping.protocol.outcomes`) lie apart from these, by the UTC day on which they were received. No round
-lists that folder.
+Later outcomes (`fedping.protocol.outcomes`) are stored separately, by the UTC day of their receipt. No round lists that
+folder.
 
 The folders are Hive partitions, which Spark, DuckDB and pyarrow read as columns. A file appears under its name only
 when it is whole and on disk. Names beginning with a dot are unfinished or foreign and are never read as pings.
@@ -21,8 +21,8 @@ when it is whole and on disk. Names beginning with a dot are unfinished or forei
 clients whose first two id bytes fall in the k-th part of their range. All pings of a client are therefore in the same
 shard of every file, so one task decides everything about a client (its duplicates, its weight, its privacy bound)
 without moving a row between machines. Client ids are random, so the shards are even. The study sets the number of
-shards of a round (`fedping.protocol.study`), a file's footer that of the file, and a round reads any file: both are
-powers of two, so a shard is a part of one row group, or some of them.
+shards of a round (`fedping.protocol.study`), a file's footer has the file's number, and a round reads any file: both
+are powers of two, so a shard is a part of one row group, or some of them.
 
 A :class:`Landing` is opened once from an address, carries its storage, and has the one listing rule. A task that holds
 the address of one file or partition uses the functions below the class. How a file is verified when it is read:
@@ -58,8 +58,8 @@ SHARDS = 16
 """Default number of shards of a study; a constant of published versions, since the bits depend on it."""
 
 MOST_SHARDS = 4096
-"""Maximum number of shards of a study: four tasks for each of a thousand cores. Two bytes of an id suffice for more,
-but the driver merges one after the other."""
+"""Maximum number of shards of a study: four tasks for each of a thousand cores. Two bytes of an id would suffice for
+more, but the driver merges them one by one."""
 
 SHARDS_KEY = b"fedping.shards"
 SINGLE_GROUP_ROWS = 4096
@@ -88,7 +88,7 @@ OLDER = -2
 """The partition of the pings of all versions older than :data:`APART`; a number, as the partition column is."""
 
 APART = 100
-"""Number of versions behind the newest whose pings get a folder of their own; late pings count up to the same number
+"""Number of versions behind the newest whose pings get their own folders; late pings count up to the same number
 (`fedping.protocol.pipeline.Staleness`)."""
 
 
@@ -144,7 +144,7 @@ class Landing:
     def iterations(self, study: str, line: str | None) -> list[int]:
         """Return the iterations with a folder, in numeric order (10 after 9; string order would put it before).
 
-        OLDER is among them: pings of all versions that are far behind are there.
+        It includes OLDER, which holds the pings of all versions that are far behind.
         """
         names = self.storage.folders(_line_key(study, line))
         return sorted(number for name in names if (number := _iteration(name)) is not None)
@@ -247,7 +247,7 @@ class Landing:
             self._write_note(self._note(store, study, line, ".attempts"), data)
 
     def _note(self, store: str, study: str, line: str, folder: str = ".published") -> str:
-        # By the relative path, which stays the same if both are moved together; a bucket stays where it is.
+        # The relative path stays the same if both are moved together; a bucket is not moved.
         way = store
         if isinstance(self.place, Path) and "://" not in store:
             way = os.path.relpath(Path(store).resolve(), self.place.resolve())
@@ -269,13 +269,13 @@ class Landing:
 def open_landing(place: Place | Landing) -> Landing:
     """Return the landing at a place, whether or not it exists; nothing is read or written.
 
-    A landing is returned as it is, so a function can accept either.
+    A landing is returned unchanged, so a function can accept either.
     """
     return place if isinstance(place, Landing) else Landing(place, open_storage(place))
 
 
 def partition(landing: P, study: str, line: str | None, iteration: int) -> P:
-    """Return the folder of the pings that were ranked with version ``iteration`` of a line, or of those of OLDER."""
+    """Return the folder of the pings that were ranked with a version of a line, or the folder of OLDER."""
     return child(landing, _partition_key(study, line, iteration))
 
 

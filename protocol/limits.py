@@ -24,16 +24,21 @@ if TYPE_CHECKING:
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is believed of the numbers in a study's pings; without a setting, whatever their type allows.
+    """Bounds on the numbers in a study's pings. Without a setting, all values that the ping's type allows are believed.
 
-    ``examples`` is as how many examples a ping counts at most, ``loss`` the least and the greatest loss, ``rank`` the
-    greatest selected rank. ``clip_loss`` is the least and the greatest value that a loss counts as where losses are
-    averaged or compared; the ping itself is taken and stored as it came. ``votes`` is what counts once in the mean loss
-    and rank of an arm in a version's lineage: every example, or every client with the mean of its pings. ``tails`` is
-    the share of an arm's clients at either end whose values `fedping analyze` moves to the nearest that is not among
-    them (winsorising). With ``round_tails`` a round does so too with that share, at least one client, at either end of
-    what an arm's clients say of loss, rank and examples. The lineage then has these means besides, and decisions go by
-    them: those of the guard, early stopping and health. None and 0 do not.
+    Attributes:
+        examples: maximum number of examples that a ping counts as.
+        loss: least and greatest loss; other pings are rejected.
+        rank: greatest selected rank; other pings are rejected.
+        votes: what counts once in the mean loss and rank of an arm in a version's lineage: every example, or every
+            client, with the mean of its pings.
+        tails: share of an arm's clients at either end whose values `fedping analyze` moves to the nearest of the others
+            (winsorising); 0 disables it.
+        round_tails: like ``tails``, but in rounds, for the loss, rank and examples of an arm's clients, and for at
+            least one client at either end. The lineage then also has these means, and the guard, early stopping and
+            health use them. None and 0 disable it.
+        clip_loss: least and greatest value that a loss counts as where losses are averaged or compared. The ping itself
+            is accepted and stored unchanged.
 
     Raises:
         InvalidSettings: a least loss is above the greatest.
@@ -56,7 +61,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
 
     def trouble(self, loss: float, rank: int) -> str | None:
-        """Return what is beyond the limits, in words; None if nothing is. Without a rank it is -1."""
+        """Return a phrase for the value beyond the limits, or None. A ping without a rank has rank -1."""
         if self.loss is not None and not self.loss[0] <= loss <= self.loss[1]:
             return f"loss is {loss:g}, and lies between {self.loss[0]:g} and {self.loss[1]:g}"
         if self.rank is not None and rank > self.rank:
@@ -70,7 +75,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return loss if self.clip_loss is None else np.clip(loss, *self.clip_loss)
 
     def beyond(self, loss: NDArray[np.float64], rank: NDArray[np.int32] | None) -> NDArray[np.bool_]:
-        """Return which of k pings are beyond the limits, shape (k,); ``rank`` is None of pings without any."""
+        """Return which of k pings are beyond the limits, shape (k,); ``rank`` is None for pings without ranks."""
         import numpy as np
 
         found = np.zeros(len(loss), np.bool_)
@@ -82,16 +87,20 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class UpdateLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How large an update of a line may be: each of its numbers, by ``weight``, and its Euclidean norm.
+    """How large an update of a line may be.
 
     Limits apply to the decoded update, with transforming links undone, which only rounds do.
+
+    Attributes:
+        weight: maximum size of each number.
+        norm: maximum Euclidean norm.
     """
 
     weight: Positive | None = None
     norm: Positive | None = None
 
     def trouble(self, update: Sequence[float]) -> str | None:
-        """Return what is beyond the limits, in words; None if nothing is."""
+        """Return a phrase for the value beyond the limits, or None."""
         if self.weight is not None and update and (most := max(max(update), -min(update))) > self.weight:
             return f"has a number of size {most:g}, and each is within ±{self.weight:g}"
         if self.norm is not None and (norm := math.hypot(*update)) > self.norm:
@@ -112,9 +121,9 @@ class UpdateLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 def check_new_limits(study: str, limits: Limits) -> None:
-    """Raise :class:`InvalidSettings` if every loss that is taken counts as the same number.
+    """Raise :class:`InvalidSettings` if all accepted losses count as the same number.
 
-    It is no rule of :class:`Limits`, since stored studies may have such.
+    :class:`Limits` does not check this, because stored studies may have such limits.
     """
     if limits.clip_loss is None:
         return
@@ -130,14 +139,15 @@ MOST_LOSS = 1e6
 """Maximum that a loss counts as: in 2018, one ping in fifteen had a larger one, all with long histories."""
 
 FARTHEST_LOSS = 1e15
-"""Largest loss of an honest client: a thousand suggestions with scores that are off by 10^12 each."""
+"""Largest loss of an honest client: a thousand suggestions, each with a score that is wrong by 10^12."""
 
 MOST_RANK = 1000
 MOST_EXAMPLES = 1000
 TAILS = 0.005
 ROUND_TAILS = 0.025
-"""Of a round's clients: more than the hundredth that a round has to stand, and so few that a loss remains where three
-quarters of the clients have none, as happens late in learning to rank."""
+"""Share of a round's clients at either end. It is more than the hundredth of hostile clients that a round has to
+withstand, and small enough that a loss remains where three quarters of the clients have none, as happens late in
+learning to rank."""
 
 
 def usual_limits(document: DocumentType, *, clips: bool = True) -> Limits:
@@ -145,7 +155,7 @@ def usual_limits(document: DocumentType, *, clips: bool = True) -> Limits:
 
     Args:
         document: the type of its pings.
-        clips: whether losses are clipped; earlier versions of fedping refused them from there on.
+        clips: whether losses are clipped; earlier versions of fedping rejected them from that bound on.
     """
     least = 0.0 if document.ranked else -1.0
     most = FARTHEST_LOSS if clips else MOST_LOSS
@@ -161,7 +171,7 @@ def usual_limits(document: DocumentType, *, clips: bool = True) -> Limits:
 
 
 def completed(limits: Limits | None, document: DocumentType, *, clips: bool = True) -> Limits:
-    """Return the limits of a new study: the usual ones if it sets none, and none if it sets them to none at all."""
+    """Return the limits of a new study: the usual ones if it sets none, and no limits if it explicitly disables all."""
     if limits is None:
         return usual_limits(document, clips=clips)
     if limits == Limits() or limits.round_tails is not None:

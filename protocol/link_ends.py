@@ -17,7 +17,7 @@ Decoded: TypeAlias = "tuple[NDArray[np.float32], NDArray[np.bool_]]"
 """Updates of shape (k, m), and which payloads were readable, shape (k,); the rows of the others hold zeros."""
 
 LinkState: TypeAlias = "Mapping[str, NDArray[Any]]"
-"""What a link keeps with a client from one update to the next, arrays by name."""
+"""Arrays, by name, that a link keeps with a client from one update to the next."""
 
 Transform: TypeAlias = Callable[["NDArray[np.floating[Any]]", "NDArray[np.uint64]"], "NDArray[np.floating[Any]]"]
 Encode: TypeAlias = Callable[["NDArray[np.floating[Any]]", "NDArray[np.uint64]"], "pa.BinaryArray"]
@@ -33,9 +33,10 @@ class Structured:
     """Training of a client within what a link can send (thesis 4.3), instead of a sketch of a whole update.
 
     Attributes:
-        within: of random keys, shape (k,), returns what takes gradients, shape (k, m), to what of them can be sent.
-        encode: of movements within that, shape (k, m), and of the same keys returns k payloads, which the server reads
-            as those of the link.
+        within: takes random keys, shape (k,), and returns a function from gradients, shape (k, m), to the part of them
+            that can be sent.
+        encode: takes movements within that, shape (k, m), and the same keys, and returns k payloads, which the server
+            reads like the link's.
     """
 
     within: Within
@@ -44,10 +45,10 @@ class Structured:
 
 @dataclass(frozen=True)
 class Sparse:
-    """Updates of which few weights were sent; the others are zero.
+    """Updates with few weights that were sent; the others are zero.
 
     Attributes:
-        at: of each update the places of the weights that it has, ascending, shape (k, n).
+        at: positions of the sent weights of each update, ascending, shape (k, n).
         values: their numbers, as decoded, shape (k, n).
         ok: which of the payloads could be read, shape (k,); the values of the others are zero.
     """
@@ -71,16 +72,16 @@ class Sparse:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientEnd:
-    """What a link does on a device, with either of two functions of (updates (k, m), random keys (k,)).
+    """The client's end of a link: one of two functions of (updates (k, m), random keys (k,)).
 
     Attributes:
         transform: returns other updates, shape (k, m).
         encode: returns k payloads.
         structured: for a link that can be trained within; it encodes, too.
-        encoding: the tag of what is encoded, where it is not the link's.
-        init_state: of m returns the state of a client that has sent nothing, for a link that keeps something with its
-            clients. ``transform`` or ``encode`` then takes the state as a third argument, its arrays with the clients
-            along the first axis, and returns its result and the next state. It never travels.
+        encoding: the tag of the payloads, if it is not the link's.
+        init_state: takes m and returns the state of a client that has sent nothing, for a link with client state.
+            ``transform`` or ``encode`` then takes the state as a third argument, its arrays with the clients along the
+            first axis, and returns its result and the next state. The state is never sent.
     """
 
     transform: Transform | None = None
@@ -92,16 +93,17 @@ class ClientEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerEnd:
-    """What a link does on the server.
+    """The server's end of a link.
 
     Attributes:
-        decode: of (payloads, m) returns updates, and which were there; the link encodes.
-        lengths: of m returns the least and the most bytes of a payload, for a link that encodes.
-        trouble: of (payload, m) returns what is wrong with one payload, or None. Ingest refuses such.
-        undo: of updates returns those before the client's end; both (k, m).
-        undo_sum: of (spec, direction) returns the direction that those updates would have had; both (m,). It takes the
-            place of ``undo`` where a round takes the mean.
-        sparse: of (payloads, m) returns what was sent of updates most of whose weights are zero.
+        decode: takes (payloads, m) and returns updates, and which were readable, for a link that encodes.
+        lengths: takes m and returns the minimum and maximum bytes of a payload, for a link that encodes.
+        trouble: takes (payload, m) and returns the problem with one payload, or None. Ingest rejects payloads with a
+            problem.
+        undo: takes updates and returns them as before the client's end; both (k, m).
+        undo_sum: takes (spec, direction) and returns the direction that those updates would have had; both (m,). It
+            takes the place of ``undo`` where a round takes the mean.
+        sparse: takes (payloads, m) and returns the sent weights of updates with mostly zeros.
     """
 
     decode: Callable[[pa.BinaryArray, int], Decoded] | None = None

@@ -126,7 +126,7 @@ def check_links(upload: Upload, line: str) -> None:
         if isinstance(link, ErrorFeedback) and (place or len(upload) == 1):
             raise InvalidSettings(
                 f"'upload' of line '{line}' has 'error-feedback' {'after' if place else 'without'} a link that leaves "
-                "something out. Put it first, and one that does after it, such as "
+                "something out. Put it first, and such a link after it: "
                 'upload = [{ link = "error-feedback" }, { link = "top-k", keep = 0.01 }]'
             )
     for link, _, last in stages(upload, line):
@@ -171,11 +171,11 @@ def refuse_after_encoding(link: UploadLink, line: str, last: bool) -> None:
     if not last:
         raise InvalidSettings(
             f"'upload' of line '{line}' has the link '{name_of(link)}' before its last one, but it encodes updates, "
-            "after which nothing can be done to them; put it last"
+            "and no link can follow. Put it last"
         )
 
 
 def traits_of_links(upload: Upload) -> Traits:
-    """Return the traits of a line's links, and whether the one that encodes is alone."""
+    """Return the traits of a line's links, including whether the one that encodes is alone."""
     alone = len(upload) == 1 or isinstance(next(iter(upload), None), Mask)
     return traits_where({"alone": alone}).union(*map(traits_of, upload))

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 FOLDER_MODE, FILE_MODE = 0o750, 0o640
-"""Modes of what clients send: for the owner and the group, whatever the umask allows beyond that."""
+"""Modes of files with clients' data: only for the owner and the group, even if the umask allows more."""
 
 FileStamp: TypeAlias = tuple[int, int, int]
 """Inode, time of the last write in nanoseconds, and bytes of a file; zeros if it doesn't exist."""
 
 SETTLED_NS = 2_000_000_000
-"""Nanoseconds after which a second change has another time, even on file systems that keep whole seconds."""
+"""Nanoseconds after which a second change has a different time, even on file systems that store whole seconds."""
 
 
 def for_the_group(path: str, flags: int) -> int:

@@ -27,8 +27,10 @@ class LocalMomentum(
 ):
     """The heavy ball (Polyak 1964) on the client: ``beta`` of the velocity stays, and the step is the velocity.
 
-    ``nesterov`` steps by the velocity after a second identical gradient. With ``keep`` the client begins with the
-    velocity that its last training ended with; else every training begins afresh.
+    Attributes:
+        beta: share of the velocity that is kept.
+        nesterov: whether a step uses the velocity after a second identical gradient.
+        keep: whether a training starts with the velocity at the end of the previous one; else it starts at zero.
     """
 
     beta: Kept = 0.9
@@ -37,15 +39,17 @@ class LocalMomentum(
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "keeps memory": self.keep})
 
 
 class LocalRMSProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="rmsprop"):
     """RMSprop (Hinton 2012) on the client: a gradient over the root of the running mean of the gradients' squares.
 
-    ``beta`` of that mean stays, ``epsilon`` is added to the root. With ``keep`` the mean lasts from one training to the
-    next; else every training begins afresh.
+    Attributes:
+        beta: share of that mean that is kept.
+        epsilon: added to the root.
+        keep: whether the mean lasts from one training to the next; else every training starts without it.
     """
 
     beta: Kept = 0.9
@@ -54,16 +58,18 @@ class LocalRMSProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
 
 class LocalAdam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="adam"):
-    """Adam (Kingma and Ba 2015) on the client, with its correction of the bias.
+    """Adam (Kingma and Ba 2015) on the client, with its bias correction.
 
-    ``beta1`` and ``beta2`` are the shares that are kept of the running means of gradients and of their squares,
-    ``epsilon`` is added to the root. With ``keep`` both means last from one training to the next; else every training
-    begins afresh.
+    Attributes:
+        beta1: share of the running mean of gradients that is kept.
+        beta2: share of the running mean of their squares that is kept.
+        epsilon: added to the root.
+        keep: whether both means last from one training to the next; else every training starts without them.
     """
 
     beta1: Kept = 0.9
@@ -73,17 +79,21 @@ class LocalAdam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
 
 class LocalRProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="rprop"):
-    """Resilient propagation on the client (thesis 3.5, eqs. 3 and 4), as the server's RProp steps along a round's mean.
+    """Resilient propagation on the client (thesis 3.5, eqs. 3 and 4), like the server's RProp on a round's mean.
 
-    Every weight has its own step size, which ``alpha`` multiplies while the sign of its gradient stays and ``beta``
-    when it turns, within the bounds of ``step``. The training's rate multiplies the step; 1 is usual. With ``keep`` the
-    sizes and signs last from one training to the next; else every training begins afresh, and one of a single step has
-    nothing to adapt.
+    The training's rate multiplies the step; 1 is usual.
+
+    Attributes:
+        alpha: factor on a weight's step size while the sign of its gradient stays.
+        beta: factor on a weight's step size when the sign turns.
+        step: start and bounds of the step sizes.
+        keep: whether sizes and signs last from one training to the next. Else every training starts without them, and
+            one of a single step has nothing to adapt.
     """
 
     alpha: Annotated[float, Meta(gt=1, le=100)] = 1.2
@@ -93,7 +103,7 @@ class LocalRProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
     def __post_init__(self) -> None:

@@ -114,7 +114,7 @@ def is_address(place: Bucket) -> bool:
 
 
 def absolute(place: Place) -> str:
-    """Return a place as text that another process can use, whatever its working directory."""
+    """Return a place as text that another process can use from any working directory."""
     return str(place.absolute() if isinstance(place, Path) else place)
 
 
@@ -128,11 +128,11 @@ def local_path(said: str | os.PathLike[str]) -> Path:
 
     Raises:
         InvalidSettings: it is the address of an object store, of a cluster's file system or of another machine; or it
-            is empty, as a variable that nobody has set.
+            is empty, such as an unset variable.
     """
     text = os.fspath(said)
     if not text:
-        raise InvalidSettings("the path is empty; set the variable that it comes from, or write '.' for this folder")
+        raise InvalidSettings("the path is empty. Set the variable that it comes from, or write '.' for this folder")
     found = _ADDRESS.match(text)
     if found is None:
         return Path(text)

@@ -1,4 +1,4 @@
-"""A table of what makes parts by the type of their settings, in which each is registered where it is defined."""
+"""A table of factories by the type of their settings; each is registered where it is defined."""
 
 from __future__ import annotations
 

@@ -23,11 +23,15 @@ Kind: TypeAlias = Literal["number", "text"]
 
 
 class StudyMetric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A number of every ping with an example, by which arms are compared: the mean of ``column`` over such pings.
+    """A number in every ping with an example, by which arms are compared: the mean of a column over such pings.
 
-    With ``at_most`` or ``equals`` it is the share of pings in which the column is at most that, or just that.
-    ``column`` is a field of the payload, by default the one of the metric's name. ``better`` says which direction is
-    better for users; without it, neither is.
+    Attributes:
+        name: the metric's name.
+        column: field of the payload; by default, the field of the metric's name.
+        title: name in tables; by default, derived from ``name``.
+        better: direction that is better for users; None if neither is.
+        at_most: compare the share of pings in which the column is at most this.
+        equals: compare the share of pings in which the column equals this.
 
     Raises:
         InvalidSettings: it has both ``at_most`` and ``equals``.
@@ -56,14 +60,18 @@ class StudyMetric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class Segment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A division of the clients into groups, by ``column`` in the first ping of each.
+    """A division of the clients into groups, by a column in the first ping of each client.
 
-    ``cuts`` divide numbers: (3, 6) makes the groups below 3, from 3 to below 6, and from 6 on. ``values`` make a group
-    each, and one of all others. Groups may not depend on values that the arms change, or they differ for that reason
-    alone.
+    Groups must not depend on values that the arms change, or they differ for that reason alone.
+
+    Attributes:
+        name: the segment's name.
+        column: field of the payload.
+        cuts: bounds that divide numbers: (3, 6) makes the groups below 3, from 3 to below 6, and from 6 on.
+        values: values that make a group each; all others make one more.
 
     Raises:
-        InvalidSettings: it has both, neither, or too many, or they do not ascend or repeat.
+        InvalidSettings: it has both ``cuts`` and ``values``, neither, or too many; or they repeat, or do not ascend.
     """
 
     name: Name
@@ -92,7 +100,7 @@ class Segment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 @lru_cache(maxsize=256)
 def columns(document: DocumentType) -> dict[str, Kind]:
-    """Return the fields of a payload that metrics and segments may be made of, and whether they are numbers."""
+    """Return the payload's fields that metrics and segments may use, and whether they are numbers or texts."""
     info = msgspec.inspect.type_info(document.payload)
     assert isinstance(info, msgspec.inspect.StructType)
     kinds = {field.name: _kind(field.type) for field in info.fields if field.name != "study_variation"}
@@ -102,7 +110,7 @@ def columns(document: DocumentType) -> dict[str, Kind]:
 def check_analysed(
     study: str, document: DocumentType, metrics: tuple[StudyMetric, ...], segments: tuple[Segment, ...]
 ) -> None:
-    """Refuse what cannot be analysed; raises :class:`InvalidSettings`."""
+    """Raise :class:`InvalidSettings` if a metric or segment cannot be analysed."""
     there = columns(document)
     declared: tuple[StudyMetric | Segment, ...] = (*metrics, *segments)
     for one in declared:

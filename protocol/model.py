@@ -59,12 +59,12 @@ class ModelDocument(Struct, frozen=True, kw_only=True):
     created: Annotated[str, Meta(description="when it was published, ISO 8601 in UTC")]
     parent: Annotated[int | None, Meta(description="the version that it was computed from; null for version 0")]
     staged: Annotated[
-        Staged | UnsetType, Meta(description="in `latest.json`, while a newer version is tried; else not there")
+        Staged | UnsetType, Meta(description="present in `latest.json` while a newer version is staged")
     ] = UNSET
 
 
 def validate_document(data: bytes, weights: Sequence[float], spec: ModelSpec) -> str | None:
-    """Return why a client of this spec refuses a model document, None if it takes it.
+    """Return why a client of this spec refuses a model document; None if it accepts it.
 
     Args:
         data: the document, as clients fetch it.

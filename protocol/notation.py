@@ -1,4 +1,4 @@
-"""Times and numbers as they are written: ISO 8601 in documents and logs, and the true minus for people."""
+"""Notation of times and numbers: ISO 8601 in documents and logs, and the true minus for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def milliseconds_of(time: str) -> int:
 
 
 def time_at(milliseconds: float) -> str:
-    """Return a moment, in milliseconds since 1970, as it is written: ISO 8601 in UTC."""
+    """Return the notation of a time in milliseconds since 1970: ISO 8601 in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 

@@ -1,8 +1,8 @@
-"""Talking to an object store: S3 and what speaks like it, Google Cloud Storage, Azure Blob Storage.
+"""Requests to an object store: S3 and compatible ones, Google Cloud Storage, Azure Blob Storage.
 
-Credentials, region and endpoint come from the environment, by the variables that the tools of these services read
-(``docs/object-stores.md``). What fails in passing (no connection, a time-out, 429, 5xx, an answer that is cut off) is
-tried again, ever later, for :data:`PATIENCE` seconds; what does not pass is told in a sentence.
+Credentials, region and endpoint come from the environment, from the variables that the tools of these services read
+(``docs/object-stores.md``). Temporary failures (no connection, a time-out, 429, 5xx, an answer that is cut off) are
+retried at growing intervals for :data:`PATIENCE` seconds; permanent ones become an error with a sentence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 PATIENCE = 20.0
-"""Seconds in which a request is tried again; the variable :data:`PATIENCE_VARIABLE` sets others."""
+"""Seconds during which a request is retried; the variable :data:`PATIENCE_VARIABLE` overrides it."""
 
 PATIENCE_VARIABLE = "FEDPING_STORAGE_PATIENCE"
 
@@ -43,21 +43,21 @@ _MOST_TRIES = 10_000
 
 BROKEN_ANSWERS = ("body error",)
 BROKEN_PUTS = (*BROKEN_ANSWERS, "error sending request", "NoSuchUpload", "InvalidBlockList")
-"""What the library says of connections that broke. It leaves a put alone then that may have been carried out; and when
-it asks again for the end of an upload in parts that was, it is told that there is no such upload any more."""
+"""The library's words for broken connections. It does not retry a put that may have been carried out. When it retries
+the end of an upload in parts that was carried out, the answer is that the upload no longer exists."""
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _NAMELESS = "Encountered object with invalid path"
-"""What the library says of an object in a list that it could not ask for, with its name."""
+"""The library's words for a listed object whose name it cannot request."""
 
 _CLOCKS_APART = ("RequestTimeTooSkewed", "Request date header too old", "reasonable timeframe")
-"""What S3, Azure and Google's issuer of tokens say if a request's time is not theirs, minutes apart."""
+"""The words of S3, Azure and Google's token issuer for a request whose time differs from theirs by minutes."""
 
 _NOT_ALLOWED = re.compile(
     r"status code: 40[13]\b|<Code>(Expired|Invalid)Token<|invalid_grant|lacked valid authentication credentials"
 )
-"""Each service has its own codes for it; those here come with a 400, of S3 and of who issues tokens. The last is what
-the library says where a profile's credentials cannot be renewed."""
+"""Each service has its own codes for it; those here come with a 400, from S3 and from token issuers. The last is the
+library's text where a profile's credentials cannot be renewed."""
 
 _PANIC = "its library cannot make a request of what the environment says"
 
@@ -93,26 +93,26 @@ _CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; no connection string",
 }
-"""What a person most likely has."""
+"""The credentials that a person most likely has."""
 
 
 class StorageAway(FedpingError):
-    """The object store that keeps a store's or a landing folder's bytes does not answer, or refuses."""
+    """The object store that holds a model store or a landing folder does not answer, or refuses a request."""
 
 
 class StorageUnavailable(StorageAway, TemporaryFailure):
-    """An object store that does not answer now, or says that it cannot; the same command may succeed later."""
+    """An object store does not answer now, or says that it cannot; the same command may succeed later."""
 
 
 class Unsettled(OSError):
-    """It cannot be told yet whether an object was created, and by whom."""
+    """It is still unknown whether an object was created, and by which writer."""
 
 
 @contextmanager
 def told(what: str, where: Bucket, let: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn the library's errors into a :class:`StorageAway`: that somebody cannot ``what`` an object or a folder.
+    """Raise the library's errors as :class:`StorageAway`, which says that fedping cannot ``what`` an object or folder.
 
-    Those of ``let`` are left to the caller, unless they say that there is no bucket.
+    Errors in ``let`` are left to the caller, unless they say that the bucket does not exist.
     """
     from obstore.exceptions import BaseError
 
@@ -129,7 +129,7 @@ def told(what: str, where: Bucket, let: tuple[type[Exception], ...] = ()) -> Ite
 
 
 def _remedy(said: str, where: Bucket) -> str | None:
-    """Return what a person is to do about an error of the library; None if it may pass."""
+    """Return the remedy for an error of the library, for people; None if it may be temporary."""
     if any(code in said for code in _NO_BUCKET):
         return f"there is no '{where.name}': make it first, or correct the address"
     if _NAMELESS in said:
@@ -177,7 +177,7 @@ def connection(place: Bucket) -> ObjectStore:
 
 
 def _check_endpoints(place: Bucket) -> None:
-    """Refuse an endpoint that no request can be made of, or that has a secret in it, which errors would repeat."""
+    """Reject an endpoint that cannot be requested, or that contains a secret, which errors would repeat."""
     for name in _ENDPOINTS[place.scheme]:
         said = os.environ.get(name)
         if said is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9._~/-]*)?", said):
@@ -188,17 +188,17 @@ def _check_endpoints(place: Bucket) -> None:
 
 
 def _check_variables(place: Bucket) -> None:
-    """Refuse a value that no header of a request can hold, as one read from a file with its line break."""
+    """Reject a value that no header of a request can hold, such as one read from a file with its line break."""
     for name in _ONE_LINE[place.scheme]:
         said = os.environ.get(name, "")
         if said != said.strip() or not said.isprintable():
             raise InvalidSettings(
-                f"{name} has a line break, or a space at an end, as a value has that comes from a file; set it without"
+                f"{name} has a line break, or a space at an end, such as a value read from a file. Set it without"
             )
 
 
 def _of_profile() -> Any | None:
-    """Return what gives the credentials of a profile of AWS' own tools; None if the environment has others."""
+    """Return the credentials provider of a profile of AWS's tools; None if the environment has other credentials."""
     if "AWS_ACCESS_KEY_ID" in os.environ or not (profile := os.environ.get("AWS_PROFILE")):
         return None
     try:
@@ -228,15 +228,14 @@ def _patience() -> float:
         seconds = -1.0
     if not 0.0 <= seconds <= LONGEST_PATIENCE:
         raise InvalidSettings(
-            f"{PATIENCE_VARIABLE}={said} is not for how many seconds a request is tried again; give 0 to "
-            f"{LONGEST_PATIENCE:.0f}"
+            f"{PATIENCE_VARIABLE}={said} is no number of seconds for retries. Set 0 to {LONGEST_PATIENCE:.0f}"
         )
     return seconds
 
 
 def heeding(ask: Callable[[], _T]) -> _T:
-    """Return what is asked for; Ctrl-C and other signals are heeded meanwhile, which the library would not do."""
-    if threading.current_thread() is not threading.main_thread():  # where no signal is handled
+    """Return the result of a request while handling Ctrl-C and other signals, which the library would not do."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         return _calm(ask)
     answer: Future[_T] = Future()
 
@@ -251,7 +250,7 @@ def heeding(ask: Callable[[], _T]) -> _T:
 
 
 def _calm(ask: Callable[[], _T]) -> _T:
-    """Return what is asked for; a panic of the library, which is no Exception, is raised as an error."""
+    """Return the result of a request; a panic of the library, which is no Exception, is raised as an error."""
     try:
         return ask()
     except BaseException as error:
@@ -261,7 +260,7 @@ def _calm(ask: Callable[[], _T]) -> _T:
 
 
 def again(ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:
-    """Return what is asked for, having tried it again if the connection broke: the library does not do so here."""
+    """Return the result of a request, retried if the connection broke, which the library does not do here."""
     from obstore.exceptions import GenericError
 
     until, pause = time.monotonic() + _patience(), 0.1
@@ -277,13 +276,13 @@ def again(ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:
 
 
 def check_bucket(error: FileNotFoundError) -> None:
-    """Raise an error again that says that there is no bucket, and not that there is no object."""
+    """Raise the error again if the bucket is missing, and not only an object."""
     if any(code in str(error) for code in _NO_BUCKET):
         raise error
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of what an object store answered, without what may be a secret in an address."""
+    """Return the first line of an object store's answer, without parts of addresses that may be secret."""
     said = re.split(r"<\?xml|<Error\b|Debug source:", str(error))[0]
     code = _code(error)
     said = re.sub(r"//[^/\s@]*@", "//", re.sub(r"\?\S*", "", said))
@@ -292,6 +291,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _code(error: BaseException) -> str:
-    """Return the code in an answer; "" if it has none, as none to HEAD has."""
+    """Return the code in an answer; "" if it has none, such as an answer to HEAD."""
     found = re.search(r"<Code>([^<]{1,80})</Code>", str(error))
     return found[1] if found else ""

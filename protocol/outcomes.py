@@ -1,12 +1,12 @@
-"""Outcomes: the columns in which a study's clients report what followed a choice, at the choice or later.
+"""Outcomes: the columns for clients' reports about the consequences of a choice, at the choice or later.
 
-A study declares each with its bounds. A client moves a value to the nearest bound and rounds it before anything is
-sent (:meth:`clipped`); ingest rejects a value beyond the bounds or finer than they allow, and clips nothing. Outcomes
+A study declares each with its bounds. A client moves a value to the nearest bound and rounds it before anything is sent
+(:meth:`clipped`); ingest rejects a value beyond the bounds or finer than they allow, and clips nothing. Outcomes
 without ``within`` travel in the ping of the choice. Those with ``within`` travel in a ping of their own, one value a
-ping (`fedping.protocol.ping.OUTCOME`), which has no update and which no round reads.
+ping (`fedping.protocol.ping.OUTCOME`), which has no update and is not read by rounds.
 
-There is no outcome of free text, and none without bounds: a text can say who wrote it, and a single value without
-bounds can decide a comparison.
+Free text and values without bounds are not supported: a text can identify its author, and a single value without bounds
+can decide a comparison.
 """
 
 from __future__ import annotations
@@ -56,9 +56,12 @@ RESERVED = frozenset(
 class _Outcome(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", omit_defaults=True):
     """Settings that all kinds of outcomes have.
 
-    ``within`` makes it a later outcome: the longest time after the choice at which it counts, such as "48h" or "14d".
-    ``linked`` has its pings name the document of their choice; without it they name the client and its arm alone.
-    ``better`` says which direction is better for users, as a guardrail needs; without it, neither is.
+    Attributes:
+        name: the outcome's name, which is also its column's.
+        within: longest time after the choice at which a later outcome counts, such as "48h" or "14d". None for an
+            outcome at the choice.
+        linked: whether its pings name the document of their choice; else they name only the client and its arm.
+        better: direction that is better for users, as a guardrail needs; None if neither is.
     """
 
     name: str
@@ -82,7 +85,7 @@ class _Outcome(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
                 "'within' for a later outcome"
             )
         if self.better is not None and isinstance(self, CategoryOutcome):
-            raise UnfitTable(f"outcome '{self.name}' is a category, of which no direction is better. Remove 'better'")
+            raise UnfitTable(f"outcome '{self.name}' is a category, so no direction is better. Remove 'better'")
         self._check()
 
     def _check(self) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def login_in_address(request: PreparedRequest) -> PreparedRequest:
     """Give a request the login that its address has, if any: the ``auth`` of a call of the library requests.
 
-    Without an ``auth`` that library sends what ``~/.netrc`` has for the host, for which nobody has asked.
+    Without an ``auth`` that library sends what ``~/.netrc`` has for the host, which no caller has asked for.
     """
     from requests.auth import HTTPBasicAuth
     from requests.utils import get_auth_from_url

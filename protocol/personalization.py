@@ -1,6 +1,6 @@
 """Settings for personal models: weights, or a part of a model, that stay with a client and are never sent.
 
-They are part of a line's training and published with it, for clients need them; rounds do not. Symbols are those of
+They are part of a line's training and published with it, because clients need them; rounds do not. The symbols of
 thesis chapter 6: w are the shared weights of a version, P the weights of a client's own model, v its vector.
 """
 
@@ -30,12 +30,19 @@ def _is_not_in_browsers(optimizer: LocalOptimizer) -> bool:
 
 
 class FineTune(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="fine_tune"):
-    """A model of the client's own, which begins as the shared one (transfer learning, thesis 6.2).
+    """A client's own model, which starts from the shared one (transfer learning, thesis 6.2).
 
-    From version ``from_version`` on, a training takes ``steps`` of size ``rate`` from where the last one ended, each
-    along the gradient on ``batch`` examples, on all if None. The ``frozen`` weights are always those of the version.
-    ``proximal`` is λ of Ditto (Li et al. 2021), which pulls P towards w; 0 does not. A client that ``shares`` goes on
-    to send updates of w, computed at w; else it sends none from then on.
+    Attributes:
+        rate: step size.
+        from_version: version from which on clients train their own models. Each training continues where the previous
+            one ended.
+        steps: number of gradient steps in a training.
+        batch: number of examples for a step's gradient; all if None.
+        frozen: names of weights that always keep the version's values.
+        proximal: λ of Ditto (Li et al. 2021), which pulls P towards w; 0 disables it.
+        optimizer: how a step follows from a gradient.
+        shares: whether clients continue to send updates of w, computed at w; else they send none from ``from_version``
+            on.
     """
 
     rate: Positive
@@ -49,7 +56,7 @@ class FineTune(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where(
             {
                 "personal": True,
@@ -61,15 +68,24 @@ class FineTune(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
 
 class Vector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="vector"):
-    """A vector v of the client's own, with which it predicts by w + U v (the personal vector of thesis 6.3).
+    """A client's own vector v, with which it predicts by w + U v (the personal vector of thesis 6.3).
 
-    With the basis ``identity``, v is added to the weights ``on``, and to all if that is empty; with ``random``, U has
-    entries of N(0, 1) / √size in the rows of these weights, from ``seed``, and is the same for everybody. ``size`` is
-    how many numbers v has; those of ``on`` if None.
+    From ``from_version`` on, a client trains v and w in turn: v by gradient steps, when it sends nothing, and w at v =
+    0.
 
-    From version ``from_version`` on, a client trains v and w in turn: v by ``steps`` of size ``rate``, when it sends
-    nothing, and w at v = 0. Who begins with which is drawn, so that about half of the clients send at any time. With
-    ``in_step`` everybody has the same turn, as in the thesis, and every second round has no updates.
+    Attributes:
+        rate: step size.
+        from_version: version from which on clients train v.
+        size: number of entries of v; None for the number of weights in ``on``.
+        basis: with ``identity``, v is added to the weights ``on``; with ``random``, U has entries of N(0, 1) / √size in
+            the rows of these weights, from ``seed``, and is the same for all clients.
+        on: names of the weights that v changes; all if empty.
+        seed: seed of the random basis.
+        steps: number of gradient steps for v in a training.
+        batch: number of examples for a step's gradient; all if None.
+        optimizer: how a step follows from a gradient.
+        in_step: whether all clients have the same turn, as in the thesis, so that every second round has no updates.
+            Else each client's first turn is drawn, so that about half of the clients send at any time.
     """
 
     rate: Positive
@@ -85,7 +101,7 @@ class Vector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where(
             {
                 "personal": True,
@@ -99,9 +115,12 @@ class Vector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 class PartlyLocal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="partly_local"):
     """Blocks of the model that always stay with the client, outside of versions and updates.
 
-    They start as the model starts them. A training moves both parts ``together``, as FedPer does (Arivazhagan et al.
-    2019), or takes ``steps`` of the ``local`` blocks first, with w as fetched, and then trains w beside these, as does
-    FedRep (Collins et al. 2021). ``rate`` is the size of the local blocks' steps.
+    Attributes:
+        local: names of the blocks, which start at the model's start values.
+        rate: step size of these blocks.
+        order: ``together`` trains both parts at once, as in FedPer (Arivazhagan et al. 2019). ``local_first`` trains
+            the local blocks with w as fetched, and then w with these blocks, as in FedRep (Collins et al. 2021).
+        steps: number of steps of the local blocks with ``local_first``.
     """
 
     traits: ClassVar[Traits] = frozenset({"personal", "local blocks", "not in browsers"})
@@ -122,8 +141,13 @@ class PartlyLocal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 class Reconstruct(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="reconstruct"):
     """Blocks that a client fits each time, and neither keeps nor sends (FedRecon, Singhal et al. 2021).
 
-    A training divides the client's examples: on a share ``support`` of them the ``local`` blocks take ``steps`` of size
-    ``rate`` from their start; on the others w is trained beside these. For predictions they are fitted on all examples.
+    For predictions, the blocks are fitted on all of a client's examples.
+
+    Attributes:
+        local: names of the blocks.
+        rate: step size of these blocks.
+        steps: number of steps from their start values in a training.
+        support: share of a client's examples for fitting the blocks; w is then trained with them on the other examples.
     """
 
     traits: ClassVar[Traits] = frozenset({"personal", "local blocks", "not in browsers"})
@@ -135,15 +159,21 @@ class Reconstruct(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
 
 class Expert(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="expert"):
-    """A mixture of the shared model with the client's own model, by the client's own gate (Peterson et al. 2019).
+    """A mixture of the shared model and the client's own, weighted by the client's own gate (Peterson et al. 2019).
 
-    From version ``from_version`` on, a client predicts a(x) M(x; w) + (1 - a(x)) M(x; P), with a(x) = σ(g·x + b). P
-    begins as w, g as 0 and b as ``gate_start``. All three move along gradients on the same examples in the same step:
-    w by what the client sends, P by steps of size ``private_rate`` and the gate of size ``gate_rate``, both with a
-    penalty of ``l2``. If ``joint``, w's gradient is that of the mixture; else that of the shared model's own loss.
+    From ``from_version`` on, a client predicts a(x) M(x; w) + (1 - a(x)) M(x; P), with a(x) = σ(g·x + b). P starts at
+    w, g at 0 and b at ``gate_start``. All three follow gradients on the same examples in the same step; w moves by what
+    the client sends.
 
-    ``clip`` is the most that an example's gradient by w may be long, and noise of standard deviation ``noise`` times
-    ``clip`` is added to their sum.
+    Attributes:
+        private_rate: step size of P.
+        gate_rate: step size of the gate.
+        from_version: version from which on clients have their own models.
+        l2: penalty on P and the gate.
+        gate_start: start value of b.
+        joint: whether the gradient of w is the gradient of the mixture; else of the shared model's own loss.
+        clip: maximum norm of an example's gradient by w.
+        noise: standard deviation of the noise on the sum of these gradients, in units of ``clip``.
     """
 
     traits: ClassVar[Traits] = frozenset({"personal", "not in browsers"})

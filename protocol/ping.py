@@ -45,7 +45,7 @@ MOST_CANDIDATES = 1000
 """Maximum candidates of a list."""
 
 BY_STUDY = "@"
-"""In the name of a journal before the study; no type and no study has it in its name."""
+"""Precedes the study in the name of a journal; names of types and studies do not contain it."""
 
 MOST_CLASSES = 32
 """Maximum classes of a model whose pings have a confusion matrix."""
@@ -57,10 +57,10 @@ _OF_HISTORY = "bookmark_and_history_"
 
 
 class Payload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every ping says, whatever the product and the type: the model that the client knew, and its arm.
+    """Fields of every ping, for all products and types: the model version that the client knew, and its arm.
 
-    :attr:`ALIASES` are other names of fields; a payload has what came under them under the field's own, which is always
-    there.
+    :attr:`ALIASES` are other names of fields. A payload that came with such a name has the value under the field's own
+    name, which is always present.
     """
 
     ALIASES: ClassVar[Mapping[str, str]] = {}
@@ -72,7 +72,7 @@ class Payload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class UpdatePayload(Payload, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every ping says that a round may read: besides the version and the arm, what the client learned."""
+    """Fields of every ping that a round may read: the version, the arm, and the client's update."""
 
     update: Annotated[
         Update | None,
@@ -81,7 +81,7 @@ class UpdatePayload(Payload, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class PrivatePayload(UpdatePayload, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a client of a private line sends, which is no more than what a round of it needs.
+    """The payload of a client of a private line, with no more than a round of it needs.
 
     Its loss is a part of the vector that travels as the update (`fedping.protocol.privacy`). A client that has fetched
     no version yet has nothing to send, and clients of arms that do not submit updates send a vector as well.
@@ -98,29 +98,30 @@ class PrivatePayload(UpdatePayload, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class LossPayload(UpdatePayload, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a round needs of a line that is not private."""
+    """The fields that a round of a line that is not private needs."""
 
     loss: Annotated[Finite, Meta(description="the client's loss under the weights that it applied")]
 
 
 class ModelPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a client learned from its own examples, whatever the model.
+    """The result of learning from a client's own examples, for any model.
 
-    A client that had no example says so with ``examples`` 0, loss 0 and an update of zeros: it took part, and changes
-    nothing. One that tells how a model of classes does on its examples, and sends no update, may add ``confusion``.
+    A client without an example says so with ``examples`` 0, loss 0 and an update of zeros: it took part, and changes
+    nothing. A client that reports the predictions of a model of classes on its examples, and sends no update, may add
+    ``confusion``.
 
     Raises:
-        ValueError: ``confusion`` comes with an update, is no square, or is not of as many examples as there were.
+        ValueError: ``confusion`` comes with an update, is no square, or its sum is not the number of examples.
     """
 
-    examples: Annotated[Count, Meta(description="how many examples loss and update were computed from; 0 for none")]
+    examples: Annotated[Count, Meta(description="number of examples behind loss and update; 0 for none")]
     confusion: (
         Annotated[
             tuple[Count, ...],
             Meta(
                 max_length=MOST_CELLS,
-                description="how many examples of each class (a row) were taken for each class (a column), row after "
-                "row; of pings without an update alone",
+                description="number of examples of each class (a row) that were predicted as each class (a column), "
+                "row after row; only in pings without an update",
             ),
         ]
         | UnsetType
@@ -142,12 +143,12 @@ class ModelPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_only
 class FrecencyPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An interaction with a ranked list of suggestions, as the two studies of 2018 reported it.
 
-    A field that a client does not have is left out. The pair ``num_suggestions_displayed`` and ``rank_selected``
+    A client leaves out fields that it does not have. The pair ``num_suggestions_displayed`` and ``rank_selected``
     counts all suggestions, the pair ``bookmark_and_history_…`` those from history and bookmarks. One of the two may be
-    left out; then the other one counts history and bookmarks, whatever its names, as in the first study.
+    left out; then the other one counts history and bookmarks, under either name, as in the first study.
 
     The second study called the characters typed ``search_string_length``. A payload has them, and its pairs, under the
-    names of what they are, however it came.
+    names of their meaning, whichever names were sent.
 
     Raises:
         ValueError: half a pair, no pair, or not exactly one of the two names of the characters typed.
@@ -168,7 +169,9 @@ class FrecencyPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_o
     )
     bookmark_and_history_num_suggestions_displayed: Count | UnsetType = UNSET
     bookmark_and_history_rank_selected: CountOrNone | UnsetType = UNSET
-    num_chars_typed: Annotated[Count, Meta(description="always there, under this name or the next")] | UnsetType = UNSET
+    num_chars_typed: Annotated[Count, Meta(description="always present, under this name or the next")] | UnsetType = (
+        UNSET
+    )
     search_string_length: Annotated[Count, Meta(description="another name of num_chars_typed")] | UnsetType = UNSET
     num_key_down_events: Annotated[Count, Meta(description="Enter excluded")] | UnsetType = UNSET
     num_key_down_events_at_selecteds_first_entry: (
@@ -232,11 +235,11 @@ class FrecencyPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_o
 class ListPayload(LossPayload, OutcomeColumns, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A list of candidates that was shown, the choice from it, and the outcomes that a study declares at the choice.
 
-    A list from which nothing was chosen has ``place`` 0, loss 0 and an update of zeros.
+    A list without a choice has ``place`` 0, loss 0 and an update of zeros.
 
     Raises:
-        ValueError: the choice, or what was seen, is beyond the list; nothing was chosen, and it was pinned; or a number
-            is finer than its outcome allows.
+        ValueError: the choice, or the number of seen candidates, is beyond the list; a list without a choice is pinned;
+            or a number is finer than its outcome allows.
     """
 
     place: Annotated[
@@ -254,7 +257,12 @@ class ListPayload(LossPayload, OutcomeColumns, frozen=True, forbid_unknown_field
         UNSET
     )
     pinned: (
-        Annotated[bool, Meta(description="whether the choice had its place whatever its score, as an advertisement")]
+        Annotated[
+            bool,
+            Meta(
+                description=("whether the choice had a fixed place, regardless of its score, such as an advertisement")
+            ),
+        ]
         | UnsetType
     ) = UNSET
 
@@ -273,7 +281,7 @@ class ListPayload(LossPayload, OutcomeColumns, frozen=True, forbid_unknown_field
 class OutcomePayload(Payload, OutcomeColumns, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One later outcome of a choice: the value of one declared column. It has no update, and no round reads it.
 
-    The version is that of the choice. ``choice`` is there if the outcome is declared as linked.
+    The version is the choice's. ``choice`` is present if the outcome is declared as linked.
 
     Raises:
         ValueError: it has no declared column, or several; or a number is finer than its outcome allows.
@@ -305,7 +313,7 @@ def column_of(payload: OutcomePayload) -> str:
 
 
 class Ping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """One document, as it is posted to ``/submit/<study>/<type>/<version>/<document id>``.
+    """One document, posted to ``/submit/<study>/<type>/<version>/<document id>``.
 
     ``client_id`` names an installation, never a person; the document id is in the path and differs for every ping.
     """
@@ -319,7 +327,7 @@ class Ping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename
             Meta(
                 max_length=LONGEST,
                 pattern=PATTERN,
-                description="the product's word for the client id, in studies that ask for it; kept nowhere",
+                description="the product's ticket for the client id, in studies that require one; not stored",
             ),
         ]
         | UnsetType
@@ -333,32 +341,32 @@ class BatchedPing(Ping, frozen=True, forbid_unknown_fields=True, kw_only=True, r
 
 
 class TelemetryPing(Ping, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """A ping in the envelope of Firefox, as it is posted to ``/submit/telemetry/<document id>/<type>/…?v=4``.
+    """A ping in Firefox's envelope, posted to ``/submit/telemetry/<document id>/<type>/…?v=4``.
 
-    What the envelope says beside a ping of ours is read for its form, and kept nowhere; an ``environment``, which the
-    browser adds to pings of some kinds, is not even read.
+    The other contents of the envelope are checked for their form, and not stored; an ``environment``, which the browser
+    adds to some kinds of pings, is not even parsed.
     """
 
     id: Annotated[UUID, Meta(description="the document, as in the path; a retry carries the same")]
     creation_date: ShortText
     version: Literal[4]
     application: Annotated[
-        dict[ShortText, ShortText | None], Meta(max_length=16, description="what the browser says of itself")
+        dict[ShortText, ShortText | None], Meta(max_length=16, description="the browser's description of itself")
     ]
     environment: Raw | UnsetType = UNSET
 
 
 class LandedPing(Struct, frozen=True, kw_only=True):
-    """One ping on its way to disk: the envelope that ingest adds, and the payload. The rows of Parquet are these."""
+    """One ping on its way to disk: the envelope that ingest adds, and the payload. These are the rows of Parquet."""
 
     document_id: UUID
     client_id: UUID
-    received_at: Annotated[int, Meta(ge=0, description="when ingest took it, milliseconds since 1970, UTC")]
+    received_at: Annotated[int, Meta(ge=0, description="when ingest accepted it, milliseconds since 1970, UTC")]
     payload: Payload
 
 
 DocumentName: TypeAlias = Literal["frecency-update", "model-update", "private-update", "list-update"]
-"""The types of pings that a study may have; its later outcomes have a type besides (:data:`OUTCOME`)."""
+"""The types of pings that a study may have; its later outcomes have an additional type (:data:`OUTCOME`)."""
 
 _P = TypeVar("_P", bound=Ping)
 
@@ -490,7 +498,7 @@ PRIVATE_UPDATE = DocumentType(
     examples=lambda number: number,
     nothing="there was no example",
 )
-"""A bounded update of a client of a private line, and nothing else."""
+"""A client's bounded update for a private line, and nothing else."""
 
 LIST_UPDATE = DocumentType(
     name="list-update",

@@ -21,12 +21,16 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Quorum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How large a share of the votes has to be behind a weight's sign before RProp follows it.
+    """The share of the votes that must agree on a weight's sign before RProp follows it.
 
-    Shares are those of the most that all votes could come to, each in this weight alone, at the bound of the clip. A
-    weight whose mean is not above ``decides`` of that stays where it is: hostile clients with a smaller share turn no
-    sign against the others' mean. A step size whose sign stays grows only above ``hastens``; up to there it is
-    multiplied by ``slows``. 0 and 0 disable it.
+    Shares are relative to the maximum sum of all votes, as if each were in this weight alone, at the bound of the clip.
+    0 for both ``decides`` and ``hastens`` disables the quorum.
+
+    Attributes:
+        decides: a weight whose mean is not above this share stays unchanged, so hostile clients with a smaller share
+            turn no sign against the others' mean.
+        hastens: a step size whose sign stays grows only above this share.
+        slows: factor on a step size up to ``hastens``.
     """
 
     decides: Share = 0.01
@@ -125,13 +129,13 @@ class Adam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
 
 class Yogi(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="yogi"):
-    """Yogi (Zaheer et al. 2018): Adam, but that what it divides by comes nearer to each new square by a bounded amount.
+    """Yogi (Zaheer et al. 2018): Adam, except that its divisor approaches each new square by a bounded amount.
 
-    The settings are those of :class:`Adam`, the defaults those of the paper. With ``epsilon`` τ and ``initial`` τ² it
+    The settings are the same as in :class:`Adam`, with the paper's defaults. With ``epsilon`` τ and ``initial`` τ² it
     is the FedYogi of Reddi et al. 2021.
 
     Raises:
-        InvalidSettings: the bias is corrected of a mean that does not begin at zero.
+        InvalidSettings: the bias is corrected for a mean that does not begin at zero.
     """
 
     digest_name: ClassVar[str] = "Yogi"
@@ -332,8 +336,8 @@ class Staleness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     all of them are equally old, the weight is divided away. A weighted update shortens the step by its factor,
     independently of the others.
 
-    Rounds stay synchronous, and add the movement from the old version to the new one. CO-OP (Wang 2017), from which the
-    default weight is taken, mixes each model as it arrives; the laboratory does that (``[co_op]``).
+    Rounds stay synchronous, and add the movement from the old version to the new one. CO-OP (Wang 2017), the source of
+    the default weight, mixes each model as it arrives; the laboratory does so (``[co_op]``).
     """
 
     digest_name: ClassVar[str] = "Staleness"
@@ -400,5 +404,5 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.min_clients < 1:
-            raise InvalidSettings("min_clients must be at least 1; a round cannot step on nobody's update")
+            raise InvalidSettings("min_clients must be at least 1, because a round needs an update")
         check("pipeline", Parts(self.traits))

@@ -1,9 +1,9 @@
 """Private lines: the guarantee that a line gives to its clients, as settings, and the vector that they send.
 
-What a client adds to a round is one vector of whole numbers: its update, and after it :data:`METRICS`, which are part
-of the same vector so that one draw of noise covers all of it. Sums of whole numbers are exact in any order, and noise
-on a grid gives nothing away by its last digits. Both sides bound a vector by the same function: a client so that its
-own guarantee holds, the server so that it holds whatever a client sends.
+A client adds one vector of whole numbers to a round: its update, followed by :data:`METRICS`, which are part of the
+same vector so that one draw of noise covers all of it. Sums of whole numbers are exact in any order, and the last
+digits of noise on a grid reveal nothing. Both sides bound a vector by the same function: the client for its own
+guarantee, and the server so that the guarantee holds whatever a client sends.
 
 Guarantees are (ε, δ) of differential privacy. Their unit is the client id, an installation. Two inputs are neighbours
 if one has one client more (central), or if they are any two (local).
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 METRICS = ("clients", "loss", "top_choice")
-"""Metrics of a vector, after the update: one for the client itself, its loss, and whether its choice was on top."""
+"""Metrics of a vector, after the update: 1 for the client itself, its loss, and whether its choice was on top."""
 
 SIGN = 64
 """A sign in a vector."""
 
 RADIUS = 2**14
-"""The norm of an update in a vector that is as long as the clip lets it be."""
+"""Norm of an update in a vector at the bound of the clip."""
 
 FARTHEST = 8
 """Standard deviations at which a client's own noise is cut off: one draw in 10^15 lies beyond."""
@@ -55,19 +55,31 @@ class Signs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 
 
 class ClippedFlat(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="norm"):
-    """An update that is shortened to ``norm`` (thesis 5.3), in the units of the update."""
+    """An update that is shortened to a norm (thesis 5.3).
+
+    Attributes:
+        norm: maximum Euclidean norm, in the units of the update.
+    """
 
     norm: Positive
 
 
 class ClippedByKind(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="kind"):
-    """An update of which each kind of weights, having its own units, is shortened to its own norm (thesis 5.3)."""
+    """An update in which each kind of weights is shortened to its own norm, because it has its own units (thesis 5.3).
+
+    Attributes:
+        norms: maximum norm of each kind.
+    """
 
     norms: dict[Kind, Positive]
 
 
 class ClippedByBlock(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="layer"):
-    """An update of which each block of weights, a layer, is shortened to ``norm`` (thesis 5.3)."""
+    """An update in which each block of weights, a layer, is shortened to the same norm (thesis 5.3).
+
+    Attributes:
+        norm: maximum norm of each block.
+    """
 
     norm: Positive
 
@@ -78,15 +90,15 @@ Contribution: TypeAlias = Signs | ClippedFlat | ClippedByKind | ClippedByBlock
 class Central(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A guarantee that the operator gives: it clips, samples, adds noise to the sum, and deletes the pings.
 
-    Whoever sees models, pages or reports learns hardly more of a client than if it had not taken part.
+    Readers of models, pages or reports learn hardly more about a client than if it had not taken part.
 
     Attributes:
         epsilon, delta: the guarantee for all ``rounds`` together. ``delta`` is well below 1 / ``population``.
         rounds: number of rounds; afterwards the line is exhausted.
         population: approximate number of clients, declared and never counted.
-        sampling: the share of the clients whose pings count in a round, by a coin that the server tosses with a secret
-            key.
-        noise_multiplier: the noise's standard deviation over the vector's bound; derived when the study is made.
+        sampling: share of the clients whose pings count in a round, sampled by the server with a secret key.
+        noise_multiplier: standard deviation of the noise divided by the vector's bound; derived when the study is
+            created.
         dead_zone: a weight's noisy sum within this number of standard deviations of its noise counts as 0.
     """
 
@@ -105,7 +117,11 @@ class Central(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class OneSign(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="mechanism", tag="one-sign"):
-    """One weight's sign, the weight drawn by lot, by randomised response (Warner 1965): ``epsilon`` a contribution."""
+    """The sign of one randomly drawn weight, by randomised response (Warner 1965).
+
+    Attributes:
+        epsilon: ε for each contribution.
+    """
 
     epsilon: Epsilon
 
@@ -113,9 +129,12 @@ class OneSign(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 class LocalGaussian(
     Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="mechanism", tag="gaussian"
 ):
-    """The bounded update with noise of the discrete Gaussian on every weight: (ε, δ) a contribution.
+    """The bounded update with noise of the discrete Gaussian on every weight.
 
     Any two inputs are neighbours, so the sensitivity is twice the bound.
+
+    Attributes:
+        epsilon, delta: the guarantee for each contribution.
     """
 
     epsilon: Epsilon
@@ -127,14 +146,14 @@ Local: TypeAlias = OneSign | LocalGaussian
 
 
 class Shared(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Clients split their vectors into two shares, so that no server sees any (`fedping.protocol.sharing`).
+    """Clients split their vectors into two shares, so that no server sees any vector (`fedping.protocol.sharing`).
 
-    With a central guarantee both servers add its noise: it holds against each of them, and even more against others.
+    With a central guarantee, both servers add its noise: it holds against each of them, and is stronger against others.
 
     Attributes:
-        helper: the identity of the second server, run by another organisation ('fedping helper identity' prints it).
+        helper: identity of the second server, run by another organisation ('fedping helper identity' prints it).
         min_batch: minimum number of clients of an arm in a sum.
-        seal: the seal of shares for it.
+        seal: encryption of the shares for the helper.
         proofs: whether clients prove that they send votes, so that none of them counts as more than one.
     """
 
@@ -145,15 +164,15 @@ class Shared(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RowSums(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sums of institutions, with noise for each row of a table; every institution adds a share of it.
+    """Sums of institutions, with noise that protects each row of a table; every institution adds a share of the noise.
 
-    K, the least number of institutions in a sum, is ``min_batch`` of ``shared``.
+    K, the minimum number of institutions in a sum, is ``min_batch`` of ``shared``.
 
     Attributes:
-        noise: z, the standard deviation of the noise on a sum of K institutions of which ``colluding`` take theirs off,
-            over the norm of a row.
-        colluding: t, the number of institutions in a sum that may reveal their noise to the operator. One that the
-            operator has made up is one of them.
+        noise: z, the standard deviation of the noise on a sum of K institutions, after ``colluding`` of them remove
+            theirs, divided by the norm of a row.
+        colluding: t, the number of institutions in a sum that may reveal their noise to the operator. An institution
+            that the operator invents is one of them.
     """
 
     noise: Annotated[float, Meta(ge=0.01, le=2**16)]
@@ -161,25 +180,26 @@ class RowSums(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a line is private: ``central``, ``local``, ``shared``, or several of them.
+    """The protection of a private line: ``central``, ``local``, ``shared``, or several of them.
 
-    It is published with the line, for clients need it.
+    It is published with the line, because clients need it.
 
     Attributes:
         central: what the operator does; None if it does nothing.
-        local: what a client does; None if it sends its bounded vector as it is.
-        shared: by which second server no vector is seen by anybody; None if the operator sees them.
-        rows: of a line for institutions with tables, what protects each row in their sum; else None.
-        contribution: what of an update is in the vector, and its bound.
-        loss: the least and the greatest loss that a vector can tell; others are moved to the nearest.
-        left_out: names of weights that no client can move. They are no part of the sum, and get no noise.
-        contributions: to how many versions of the line a client contributes at most. It counts itself, and draws by lot
-            which (:attr:`turns`).
-        delay_minutes: a client waits before it sends, up to so long, by lot.
+        local: what a client does; None if it sends its bounded vector unchanged.
+        shared: the second server, with which no server sees a vector; None if the operator sees them.
+        rows: for a line of institutions with tables: the protection of each row in their sum; else None.
+        contribution: the part of an update that is in the vector, and its bound.
+        loss: least and greatest loss that a vector can hold; others are moved to the nearest.
+        left_out: names of weights that no client can move. They are not part of the sum, and get no noise.
+        contributions: maximum number of versions of the line to which a client contributes. The client counts them
+            itself, and draws at random which (:attr:`turns`).
+        delay_minutes: maximum of the random time that a client waits before it sends.
 
     Raises:
-        InvalidSettings: none of the kinds is there, the losses are the wrong way round, single signs are to be clipped,
-            shares are to be sampled, or proven to be what they are not, or no institution is left to add noise.
+        InvalidSettings: no kind of protection is set; the losses are reversed; single signs are clipped; shares are
+            sampled; votes are to be proven for a vector that has none; or all institutions collude, so that no noise
+            remains.
     """
 
     central: Central | None = None
@@ -209,13 +229,13 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
         if institutions > MOST_INSTITUTIONS:
             raise InvalidSettings(
-                f"'min_batch' of 'shared' is {institutions:,}; with 'rows' it is a number of institutions, of which a "
-                f"sum may need {MOST_INSTITUTIONS:,} at most: set a smaller one"
+                f"'min_batch' of 'shared' is {institutions:,}; with 'rows' it is a number of institutions, at most "
+                f"{MOST_INSTITUTIONS:,}. Set a smaller one"
             )
         if rows.colluding >= institutions:
             raise InvalidSettings(
-                f"'rows' of 'privacy' holds against {rows.colluding:,} of at least {institutions:,} institutions, of "
-                "which none is left to add noise; set a smaller 'colluding', or a larger 'min_batch' of 'shared'"
+                f"'rows' of 'privacy' holds against {rows.colluding:,} of at least {institutions:,} institutions, so "
+                "none is left to add noise. Set a smaller 'colluding', or a larger 'min_batch' of 'shared'"
             )
         share = noise_of_share(rows.noise, institutions, rows.colluding)
         if discreteness(share * UNIT, institutions - rows.colluding) > NIL:
@@ -224,13 +244,15 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 "numbers; set more noise, or a smaller 'min_batch' of 'shared'"
             )
         if self.left_out:  # shown to all institutions but one, it would take the others' noise from that one's numbers
-            raise InvalidSettings("with 'rows' of 'privacy' each number needs everybody's noise; remove 'left_out'")
+            raise InvalidSettings(
+                "with 'rows' of 'privacy' each number needs the noise of all institutions. Remove 'left_out'"
+            )
         if self.loss[0] != 0:
             raise InvalidSettings(f"'loss' of 'privacy' begins at {self.loss[0]:g}; with 'rows' it has to begin at 0")
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where(
             {
                 "private": True,
@@ -247,9 +269,10 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def turns(self) -> float:
-        """The share of versions that a client draws by lot to contribute to, so that its contributions are spread out.
+        """The share of versions to which a client contributes, drawn at random to spread its contributions out.
 
-        Else those who are there first would send all that they may to the first versions, and later rounds had nobody.
+        Otherwise the first clients would use up their contributions on the first versions, and later rounds would have
+        none.
         """
         if self.central is None or self.contributions is None:
             return 1.0
@@ -257,7 +280,7 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def releases(self) -> int | None:
-        """How many releases a client is in at most; None where nothing bounds them."""
+        """The maximum number of releases that include a client; None if it is unbounded."""
         rounds = None if self.central is None else self.central.rounds
         return min((n for n in (rounds, self.contributions) if n is not None), default=None)
 
@@ -265,8 +288,8 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 def published_privacy(privacy: Privacy) -> dict[str, Any]:
     """Return settings as clients read them.
 
-    ``shared`` and ``rows`` are left out where there are none: clients that are older than them refuse a protection that
-    they do not know.
+    ``shared`` and ``rows`` are omitted where they are None, because older clients refuse a protection that they do not
+    know.
     """
     told: dict[str, Any] = to_builtins(privacy)
     for name in ("shared", "rows"):
@@ -276,13 +299,13 @@ def published_privacy(privacy: Privacy) -> dict[str, Any]:
 
 
 class Frame(NamedTuple):
-    """How vectors of a line are made, of m weights and the metrics.
+    """The form of a line's vectors, of m weights and the metrics.
 
     Attributes:
-        group: of each weight, whole numbers from 0, shape (m,); -1 if it is left out.
-        units: how large 1 in the vector is in each weight, shape (m,).
-        signs: whether a weight's number is -SIGN, 0 or SIGN; else each group is at most RADIUS long.
-        metric: the largest number of a metric.
+        group: number of each weight's group, from 0, shape (m,); -1 if it is left out.
+        units: size of 1 in the vector in the units of each weight, shape (m,).
+        signs: whether a weight's number is -SIGN, 0 or SIGN; else each group has a norm of at most RADIUS.
+        metric: largest number of a metric.
     """
 
     group: NDArray[np.int64]
@@ -292,25 +315,25 @@ class Frame(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """The Euclidean norm of the weights' part at most."""
+        """The maximum Euclidean norm of the weights' part."""
         if self.signs:
             return SIGN * math.sqrt(int((self.group >= 0).sum()))
         return RADIUS * math.sqrt(self.groups)
 
     @property
     def groups(self) -> int:
-        """How many groups of weights there are that clients can move."""
+        """The number of groups of weights that clients can move."""
         return int(self.group.max(initial=-1)) + 1
 
     @property
     def squared(self) -> int:
-        """The square of the Euclidean norm of a vector at most, exactly."""
+        """The exact square of a vector's maximum Euclidean norm."""
         weights = SIGN**2 * int((self.group >= 0).sum()) if self.signs else RADIUS**2 * self.groups
         return weights + len(METRICS) * self.metric**2
 
     @property
     def sensitivity(self) -> float:
-        """The Euclidean norm of a vector at most: what adding or removing a client changes the sum by."""
+        """A vector's maximum Euclidean norm: the change of the sum when a client is added or removed."""
         return math.sqrt(self.squared)
 
 
@@ -318,7 +341,7 @@ def frame_of(privacy: Privacy, spec: ModelSpec) -> Frame:
     """Return the frame of a line's vectors.
 
     Raises:
-        InvalidSettings: a weight that is left out is not there, none is left, or a kind of weights has no norm.
+        InvalidSettings: a name in ``left_out`` is unknown, no weight remains, or a kind of weights has no norm.
     """
     import numpy as np
 

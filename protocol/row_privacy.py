@@ -1,10 +1,10 @@
-"""What protects a row of an institution's table, and what it costs: the formulas, without any table or file.
+"""Formulas for the protection of each row of an institution's table, and for its cost.
 
 Each release of a table is a sum over its rows: each row's vector is shortened to norm 1, scaled to whole numbers
 towards 0, added up, and discrete Gaussian noise of standard deviation z is added to each number. Whether one row is in
 the sum or is empty is then as hard to tell as N(0, 1) from N(μ, 1), with μ = 1/z (Gaussian differential privacy), and
-all releases together are as one with μ² = Σ 1/z². The number of rows counts as known. To replace a row by another is to
-take one away and add one, so it has 2 μ; g rows of one person that are not joined into one vector have g μ.
+all releases together are like one with μ² = Σ 1/z². The number of rows counts as known. Replacing a row means removing
+one and adding another, so it has 2 μ; g rows of one person that are not joined into one vector have g μ.
 
 Source: Dong, Roth and Su, "Gaussian Differential Privacy", 2019; Balle and Wang, "Improving the Gaussian Mechanism for
 Differential Privacy", 2018; Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism for Federated
@@ -33,7 +33,7 @@ VERSIONS = 50
 """Number of versions that a protected table is planned for unless its institution says otherwise."""
 
 LOSS = 0.25
-"""Share of a row's norm that its loss has, beside its gradient."""
+"""Share of a row's norm for its loss, next to its gradient."""
 
 TABLE_MODELS = ("linear-regression", "logistic-regression", "network", "k-means")
 """The models whose examples are rows of a table: those that an institution trains."""
@@ -50,21 +50,21 @@ _UP = 1 + 1e-12
 
 
 def why_unprotected(training: Training) -> str | None:
-    """Return why rows cannot be protected in a training; None if they can be."""
+    """Return the reason why a training cannot protect rows; None if it can."""
     if not isinstance(training, OneGradient | LocalSteps):
-        return f"the training '{training.name}' is an extension, whose sums over rows nobody has counted"
+        return f"the training '{training.name}' is an extension, for which sums over rows are not known"
     if training.personal is not None:
-        return "a model of your own beside the shared one would be trained on your rows without noise"
+        return "your own model, next to the shared one, would be trained on your rows without noise"
     return None
 
 
 def steps_on_rows(training: Training) -> int:
-    """Return how many steps a training takes where rows are protected, each on all rows: an epoch is one step."""
+    """Return the number of steps of a training with protected rows, each on all rows: an epoch is one step."""
     return (training.steps or training.epochs or 1) if isinstance(training, LocalSteps) else 1
 
 
 def usual_delta(units: int) -> float:
-    """Return δ of a table of so many rows, or persons, unless its institution says otherwise: n^-1.1."""
+    """Return δ of a table with this number of rows, or persons, unless its institution sets another: n^-1.1."""
     return math.pow(max(units, 2), -1.1)
 
 
@@ -101,22 +101,22 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def composed(mus: Iterable[float]) -> float:
-    """Return μ of several releases of the same rows together, each of which may depend on the ones before it."""
+    """Return μ of several releases of the same rows together, each of which may depend on the previous ones."""
     return math.sqrt(math.fsum(mu * mu for mu in mus))
 
 
 def noise_multiplier(mu: float, releases: int) -> float:
-    """Return z of each of so many releases that together have μ: √T / μ."""
+    """Return z of each of several releases that have μ together: √T / μ."""
     return math.sqrt(releases) / mu
 
 
 def noise_of_gradient(rows: int, versions: int, steps: int = 1) -> float:
-    """Return the standard deviation of the noise on each number of a mean gradient, as an institution adds it usually.
+    """Return the standard deviation of the noise that an institution usually adds to each number of a mean gradient.
 
     Args:
         rows: n of its table, whose gradients have a norm of at most 1.
-        versions: how many versions its budget of :data:`EPSILON` is spread over.
-        steps: how many gradients a version takes.
+        versions: number of versions that share its budget of :data:`EPSILON`.
+        steps: number of gradients in a version.
     """
     z = noise_multiplier(mu_of(EPSILON, usual_delta(rows)), versions * steps)
     return z * math.hypot(1.0, LOSS) / rows
@@ -125,14 +125,14 @@ def noise_of_gradient(rows: int, versions: int, steps: int = 1) -> float:
 def noise_of_mean(rows: Sequence[int], votes: Sequence[float], versions: int, steps: int = 1) -> float:
     """Return the standard deviation of the noise on each number of a weighted mean of institutions' mean gradients.
 
-    By votes of one a row, the mean is a sum over all rows with the noise of one sum an institution; by equal votes,
-    the smallest table has most of the noise.
+    With one vote per row, the mean is a sum over all rows with the noise of one sum per institution; with equal votes,
+    the smallest table contributes most of the noise.
 
     Args:
         rows: n of each institution.
         votes: weight of each in the mean.
-        versions: how many versions each budget is spread over.
-        steps: how many gradients a version takes.
+        versions: number of versions that share each budget.
+        steps: number of gradients in a version.
     """
     each = (vote * noise_of_gradient(n, versions, steps) for n, vote in zip(rows, votes, strict=True))
     return math.hypot(*each) / math.fsum(votes)
@@ -144,54 +144,58 @@ def mu_of_replacing(mu: float) -> float:
 
 
 def mu_of_group(mu: float, rows: int) -> float:
-    """Return μ of a person with so many rows, each of which is protected by itself."""
+    """Return μ of a person with several rows, each of which is protected by itself."""
     return rows * mu
 
 
 def noise_of_share(sigma: float, institutions: int, colluding: int) -> float:
     """Return σ of the noise that each institution adds to its share of a sum.
 
-    The noise of those that do not collude is then together at least σ.
+    The noise of the institutions that do not collude then adds up to at least σ.
 
     Raises:
-        ValueError: as many collude as there are, so that no noise is left to protect anybody.
+        ValueError: all institutions collude, so that no noise remains to protect any of them.
     """
     if not 0 <= colluding < institutions:
-        raise ValueError(f"{colluding} of {institutions} institutions collude, so that no noise is left")
+        raise ValueError(f"{colluding} of {institutions} institutions collude, so no noise is left")
     return sigma / math.sqrt(institutions - colluding)
 
 
 def noise_of_own_share(sigma: float, institutions: int, colluding: int, feared: int) -> float:
     """Return σ of the noise of an institution that fears more collusion than the others have agreed on.
 
-    The others that do not collude add :func:`noise_of_share` each, and it adds what is then missing of σ: all of it if
-    it fears everybody else.
+    The others that do not collude add :func:`noise_of_share` each, and this institution adds the part of σ that is then
+    missing: all of it if it fears all others.
 
     Args:
         sigma: σ of the sum.
-        institutions: K, the least number in a sum.
-        colluding: t, against how many the others' shares hold.
-        feared: how many collude by its own judgement, from t to K - 1.
+        institutions: K, the minimum number in a sum.
+        colluding: t, the number of colluding institutions that the others' shares protect against.
+        feared: number of colluding institutions that this institution assumes, from t to K - 1.
     """
     if not colluding <= feared < institutions:
-        raise ValueError(f"{feared} of {institutions} institutions, of which {colluding} count anyway, cannot collude")
+        raise ValueError(
+            f"{feared} of {institutions} institutions cannot collude. Give at least {colluding}, and fewer than all"
+        )
     if feared == colluding:
         return noise_of_share(sigma, institutions, colluding)
     return sigma * math.sqrt(1 - (institutions - feared - 1) / (institutions - colluding))
 
 
 def discreteness(sigma: float, institutions: int) -> float:
-    """Return τ, by how much a sum of discrete Gaussians of σ each may differ from one: 10 Σ exp(-2π²σ²k/(k+1)).
+    """Return τ, the maximum difference between a sum of discrete Gaussians and one: 10 Σ exp(-2π²σ²k/(k+1)).
 
-    The sum is over k from 1 to the number of institutions less 1. It is nil from σ = 4 on.
+    Each has standard deviation σ. The sum is over k from 1 to the number of institutions minus 1. It is nil from σ = 4
+    on.
     """
     return 10 * math.fsum(math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, institutions))
 
 
 def reach(rows: int, versions: int, numbers: int, features: int) -> int:
-    """Return how many rows whoever chooses the weights can work out, as far as we know how: min(n, T ⌊m / (f + 1)⌋).
+    """Return the known number of rows that can be reconstructed by choosing the weights: min(n, T ⌊m / (f + 1)⌋).
 
-    It is no upper bound. A model with fewer numbers than a row has still gives one row a version.
+    It is no upper bound, only the best known attack. A model with fewer numbers than a row still reveals one row per
+    version.
 
     Args:
         rows: n.
@@ -203,7 +207,7 @@ def reach(rows: int, versions: int, numbers: int, features: int) -> int:
 
 
 def shortened(vectors: NDArray[np.float64], norm: float = 1.0) -> NDArray[np.float64]:
-    """Return vectors, shape (n, d), each shortened to a norm at most; those with a number that is not finite are 0."""
+    """Return vectors, shape (n, d), each shortened to a maximum norm; those with a non-finite number become 0."""
     vectors = np.where(np.isfinite(vectors).all(axis=1, keepdims=True), vectors, 0.0)
     largest = np.abs(vectors).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
@@ -216,7 +220,7 @@ def shortened(vectors: NDArray[np.float64], norm: float = 1.0) -> NDArray[np.flo
 
 
 def unit_of_row() -> float:
-    """Return how much of a row's gradient, of norm 1 at most, a whole number is; its loss has the rest of the norm."""
+    """Return the size of a whole number in a row's gradient, of norm 1 at most; the loss has the rest of the norm."""
     return math.hypot(1.0, LOSS) / UNIT
 
 

@@ -89,7 +89,7 @@ _PLACE = re.compile(r"^(?P<said>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _QUOTED = re.compile(r"[`'](.*)[`']")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _ANY_NAME = "..."
-"""What the library says in place of a name that the user chooses."""
+"""The library's placeholder for a name that the user chooses."""
 _MOST_LISTED = 25
 _WORDS = {
     "`int`": "a whole number",
@@ -150,7 +150,7 @@ def _steps(path: str) -> list[str]:
 
 
 def _named(steps: Sequence[str], message: str, raw: Any, kind: Any) -> list[str]:
-    """Return steps with the name that the library leaves out: that with which alone there is the same error."""
+    """Return steps with the name that the library leaves out: the one that alone causes the same error."""
     if _ANY_NAME not in steps:
         return list(steps)
     at = steps.index(_ANY_NAME)
@@ -193,7 +193,7 @@ def _setting(path: Sequence[str], raw: Any) -> str:
 
 
 def _above(name: str, kind: Any, raw: Any, path: Sequence[str]) -> str:
-    """Return where a setting belongs that an outer table has, below whose own tables it was written; else nothing."""
+    """Return the place of a setting of an outer table that was written below its inner tables; else nothing."""
     for depth in range(len(path) - 1, -1, -1):
         outer = path[:depth]
         if name in _names(_type_at(kind, raw, outer), raw, outer):
@@ -204,7 +204,7 @@ def _above(name: str, kind: Any, raw: Any, path: Sequence[str]) -> str:
 
 
 def _instead(name: str, settings: Sequence[str]) -> str:
-    """Return what to write instead of a name that is none of the settings."""
+    """Return a suggestion for a name that is none of the settings."""
     near = get_close_matches(name, settings, n=1)
     return f"; did you mean '{near[0]}'?" if near else _listed("choose one of", settings)
 
@@ -223,7 +223,7 @@ def _value_at(raw: Any, path: Sequence[str]) -> Any:
 
 
 def _type_at(kind: Any, raw: Any, path: Sequence[str]) -> inspect.Type | None:
-    """Return what may stand at a place; of several structs the one that the value there chooses."""
+    """Return the type at a place; of several structs, the one that the value there selects."""
     found: inspect.Type | None = inspect.type_info(kind)
     for depth, step in enumerate(path):
         if isinstance(found, inspect.VarTupleType):
@@ -248,7 +248,7 @@ def _names(found: inspect.Type | None, raw: Any, path: Sequence[str]) -> list[st
 
 
 def _values(kind: Any, raw: Any, path: Sequence[str]) -> list[str]:
-    """Return what a setting may be: the tags of the structs that its table may be, or the words of a literal."""
+    """Return the possible values of a setting: the tags of its table's structs, or the words of a literal."""
     structs = [each for each in structs_of(_type_at(kind, raw, path[:-1])) if path and each.tag_field == path[-1]]
     if structs:
         extensions = [each.name for own in structs if is_own(own) for each in all_of(kind_of(own))]
@@ -259,7 +259,7 @@ def _values(kind: Any, raw: Any, path: Sequence[str]) -> list[str]:
 
 
 def _extension_to_name(kind: Any, raw: Any, path: Sequence[str]) -> str:
-    """Return what to do about an extension that is not loaded, where one may stand."""
+    """Return the remedy for an extension that is not loaded, where one is allowed."""
     structs = [each for each in structs_of(_type_at(kind, raw, path[:-1])) if path and each.tag_field == path[-1]]
     return f", or, if it is an extension, {TO_LOAD}" if any(map(is_own, structs)) else ""
 

@@ -1,4 +1,4 @@
-"""Smooth lines: what the thesis draws of a loss, and what early stopping goes by."""
+"""Smooth lines, as the thesis draws losses and early stopping uses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SMOOTHED = 5
 def smoothed(values: Sequence[float], over: int = SMOOTHED) -> list[float]:
     """Return the mean of the last ``over`` values at every place, of fewer at the beginning.
 
-    What is NaN is left out; where all of them are, so is the mean.
+    NaN values are left out; the mean of only NaN values is NaN.
     """
     return [_mean(values[max(0, i + 1 - over) : i + 1]) for i in range(len(values))]
 

@@ -1,7 +1,7 @@
 """Digests of source code, recorded to identify the code behind a result.
 
-A digest is made of what runs (:func:`protocol.canonical_source.canonical_source`). Earlier versions of fedping made it
-of the text; what they have recorded stays a name of the same code (:func:`digest_as_written`).
+A digest covers what runs (:func:`protocol.canonical_source.canonical_source`). Earlier versions of fedping hashed the
+text; the digests that they recorded remain valid names of the same code (:func:`digest_as_written`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from fedping.protocol.canonical_source import CanonicalSource, canonical_source
 from fedping.protocol.errors import InvalidSettings
 
 Form: TypeAlias = Callable[[str], CanonicalSource]
-"""What is hashed of a source, and the names in it."""
+"""Returns the part of a source that is hashed, and the names in it."""
 
 
 def source_digest(of: Callable[..., Any], name: str, *, reads_settings: bool = False) -> str:
-    """Return the SHA-256 (hexadecimal) of a function's or class's source and of what it uses of its own package.
+    """Return the SHA-256 (hexadecimal) of the source of a function or class and of what it uses from its package.
 
-    That is what its source names, at the top of its module or in the function around it: functions, classes and modules
-    of the same package, and what the first two name in turn; and constants: numbers, texts, arrays, and lists, tuples,
-    sets and dicts of such. It is the same whether its file is run as a script or imported, in a notebook, and on every
-    Python; comments, docstrings, annotations that no code reads, and formatting do not matter.
+    These are the names in its source, from the top of its module or the function around it: functions, classes and
+    modules of the same package, and the names in the first two in turn; and constants: numbers, texts, arrays, and
+    lists, tuples, sets and dicts of them. It is the same whether its file is run as a script or imported, in a
+    notebook, and on every Python; comments, docstrings, annotations that no code reads, and formatting do not matter.
 
     Args:
         of: the function or class.
         name: its name, for errors.
-        reads_settings: whether the annotations of its keyword-only parameters are read, as those of an extension.
+        reads_settings: whether the annotations of its keyword-only parameters are read, as in an extension.
 
     Raises:
         InvalidSettings: the source cannot be read.
@@ -49,7 +49,7 @@ def source_digest(of: Callable[..., Any], name: str, *, reads_settings: bool = F
 
 
 def digest_as_written(of: Callable[..., Any], name: str) -> str:
-    """Return the digest that fedping recorded of the same source as long as comments and docstrings mattered.
+    """Return the digest that fedping recorded for the same source when comments and docstrings were included.
 
     Raises:
         InvalidSettings: the source cannot be read.
@@ -69,17 +69,18 @@ RECORDED_AS: Mapping[str, str] = {
         "978859dac1608bd4431ce50f2c190fae4cc43b57dadb81153e5de891179ca17b"
     ),
 }
-"""By digest of our own code the one that was recorded when its text was hashed, so that identities stay."""
+"""Digests of our own code, with those that were recorded when its text was hashed, so that identities stay."""
 
 
 def digest_of_value(value: Any, *, as_written: bool = False) -> str:
-    """Return the SHA-256 (hexadecimal) of what a name stands for: a constant, or code.
+    """Return the SHA-256 (hexadecimal) of the value of a name: a constant, or code.
 
-    Code without a source, as that typed at a prompt, is taken as Python has compiled it; anything else by its type.
+    Code without a source, such as code typed at a prompt, is hashed as Python has compiled it; other values by their
+    type.
 
     Args:
-        value: what the name stands for.
-        as_written: whether code is taken as earlier versions of fedping did (:func:`digest_as_written`).
+        value: the value of the name.
+        as_written: whether code is hashed as in earlier versions of fedping (:func:`digest_as_written`).
     """
     if inspect.isfunction(value) or inspect.isclass(value):
         try:
@@ -97,10 +98,10 @@ def digest_of_value(value: Any, *, as_written: bool = False) -> str:
 
 
 def own_modules(module: str) -> dict[str, str]:
-    """Return SHA-256 digests (hexadecimal) of what runs of a module and of all that it imports, by module name.
+    """Return SHA-256 digests (hexadecimal) of the code of a module and of all its imports, by module name.
 
-    The modules are read, not imported. Imports within functions count, and those of imported modules. Packages of
-    Python itself, installed packages and fedping are left out, as is a script or a notebook that imports, whose other
+    The modules are read, not imported. Imports within functions and in imported modules are included. Packages of
+    Python itself, installed packages and fedping are left out, and so is an importing script or notebook, whose other
     contents may change.
     """
     found: dict[str, str] = {}
@@ -121,7 +122,7 @@ def own_modules(module: str) -> dict[str, str]:
 
 
 def _what_runs(data: bytes) -> bytes:
-    """Return a file's source in canonical form; a file that is no Python as it is."""
+    """Return a file's source in canonical form; a file that is not Python is returned unchanged."""
     try:
         return canonical_source(data.decode()).text.encode()
     except (SyntaxError, ValueError):
@@ -132,7 +133,7 @@ _SCRIPTS = frozenset({"__main__", "__mp_main__"})
 
 
 def _is_own(package: str) -> bool:
-    """Return whether a package or module of the top level is neither Python's, nor installed, nor fedping."""
+    """Return whether a top-level package or module is neither Python's, nor installed, nor fedping."""
     if package in _SCRIPTS:
         return True
     if package == "fedping" or package in sys.stdlib_module_names:
@@ -145,7 +146,7 @@ def _is_own(package: str) -> bool:
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
-    """Return where a module would be imported from; None if nowhere. Packages that hold it are not imported."""
+    """Return the location from which a module would be imported, or None. Packages that hold it are not imported."""
     package = module.rpartition(".")[0]
     try:
         if not package or package in sys.modules or module in sys.modules:
@@ -157,7 +158,7 @@ def _spec_of(module: str) -> ModuleSpec | None:
 
 
 def _spec_in(module: str, folders: Iterable[str]) -> ModuleSpec | None:
-    """Return where a module is in the folders of its package; one without a file may be in several of them."""
+    """Return a module's location in the folders of its package; one without a file may be in several of them."""
     portions: list[str] = []
     for folder in folders:
         finder = pkgutil.get_importer(folder)
@@ -187,7 +188,7 @@ def _parents(module: str) -> list[str]:
 
 
 def _imports(source: bytes, package: str) -> Iterator[str]:
-    """Yield the names of modules that a source may import; none if it is no Python, as a compiled module."""
+    """Yield the names of modules that a source may import; none if it is not Python, such as a compiled module."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -206,7 +207,7 @@ def _imports(source: bytes, package: str) -> Iterator[str]:
 
 
 def _as_written(source: str) -> CanonicalSource:
-    """Return a source as it is, comments and all."""
+    """Return a source unchanged, including comments."""
     return CanonicalSource(
         source, frozenset(node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
     )
@@ -225,8 +226,8 @@ def _sources(
         source, used = (form_of_it or form)(textwrap.dedent(_source(of)))
     except (OSError, TypeError, SyntaxError) as error:
         raise InvalidSettings(
-            f"the source of the extension '{name}' cannot be read, and its digest is part of what is written down; "
-            "define it in a file or in a cell of a notebook"
+            f"the source of the extension '{name}' cannot be read, and its digest is recorded. Define it in a file or "
+            "in a cell of a notebook"
         ) from error
     yield of.__qualname__, source
     around = {**(vars(sys.modules[of.__module__]) if of.__module__ in sys.modules else {}), **_enclosed(of)}
@@ -245,14 +246,14 @@ def _sources(
 def _package(module: str) -> str:
     """Return the package of a module. An extension of ours is a package by itself.
 
-    As to those of others, the rest of fedping is to it what may change without its doing something else.
+    As for extensions of others, the rest of fedping may change without a change of what the extension does.
     """
     package = module.partition(".")[0]
     return module if package == "fedping" else package
 
 
 def _enclosed(of: Any) -> dict[str, Any]:
-    """Return what a function, or the methods of a class, have of the function around them, by name."""
+    """Return the values that a function, or the methods of a class, take from the function around them, by name."""
     functions = [each for each in vars(of).values() if inspect.isfunction(each)] if inspect.isclass(of) else [of]
     found: dict[str, Any] = {}
     for function in functions:
@@ -266,7 +267,7 @@ def _enclosed(of: Any) -> dict[str, Any]:
 
 
 def _canonical(value: Any) -> str | None:
-    """Return a constant as a text that is the same in every process, however a set or a dict is ordered; else None."""
+    """Return a constant as a text that is equal in every process, whatever the order of a set or dict; else None."""
     match value:
         case bool() | int() | float() | complex() | str() | bytes():
             return repr(value)
@@ -283,7 +284,7 @@ def _canonical(value: Any) -> str | None:
 
 
 def _canonical_item(value: Any) -> str:
-    """Return what is in a list or the like as a text; of what is no constant its type, or its name if it is code."""
+    """Return an item of a list or the like as a text: a constant, the name of code, or the type of another value."""
     said = _canonical(value)
     return said if said is not None else str(getattr(value, "__qualname__", type(value).__qualname__))
 

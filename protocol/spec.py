@@ -1,7 +1,7 @@
-"""The model spec: which weights a model has, how far each may move, and what must hold between them.
+"""The model spec: the weights of a model, the size of their steps, and the constraints between them.
 
-The spec is the contract of both sides. A client takes from it which model to evaluate and with which settings; the
-server takes from it the start values, the step sizes and the constraints. Any number of weights is allowed.
+The spec is the contract of both sides. A client reads from it which model to evaluate and with which settings; the
+server reads the start values, the step sizes and the constraints. Any number of weights is allowed.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ __all__ = [
 
 
 class NonNegative(Struct, frozen=True, forbid_unknown_fields=True, tag_field="constraint", tag="non_negative"):
-    """No weight below zero (thesis 7.2, first constraint).
+    """No weight is below zero (thesis 7.2, first constraint).
 
-    ``clamp`` is what the thesis describes: it trims the step of the weight that would go below zero and touches no
-    other. ``shift`` is what the server of 2018 did instead: it adds the size of the lowest weight to all, so that
-    one weight's step moves every other; it is there for parity with that study only. ``weights`` names those that it
-    is about, or blocks or features of the spec; all if it is empty.
+    Attributes:
+        mode: ``clamp``, as in the thesis, trims the step of the weight that would go below zero and leaves the others
+            unchanged. ``shift``, as on the server of 2018, adds the size of the lowest weight to all, so that one
+            weight's step moves every other; it exists only for parity with that study.
+        weights: names of the weights, blocks or features of the spec that it applies to; all if empty.
     """
 
     digest_name: ClassVar[str] = "NonNegative"
@@ -80,13 +81,18 @@ class NonNegative(Struct, frozen=True, forbid_unknown_fields=True, tag_field="co
 
 
 class OrderedCutoffs(Struct, frozen=True, forbid_unknown_fields=True, tag_field="constraint", tag="ordered_cutoffs"):
-    """Each of the named weights at least ``gap`` above the one before, the first at least ``first`` (thesis 7.2).
+    """Each named weight is at least ``gap`` above the previous one, and the first at least ``first`` (thesis 7.2).
 
-    ``push`` is what the server of 2018 did: a weight that rises pushes those after it up before it, further than their
-    own steps. ``trim`` is what the thesis describes: steps are shortened, upward ones so far that no later weight has
-    to give way, then the downward ones; no weight goes further than its step, or the other way. It presupposes that the
-    start weights are in order. Where rounding to published whole numbers closes a gap that is no whole number, ``trim``
-    pushes too.
+    ``trim`` requires start weights in order. Where rounding to published whole numbers closes a gap that is no whole
+    number, ``trim`` pushes too.
+
+    Attributes:
+        weights: names of the weights, in ascending order.
+        gap: minimum distance between neighbours.
+        first: minimum of the first weight.
+        mode: ``push``, as on the server of 2018: a weight that rises pushes the later ones up before it, further than
+            their own steps. ``trim``, as in the thesis: steps are shortened, upward ones until no later weight has to
+            give way, then downward ones. No weight moves further than its step, or in the opposite direction.
     """
 
     digest_name: ClassVar[str] = "OrderedCutoffs"
@@ -101,7 +107,7 @@ Constraint: TypeAlias = NonNegative | OrderedCutoffs
 
 
 class Steps(NamedTuple):
-    """The step sizes of all weights: where each starts, its least, its largest; each array of shape (m,)."""
+    """The step sizes of all weights: start, minimum and maximum, each an array of shape (m,)."""
 
     start: NDArray[np.float64]
     least: NDArray[np.float64]
@@ -109,18 +115,18 @@ class Steps(NamedTuple):
 
 
 class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
-    """A model and its weights, in the order of the wire: first ``weights``, one by one, then those of the ``blocks``.
+    """A model and its weights, in wire order: first the single ``weights``, then the weights of the ``blocks``.
 
-    What follows from them is computed when it is asked for, and once. Arrays that are returned are not to be changed.
+    Derived values are computed once, on first use. The returned arrays must not be changed.
 
-    With ``model = "features"`` the weights and blocks follow from ``features`` and may be left out. Those that are
-    given have the same names and shapes, and say where each weight starts and how it may change. The fields from
-    ``features`` on are for such a model alone.
+    With ``model = "features"``, the weights and blocks follow from ``features`` and may be omitted. If they are given,
+    they have the same names and shapes, and set where each weight starts and how it may change. The fields from
+    ``features`` on are only for such a model.
 
     Raises:
         InvalidSettings: there is no weight or more than :data:`fedping.protocol.weights.MAX_WEIGHTS`, two share a name,
-            a step's bounds do not hold its start, a constraint names a weight that the spec does not have, ordered
-            cutoffs name one twice, or a setting is not finite.
+            a step's start is outside its bounds, a constraint names an unknown weight, ordered cutoffs name one twice,
+            or a setting is not finite.
     """
 
     digest_name: ClassVar[str] = "ModelSpec"
@@ -129,7 +135,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     model: Annotated[str, Meta(description="the model that clients evaluate, such as frecency-2018")]
     settings: Annotated[
         dict[str, bool | int | float | str],
-        Meta(description="what the model itself has to know, such as its number of features; the model says which"),
+        Meta(description="the model's own settings, such as its number of features; they differ by model"),
     ] = {}
     weights: Annotated[tuple[Weight, ...], Meta(max_length=MAX_WEIGHTS)] = ()
     blocks: Annotated[tuple[Block, ...], Meta(max_length=10_000)] = ()
@@ -141,16 +147,14 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
     features: Annotated[
         tuple[Feature, ...], Meta(max_length=10_000, description="what an item's score is computed from")
     ] = ()
-    loss: Annotated[Loss, Meta(description="what clients descend, given a list and the item that was chosen")] = (
-        "softmax"
-    )
+    loss: Annotated[Loss, Meta(description="the loss of a list and its chosen item that clients minimise")] = "softmax"
     places: Annotated[
-        int, Meta(ge=0, le=1000, description="how many places of a list have learned offsets, the first with 0")
+        int, Meta(ge=0, le=1000, description="number of places of a list with learned offsets; the first has 0")
     ] = 0
-    hidden: Annotated[int, Meta(ge=0, le=10_000, description="width of one hidden layer beside the weights")] = 0
-    explore: Annotated[
-        float, Meta(ge=0, le=1, description="share of the lists in which two neighbours are swapped")
-    ] = 0.0
+    hidden: Annotated[
+        int, Meta(ge=0, le=10_000, description="width of one hidden layer, in addition to the weights")
+    ] = 0
+    explore: Annotated[float, Meta(ge=0, le=1, description="share of lists with two swapped neighbours")] = 0.0
     gradient: Annotated[
         Literal["analytic", "finite_differences"], Meta(description="how clients compute an update of features")
     ] = "analytic"
@@ -228,10 +232,10 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         return layout(self.features, self.places, self.hidden)
 
     def positions(self, names: Sequence[str]) -> list[int]:
-        """Return the positions of weights by their names, or all of those of a block or feature of that name.
+        """Return the positions of weights by name; the name of a block or feature stands for all of its weights.
 
         Raises:
-            ValueError: a name is of none.
+            ValueError: a name is unknown.
         """
         spans = {span.feature.name: range(span.at, span.at + span.width) for span in self.layout.spans}
         found: list[int] = []
@@ -288,7 +292,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
 
     @property
     def document_names(self) -> tuple[str, ...]:
-        """The names as documents repeat them: none where there are blocks, for the spec says them in short."""
+        """The names as documents repeat them; none with blocks, because the spec has them in short."""
         return () if self.blocks else tuple(self.names)
 
     @cached_property
@@ -320,7 +324,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         return whole
 
     def _of_each(self, single: Sequence[float], of_blocks: Sequence[float]) -> NDArray[np.float64]:
-        """Return a number of each weight, given those of the single ones and one of each block, shape (m,)."""
+        """Return a number for each weight, from one for each single weight and one for each block, shape (m,)."""
         import numpy as np
 
         sizes = [math.prod(block.shape) for block in self.blocks]
@@ -355,7 +359,7 @@ def published_spec(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _unfit(given: Sequence[Weight], expected: Sequence[Weight]) -> str | None:
-    """Return where weights that are given differ from those of the features."""
+    """Return the difference between given weights and the features' weights, in words; None if there is none."""
     for position, (one, other) in enumerate(zip(given, expected, strict=False)):
         if one.name != other.name:
             return f"weight {position} is '{one.name}', and should be '{other.name}'"
@@ -365,7 +369,7 @@ def _unfit(given: Sequence[Weight], expected: Sequence[Weight]) -> str | None:
 
 
 def _unfit_blocks(given: Sequence[Block], expected: Sequence[Block]) -> str | None:
-    """Return where blocks that are given differ from those of the features; more may follow, of a training's own."""
+    """Return the difference between given blocks and the features' blocks; a training may add more after them."""
     for one, other in zip(given, expected, strict=False):
         if (one.name, one.shape) != (other.name, other.shape):
             return f"a block is '{one.name}' of {list(one.shape)}, and should be '{other.name}' of {list(other.shape)}"
@@ -373,9 +377,9 @@ def _unfit_blocks(given: Sequence[Block], expected: Sequence[Block]) -> str | No
 
 
 def published(spec: ModelSpec, weights: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the weights as clients get them: integer weights rounded half up, the others as they are.
+    """Return the weights as clients get them: integer weights rounded half up, the others unchanged.
 
-    Half up, floor(x + 0.5), because it is the one rounding that every language spells alike.
+    Half up, floor(x + 0.5), because all languages spell this rounding in the same way.
     """
     import numpy as np
 
@@ -390,7 +394,7 @@ def published_array(spec: ModelSpec, weights: NDArray[np.float64]) -> NDArray[np
 
 
 def _joined(single: Sequence[float], blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return numbers and arrays of numbers as one array that nobody can change."""
+    """Return numbers and arrays of numbers as one read-only array."""
     import numpy as np
 
     joined = np.concatenate([np.array(single, dtype=np.float64), *blocks])

@@ -1,7 +1,7 @@
-"""When an iteration of a line ends, and when its training does, as settings; the server decides by them.
+"""Settings for the end of an iteration and for early stopping; the server decides by them.
 
-They are the line's own, so `fedping round`, `fedping schedule` and `fedping simulate` all go by them. Without them an
-iteration ends with the next round that finds enough clients, and training goes on for as long as rounds are run.
+They belong to the line, so `fedping round`, `fedping schedule` and `fedping simulate` all use them. Without them, an
+iteration ends with the next round that finds enough clients, and training continues as long as rounds run.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ Minutes: TypeAlias = Annotated[float, Meta(ge=0, le=525_600)]
 
 
 class EarlyStop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When training stops by validation (thesis 3.4), and which version is kept.
+    """When training stops by validation loss (thesis 3.4), and which version is kept.
 
-    The validation loss of version n is the mean loss of arm ``arm`` while n was current: for an arm that submits, on
-    the very pings that train n + 1, before they do; for split cohorts name an arm that applies the model and does not
-    submit. It counts if it is of at least ``examples`` examples, and is averaged over the last ``smooth`` versions
-    whose loss counts. Training stops when the lowest is ``patience`` such versions old, or, if ``rise`` is given, as
-    soon as the newest is above the lowest by more than that share of it. The best version is then published again, as
-    the next number.
+    The validation loss of version n is the mean loss of an arm while n was current. For an arm that submits, it comes
+    from the very pings that train n + 1, before they do; for split cohorts, name an arm that applies the model and does
+    not submit. When training stops, the best version is published again under the next number.
+
+    Attributes:
+        arm: arm whose loss decides.
+        patience: training stops when the lowest loss is this many versions old, of those whose loss counts.
+        smooth: number of the last versions whose loss counts, over which losses are averaged.
+        rise: training also stops as soon as the newest loss is above the lowest by more than this share of it; None
+            disables that.
+        examples: minimum number of examples for a version's loss to count.
     """
 
     digest_name: ClassVar[str] = "EarlyStop"
@@ -38,18 +43,18 @@ class EarlyStop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class IterationByTime(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="time"):
-    """An iteration lasts ``minutes``, however often rounds are run."""
+    """An iteration lasts ``minutes``, however often rounds run."""
 
     minutes: Minutes
 
     @property
     def least(self) -> float:
-        """How long it lasts in any case."""
+        """The minimum duration in minutes."""
         return self.minutes
 
     @property
     def most(self) -> float:
-        """After how long it ends in any case."""
+        """The maximum duration in minutes."""
         return self.minutes
 
 
@@ -68,9 +73,12 @@ class _Iteration(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class IterationByClients(
     _Iteration, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="clients"
 ):
-    """An iteration ends when so many clients have sent a usable update (thesis 7.5).
+    """An iteration ends when enough clients have sent a usable update (thesis 7.5).
 
-    It lasts ``least`` minutes in any case, and ``most`` minutes at the longest.
+    Attributes:
+        least: minimum duration in minutes.
+        most: maximum duration in minutes.
+        clients: number of clients with a usable update.
     """
 
     traits: ClassVar[Traits] = frozenset({"ends by updates"})
@@ -79,10 +87,15 @@ class IterationByClients(
 
 
 class IterationBySigns(_Iteration, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="signs"):
-    """An iteration ends when the signs of the mean update are stable (thesis 7.5), for they are all that RProp uses.
+    """An iteration ends when the signs of the mean update are stable (thesis 7.5), because RProp uses only these.
 
     A sign is stable when the mean is at least ``z`` standard errors from 0, or when all updates of that weight are 0.
-    The share of stable signs has to be ``share``. It lasts ``least`` minutes in any case, and ``most`` at the longest.
+
+    Attributes:
+        least: minimum duration in minutes.
+        most: maximum duration in minutes.
+        z: minimum distance of a stable mean from 0, in standard errors.
+        share: share of the signs that must be stable.
     """
 
     traits: ClassVar[Traits] = frozenset({"ends by updates", "reads each update"})

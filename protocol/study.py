@@ -1,7 +1,7 @@
-"""The study: its arms with their shares, and the model lines that it trains.
+"""A study: its arms with their shares, and the model lines that it trains.
 
-A line is one sequence of model versions; several may be trained side by side (study 2 of 2018 trained four). An arm
-says which line its clients follow and what they do with it.
+A line is one sequence of model versions; a study may train several (study 2 of 2018 trained four). An arm names the
+line that its clients follow, and what they do with its versions.
 """
 
 from __future__ import annotations
@@ -41,19 +41,23 @@ from fedping.protocol.training import OneGradient, OwnTraining, Training
 from fedping.protocol.upload import receiving
 
 SHARES_SLACK = 1e-9
-"""How far above 1 the shares of the arms may sum: three times 1/3 written in decimals is not a mistake."""
+"""Maximum excess of the shares' sum over 1, for rounded decimals such as three times 0.3333334."""
 
 
 class Arm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One study variation.
+    """A study variation: a group of clients with one behaviour.
 
-    A client of an arm with a ``line`` fetches that line's models and reports the version that it knows. If the arm
-    ``applies`` the model, it ranks with it, else with the start weights of its spec. If the arm ``submits``, its
-    pings carry updates, which train the line; else they carry none, and ingest refuses any (or leaves
-    it out, as the study says). An arm without a line ranks
-    as the product does and only reports. ``decays`` is the daily decay of stored scores. If the arm is ``personal``,
-    its clients keep and apply what the training of the line makes their own (`fedping.protocol.personalization`); those
-    of other arms keep nothing.
+    Attributes:
+        name: the arm's name.
+        share: share of all clients that are in the arm.
+        line: model line whose versions its clients fetch and report. Without one, they rank as the product does and
+            only report.
+        applies: whether clients rank with the line's model; else they rank with the start weights of its spec.
+        submits: whether pings carry updates, which train the line. Else they carry none, and ingest rejects a ping with
+            one or removes the update (``unwanted_updates`` of the study).
+        decays: whether stored scores decay daily.
+        personal: whether clients keep and apply the part of a model that the line's training makes their own
+            (`fedping.protocol.personalization`). Clients of other arms keep nothing.
     """
 
     digest_name: ClassVar[str] = "Arm"
@@ -79,7 +83,12 @@ class Arm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Piece(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A part of [0, 1), from where the one before it ends to its own ``end``; of an arm, or of none."""
+    """An interval of [0, 1), from the end of the previous piece to its own ``end``.
+
+    Attributes:
+        end: where it ends.
+        arm: the arm that has the interval; None if no arm does.
+    """
 
     end: Annotated[float, Meta(gt=0, le=1)]
     arm: Name | None = None
@@ -89,13 +98,13 @@ Participation: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 
 
 class LineSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The settings that a study's line and an experiment of the laboratory share: all that a round depends on.
+    """The settings that a study's line shares with an experiment of the laboratory: everything that a round depends on.
 
     Attributes:
         training: what a client computes.
         upload: what a client does to an update before sending it, link by link (`fedping.protocol.upload`).
         pipeline: what the server does with a round's updates.
-        privacy: the guarantee that clients have (`fedping.protocol.privacy`); none if None.
+        privacy: the clients' guarantee (`fedping.protocol.privacy`); none if None.
     """
 
     training: Training = OneGradient()
@@ -123,20 +132,27 @@ def check_line(parts: Parts, where: str) -> None:
 
 
 class Line(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One trained sequence of model versions: what the model is, how clients learn, and how a round steps it.
+    """A trained sequence of model versions: the model, how clients learn, and how a round computes the next version.
 
-    ``upload`` is what clients do to an update before they send it, link by link (`fedping.protocol.upload`);
-    ``limits`` is how large an update may be. ``guard`` says when a version is held back instead of published; None
-    never does.
-    ``length`` says when an iteration has lasted long enough for a round, and ``early_stopping`` when training ends
-    (`fedping.protocol.stopping_settings`); without them, every round takes the pings there are, as long as rounds run.
-    ``privacy`` makes it a private line (`fedping.protocol.privacy`), whose ``upload`` is the link of private vectors.
-    ``participation`` is which share of the clients sends updates of a version, drawn anew for each by their ids
-    (`fedping.protocol.enrolment.is_selected`): the others send nothing, and are not counted if they do.
+    Attributes:
+        name: the line's name.
+        spec: the model.
+        training: what a client computes.
+        upload: what a client does to an update before sending it, link by link (`fedping.protocol.upload`). A private
+            line has only the link of private vectors.
+        pipeline: what the server does with a round's updates.
+        privacy: the clients' guarantee, which makes this a private line (`fedping.protocol.privacy`); none if None.
+        guard: when a version is held instead of published; never if None.
+        length: when an iteration has lasted long enough for a round (`fedping.protocol.stopping_settings`). If None,
+            every round uses the pings that have landed.
+        early_stopping: when training ends. If None, it continues as long as rounds run.
+        limits: how large an update may be.
+        participation: share of the clients that send updates of a version, drawn again for each version by client id
+            (`fedping.protocol.enrolment.is_selected`). The others send nothing, and are not counted if they do.
 
     Raises:
-        InvalidSettings: rounds recluster centroids, and the weights of the spec are none; nothing can come after a
-            link of ``upload`` where something does; or signs are to be clipped, or movements by step sizes.
+        InvalidSettings: rounds recluster centroids, and the spec's weights are not centroids; a link of ``upload``
+            follows one that must be last; or the pipeline clips signs, or clips movements by step sizes.
     """
 
     digest_name: ClassVar[str] = "Line"
@@ -161,7 +177,7 @@ class Line(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def parts(self) -> Parts:
-        """What its parts and its own settings are, for `fedping.protocol.rules`."""
+        """The traits of its parts and its own settings (`fedping.protocol.rules`)."""
         guard, limits = self.guard, self.limits
         rail = guard.guardrail if guard is not None else None
         own: dict[Trait, bool] = {
@@ -179,7 +195,7 @@ class Line(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _private_link(privacy: Privacy, spec: ModelSpec) -> PrivateVector | SharedVector:
-    """Return the one link of a private line."""
+    """Return the only link of a private line."""
     shared = privacy.shared
     if shared is None:
         return PrivateVector()
@@ -188,17 +204,17 @@ def _private_link(privacy: Privacy, spec: ModelSpec) -> PrivateVector | SharedVe
 
 
 def training_of(line: Line | PublicLine, arm: Arm) -> Training:
-    """Return how clients of an arm learn that follows a line: nothing becomes their own unless the arm is personal."""
+    """Return how clients of an arm train the line that it follows; only a personal arm keeps a part of the model."""
     if arm.personal or isinstance(line.training, OwnTraining):
         return line.training
     return replace(line.training, personal=None)
 
 
 def centroids_of(spec: ModelSpec) -> tuple[int, int]:
-    """Return how many centroids the weights are, and of how many features: the spec's settings of these names.
+    """Return the number of centroids and of their features, from the spec's settings ``clusters`` and ``features``.
 
     Raises:
-        InvalidSettings: they are not there, or do not agree with the number of weights.
+        InvalidSettings: a setting is missing, or the two contradict the number of weights.
     """
     clusters, features = spec.settings.get("clusters"), spec.settings.get("features")
     if type(clusters) is int and type(features) is int and clusters > 0 and features > 0:
@@ -219,35 +235,42 @@ def centroids_of(spec: ModelSpec) -> tuple[int, int]:
 
 
 class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A named study. Its shares may sum to less than 1; the clients of the remainder are not enrolled.
+    """A named study. The shares of its arms may sum to less than 1; the remaining clients are not enrolled.
 
-    ``pings`` is the type of all of its pings (`fedping.protocol.ping`). With ``telemetry`` it takes them at
-    ``/submit/telemetry/`` and in the envelope of Firefox too, where no path names a study: a store has one such study a
-    type. ``unwanted_updates`` says what becomes of the update in a ping of an arm that does not submit any: the ping is
-    refused, or it is taken and the update left out. ``metrics`` are compared besides those of every study of the type,
-    and ``segments`` tell for whom (`fedping.protocol.metrics`); clients know of neither.
+    With a private line, all lines are private, every arm follows one, and ``pings`` is ``private-update``.
 
-    ``enrolment`` says who deals the arms. With ``hash`` the client's id does (`fedping.protocol.enrolment`), and a ping
-    of another arm is refused, and not counted where it has landed all the same; with ``elsewhere`` somebody else does,
-    and a ping is believed. None is what studies say that are older than the question, and means the same.
-    With a private line all lines are private, every arm follows one, and pings are of the type ``private-update``.
-    ``limits`` bound what a ping may say of its client. With ``tickets`` required a ping is refused
-    without the product's word for its client id (`fedping.protocol.tickets`).
-
-    ``pieces`` say where each arm lies once shares have changed while the study ran
-    (`fedping.protocol.study_changes`), so that a client stays in its arm. Without any, the arms lie side by side.
-
-    ``outcomes`` are what clients report of a choice, at once or within some hours (`fedping.protocol.outcomes`);
-    clients get the declarations, to clip and round by.
-
-    ``shards`` is into how many parts a round divides the clients, each of which one task works on at most
-    (`fedping.protocol.landing`). The last bits of a version depend on it, so its lineage keeps it.
+    Attributes:
+        name: the study's name.
+        pings: type of all its pings (`fedping.protocol.ping`).
+        arms: groups of clients that it compares.
+        lines: model lines that it trains.
+        telemetry: whether pings are also accepted at ``/submit/telemetry/`` and in Firefox's envelope. No path names a
+            study there, so a store has one such study for each type of pings.
+        unwanted_updates: what happens if an arm that does not submit sends an update: ``refuse`` rejects the ping;
+            ``leave_out`` accepts it without the update.
+        metrics: metrics to compare, in addition to those of every study of the type (`fedping.protocol.metrics`). They
+            are not published to clients.
+        segments: groups of clients to compare the metrics in (`fedping.protocol.metrics`). They are not published to
+            clients.
+        enrolment: ``hash`` derives a client's arm from its id (`fedping.protocol.enrolment`): a ping that names another
+            arm is rejected, and not counted if it has landed. With ``elsewhere``, arms are assigned outside of fedping,
+            and the arm that a ping names is believed. None, in studies that are older than this setting, means
+            ``elsewhere``.
+        limits: bounds on what a ping may claim about its client (`fedping.protocol.limits`).
+        tickets: ``required`` rejects a ping without the product's ticket for its client id
+            (`fedping.protocol.tickets`).
+        pieces: interval of each arm after shares have changed while the study ran (`fedping.protocol.study_changes`),
+            so that clients stay in their arms. If empty, the arms lie side by side.
+        shards: number of parts into which a round divides the clients; at most one task processes each part
+            (`fedping.protocol.landing`). The last bits of a version depend on it, so its lineage records it.
+        outcomes: what clients report about a choice, at once or within some hours (`fedping.protocol.outcomes`).
+            Clients get the declarations, to clip and round values.
 
     Raises:
-        InvalidSettings: names repeat, shares exceed 1, shards are no power of two from 16 to 4,096, pieces are not in
-            order or not those of the shares, an arm follows a line that is not there, a line has no arm that submits
-            and could never be trained, or stops early by an arm that does not apply its model, a metric or segment is
-            made of what its pings do not have, or a line is private and something would tell more.
+        InvalidSettings: names repeat; shares exceed 1; shards are no power of two from 16 to 4,096; pieces are out of
+            order or differ from the shares; an arm follows an unknown line; no arm submits for a line, so that it could
+            never be trained; a line stops early by an arm that does not apply its model; a metric or segment uses a
+            column that the pings lack; or a line is private and something would reveal more.
     """
 
     digest_name: ClassVar[str] = "Study"
@@ -310,10 +333,10 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             self.guarded_outcome(line)
 
     def guarded_outcome(self, line: Line) -> NumericOutcome | None:
-        """Return the outcome that a line's guardrail looks at; None if it looks at none.
+        """Return the outcome that a line's guardrail compares; None if it compares no outcome.
 
         Raises:
-            InvalidSettings: the guardrail names nothing that rounds read, or that says which direction is better.
+            InvalidSettings: the guardrail's metric is none that rounds read, or does not say which direction is better.
         """
         rail = line.guard.guardrail if line.guard is not None else None
         if rail is None or rail.metric in CLAIMED:
@@ -333,12 +356,12 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
         if isinstance(outcome, CategoryOutcome) or outcome.better is None:
             raise InvalidSettings(
-                f"{what}, of which neither more nor less is better. Set 'better' of that outcome, or name another one"
+                f"{what}, and neither more nor less is better. Set 'better' of that outcome, or name another one"
             )
         return outcome
 
     def _check_parts(self) -> None:
-        """Raise :class:`InvalidSettings` if a study with a private line could learn of a client in another way."""
+        """Raise :class:`InvalidSettings` if a study with a private line could learn about a client in another way."""
         parts = self._parts
         if parts.has("private line"):
             check("private study", parts, f"line '{parts.words['private']}' of study '{self.name}' is private: ")
@@ -376,7 +399,7 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return Parts(traits_where(own), {"study": self.name, "pings": self.pings, **words})
 
     def parts_of(self, line: Line) -> Parts:
-        """Return what a line, its study, and the arms that follow it are, for `fedping.protocol.rules`."""
+        """Return the traits of a line, its study and the arms that follow it (`fedping.protocol.rules`)."""
         arms = [arm for arm in self.arms if arm.line == line.name]
         personal = [arm.name for arm in arms if arm.personal]
         applied = {arm.applies for arm in arms if not arm.personal}
@@ -397,7 +420,7 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def is_private(self) -> bool:
-        """Whether its lines are private, all of them: then clients of every arm send vectors, and nothing else."""
+        """Whether its lines are private, which holds for all or none: clients of every arm then send only vectors."""
         return self.document is PRIVATE_UPDATE
 
     @property
@@ -411,24 +434,24 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return outcomes_of_study(self.name, self.outcomes)
 
     def arm(self, name: str) -> Arm:
-        """Return the arm of this name; raises :class:`InvalidSettings` naming the arms that there are."""
+        """Return the arm of this name; raises :class:`InvalidSettings`, which lists the arms, if there is none."""
         return _named(self.arms, name, "arm", self.name)
 
     def line(self, name: str) -> Line:
-        """Return the line of this name; raises :class:`InvalidSettings` naming the lines that there are."""
+        """Return the line of this name; raises :class:`InvalidSettings`, which lists the lines, if there is none."""
         return _named(self.lines, name, "line", self.name)
 
 
 def _check_pieces(study: str, arms: tuple[Arm, ...], pieces: tuple[Piece, ...]) -> None:
-    """Raise :class:`InvalidSettings` if pieces do not rise, or make other shares than the arms say."""
+    """Raise :class:`InvalidSettings` if pieces are not ascending, or contradict the shares of the arms."""
     if not pieces:
         return
     sizes, low = dict.fromkeys((arm.name for arm in arms), 0.0), 0.0
     for piece in pieces:
         if piece.end <= low or (piece.arm is not None and piece.arm not in sizes):
             raise InvalidSettings(
-                f"study '{study}' has a piece that ends at {piece.end:g}, which is not after the one before it, or is "
-                "of no arm of it; leave 'pieces' out, which only 'fedping study change' makes"
+                f"study '{study}' has a piece that ends at {piece.end:g}, which is not after the previous one, or "
+                "belongs to an unknown arm. Remove 'pieces', which only 'fedping study change' writes"
             )
         if piece.arm is not None:
             sizes[piece.arm] += piece.end - low
@@ -445,13 +468,16 @@ State: TypeAlias = Literal["running", "paused", "ended"]
 
 
 class Declared(Struct, frozen=True, kw_only=True):
-    """What the operator has declared of a study, beside its settings.
+    """The operator's declarations about a study, apart from its settings.
 
-    While it is ``paused`` no round makes a version, and pings are taken as ever. Once it has ``ended`` no ping is taken
-    either, and clients are told to leave. ``since`` is ISO 8601 in UTC; empty where nothing was ever declared. Of a
-    study that is ``simulated``, pings come from no ingest, and times are not those of a clock. ``entry`` is that of the
-    study's history by which it was declared; 0 where there was no history yet. ``by`` and ``because`` say who has
-    declared it and why, in somebody's own words; they are empty where nobody said.
+    Attributes:
+        state: while it is ``paused``, no round publishes a version, and pings are accepted as usual. Once it has
+            ``ended``, pings are rejected too, and clients leave.
+        since: when the state was declared, ISO 8601 in UTC; empty if nothing was ever declared.
+        simulated: whether the study is simulated: its pings come from no ingest, and its times are not clock times.
+        entry: number of the declaration in the study's history; 0 if there was no history yet.
+        by: who declared it, in that person's own words; empty if not given.
+        because: the reason, in that person's own words; empty if not given.
     """
 
     state: State = "running"
@@ -463,15 +489,15 @@ class Declared(Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> str:
-        """Who has declared it and why, as words to follow on since when; empty where nobody said."""
+        """The author and the reason, as a phrase to follow the date; empty if neither is given."""
         who = f" by {self.by}" if self.by else ""
         return f"{who}, because: {self.because}" if self.because else who
 
 
 class PublicLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a client may know of a line: the model, how to learn and what to send; not how the server steps it.
+    """The part of a line that clients get: the model, how to learn, and what to send, but not the server's steps.
 
-    ``offer`` is that of the helper of a line of shares, without which its clients send nothing.
+    ``offer`` is the offer of a two-server line's helper; without it, clients of such a line send nothing.
     """
 
     name: Name
@@ -484,12 +510,11 @@ class PublicLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PublicStudy(Struct, frozen=True, kw_only=True):
-    """What a client fetches to take part: the arms, to enrol itself, and the models to rank with.
+    """The document that a client fetches to take part: the arms, to enrol itself, and the models to rank with.
 
-    While the study runs, and no line has an offer, its JSON reads as a :class:`Study` too, whose lines then have the
-    default pipeline, of which a client has no use. ``pieces`` are there if the study has any, and so are ``outcomes``.
-    ``ended`` says since when the study has ended, and is there only then: a client that reads it leaves, and ranks as
-    the product does.
+    While the study runs and no line has an offer, its JSON is also a valid :class:`Study`, whose lines have the default
+    pipeline; clients do not use it. ``pieces`` and ``outcomes`` are present only if the study has any. ``ended`` is
+    when the study ended, and is present only then: a client that reads it leaves, and ranks as the product does.
     """
 
     name: Name
@@ -502,24 +527,24 @@ class PublicStudy(Struct, frozen=True, kw_only=True):
 
     @property
     def document(self) -> DocumentType:
-        """The type of the study's pings that rounds read, as of :class:`Study`."""
+        """The type of the study's pings that rounds read; see :class:`Study`."""
         return type_of_study(self.pings, self.name, self.outcomes or ())
 
     @property
     def later_outcomes(self) -> DocumentType | None:
-        """The type of the pings of its later outcomes, as of :class:`Study`."""
+        """The type of the pings of its later outcomes; see :class:`Study`."""
         return outcomes_of_study(self.name, self.outcomes or ())
 
 
 def public_study(
     study: Study, declared: Declared | None = None, offers: Mapping[str, Offer] | None = None
 ) -> PublicStudy:
-    """Return the part of a study that clients may see.
+    """Return the part of a study that clients get.
 
     Args:
-        study: the whole of it.
-        declared: what was declared of it; None for nothing.
-        offers: by line what its helper offers; lines without shares have none.
+        study: the complete study.
+        declared: the operator's declarations; None if there are none.
+        offers: the helper's offer of each two-server line; other lines have none.
     """
     lines = tuple(
         PublicLine(
@@ -546,7 +571,7 @@ def public_study(
 
 
 def public_json(study: PublicStudy) -> bytes:
-    """Return what clients fetch, as JSON."""
+    """Return the JSON document that clients fetch."""
     told = to_builtins(study)
     for line, as_json in zip(study.lines, told["lines"], strict=True):
         as_json["spec"] = published_spec(line.spec)
@@ -570,11 +595,11 @@ def _named(items: tuple[_ArmOrLine, ...], name: str, what: str, study: str) -> _
 
 
 def _check_validates(arm: Arm, line: str) -> None:
-    """Raise :class:`InvalidSettings` unless the loss of an arm is that of a line's models."""
+    """Raise :class:`InvalidSettings` unless the arm's loss is a loss of the line's models."""
     if arm.personal:
         raise InvalidSettings(
-            f"early stopping of line '{line}' is to follow arm '{arm.name}', whose clients have models of their own; "
-            "name an arm that is not personal"
+            f"early stopping of line '{line}' is to follow arm '{arm.name}', whose clients have their own models. "
+            "Name an arm that is not personal"
         )
     if arm.line != line or not arm.applies:
         raise InvalidSettings(
@@ -590,7 +615,7 @@ def _refuse_repeated(study: str, what: str, names: list[str]) -> None:
 
 
 Completes: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""From a study's tables to tables with what they leave out."""
+"""Completes a study's tables with what they omit."""
 
 
 def study_from_toml(path: Path, *, new: bool = False, filled_in: Completes = lambda raw: raw) -> Study:
@@ -598,23 +623,23 @@ def study_from_toml(path: Path, *, new: bool = False, filled_in: Completes = lam
 
     Args:
         path: the file.
-        filled_in: fills in what the file leaves out and follows from a model that the caller knows.
-        new: whether the study is about to be new, and gets the safe choice wherever its file makes none: arms by the
-            client's id, the usual limits, and for each line a clip and a quorum, where it can have them, and a guard.
-            These are not the defaults of the fields: what stored studies do not say has to go on meaning what it meant.
+        filled_in: adds what the file omits and what follows from a model that the caller knows.
+        new: whether the study is about to be created, and gets the safe choice wherever the file makes none: arms by
+            client id, the usual limits, and for each line a clip and a quorum, where it can have them, and a guard.
+            These are not the defaults of the fields, because the meaning of stored studies must not change.
 
     Raises:
-        InvalidSettings: the file is not there, is not TOML, or says something that a study cannot mean.
+        InvalidSettings: the file is missing, is not TOML, or is no valid study.
     """
     written = study_as_written(path, filled_in=filled_in)
     return new_study(written) if new else _without_what_is_off(written)
 
 
 def study_as_written(path: Path, *, filled_in: Completes = lambda raw: raw) -> Study:
-    """Read a study file, with what it turns off; see :func:`new_study` and :func:`as_once_new`.
+    """Read a study file, including what it disables; see :func:`new_study` and :func:`as_once_new`.
 
     Raises:
-        InvalidSettings: the file is missing, is no TOML, or describes no study.
+        InvalidSettings: the file is missing, is not TOML, or is no valid study.
     """
     where = f"the study file {path}: "
     raw = read_toml(path, "study file")
@@ -627,14 +652,14 @@ def study_as_written(path: Path, *, filled_in: Completes = lambda raw: raw) -> S
 
 
 def new_study(study: Study) -> Study:
-    """Return a study as it is stored when it is new: with the safe choices, and nothing of what it turns off."""
+    """Return a study as it is stored when it is created: with the safe choices, and without what it disables."""
     return _without_what_is_off(protected(study))
 
 
 def as_once_new(study: Study) -> Iterator[Study]:
-    """Yield how earlier versions stored a new study, the last ones first: with their safe choices, and with none.
+    """Yield the forms in which earlier versions stored a new study, latest first: with safe choices, then without.
 
-    ``study`` is as it is written, with what it turns off.
+    ``study`` is as it was written, including what it disables.
     """
     yield _without_what_is_off(protected(study, Quorum(), clips=False))
     yield _without_what_is_off(study)
@@ -649,7 +674,7 @@ def protected(study: Study, quorum: Quorum = USUAL_QUORUM, *, clips: bool = True
 
     Args:
         study: the study.
-        quorum: that of RProp behind a clip.
+        quorum: the quorum for RProp behind a clip.
         clips: whether the usual limits clip losses.
     """
     dealt: Literal["hash", "elsewhere"] = "elsewhere" if study.telemetry else "hash"
@@ -667,7 +692,7 @@ def protected(study: Study, quorum: Quorum = USUAL_QUORUM, *, clips: bool = True
 
 
 def _without_what_is_off(study: Study) -> Study:
-    """Return a study that says nothing of what it turns off, with the digest that it had before there was such."""
+    """Return a study without what it disables, so that its digest stays the one from before these settings existed."""
     lines = (
         replace(
             line,
@@ -692,7 +717,7 @@ def _without_stages_off(pipeline: Pipeline) -> Pipeline:
 
 
 def _with_quorum(pipeline: Pipeline, quorum: Quorum) -> Pipeline:
-    """Return a pipeline with a quorum, if it says nothing of one, and clips by step sizes before a mean."""
+    """Return a pipeline with a quorum, if it sets none and clips by step sizes before a mean."""
     optimizer = pipeline.optimizer
     if not (isinstance(optimizer, RProp) and pipeline.traits >= {"clips by steps", "mean"}):
         return pipeline
@@ -700,11 +725,12 @@ def _with_quorum(pipeline: Pipeline, quorum: Quorum) -> Pipeline:
 
 
 def _clipped(line: Line) -> Pipeline:
-    """Return a line's pipeline with the usual clip, if it says nothing of one.
+    """Return a line's pipeline with the usual clip, if it sets none.
 
-    A line can clip if it takes the mean, of updates that are no signs and need not be summed to be read. Gradients for
-    RProp are measured by its step sizes, since it moves each weight by its own, however small a number has decided the
-    sign; and clipped well below the usual norm: it looks at no length, and the loudest honest clients are few.
+    A line can clip if it takes the mean of updates that are not signs and can be read without being summed. Gradients
+    for RProp are measured by its step sizes, because RProp moves each weight by its own step, however small the number
+    that decides the sign. They are clipped well below the usual norm: RProp ignores length, and the loudest honest
+    clients are few.
     """
     signs = line.parts.has_any("sends signs", "equal lengths")
     if line.pipeline.clip is not None or not line.pipeline.is_linear or signs:
@@ -714,6 +740,6 @@ def _clipped(line: Line) -> Pipeline:
     with_clip = replace(line.pipeline, clip=clip)
     try:
         receiving(replace(line, pipeline=with_clip))
-    except (InvalidSettings, ExtensionFailed):  # whoever checks the study is told, if it fails without a clip too
+    except (InvalidSettings, ExtensionFailed):  # the check of the study reports it, if it fails without a clip too
         return line.pipeline
     return with_clip

@@ -1,8 +1,8 @@
-"""What of a study may change while it runs: what no version and no client that takes part depends on.
+"""The settings of a study that may change while it runs: those that no version and no participating client depends on.
 
-A version is computed again with the settings that held when it was made, so that what says when a round is made, and
-what it believes, may change. What clients compute may not: pings of one version would be of two models. Nor may the
-arms be dealt anew: a client that is in one stays in it, or leaves the study (:func:`dealt_on`).
+A version is recomputed with the settings that held when it was computed, so the settings for when a round runs and what
+it believes may change. What clients compute may not change: pings of one version would be of two models. Clients may
+not be assigned to arms again either: a client stays in its arm, or leaves the study (:func:`reassign_clients`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ OF_LINE = (
 """Settings of each line that may change."""
 
 _NOBODY = 2.0**-48
-"""A share of the ids that is less than what enrolment can tell apart."""
+"""A share of the ids that is too small for enrolment to distinguish."""
 
 _MOST_WORDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One setting that differs: its place, and its value before and after, as JSON; None where there is none."""
+    """A setting that differs: its place, and its value before and after as JSON; None where it has no value."""
 
     place: str
     before: str | None
@@ -54,20 +54,20 @@ class Change:
 
 
 def changes(before: Study, after: Study) -> tuple[Change, ...]:
-    """Return what a study says otherwise than another one of the same name, in the order of the settings."""
+    """Return the differences between two studies of the same name, in the order of the settings."""
     return tuple(differences(before, after))
 
 
 def differences(before: msgspec.Struct | None, after: msgspec.Struct | None) -> Iterator[Change]:
-    """Yield what a document says otherwise than another one of its kind, in the order of its fields."""
+    """Yield the differences between two documents of the same kind, in the order of the fields."""
     return _apart("", msgspec.to_builtins(before), msgspec.to_builtins(after))
 
 
 def check_change(before: Study, after: Study) -> tuple[Change, ...]:
-    """Return what changes, having looked that it may.
+    """Return the changes, after checking that all are allowed.
 
     Raises:
-        InvalidSettings: something may not; the sentence names each such setting, with both of its values.
+        InvalidSettings: some are not; the sentence names each such setting, with both of its values.
     """
     found = changes(before, after)
     _check_outcomes(before, after)
@@ -80,16 +80,16 @@ def check_change(before: Study, after: Study) -> tuple[Change, ...]:
             else "its versions, or what its clients compute, depend on this"
         )
         raise InvalidSettings(
-            f"study '{before.name}' cannot change so while it runs, for {why} ({told}); leave it as it was, or give "
-            "the changed study a new name and create it"
+            f"study '{before.name}' cannot change this while it runs, because {why} ({told}). Undo the change, or "
+            "create the changed study under a new name"
         )
     return found
 
 
 def _check_outcomes(before: Study, after: Study) -> None:
-    """Raise :class:`InvalidSettings` if a declared outcome changes, or goes.
+    """Raise :class:`InvalidSettings` if a declared outcome changes or disappears.
 
-    Clients keep a study's declarations for a while, and ingest would refuse what they send by those of before.
+    Clients keep a study's declarations for a while, and ingest would reject what they send by the old ones.
     """
     declared = {outcome.name: outcome for outcome in after.outcomes}
     for outcome in before.outcomes:
@@ -103,8 +103,8 @@ def _check_outcomes(before: Study, after: Study) -> None:
                 change.in_words for change in _apart(f"outcomes.{outcome.name}", _named(outcome), _named(now))
             )
             raise InvalidSettings(
-                f"study '{before.name}' can't change the outcome '{outcome.name}' while it runs ({told}): its values "
-                f"of before and after would not be comparable. Leave it as it was, and declare another, such as "
+                f"study '{before.name}' can't change the outcome '{outcome.name}' while it runs ({told}): its old and "
+                "new values would not be comparable. Undo the change, and declare another outcome, such as "
                 f"'{outcome.name[:38]}_2'"
             )
 
@@ -129,13 +129,13 @@ def _may(change: Change) -> bool:
 
 
 def reassign_clients(before: Study, after: Study) -> Study:
-    """Return a changed study with pieces by which whoever is in an arm stays in it, as far as its new share allows.
+    """Return a changed study with pieces that keep clients in their arms, as far as the new shares allow.
 
-    A smaller arm gives up the ends of its pieces, which become nobody's. A larger or new one gets of what was nobody's
-    before: first what lies beyond all arms, then what lies between them.
+    An arm that shrinks gives up the ends of its pieces, which then belong to no arm. An arm that grows, or a new one,
+    gets intervals that belonged to none: first those beyond all arms, then those between them.
 
     Raises:
-        InvalidSettings: that is not enough for the new shares.
+        InvalidSettings: these intervals do not suffice for the new shares.
     """
     same = [(arm.name, arm.share) for arm in before.arms] == [(arm.name, arm.share) for arm in after.arms]
     if before.enrolment == "elsewhere" or same:
@@ -152,8 +152,9 @@ def reassign_clients(before: Study, after: Study) -> Study:
         name, share = next(iter(short.items()))
         raise InvalidSettings(
             f"arm '{name}' of study '{before.name}' cannot grow so far: {100 * share:.4g} % of all clients would have "
-            "to come from other arms, and their pings of before would count for the wrong one; give it less, for only "
-            "clients that are in no arm can join one, and those that leave one now can at a later change"
+            "to come from other arms, and their earlier pings would count for the wrong one. Set a smaller share; "
+            "only clients that are in no arm can join one, and clients that leave an arm now can join one at a later "
+            "change"
         )
     pieces = _merged(sorted(kept))
     sides = tuple(Piece(arm=arm.name, end=end) for arm, (_, end) in zip(after.arms, _side_by_side(after), strict=True))
@@ -164,13 +165,13 @@ _Spans: TypeAlias = list[tuple[float, float, str]]
 
 
 def _kept(old: list[tuple[str | None, float]], wanted: dict[str, float]) -> tuple[_Spans, list[tuple[float, float]]]:
-    """Return what stays with its arm, and what was nobody's; take from ``wanted`` what stays."""
+    """Return the spans that stay with their arms, and the free ones; subtract the former from ``wanted``."""
     kept, free, low = _Spans(), list[tuple[float, float]](), 0.0
     for name, high in old:
         if name is None:
             free.append((low, high))
         elif (take := min(high - low, wanted.get(name, 0.0))) > _NOBODY:
-            # an end is never computed anew, or clients at the edge would move
+            # an end is never recomputed, or clients at the edge would move
             whole = high - low - take <= SHARES_SLACK
             kept.append((low, high if whole else low + take, name))
             wanted[name] = 0.0 if abs(wanted[name] - take) <= SHARES_SLACK else wanted[name] - take
@@ -179,7 +180,7 @@ def _kept(old: list[tuple[str | None, float]], wanted: dict[str, float]) -> tupl
 
 
 def _filled(low: float, high: float, wanted: dict[str, float]) -> _Spans:
-    """Return how what is nobody's goes to the arms that want more, in their order; take it from ``wanted``."""
+    """Return the spans of a free interval for the arms that want more, in their order, and subtract from ``wanted``."""
     found = _Spans()
     for name, share in wanted.items():
         take = min(high - low, share)
@@ -191,7 +192,7 @@ def _filled(low: float, high: float, wanted: dict[str, float]) -> _Spans:
 
 
 def _merged(spans: _Spans) -> tuple[Piece, ...]:
-    """Return pieces of spans in their order, with what lies between them as nobody's."""
+    """Return pieces of spans in their order, with the intervals between them as pieces without an arm."""
     found: list[Piece] = []
     low = 0.0
     for start, end, name in spans:
@@ -209,7 +210,7 @@ def _side_by_side(study: Study) -> tuple[tuple[int, float], ...]:
 
 
 def _alike(one: tuple[Piece, ...], other: tuple[Piece, ...]) -> bool:
-    """Return whether pieces deal all ids alike."""
+    """Return whether two lists of pieces assign all ids in the same way."""
     return len(one) == len(other) and all(
         a.arm == b.arm and abs(a.end - b.end) < _NOBODY for a, b in zip(one, other, strict=True)
     )
@@ -234,7 +235,7 @@ def _apart(place: str, before: Any, after: Any) -> Iterator[Change]:
 
 
 def _by_name(value: Any) -> dict[str, Any] | None:
-    """Return a list of things that have names as a table of them; None if it is no such list."""
+    """Return a list of items with names as a table of them; None for other lists."""
     if not isinstance(value, list | tuple) or not value or not all(isinstance(v, dict) and "name" in v for v in value):
         return None
     return {item["name"]: item for item in value}

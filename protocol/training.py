@@ -1,6 +1,6 @@
-"""How a client computes its update from the model that it fetched and from its own data, as settings.
+"""Settings for what a client computes from the model that it fetched and its own data.
 
-They are part of a study's line and are published with it, for clients need them; the arithmetic lives with the client.
+They are part of a study's line and published with it, because clients need them; the arithmetic is on the client.
 Whatever the algorithm, the update is a direction that the server **adds** (`fedping.protocol.ping`).
 """
 
@@ -22,9 +22,12 @@ from fedping.protocol.spec import Positive
 class OneGradient(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="algorithm", tag="gradient"):
     """The direction of descent at the fetched model: FedSGD, the basic FedGD (McMahan et al. 2017; thesis 1.3).
 
-    ``batch`` is how many of its examples a client draws for it, all if None. ``sign`` sends only the signs of it
-    (thesis 4.4), each as a number; the upload link `sign` sends them as bits (`fedping.protocol.upload`). ``personal``
-    is what the client keeps of a model for itself (`fedping.protocol.personalization`); nothing if None.
+    Attributes:
+        batch: number of its examples that a client draws for it; all if None.
+        sign: whether only signs are sent (thesis 4.4), each as a number; the upload link `sign` sends them as bits
+            (`fedping.protocol.upload`).
+        personal: the part of a model that the client keeps for itself (`fedping.protocol.personalization`); nothing if
+            None.
     """
 
     digest_name: ClassVar[str] = "OneGradient"
@@ -35,23 +38,32 @@ class OneGradient(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     @property
     def traits(self) -> Traits:
-        """What it and its parts are (`fedping.protocol.rules`)."""
+        """The traits of it and its parts (`fedping.protocol.rules`)."""
         return traits_of(self.personal) | traits_where({"gradient": True, "sends signs": self.sign})
 
 
 class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="algorithm", tag="local"):
-    """Several steps of gradient descent on the client; the update is how far the weights have moved in all.
+    """Several steps of gradient descent on the client; the update is the total movement of the weights.
 
-    That is FedAvg (McMahan et al. 2017) with ``epochs``, or FedGD+ with ``steps`` and no ``batch``; just one of the two
-    is given. An epoch goes once through the client's examples in shuffled batches of ``batch`` (all at once if None).
-    ``rate`` is the size of a step. ``optimizer`` is what makes a step of a gradient. ``proximal`` is μ of FedProx (Li
-    et al. 2020), which pulls the weights back to the fetched model; 0 does not. ``sign`` sends only the signs of the
-    movement. ``structured`` trains within what the line's upload link sends, a mask or a low rank (thesis 4.3), instead
-    of leaving out of a whole movement what it does not. ``personal`` is as in :class:`OneGradient`.
+    It is FedAvg (McMahan et al. 2017) with ``epochs``, or FedGD+ with ``steps`` and no ``batch``; exactly one of
+    ``epochs`` and ``steps`` is given.
+
+    Attributes:
+        rate: size of a step.
+        epochs: number of passes through the client's examples, in shuffled batches.
+        steps: number of steps.
+        batch: number of examples in a batch; all if None.
+        proximal: μ of FedProx (Li et al. 2020), which pulls the weights back to the fetched model; 0 disables it.
+        sign: whether only the signs of the movement are sent.
+        optimizer: how a step follows from a gradient.
+        structured: whether clients train within what the line's upload link sends, a mask or a low rank (thesis 4.3).
+            Else they train all weights, and the link drops what it does not send.
+        personal: the part of a model that the client keeps for itself (`fedping.protocol.personalization`); nothing if
+            None.
 
     Raises:
-        InvalidSettings: both or none of epochs and steps are given, or a structured training sends signs, or goes on
-            with what an optimizer has kept, which is not within what the next update sends.
+        InvalidSettings: both or none of ``epochs`` and ``steps`` are given; or a structured training sends signs, or
+            keeps optimizer memory, which lies outside of what the next update sends.
     """
 
     digest_name: ClassVar[str] = "LocalSteps"
@@ -68,7 +80,7 @@ class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
     @property
     def traits(self) -> Traits:
-        """What it and its parts are (`fedping.protocol.rules`)."""
+        """The traits of it and its parts (`fedping.protocol.rules`)."""
         own: dict[Trait, bool] = {"local steps": True, "sends signs": self.sign, "structured": self.structured}
         return traits_of(self.optimizer) | traits_of(self.personal) | traits_where(own)
 
@@ -81,7 +93,7 @@ class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
 
 class OwnTraining(Own, frozen=True, tag_field="algorithm", tag=OWN):
-    """A client algorithm of somebody's own package (:mod:`fedping.protocol.extensions`)."""
+    """A client algorithm from another package (:mod:`fedping.protocol.extensions`)."""
 
     kind = "client_algorithm"
     traits: ClassVar[Traits] = frozenset({"own training"})
@@ -98,9 +110,9 @@ Training: TypeAlias = OneGradient | LocalSteps | OwnTraining
 
 
 def may_send_nothing_from(training: Training) -> int | None:
-    """Return the first version on which a training in a personal arm may give no update, None if each gives one.
+    """Return the first version for which a training in a personal arm may give no update; None if it always gives one.
 
-    Of an own algorithm nobody knows, so that any may, also one at the weights from before the first version.
+    An algorithm of another package may always give none, even at the weights from before the first version.
     """
     if isinstance(training, OwnTraining):
         return NO_VERSION

@@ -1,9 +1,9 @@
 """Updates as they travel: on the wire and on disk.
 
 On the wire the dense encoding is a plain JSON array, as in 2018; every other one is an object with its tag and its
-payload. In Parquet an update is two columns: the tag, and the payload as bytes. Which encoding a line's updates have,
-and how its payloads are read, follows from its upload links (`fedping.protocol.upload`); nothing else may assume that
-an update is an array of m floats.
+payload. In Parquet an update is two columns: the tag, and the payload as bytes. The encoding of a line's updates, and
+the reading of its payloads, follow from its upload links (`fedping.protocol.upload`); nothing else may assume that an
+update is an array of m floats.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DENSE = "dense"
 
 
 def longest_payload(m: int) -> int:
-    """Return how many bytes a payload of an update of m weights may have, whatever its encoding.
+    """Return the maximum bytes of an update of m weights in any encoding.
 
     The longest are shares with proofs (`fedping.protocol.sharing.shares`): 16 bytes a weight, the proof, which grows
     with the root of that, some 50 bits of metrics, and 1,136 bytes of a seal with ML-KEM.
@@ -39,7 +39,7 @@ DenseUpdate: TypeAlias = Annotated[tuple[Finite, ...], Meta(max_length=MAX_WEIGH
 class EncodedUpdate(Struct, frozen=True, forbid_unknown_fields=True):
     """An update in another encoding than the dense one."""
 
-    encoding: Annotated[Name, Meta(description="the tag of the encoding: that of the line's links")]
+    encoding: Annotated[Name, Meta(description="the tag of the encoding, which the line's links determine")]
     payload: Annotated[
         bytes, Meta(max_length=longest_payload(MAX_WEIGHTS), description="base64 with padding, as btoa gives it")
     ]
@@ -72,7 +72,7 @@ class Payloads:
 
 
 def size_of_updates(updates: NDArray[np.floating] | Payloads) -> NDArray[np.int64]:
-    """Return how many bytes each of k updates is, shape (k,): of dense ones, float32, 4 a weight."""
+    """Return the bytes of each of k updates, shape (k,); for dense ones, float32, 4 per weight."""
     import numpy as np
 
     return updates.sizes if isinstance(updates, Payloads) else np.full(len(updates), 4 * updates.shape[1], np.int64)

@@ -1,16 +1,16 @@
-"""The links of a line put together: what its clients do to an update before they send it, and what the server undoes.
+"""Composition of a line's links: the client's steps before an update is sent, and the server's steps to undo them.
 
-A line's ``upload`` is a list of links, which are published with it (`fedping.protocol.links`). A client goes through
-them in their order; the server undoes them in reverse. Each has two ends (`fedping.protocol.link_ends`), which follow
-from its settings and the model's spec:
+A line's ``upload`` is a list of links, which are published with it (`fedping.protocol.links`). A client applies them in
+order; the server undoes them in reverse. Each has two ends (`fedping.protocol.link_ends`), which follow from its
+settings and the model's spec:
 
 - a :class:`ClientEnd` turns an update into another of the same length, or *encodes* it as bytes;
 - a :class:`ServerEnd` decodes those bytes, or undoes the client's end for each update or, where that is linear, once
   for their sum.
 
 At most one link of a line encodes, and it is the last; a mask may stand before it, and is a part of the encoding then.
-Its tag travels. Without one updates are dense. The links are in `fedping.protocol.encodings`, those of users' packages
-too (`fedping.protocol.encodings.own`).
+Its tag travels. Without one updates are dense. The links are in `fedping.protocol.encodings`, including those of users'
+packages (`fedping.protocol.encodings.own`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 Read: TypeAlias = Callable[["NDArray[np.floating[Any]] | Payloads"], "NDArray[np.float64]"]
-"""From what is sent of k updates to what the server reads, each alone, shape (k, m)."""
+"""From k sent updates to the server's decoded updates, each alone, shape (k, m)."""
 
 
 def ends_of(link: UploadLink, spec: ModelSpec, values: UploadLink | None = None) -> Ends:
@@ -67,8 +67,8 @@ def ends_of(link: UploadLink, spec: ModelSpec, values: UploadLink | None = None)
 
     Args:
         link: its settings.
-        spec: of the model whose updates go through it.
-        values: the link that encodes what a mask has kept, if one follows it.
+        spec: spec of the model whose updates it encodes.
+        values: the link that encodes a mask's kept numbers, if one follows it.
 
     Raises:
         InvalidSettings: it doesn't fit the spec; or it is an extension that is not installed, or has other code than
@@ -83,12 +83,12 @@ def ends_of(link: UploadLink, spec: ModelSpec, values: UploadLink | None = None)
 
 @dataclass(frozen=True)
 class Sending:
-    """The client's ends of a line's links: what is done to each update in turn, and what encodes it (None: dense).
+    """The client's ends of a line's links: the transformations of each update in turn, and the encoder (None: dense).
 
-    ``structured`` is how clients train within what the encoding sends, for a line whose clients do; ``encode`` takes
-    movements within it then. ``first`` is what each of the links keeps with a client that has never sent anything, by
-    its place; such a link takes and returns that, too (:class:`fedping.protocol.link_ends.ClientEnd`). ``read`` is how
-    the server reads what is sent, of a line with error feedback.
+    ``structured`` is how clients train within what the encoding sends, if the line's clients do so; ``encode`` takes
+    movements within it then. ``first`` is each link's state of a client that has never sent anything, by its place;
+    such a link also takes and returns its state (:class:`fedping.protocol.link_ends.ClientEnd`). ``read`` is the
+    server's decoding, for a line with error feedback.
     """
 
     transforms: tuple[Transform, ...]
@@ -100,7 +100,7 @@ class Sending:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether clients keep something from one update to the next."""
+        """Whether clients keep state from one update to the next."""
         return bool(self.first) or self.read is not None
 
 
@@ -117,7 +117,7 @@ class SendingLine(Protocol):
 
     @property
     def training(self) -> Training:
-        """What its clients do."""
+        """The clients' training."""
 
     @property
     def upload(self) -> Upload:
@@ -161,7 +161,7 @@ def sending(line: SendingLine) -> Sending:
 
 
 def _reading(spec: ModelSpec, servers: Sequence[ServerEnd]) -> Read:
-    """Return how a server reads what clients send through links with these ends, each update alone."""
+    """Return the server's decoding of updates sent through links with these ends, each update alone."""
 
     def read(sent: NDArray[np.floating[Any]] | Payloads) -> NDArray[np.float64]:
         import numpy as np
@@ -190,8 +190,8 @@ class Receiving:
     Attributes:
         encoding: the tag of every update of the line.
         decoder: reads the payloads.
-        undone: what undoes the links of each update, in the order in which that is done.
-        undone_once: what undoes links of the sum, in the order in which that is done.
+        undone: functions that undo links for each update, in order of use.
+        undone_once: functions that undo links for the sum, in order of use.
     """
 
     encoding: str
@@ -200,7 +200,7 @@ class Receiving:
     undone_once: tuple[UndoSum, ...]
 
     def decode(self, payloads: pa.BinaryArray, m: int) -> Decoded:
-        """Return the updates of k payloads, the links undone of which this is done one by one.
+        """Return the updates of k payloads, with the links undone that are undone one by one.
 
         Raises:
             ExtensionFailed: an end raises, or returns what it may not.
@@ -212,7 +212,7 @@ class Receiving:
         return without_infinite(updates, ok) if self.undone else (updates, ok)
 
     def few(self, payloads: pa.BinaryArray, m: int) -> Sparse | None:
-        """Return what was sent of updates that come without their zeros; None if they do not, or links are undone."""
+        """Return the sent weights of updates that come without their zeros; None for others, or if links are undone."""
         return self.decoder.sparse(payloads, m) if self.decoder.sparse and not self.undone else None
 
     def lengths(self, m: int) -> tuple[int, int]:
@@ -222,7 +222,7 @@ class Receiving:
         return least, min(most, longest_payload(m))
 
     def trouble(self, payload: bytes, m: int) -> str | None:
-        """Return what is wrong with one payload of the right length; None if that cannot be seen, or nothing is."""
+        """Return the problem with one payload of the right length; None if no problem can be detected."""
         return self.decoder.trouble(payload, m) if self.decoder.trouble else None
 
     def undo_sum(self, spec: ModelSpec, direction: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -241,7 +241,7 @@ class ReceivingLine(SendingLine, Protocol):
 
     @property
     def pipeline(self) -> Pipeline:
-        """What the server does with its updates."""
+        """The server's processing of its updates."""
 
     @property
     def limits(self) -> UpdateLimits | None:
@@ -249,15 +249,15 @@ class ReceivingLine(SendingLine, Protocol):
 
     @property
     def parts(self) -> Parts:
-        """What its parts are."""
+        """The traits of its parts."""
 
 
 def receiving(line: ReceivingLine) -> Receiving:
     """Return the server's ends of a line's links.
 
-    A link is undone once, of the sum, if it can be, if the round takes the mean of updates as they are, if nothing
-    looks at each of them, neither limits nor the length of iterations, and if no link before it has to be undone of
-    each update, since that comes after it. Else it is undone of each update.
+    A link is undone once, for the sum, if it can be; if the round takes the plain mean of updates; if neither limits
+    nor the length of iterations read each update; and if no link before it must be undone for each update, because that
+    happens later. Else it is undone of each update.
 
     Raises:
         InvalidSettings, ExtensionFailed: as :func:`ends_of`, or a link that encodes is not the last, or one cannot be

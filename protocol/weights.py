@@ -1,9 +1,9 @@
-"""The weights of a model as a spec describes them: one by one or in blocks, their names, and what they start at.
+"""The weights of a model as a spec describes them: single or in blocks, with their names and start values.
 
 Weight i of a block has its own random bits: SplitMix64 (Steele, Lea and Flood 2014) of the block's key and a counter.
 Uniform numbers are their first 53 bits. Normal numbers are sums of twelve uniform ones, less six: a bell that is within
-0.003 of the normal distribution everywhere and ends at six standard deviations. Both need integers and exact products
-only, whereas the logarithms and cosines of other methods differ in their last bit between processors.
+0.003 of the normal distribution everywhere and ends at six standard deviations. Both need only integers and exact
+products, whereas the logarithms and cosines of other methods differ in their last bit between processors.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 MAX_WEIGHTS = 2_000_000
-"""The most weights that a model may have, and the longest update that is accepted at all, whatever a study says."""
+"""Maximum weights of a model, and maximum length of any update that ingest accepts."""
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z"
-r"""With \Z, for in Python $ also matches before a newline at the end; `fedping.protocol.json_schema` writes it as $."""
+r"""Uses \Z: in Python, $ also matches before a newline at the end; `fedping.protocol.json_schema` writes it as $."""
 
 Name: TypeAlias = Annotated[
     str, Meta(pattern=NAME_PATTERN, max_length=64, description="letters, digits, '_', '.' and '-'")
@@ -45,14 +45,20 @@ Kind: TypeAlias = Literal["cutoff", "bucket_weight", "bonus", "coefficient"]
 
 
 class Step(Struct, frozen=True, forbid_unknown_fields=True):
-    """The step size of one weight (thesis eq. 4), in units of that weight: where it starts, its least, its largest."""
+    """The step size of one weight (thesis eq. 4), in units of that weight.
+
+    Attributes:
+        start: first step size.
+        min: smallest step size.
+        max: largest step size.
+    """
 
     start: Positive
     min: Positive
     max: Positive
 
     def check(self, whose: str) -> None:
-        """Raise :class:`InvalidSettings` unless the bounds hold the start."""
+        """Raise :class:`InvalidSettings` unless the start is within the bounds."""
         if not self.min <= self.start <= self.max:
             raise InvalidSettings(
                 f"{whose}: step.start {self.start:g} is not between step.min {self.min:g} and step.max {self.max:g}; "
@@ -61,10 +67,14 @@ class Step(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Weight(Struct, frozen=True, forbid_unknown_fields=True):
-    """One weight: its name on the wire, its value in version 0, and how it may change.
+    """A single weight.
 
-    ``kind`` says what the number means and in which unit, for people and pages; no arithmetic depends on it.
-    An ``integer`` weight is kept as a double in the optimizer's state and rounded half up when it is published.
+    Attributes:
+        name: name on the wire.
+        start: value in version 0.
+        step: step sizes.
+        kind: meaning and unit of the number, for people and pages; no arithmetic depends on it.
+        integer: whether it is published as a whole number, rounded half up; the optimizer's state keeps it as a double.
     """
 
     digest_name: ClassVar[str] = "Weight"
@@ -95,7 +105,7 @@ class Normal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
 
 class Numbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="values", tag="numbers"):
-    """The weights of a block start at these numbers, row by row; one number is that of all."""
+    """The weights of a block start at these numbers, row by row; a single number is used for all."""
 
     numbers: Annotated[tuple[Finite, ...], Meta(min_length=1, max_length=MAX_WEIGHTS)]
 
@@ -103,14 +113,14 @@ class Numbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 class SingleNumbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="values", tag="float32"):
     """The weights of a block start at these single-precision numbers, row by row, as little-endian bytes in base64.
 
-    For arrays that no rule describes, such as those of a network of one's own.
+    For arrays that follow no rule, such as the weights of your own network.
     """
 
     base64: Annotated[str, Meta(min_length=8, max_length=4 * -(-4 * MAX_WEIGHTS // 3))]
 
     @classmethod
     def of(cls, values: NDArray[np.floating]) -> Zeros | Numbers | SingleNumbers:
-        """Return the start at these values, rounded to single precision; in short if all are the same."""
+        """Return the start at these values, rounded to single precision; in the short form if all are equal."""
         single = np.asarray(values, "<f4").ravel()
         if (single == single[0]).all():
             return Zeros() if single[0] == 0 else Numbers(numbers=(float(single[0]),))
@@ -120,7 +130,7 @@ class SingleNumbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Return the values, shape (count,).
 
         Raises:
-            InvalidSettings: they are not so many finite numbers.
+            InvalidSettings: the text does not hold this number of finite numbers.
         """
         try:
             raw = b64decode(self.base64, validate=True)
@@ -141,10 +151,17 @@ Start: TypeAlias = Zeros | Uniform | Normal | Numbers | SingleNumbers
 
 
 class Block(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An array of weights alike, such as a layer of a network; on the wire row by row, the last index fastest.
+    """An array of weights with the same settings, such as a network's layer; row by row, the last index fastest.
 
-    Its weights are named by their indices from 0, as ``W1[3,5]``. ``step``, ``kind`` and ``integer`` are those of each
-    of them, as in :class:`Weight`.
+    Its weights are named by their indices from 0, as ``W1[3,5]``.
+
+    Attributes:
+        name: the block's name.
+        shape: sizes of the array.
+        start: values in version 0.
+        step: step sizes of each weight.
+        kind: meaning and unit of each weight; see :class:`Weight`.
+        integer: whether each weight is published as a whole number; see :class:`Weight`.
     """
 
     digest_name: ClassVar[str] = "Block"
@@ -158,7 +175,7 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class WeightNames(Sequence[str]):
-    """The names in the order of the wire: first those of single weights, then those of the weights of each block."""
+    """The names in wire order: first the single weights, then the weights of each block."""
 
     def __init__(self, single: tuple[str, ...], blocks: tuple[Block, ...]) -> None:
         self._single = single
@@ -177,7 +194,7 @@ class WeightNames(Sequence[str]):
     @overload
     def __getitem__(self, where: slice) -> tuple[str, ...]: ...
     def __getitem__(self, where: int | slice) -> str | tuple[str, ...]:
-        """Return the name at a position, or those of a slice."""
+        """Return the name at a position, or the names of a slice."""
         every = range(len(self))
         return tuple(map(self._at, every[where])) if isinstance(where, slice) else self._at(every[where])
 
@@ -185,25 +202,25 @@ class WeightNames(Sequence[str]):
         return isinstance(name, str) and self._position(name) is not None
 
     def index(self, name: str, start: int = 0, stop: int | None = None) -> int:
-        """Return where a name stands; raises :class:`ValueError` if it does not."""
+        """Return the position of a name; raises :class:`ValueError` if it is unknown."""
         found = self._position(name)
         if found is None or found not in range(len(self))[start:stop]:
             raise ValueError(f"no weight is named '{name}'")
         return found
 
     def places(self, name: str) -> range:
-        """Return where the weight of a name stands, or those of the block of that name; nowhere if there is neither."""
+        """Return the position of a weight, or the positions of a block, by name; empty for an unknown name."""
         if name in self._numbers:
             return self.block_places(self._numbers[name][0])
         at = self._position(name)
         return range(0) if at is None else range(at, at + 1)
 
     def block_places(self, number: int) -> range:
-        """Return where the weights of a block stand, by its place among the blocks."""
+        """Return the positions of a block's weights, by the block's number."""
         return range(self._ends[number], self._ends[number + 1])
 
     def layer_places(self, layer: str) -> list[int]:
-        """Return where the weights of a layer stand: those of all blocks whose names begin with its name and a dot."""
+        """Return the positions of a layer's weights: all blocks whose names begin with the layer's name and a dot."""
         found: list[int] = []
         for number, block in enumerate(self._blocks):
             if block.name.startswith(layer + "."):
@@ -252,7 +269,7 @@ _DRAWS_A_WEIGHT = 6
 
 
 def start_values(block: Block) -> NDArray[np.float64]:
-    """Return what a block's weights start at, in the order of the wire, shape (weights,)."""
+    """Return the start values of a block's weights in wire order, shape (weights,)."""
     count = math.prod(block.shape)
     match block.start:
         case Zeros():
@@ -274,7 +291,7 @@ def _key(block: Block, seed: int) -> np.uint64:
 
 
 def _bits(key: np.uint64, draw: int, count: int) -> NDArray[np.uint64]:
-    """Return 64 random bits for each weight; ``draw`` tells several of them apart."""
+    """Return 64 random bits for each weight; ``draw`` distinguishes several draws of a weight."""
     counter = np.arange(count, dtype=np.uint64) * np.uint64(_DRAWS_A_WEIGHT) + np.uint64(draw + 1)
     return mixed(key + counter * GOLDEN)
 
@@ -284,7 +301,7 @@ def _fractions(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _bell(key: np.uint64, count: int) -> NDArray[np.float64]:
-    """Return sums of twelve 32-bit fractions, less six; the sums are exact, in whatever order."""
+    """Return sums of twelve 32-bit fractions, less six; the sums are exact in any order."""
     total = np.zeros(count, dtype=np.uint64)
     for draw in range(_DRAWS_A_WEIGHT):
         bits = _bits(key, draw, count)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Real = TypeVar("Real", bound=np.floating[Any])
 
 Sound: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.bool_]]
-"""Of the heads of k payloads, shape (k, blocks, head), returns which can be some, shape (k,)."""
+"""Returns which of k payloads have valid heads, shape (k,), from the heads, shape (k, blocks, head)."""
 
 BLOCK = 1024
 
@@ -31,7 +31,7 @@ _IN_CACHE = 2**16
 
 
 def padded_size(m: int) -> int:
-    """Return how many numbers m weights are with their last block filled up to a power of two."""
+    """Return the number of numbers for m weights, with the last block filled up to a power of two."""
     full, rest = divmod(m, BLOCK)
     return full * BLOCK + (1 << (rest - 1).bit_length() if rest else 0)
 
@@ -56,12 +56,12 @@ def tiles(k: int, m: int) -> Iterator[tuple[slice, slice, slice, int]]:
 
 
 class Parts(NamedTuple):
-    """What k payloads have.
+    """The parts of k payloads.
 
     Attributes:
         seeds: shape (k,); zeros in a layout without one.
-        heads: shape (k, blocks, head); zeros of payloads that could not be read.
-        fields: as they are packed, shape (k, bytes).
+        heads: shape (k, blocks, head); zeros for unreadable payloads.
+        fields: packed fields, shape (k, bytes).
         ok: which payloads could be read, shape (k,).
     """
 
@@ -73,12 +73,12 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where what is in a payload.
+    """The layout of a payload.
 
     Attributes:
-        numbers: how many there are a field of.
-        bits: of a field.
-        head: how many float32 numbers a block's head is.
+        numbers: number of fields.
+        bits: bits in a field.
+        head: number of float32 numbers in a block's head.
         seeded: whether a seed comes first.
     """
 
@@ -89,17 +89,17 @@ class Layout:
 
     @property
     def blocks(self) -> int:
-        """How many blocks the numbers are."""
+        """The number of blocks."""
         return -(-self.numbers // BLOCK)
 
     @property
     def heads_at(self) -> int:
-        """Where the heads begin."""
+        """The offset of the heads."""
         return SEED_BYTES if self.seeded else 0
 
     @property
     def fields_at(self) -> int:
-        """Where the fields begin."""
+        """The offset of the fields."""
         return self.heads_at + 4 * self.head * self.blocks
 
     @property
@@ -120,7 +120,7 @@ class Layout:
         return fixed_payloads(rows)
 
     def read(self, payloads: pa.BinaryArray, sound: Sound) -> Parts:
-        """Return the parts of k payloads; one can be read that is whole and has heads that are ``sound``."""
+        """Return the parts of k payloads; a payload is readable if it is complete and its heads are ``sound``."""
         rows, ok = rows_of(payloads, self.size)
         heads = self._heads(rows)
         ok = ok & self._whole(rows) & sound(heads)
@@ -130,7 +130,7 @@ class Layout:
         return Parts(seeds, heads, self._fields(rows), ok)
 
     def trouble(self, payload: bytes, sound: Sound, unsound: str) -> str | None:
-        """Return why one payload of the right length cannot be read, ``unsound`` if its heads are; None if it can."""
+        """Return why a payload of the right length is unreadable, ``unsound`` for its heads; None if it is readable."""
         row = np.frombuffer(payload, np.uint8)[None]
         if not sound(self._heads(row))[0]:
             return unsound
@@ -146,13 +146,13 @@ class Layout:
         return rows[:, self.fields_at :]
 
     def _whole(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which of k payloads have a seed that may be one, and no bit beyond their fields; shape (k,)."""
+        """Return which of k payloads have a valid seed, and no bit beyond their fields; shape (k,)."""
         ends = ends_in_zeros(self._fields(rows), self.numbers, self.bits)
         return ends & seeds_of(rows)[1] if self.seeded else ends
 
 
 def packed_size(count: int, bits: int) -> int:
-    """Return how many bytes so many fields are."""
+    """Return the number of bytes for ``count`` fields."""
     return -(-count * bits // 8)
 
 
@@ -169,9 +169,10 @@ def packed(fields: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 
 def field_table(values: NDArray[Real]) -> NDArray[Real]:
-    """Return what :func:`looked_up` reads fields with, of what each field means, shape (2^bits,).
+    """Return the table for :func:`looked_up`, from the value of each field, shape (2^bits,).
 
-    It has a row for every byte, with what its fields mean. Those of 3 bits fill no byte, but four of them twelve bits.
+    It has a row for every byte, with the values of its fields. Fields of 3 bits fill no byte, but four of them fill
+    twelve bits.
     """
     bits = len(values).bit_length() - 1
     of = 12 if bits == 3 else 8
@@ -181,7 +182,7 @@ def field_table(values: NDArray[Real]) -> NDArray[Real]:
 
 
 def looked_up(rows: NDArray[np.uint8], table: NDArray[Real]) -> NDArray[Real]:
-    """Return what the fields of k rows of bytes mean, shape (k, n), n as many as begin in them."""
+    """Return the values of the fields in k rows of bytes, shape (k, n), where n fields begin in a row."""
     k, size = rows.shape
     if len(table) == 256:
         return np.take(table, rows, axis=0).reshape(k, size * table.shape[1])
@@ -192,13 +193,13 @@ def looked_up(rows: NDArray[np.uint8], table: NDArray[Real]) -> NDArray[Real]:
 
 
 def looked_up_between(rows: NDArray[np.uint8], where: slice, table: NDArray[Real]) -> NDArray[Real]:
-    """Return what some fields of k rows mean, shape (k, fields); the first of them begins a block of 1,024."""
+    """Return the values of some fields of k rows, shape (k, fields); the first of them begins a block of 1,024."""
     bits = (len(table).bit_length() - 1) // table.shape[1]
     there = rows[:, where.start * bits // 8 : packed_size(where.stop, bits)]
     return looked_up(there, table)[:, : where.stop - where.start]
 
 
 def ends_in_zeros(rows: NDArray[np.uint8], count: int, bits: int) -> NDArray[np.bool_]:
-    """Return which of k rows, of so many fields each, have no bit set beyond their last one, shape (k,)."""
+    """Return which of k rows have no bit set beyond their last field, shape (k,)."""
     used = count * bits - 8 * (rows.shape[1] - 1)
     return np.asarray(rows[:, -1] >> used == 0) if used < 8 else np.ones(len(rows), bool)

@@ -26,7 +26,7 @@ class Dense(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
     traits: ClassVar[Traits] = frozenset({"encodes"})
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`). The client sends its numbers as they are."""
+        """Return its ends (`fedping.protocol.link_ends`). The client sends its numbers unchanged."""
         return ClientEnd(), ServerEnd(decode=dense_updates, lengths=lambda m: (4 * m, 4 * m))
 
 
@@ -75,7 +75,7 @@ def dense_updates(
 
 
 def float32_trouble(payload: bytes, most: float) -> str | None:
-    """Return why a payload of the right length is no update of numbers within ``most``; None if it is."""
+    """Return the reason why a payload of the right length is no update of numbers within ``most``; None if it is."""
     if (np.abs(np.frombuffer(payload, "<f4")) <= most).all():
         return None
     return f"has a number that is not finite, or beyond {most:g}"

@@ -6,10 +6,10 @@ the s of every block as float32, and of each number which level it is, in 1 to 4
 zeros to a power of two.
 
 The error of a block of m weights in D numbers, as a share of its squared norm, is (m / D) E / (1 - E), where E is the
-error of the levels for normal numbers; E / (1 - E) is .5708, .1331, .0358 and .0096 for 1 to 4 bits. The mean of what
-is decoded is the update but for a bias that one rotation would leave large in updates of few weights: of two weights,
-14 % of the squared norm, with two rotations .2 %. Of one weight beside 39 that are tiny it is 1 % with two. Of normal
-numbers it is, at 1 bit with two, .1 % of the squared norm of 8 weights and less than .002 % of 22 and more.
+error of the levels for normal numbers; E / (1 - E) is .5708, .1331, .0358 and .0096 for 1 to 4 bits. The mean of
+decoded payloads is the update, except for a bias that one rotation would leave large in updates of few weights: for two
+weights, 14 % of the squared norm; with two rotations .2 %. For one weight next to 39 tiny ones it is 1 % with two. For
+normal numbers it is, at 1 bit with two, .1 % of the squared norm of 8 weights and less than .002 % of 22 and more.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _POSITIVE = {
 """By bits the positive levels of least squared error for a normal number (Lloyd 1982, Max 1960)."""
 
 _UNIT = np.float32(2**-7)
-"""What levels are multiples of: below 2^9 of it, so that of 1,024 no sum in two transforms is beyond 2^24 of it.
+"""Unit of levels, which are below 2^9 units, so that no sum of 1,024 in two transforms exceeds 2^24 units.
 
 Rounding levels to it adds less than a thousandth to the error.
 """
@@ -108,7 +108,7 @@ _ROTATIONS = (0, 1)
 def nearest_levels(numbers: NDArray[np.float32], bits: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Return the factor s of each block, shape (k, blocks, 1), and which level each number is, shape (k, M).
 
-    The numbers, shape (k, M), are those of rotated updates. A block of zeros has the factor 0.
+    The numbers, shape (k, M), belong to rotated updates. A block of zeros has the factor 0.
     """
     k, size = numbers.shape
     levels = _LEVELS[bits]
@@ -130,7 +130,7 @@ def nearest_levels(numbers: NDArray[np.float32], bits: int) -> tuple[NDArray[np.
 def rotated_back_levels(
     scales: NDArray[np.float32], rows: NDArray[np.uint8], seeds: Keys, m: int, bits: int
 ) -> NDArray[np.float32]:
-    """Return what factors and packed levels mean, shape (k, m).
+    """Return the updates for factors and packed levels, shape (k, m).
 
     Both transforms and their signs are exact; only the product with a block's factor, at last, is rounded.
     """

@@ -1,14 +1,14 @@
 """Error feedback (Seide et al. 2014; Karimireddy et al. 2019): a client sends later what its links have left out.
 
 It is no encoding, but stands before the links that are. A client keeps a residual e, zero at first. With an update u it
-sends p = e + u through the links after it, reads its own payload as the server does, as y, and keeps
+sends p = e + u through the links after it, decodes its own payload, like the server, to y, and keeps
 
     e ← p - y.
 
 That needs links that lose less than they get, |p - y| ≤ |p|. Links that are unbiased by making a few numbers large,
 such as a mask, do not; so a client sends c p instead, where c = ⟨p, y⟩ / |y|² makes c y the closest to p. For `top-k`
-and `scaled-signs` c is 1; for a mask it is the share that is kept (Stich, Cordonnier and Jaggi 2018), and links whose
-output is in proportion to their input then lose at most what they get. `fedping.client_sim.upload` applies it.
+and `scaled-signs` c is 1; for a mask it is the share of kept weights (Stich, Cordonnier and Jaggi 2018). Links whose
+output is proportional to their input then lose at most their input. `fedping.client_sim.upload` applies it.
 """
 
 from __future__ import annotations

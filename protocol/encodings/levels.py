@@ -2,10 +2,10 @@
 
 The encoding `levels`. A payload has for every block of 1,024 weights two float32 numbers, its least and its greatest;
 after all of them the level of each weight, in 1, 2, 4 or 8 bits. With ``rotate`` a seed comes first, and the numbers
-are those of the rotated update, whose last block is filled up with zeros to a power of two (Suresh et al. 2017).
+belong to the rotated update, with its last block filled up with zeros to a power of two (Suresh et al. 2017).
 
-The mean of what is decoded is the update. Its variance is d² f (1 - f), where d is the distance of two levels, and f
-how far from one of them to the next a number is.
+The mean of decoded payloads is the update. Its variance is d² f (1 - f), where d is the distance of two levels, and f
+is the number's position between them, from 0 to 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Levels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="levels"):
     """Round each number at random to one of 2^bits levels between the least and the greatest of its block (4.2.2).
 
-    ``rotate`` has each client rotate its update before, by a rotation of its own (Suresh et al. 2017).
+    ``rotate`` has each client rotate its update first, by its own rotation (Suresh et al. 2017).
     """
 
     bits: Literal[1, 2, 4, 8]
@@ -42,7 +42,7 @@ class Levels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         return traits_where({"encodes": True, "inexact": True, "follows a mask": not self.rotate})
 
     @property
@@ -110,7 +110,7 @@ def levels_fields(
         least, greatest = blocks.min(axis=2), blocks.max(axis=2)
         heads[of_pings, of_blocks, 0], heads[of_pings, of_blocks, 1] = least, greatest
         low, high = least.astype(np.float64)[:, :, None], greatest.astype(np.float64)[:, :, None]
-        levels = (blocks - low) / np.where(low < high, high - low, 1.0)  # 1 for the greatest, whatever the least
+        levels = (blocks - low) / np.where(low < high, high - low, 1.0)  # 1 for the greatest, for any least
         levels *= most
         levels += uniform[of_pings, where].reshape(levels.shape)
         np.minimum(levels, most, out=levels)
@@ -119,9 +119,10 @@ def levels_fields(
 
 
 def levels_numbers(heads: NDArray[np.float32], rows: NDArray[np.uint8], m: int, bits: int) -> NDArray[np.float32]:
-    """Return what heads and packed levels mean, shape (k, m): level q is lo + q d, and the greatest exactly hi.
+    """Return the updates for heads and packed levels, shape (k, m): level q is lo + q d, and the greatest exactly hi.
 
-    In doubles, rounded to float32 once, so that the greatest comes out by itself unless it is tiny beside the least.
+    In doubles, rounded to float32 once, so that the greatest is exact by itself unless it is tiny compared with the
+    least.
     """
     k, most = len(rows), 2**bits - 1
     low, high = heads[:, :, 0].astype(np.float64), heads[:, :, 1].astype(np.float64)
@@ -143,11 +144,11 @@ def levels_numbers(heads: NDArray[np.float32], rows: NDArray[np.uint8], m: int, 
 def levels_rotated_back(
     heads: NDArray[np.float32], rows: NDArray[np.uint8], seeds: Keys, m: int, bits: int
 ) -> NDArray[np.float32]:
-    """Return what heads and packed levels of rotated updates mean once they are rotated back, shape (k, m).
+    """Return the updates, rotated back, for heads and packed levels of rotated updates, shape (k, m).
 
-    The transform of a block of D numbers lo + q d is d times that of the levels q, and lo D more in its first number.
-    That of the levels is exact, being below 2^18. Its numbers are multiplied by d / √D in single precision, but for the
-    first of each block, which is found in doubles. A length m beyond the last 1,024 is a power of two.
+    The transform of a block of D numbers lo + q d is d times the transform of the levels q, plus lo D in its first
+    number. That of the levels is exact, being below 2^18. Its numbers are multiplied by d / √D in single precision, but
+    for the first of each block, which is found in doubles. A length m beyond the last 1,024 is a power of two.
     """
     keys = block_keys(seeds, heads.shape[1])
     low, high = heads[:, :, 0].astype(np.float64), heads[:, :, 1].astype(np.float64)
@@ -169,6 +170,6 @@ _OUT_OF_ORDER = "has a block whose least and greatest number are not finite, bey
 
 
 def _in_order(heads: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which of k payloads have heads that can be some, shape (k,); none that is not a number is in order."""
+    """Return which of k payloads have valid heads, shape (k,): finite numbers in order."""
     ordered = (heads[:, :, 0] >= -LARGEST) & (heads[:, :, 0] <= heads[:, :, 1]) & (heads[:, :, 1] <= LARGEST)
     return np.asarray(ordered.all(axis=1))

@@ -1,12 +1,12 @@
 """Products of matrices with random ones of few columns: the encodings `low-rank-outputs` and `low-rank-inputs`.
 
-Of a matrix H of inputs by outputs, B = H A travels, where A is outputs by rank, with entries of 1 or -1 over the root
+For a matrix H of inputs by outputs, B = H A is sent, where A is outputs by rank, with entries of 1 or -1 over the root
 of the rank, drawn by a seed; the server makes B Aᵀ of it, whose expectation is H (thesis 4.3.2, where a layer's matrix
-is the transpose of ours). With a factor of the inputs' side, B = Aᵀ H travels, and A B is made of it. The squared error
-is (d - 1) / rank times the squared norm of H, where d is the length of the factor.
+is the transpose of ours). With a factor on the inputs' side, B = Aᵀ H is sent, and the server computes A B. The squared
+error is (d - 1) / rank times the squared norm of H, where d is the length of the factor.
 
 A payload is u64 seed, u16 rank, then in the order of the wire f32 for every number: B row by row for each block of two
-dimensions for which that is less, the others as they are; little-endian.
+dimensions for which B is smaller, the other blocks unchanged; little-endian.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="low-rank"):
     """Send of each matrix its product with a random one of ``rank`` columns, which follows from a seed (thesis 4.3.2).
 
-    ``fixed`` is the side of the random factor: that of a layer's ``outputs``, as in the thesis, or ``inputs``. Weights
-    that are no matrix, and matrices for which it saves nothing, travel as they are.
+    ``fixed`` is the side of the random factor: the side of a layer's ``outputs``, as in the thesis, or ``inputs``.
+    Weights that are no matrix, and matrices for which it saves nothing, are sent unchanged.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "within", "low rank", "other draws"})
@@ -63,7 +63,7 @@ class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
         """Return its ends (`fedping.protocol.link_ends`).
 
         Raises:
-            InvalidSettings: the model has no matrix of which anything is saved, or one takes a factor that is much
+            InvalidSettings: the model has no matrix for which it saves anything, or one needs a factor that is much
                 larger than the model.
         """
         layout = _Layout(self, spec)
@@ -101,7 +101,7 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 _HEAD = SEED_BYTES + 2
 
 _MOST_DRAWN = 2
-"""Maximum random signs for each weight of the model, for which both sides have memory."""
+"""Maximum random signs for each weight of the model, so that both sides have enough memory."""
 
 _ALWAYS_DRAWN = 2**17
 """Random signs that may be drawn for any model: a megabyte in doubles."""
@@ -130,7 +130,7 @@ def multiplied(factors: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Fl
     """Return the matrices that B stands for, B Aᵀ or A B, shape (k, inputs, outputs).
 
     B is rounded to whole numbers, in units of 2^-36 or less of its largest, which are so small that all sums of them
-    are exact in double precision: every machine gets the same bits, in whatever order it adds them.
+    are exact in double precision: every machine gets the same bits, in any order of addition.
     """
     rank, exact = signs.shape[2], factors.astype(np.float64)
     _, exponents = np.frexp(np.abs(exact).max(axis=(1, 2), keepdims=True))
@@ -168,7 +168,8 @@ def _factor(matrices: Floats, signs: NDArray[np.int8]) -> Floats:
 class _Part:
     """Weights of an update that lie together: ``first`` to ``end``, a matrix of ``shape`` that is factored or others.
 
-    ``size`` is how many numbers travel, ``length`` how long the factor is that is drawn, ``block`` the block's number.
+    ``size`` is the number of numbers that are sent, ``length`` the length of the random factor, ``block`` the block's
+    number.
     """
 
     first: int
@@ -261,7 +262,7 @@ class _Layout:
         return f"has a number that is not finite, or that is beyond {LARGEST:g} when its matrix is multiplied"
 
     def within(self, keys: Keys) -> Callable[[Floats], Floats]:
-        """Return what makes of gradients their share that the factors of some keys can express."""
+        """Return a function from gradients to the part that the factors of some keys can express."""
         seeds = payload_seeds(keys)
 
         return lambda gradients: np.concatenate(list(self.each(gradients, seeds, projected)), axis=1)

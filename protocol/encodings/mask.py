@@ -7,8 +7,8 @@ variance of a weight h is h² (1/p - 1), where p is that chance. Layouts, little
 - ``mask-X``: u64 seed, u32 k, then the payload that X makes of k numbers;
 - ``mask-independent``: u64 seed, f64 share, f32[...]: a coin is tossed for every weight, as in the thesis.
 
-Values travel as they are, without the factor; those of clients that train within a mask are divided by it before, since
-nothing is left out of what they have learned (thesis 4.3.1).
+Values are sent without the factor. Clients that train within a mask divide their values by it first, because nothing is
+left out of their result (thesis 4.3.1).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
     @property
     def traits(self) -> Traits:
-        """What it is (`fedping.protocol.rules`)."""
+        """Traits (`fedping.protocol.rules`)."""
         coins = self.draw == "independent"
         return traits_where(
             {"encodes": True, "inexact": True, "leaves zeros": True, "within": True, "other draws": coins}
@@ -65,7 +65,7 @@ class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
     @property
     def encoding(self) -> str:
-        """The tag that travels, where no other link follows."""
+        """The tag of payloads if no other link follows."""
         return "mask" if self.draw == "blocks" else "mask-independent"
 
     def ends(self, spec: ModelSpec) -> Ends:
@@ -91,11 +91,11 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 
 _HALF = np.uint64(32)
 _VALUES = 2
-"""Child of a payload's key from which the link that encodes the kept numbers draws."""
+"""Child of a payload's key for the draws of the link that encodes the kept numbers."""
 
 
 def weights_kept(keep: float, m: int) -> int:
-    """Return the number of blocks of m weights, of each of which a mask keeps one weight; a half is rounded up."""
+    """Return the number of blocks of m weights; a mask keeps one weight of each. A half is rounded up."""
     return max(1, int(np.floor(keep * m + 0.5)))
 
 
@@ -117,7 +117,7 @@ def places(seeds: NDArray[np.uint64], k: int, m: int) -> NDArray[np.intp]:
 
 
 def scaled(sent: NDArray[np.float32], m: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return numbers as they were sent, shape (n, k), times the lengths of their blocks; and which rows are finite."""
+    """Return the sent numbers, shape (n, k), times the lengths of their blocks; and which rows are finite."""
     k = sent.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):
         values = sent * np.diff(block_edges(k, m)).astype(np.float32)
@@ -126,7 +126,7 @@ def scaled(sent: NDArray[np.float32], m: int) -> tuple[NDArray[np.float32], NDAr
 
 @dataclass(frozen=True)
 class _Blocks:
-    """A mask of one weight a block, and the ends of what encodes the numbers that it keeps."""
+    """A mask of one weight a block, and the ends of the link that encodes the kept numbers."""
 
     keep: float
     client: ClientEnd

@@ -22,7 +22,7 @@ _End = TypeVar("_End", ClientEnd, ServerEnd)
 
 
 class OwnLink(Own, frozen=True, tag_field="link", tag=OWN):
-    """An upload link of somebody's own package (:mod:`fedping.protocol.extensions`)."""
+    """An upload link from another package (:mod:`fedping.protocol.extensions`)."""
 
     kind = "upload_link"
 
@@ -66,13 +66,13 @@ def _check_ends(extension: Extension, client: Any, server: Any) -> None:
     ]:
         problem = f"'{unknown[0]}' is for links of fedping's own; leave it out"
     elif len({client.encode is None, server.decode is None, server.lengths is None}) > 1:
-        problem = "the client's end has 'encode' and the server's 'decode' and 'lengths', or none of them is there"
+        problem = "the client's end has 'encode' and the server's 'decode' and 'lengths', or none of them"
     if problem:
         raise ExtensionFailed(f"{extension}, an extension, gives no two ends of a link: {problem}")
 
 
 def _functions(end: ClientEnd | ServerEnd) -> list[str]:
-    """Return the names of what an end has."""
+    """Return the names of an end's functions."""
     return [field.name for field in fields(end) if getattr(end, field.name) is not None]
 
 
@@ -106,7 +106,7 @@ def _numbers(where: str, result: Any, expected: NDArray[Any]) -> Any:
         raise ExtensionFailed(
             f"{where} {values.dtype} of shape {list(values.shape)}; return numbers of shape {list(expected.shape)}"
         )
-    with np.errstate(over="ignore"):  # too large a number becomes infinite, for which the caller looks
+    with np.errstate(over="ignore"):  # too large a number becomes infinite, which the caller checks
         return values.astype(expected.dtype, copy=False)
 
 
@@ -157,8 +157,8 @@ def _lengths(where: str, result: Any, m: int) -> tuple[int, int]:
     whole, longest = isinstance(least, Integral) and isinstance(most, Integral), longest_payload(m)
     if not (whole and 0 <= least <= min(most, longest)):
         raise InvalidSettings(
-            f"{where} {result!r} for {m:,} weights; return the least and the most bytes of a payload, whole numbers, "
-            f"of which the least is at most {longest:,}"
+            f"{where} {result!r} for {m:,} weights; return the minimum and maximum bytes of a payload, whole numbers, "
+            f"with a minimum of at most {longest:,}"
         )
     return int(least), int(most)
 
@@ -196,4 +196,4 @@ _CHECKS: dict[str, Callable[..., Any]] = {
     "undo": _numbers,
     "undo_sum": lambda where, result, spec, direction: _finite_numbers(where, result, direction),
 }
-"""By function of an end the check of its result: a function of (start of a sentence, result, arguments)."""
+"""Checks of results by an end's function: functions of (start of a sentence, result, arguments)."""

@@ -53,7 +53,7 @@ def fixed_bytes(payloads: pa.BinaryArray, size: int) -> NDArray[np.uint8]:
 
 
 def _starts(payloads: pa.BinaryArray) -> NDArray[np.signedinteger]:
-    """Return where each payload begins in their buffer, and where the last one ends, shape (k + 1,), as a view."""
+    """Return the offset of each payload in their buffer, and the end of the last one, shape (k + 1,), as a view."""
     import pyarrow as pa
 
     kind = np.dtype(np.int64 if pa.types.is_large_binary(payloads.type) else np.int32)
@@ -81,7 +81,7 @@ def rows_of(payloads: pa.BinaryArray, size: int) -> tuple[NDArray[np.uint8], NDA
 def split_payloads(payloads: pa.BinaryArray, size: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_], pa.BinaryArray]:
     """Return the first ``size`` bytes of k payloads, shape (k, size), which have them, and the bytes behind them.
 
-    Of those that do not have them, the rows are 0 and nothing is behind.
+    Payloads of another length get rows of zeros.
     """
     import pyarrow as pa
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class PrivateVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="private"):
     """Encode a private line's vector (`fedping.protocol.privacy`), m + 3 whole numbers, as int32.
 
-    It is the one link of such a line.
+    It is the only link of such a line.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "private vector"})
@@ -48,8 +48,8 @@ class SharedVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Encode a private line's vector as two shares (`fedping.protocol.sharing.shares`), one of them sealed.
 
     It is the one link of a private line with ``shared``, whose settings these are. With ``proofs``, ``metric`` is the
-    largest number of a metric, on which it depends how many bits there are. With ``digest``, the helper's share has the
-    digest of the weights that the client was served.
+    largest number of a metric, which determines the number of bits. With ``digest``, the helper's share has the digest
+    of the weights that the client was served.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "private vector"})
@@ -62,7 +62,7 @@ class SharedVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     def ends(self, spec: ModelSpec) -> Ends:
         """Return its ends (`fedping.protocol.link_ends`).
 
-        The server reads no numbers. It decodes the bytes of the payloads, shape (k, size), for the sums of shares alone
+        The server reads no numbers. It decodes the bytes of the payloads, shape (k, size), only for the sums of shares
         (`fedping.server_jobs.round.private_sums`). A client seals with values of its ping, which no function of an
         update alone knows (`fedping.client_sim.privacy.vectors`).
         """

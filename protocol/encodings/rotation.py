@@ -56,7 +56,7 @@ _IN_CACHE = 63 * BLOCK
 """Numbers that are rotated at a time."""
 
 _EIGHT_SIGNS = np.float32(1) - 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-"""By byte its eight signs, the lowest bit's first; a bit of 1 is -1."""
+"""The eight signs of each byte, the lowest bit's first; a bit of 1 is -1."""
 
 _SIDE = 32
 """Numbers of a row, as which a block is multiplied: with 1,024 numbers, as many as there are rows."""
@@ -100,8 +100,8 @@ def exact_hadamard(blocks: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the transforms of whole numbers along the last axis, of a power of two up to 1,024; not scaled.
 
     In single precision, whole numbers below 2^24 are added exactly in any order, and so are multiples of one power of
-    two. Whoever calls sees to it that no sum is larger: of D numbers up to c none is beyond c D, and none beyond c D √D
-    once they are transformed again, since a sum is at most √D times the root of the sum of squares.
+    two. The caller ensures that no sum is larger: of D numbers up to c none is beyond c D, and none beyond c D √D once
+    they are transformed again, since a sum is at most √D times the root of the sum of squares.
 
     Args:
         blocks: without a negative zero, which would leave it to the library which sign a sum of zeros has.
@@ -125,7 +125,7 @@ def _matrix(size: int) -> NDArray[np.float32]:
 
 
 def block_keys(seeds: Keys, blocks: int, number: int = 0) -> Keys:
-    """Return what the signs of the blocks of k updates follow from in a rotation, shape (k, blocks)."""
+    """Return the keys for the signs of the blocks of k updates in a rotation, shape (k, blocks)."""
     return child_keys(child_keys(seeds, number)[:, None], np.arange(blocks))
 
 
@@ -136,7 +136,7 @@ def random_signs(keys: Keys, size: int) -> NDArray[np.float32]:
 
 
 def blocks_of(size: int) -> Iterator[tuple[slice, int]]:
-    """Yield where blocks of one size are, and that size: those of 1,024, then of each power of two in the rest."""
+    """Yield the places of blocks of one size, and the size: 1,024, then each power of two in the rest."""
     start, block = 0, BLOCK
     while start < size:
         if block <= size - start:
@@ -158,7 +158,7 @@ def rotated(updates: NDArray[Real], seeds: Keys, number: int = 0) -> NDArray[Rea
 
 
 def rotated_back(updates: NDArray[Real], seeds: Keys, number: int = 0) -> NDArray[Real]:
-    """Return updates of shape (k, M) as they were before they were :func:`rotated` by these seeds."""
+    """Return updates of shape (k, M) as before they were :func:`rotated` by these seeds."""
     return _through(updates, seeds, number, back=True)
 
 

@@ -57,7 +57,7 @@ class _Scaled:
 
     @cached_property
     def _starts(self) -> NDArray[np.intp]:
-        """Where each part begins that has a size of its own."""
+        """Offsets of the parts that each have their own size."""
         lengths = [prod(block.shape) for block in self.spec.blocks]
         single = len(self.spec.weights)
         ends = np.cumsum([single, *lengths])

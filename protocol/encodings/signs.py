@@ -86,7 +86,7 @@ A_BYTE = 5
 _PLACES = np.array([1, 3, 9, 27, 81], np.uint8)
 _LARGEST = 242
 _SIGNS = (np.arange(256)[:, None] // _PLACES % 3 - 1).astype(np.float32)
-"""By byte its five signs, the first weight's from the lowest digit of base 3."""
+"""The five signs of each byte, the first weight's from the lowest digit of base 3."""
 
 
 def signs_bytes(m: int) -> int:
@@ -120,7 +120,7 @@ def signs_updates(payloads: pa.BinaryArray, m: int) -> tuple[NDArray[np.float32]
 
 
 def signs_trouble(payload: bytes, m: int) -> str | None:
-    """Return why a payload of the right length is no signs of m weights; None if it is."""
+    """Return why a payload of the right length has no signs of m weights; None if it has."""
     if max(payload) > _LARGEST:
         return f"has a byte above {_LARGEST}, which is not five signs"
     if _SIGNS[payload[-1], m - A_BYTE * (len(payload) - 1) :].any():
@@ -164,7 +164,7 @@ def sign_bytes(m: int, *, abstain: bool) -> int:
 
 
 def sign_trouble(payload: bytes, m: int, *, abstain: bool) -> str | None:
-    """Return why a payload of the right length is no signs of m weights; None if it is."""
+    """Return why a payload of the right length has no signs of m weights; None if it has."""
     number = int.from_bytes(payload, "little")
     if number >> (2 * m if abstain else m):
         return "has bits set beyond its last weight"

@@ -1,9 +1,9 @@
-"""Multiples of a step: the encoding `steps`, in which zero stays zero and most bytes are alike, so that they compress.
+"""Multiples of a step: the encoding `steps`, in which zero stays zero and most bytes are equal, so that they compress.
 
-Each number is rounded at random to one of the two multiples of the step beside it, so that its expectation stays; its
-variance is step² f (1 - f), f being where it lies between them. A payload is f32 step, little-endian, and behind it
-i8[m], the multiples, or a zlib stream of them where that is shorter than m bytes; so its length tells which. Browsers
-send the multiples as they are.
+Each number is rounded at random to one of the two nearest multiples of the step, so that its expectation stays; its
+variance is step² f (1 - f), where f is its position between them. A payload is f32 step, little-endian, followed by
+i8[m], the multiples, or by a zlib stream of them where that is shorter than m bytes; the length shows which. Browsers
+send the multiples uncompressed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 class Steps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="steps"):
     """Round each number at random to a multiple of a step, so that zeros stay zeros, and compress that.
 
-    The step is ``size`` times the root of the update's mean square, or ``step`` for everybody; one of them is given. It
-    is never less than the largest number over 127.
+    The step is ``size`` times the root of the update's mean square, or ``step`` for all clients; one of them is given.
+    It is never less than the largest number over 127.
 
     Raises:
         InvalidSettings: both or none are given.
@@ -53,7 +53,7 @@ class Steps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
         if (self.size is None) == (self.step is None):
             raise UnfitTable(
                 "the upload link 'steps' needs 'size', in roots of an update's mean square, or 'step', the same for "
-                "everybody; give one of them, such as size = 2.0"
+                "all clients. Give one of them, such as size = 2.0"
             )
 
     def ends(self, spec: ModelSpec) -> Ends:
@@ -138,7 +138,7 @@ def _multiples_in(bodies: pa.BinaryArray, m: int) -> tuple[NDArray[np.int8], NDA
 
 
 def inflated(stream: bytes | pa.Buffer, size: int) -> bytes | None:
-    """Return the ``size`` bytes of a zlib stream; None if it is not a stream of exactly as many, and nothing else.
+    """Return the ``size`` bytes of a zlib stream; None if it is not exactly one stream of that length.
 
     At most one byte beyond ``size`` is inflated, however long the stream is.
     """
@@ -152,7 +152,7 @@ def inflated(stream: bytes | pa.Buffer, size: int) -> bytes | None:
 
 
 def steps_trouble(payload: bytes, m: int) -> str | None:
-    """Return why a payload of a length that may be is no update of m weights; None if it is."""
+    """Return why a payload of a valid length is no update of m weights; None if it is one."""
     step = np.frombuffer(payload, "<f4", count=1)[0]
     if not np.isfinite(step) or np.signbit(step):
         return "has a step that is negative or not finite"
@@ -165,7 +165,7 @@ def steps_trouble(payload: bytes, m: int) -> str | None:
     if step == 0 and counts.any():
         return "has a step of 0 and multiples other than 0"
     with np.errstate(over="ignore"):
-        largest = step * np.float32(np.abs(counts).max())  # in float32, as it is decoded
+        largest = step * np.float32(np.abs(counts).max())  # in float32, like the decoder
     if largest > LARGEST:
         return f"has a number beyond {LARGEST:g}"
     return None

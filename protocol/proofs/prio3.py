@@ -1,4 +1,4 @@
-"""Prio3: what a client sends to two servers, what they show each other, and which clients' vectors count.
+"""Prio3: messages from clients to two servers and between these, and the decision which clients' vectors count.
 
 The instance is Prio3SumVecWithMultiproof of draft-irtf-cfrg-vdaf-18 over Field64, with XofTurboShake128 and two shares,
 and all bytes are as in the draft. The leader's share is as long as the vector and its proofs. The helper's is a seed,
@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What clients send: to the leader, to both servers, and to the helper."""
+    """The messages of clients: to the leader, to both servers, and to the helper."""
 
     leader: Rows
     public: Rows
@@ -66,7 +66,7 @@ class Shares(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """One server's shares of the numbers, what it shows the other server, and which clients' shares are well formed."""
+    """One server's shares of the numbers, its message to the other server, and which clients' shares are valid."""
 
     out_shares: Elements
     shown: Rows
@@ -84,24 +84,24 @@ class _Usage(IntEnum):
 
 
 def sizes(circuit: SumVec) -> Sizes:
-    """Return how long each message of a client is."""
+    """Return the length of each message of a client."""
     leader = 8 * (circuit.coordinates + circuit.proofs * circuit.proof) + SEED_BYTES
     prepared = 8 * circuit.proofs * circuit.verifier + SEED_BYTES
     return Sizes(leader, SHARES * SEED_BYTES, 2 * SEED_BYTES, prepared)
 
 
 def shard(circuit: SumVec, coordinates: NDArray[np.integer[Any]], nonces: Rows, rand: Rows, context: Context) -> Shares:
-    """Return what clients send.
+    """Return the messages of clients.
 
     Args:
-        circuit: what to prove.
+        circuit: the circuit to prove.
         coordinates: bits, (k, coordinates); numbers of several bits have their lowest bit first.
         nonces: (k, 16).
         rand: bytes from a cryptographic generator, used for nothing else, (k, 128).
-        context: what the shares are for; the servers must be given the same.
+        context: purpose of the shares; the servers must be given the same.
 
     Raises:
-        ValueError: If shapes do not fit.
+        ValueError: shapes do not fit.
     """
     k = len(coordinates)
     _expect(coordinates=(coordinates, (k, circuit.coordinates)), nonces=(nonces, (k, NONCE_BYTES)))
@@ -139,23 +139,24 @@ def shard(circuit: SumVec, coordinates: NDArray[np.integer[Any]], nonces: Rows, 
 def prepare(
     circuit: SumVec, side: Side, verify_key: bytes, nonces: Rows, public: Rows, shares: Rows, context: Context
 ) -> Prepared:
-    """Return what a server computes of the shares that clients sent to it.
+    """Return a server's results for the shares that clients sent to it.
 
     Args:
-        circuit: what is proven.
+        circuit: the circuit that is proven.
         side: the server.
         verify_key: 32 bytes.
         nonces: (k, 16).
         public: (k, 64).
         shares: (k, ``leader`` or ``helper`` of :func:`sizes`).
-        context: what the shares are for.
+        context: purpose of the shares.
 
     Returns:
-        The shares of the numbers, (k, length); what the other server is to see, (k, ``prepared`` of :func:`sizes`); and
-        which shares are well formed, (k,). For one that is not, the numbers are 0, and what is shown never is valid.
+        The shares of the numbers, (k, length); the messages to the other server, (k, ``prepared`` of :func:`sizes`);
+            and which shares are well formed, (k,). For shares that are not, the numbers are 0, and the message is never
+            valid.
 
     Raises:
-        ValueError: If shapes or the length of the key do not fit.
+        ValueError: shapes or the length of the key do not fit.
     """
     side, k, size = Side(side), len(nonces), sizes(circuit)
     _expect(nonces=(nonces, (k, NONCE_BYTES)), public=(public, (k, size.public)))
@@ -185,10 +186,10 @@ def prepare(
 
 
 def valid(circuit: SumVec, public: Rows, leader: Rows, helper: Rows) -> NDArray[np.bool_]:
-    """Return which clients' vectors hold only bits, (k,), given what both servers show.
+    """Return which clients' vectors hold only bits, (k,), given both servers' messages.
 
     In the draft, each server checks that the other's part of the joint randomness is the one in the public share, by
-    hashes of both parts. Whoever calls this has all parts, and so both checks are made here, on the parts themselves.
+    hashes of both parts. The caller has all parts, so both checks are made here, on the parts themselves.
 
     Args:
         circuit: what is proven.
@@ -214,7 +215,7 @@ def valid(circuit: SumVec, public: Rows, leader: Rows, helper: Rows) -> NDArray[
 
 
 def messages(leader: Rows, helper: Rows, context: Context) -> Rows:
-    """Return the draft's verifier messages, (k, 32): the seeds of the joint randomness, from what both servers show."""
+    """Return the draft's verifier messages, (k, 32): the seeds of the joint randomness, from both servers' messages."""
     parts = np.concatenate([leader[:, -SEED_BYTES:], helper[:, -SEED_BYTES:]], axis=1)
     return _joint_seeds(parts, context)
 
@@ -260,7 +261,7 @@ def _tag(usage: _Usage) -> bytes:
 
 
 def _bound(seeds: Rows, *binders: bytes | Rows) -> Rows:
-    """Return seeds, each followed by its binders; a binder of type bytes is that of all rows."""
+    """Return seeds, each followed by its binders; a binder of type bytes is used for all rows."""
     k = len(seeds)
     rows = (np.broadcast_to(np.frombuffer(b, np.uint8), (k, len(b))) if isinstance(b, bytes) else b for b in binders)
     return np.concatenate([seeds, *rows], axis=1)

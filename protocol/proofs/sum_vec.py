@@ -1,12 +1,12 @@
 """The draft's circuit SumVec, and the proof that a vector satisfies it, that is, that every coordinate is 0 or 1.
 
 **Circuit.** The coordinates are cut into chunks. Chunk i has a random r_i, and adds Σ_j r_i^(j+1) x_ij (x_ij - 1) to
-the output. The output is 0 whatever the r are if all coordinates are bits, and otherwise for hardly any r.
+the output. The output is 0 for all r if all coordinates are bits, and otherwise for hardly any r.
 
 **Proof.** Each chunk is one call of a gadget, which adds up products of pairs of inputs, r_i^(j+1) x_ij and x_ij - 1.
 An input, over all calls, is a wire: the values of a polynomial W at α, α², …, where α is a root of unity. At 1 it has a
-random value, so that W(t) at another point t tells nothing of x. The gadget applied to the polynomials of all wires is
-a polynomial G. The proof is the random values and G.
+random value, so that W(t) at another point t reveals nothing about x. The gadget applied to the polynomials of all
+wires is a polynomial G. The proof is the random values and G.
 
 **Check.** Servers hold shares of x and of the proof, and compute from them what is linear in both: the output
 Σ_i G(α^i), and all W and G at a random point t. The sums of their shares show whether the output is 0, and whether G(t)
@@ -65,7 +65,7 @@ class SumVec:
 
     @property
     def calls(self) -> int:
-        """Calls of the gadget: one for each chunk, the last of which is filled up with zeros."""
+        """Calls of the gadget: one for each chunk, with the last chunk filled up with zeros."""
         return -(-self.coordinates // self.chunk)
 
     @property
@@ -133,7 +133,7 @@ def prove(circuit: SumVec, coordinates: Elements, prove_rand: Elements, joint_ra
 def query(
     circuit: SumVec, coordinates: Elements, proofs: Elements, query_rand: Elements, joint_rand: Elements
 ) -> tuple[Elements, NDArray[np.bool_]]:
-    """Return one server's share of what decides whether vectors satisfy the circuit.
+    """Return one server's share of the values that decide whether vectors satisfy the circuit.
 
     Args:
         circuit: what is proven.

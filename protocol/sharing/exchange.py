@@ -1,9 +1,9 @@
 """The exchange between the two servers: the leader's request for the sums of a version, and the helper's answer.
 
-Both are bytes that their sender has signed, so that they may travel over HTTP or on a disk. The request has of every
-client that counts what is the helper's: the document id, and its sealed share. The answer has the sum of the helper's
-shares by arm, with noise, and which of them could not be used, so that the leader leaves out its shares of the same
-clients. A version has one answer: for the same request the same bytes again, for any other a refusal.
+Both are bytes that their sender has signed, so that they may travel over HTTP or on a disk. For every client that
+counts, the request has the document id and the helper's sealed share. The answer has the sum of the helper's shares by
+arm, with noise, and the clients whose shares could not be used, so that the leader leaves out its shares of the same
+clients. A version has one answer: the same request gets the same bytes again, any other is refused.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 DOCUMENT_BYTES = 16
 
 MOST_CLIENTS = 1_000_000
-"""Clients of all arms in one request at most: 100 MB of it where shares are sealed by X25519."""
+"""Maximum clients of all arms in one request: 100 MB of it where shares are sealed by X25519."""
 
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class AskedArm(Struct, frozen=True, kw_only=True, array_like=True):
-    """The k clients of an arm that count, in one order: ascending by document id.
+    """The k clients of an arm that count, ascending by document id.
 
     Attributes:
-        arm: its name.
-        documents: their pings' ids, 16 k bytes.
-        offers: the ids of the offers that they sealed for, 8 k bytes.
-        sealed: their shares for the helper, sealed, all equally long.
-        public: what else of a proof is for both servers, all equally long; empty without proofs.
-        prepared: what the leader makes of its part of each proof, all equally long; empty without proofs.
+        arm: the arm's name.
+        documents: ids of their pings, 16 k bytes.
+        offers: ids of the offers that they sealed for, 8 k bytes.
+        sealed: their sealed shares for the helper, all of the same length.
+        public: the other part of a proof, which both servers read, all of the same length; empty without proofs.
+        prepared: the leader's result for its part of each proof, all of the same length; empty without proofs.
     """
 
     arm: Name
@@ -49,15 +49,15 @@ class AskedArm(Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def clients(self) -> int:
-        """How many there are."""
+        """The number of clients."""
         return len(self.documents) // DOCUMENT_BYTES
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What a leader asks: the sums of these clients' shares.
+    """A leader's request for the sums of these clients' shares.
 
-    ``made`` is when, ISO 8601 in UTC. ``verify_key`` is the secret of both servers that proofs are looked at with, 32
-    bytes drawn for this request; empty without proofs.
+    ``made`` is its time, ISO 8601 in UTC. ``verify_key`` is the secret with which both servers verify proofs, 32 bytes
+    drawn for this request; empty without proofs.
     """
 
     study: Name
@@ -70,7 +70,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class AnsweredArm(Struct, frozen=True, kw_only=True, array_like=True):
-    """Of an arm the sum of the helper's shares, noise included, and the places of clients that are not in it.
+    """The sum of the helper's shares for an arm, noise included, and the places of clients that are not in it.
 
     ``total`` has d numbers of 64 bits, little-endian; ``refused`` are places in the request, ascending.
     """
@@ -81,7 +81,7 @@ class AnsweredArm(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What a helper answers to the request of this digest."""
+    """A helper's answer to the request with this digest."""
 
     study: Name
     line: Name
@@ -108,16 +108,16 @@ Reason = Literal[
 ]
 """Why a helper refuses a request.
 
-After ``answered`` and ``other_weights`` no other request for the version will do; after others one may.
+After ``answered`` and ``other_weights``, no other request for the version can succeed; after the others, one may.
 """
 
 
 class Refusal(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a helper says instead of an answer: a reason for programs, and a sentence for people.
+    """A helper's refusal: a reason for programs, and a sentence for people.
 
-    ``request`` is the digest of what it refuses, so that one that lies about in a file is not taken for that of another
-    request; None if it was not read. What a leader gives a request up for, the helper signs (:data:`SIGNED`): reason
-    and digest, in hexadecimal.
+    ``request`` is the digest of the refused request, so that a stray refusal in a file is not taken as the answer to
+    another request; None if the request was not read. The helper signs refusals for which a leader gives a request up
+    (:data:`SIGNED`): reason and digest, in hexadecimal.
     """
 
     refused: Reason
@@ -135,7 +135,7 @@ _REFUSED_AS = "fedping refusal v1"
 
 
 class Refused(FedpingError):
-    """A helper refuses a request, or somebody says that it does."""
+    """A helper refuses a request, or another party says that it does."""
 
     def __init__(self, reason: Reason, why: str, signature: str | None = None) -> None:
         super().__init__(why)
@@ -143,16 +143,16 @@ class Refused(FedpingError):
         self.signature = signature
 
     def sign(self, request: Digest, key: Ed25519PrivateKey) -> None:
-        """Sign it as the helper, for the request of a digest."""
+        """Sign the refusal as the helper, for the request with this digest."""
         self.signature = signature(key, _REFUSED_AS, self._said(request)).hex()
 
     def is_from(self, helper: Identity, request: Digest) -> bool:
-        """Return whether a helper has signed it for the request of a digest."""
+        """Return whether the helper has signed it for the request with this digest."""
         given = bytes.fromhex(self.signature or "")
         return is_signed(helper, _REFUSED_AS, self._said(request), given)
 
     def refusal(self, request: Digest | None = None) -> Refusal:
-        """Return it as it travels, for the request of a digest."""
+        """Return the document to send, for the request with this digest."""
         return Refusal(refused=self.reason, why=str(self), request=request, signature=self.signature)
 
     def _said(self, request: Digest) -> bytes:
@@ -164,21 +164,21 @@ _SIGNED_AS: dict[type, str] = {Request: "fedping request v1", Answer: "fedping a
 
 
 def signed(document: Request | Answer, key: Ed25519PrivateKey) -> bytes:
-    """Return a document as it travels: its signature, and the document itself as MessagePack."""
+    """Return the bytes to send: the signature, and the document itself as MessagePack."""
     body = msgpack.encode(document)
     return signature(key, _SIGNED_AS[type(document)], body) + body
 
 
 def digest_of_signed(data: bytes) -> str:
-    """Return what stands for a document that travels: the SHA-256 of what was signed, in hexadecimal."""
+    """Return the identity of a received document: the SHA-256 of its signed bytes, in hexadecimal."""
     return sha256(memoryview(data)[SIGNATURE_BYTES:]).hexdigest()
 
 
 def read_signed(data: bytes, kind: type[_Body]) -> _Body:
-    """Return a document as it has come, whoever has signed it.
+    """Return a received document without verifying its signature.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the bytes are no such document.
     """
     try:
         return msgpack.decode(memoryview(data)[SIGNATURE_BYTES:], type=kind)
@@ -187,5 +187,5 @@ def read_signed(data: bytes, kind: type[_Body]) -> _Body:
 
 
 def is_from(data: bytes, kind: type[Request] | type[Answer], identity: Identity) -> bool:
-    """Return whether somebody has signed a document that has come."""
+    """Return whether this identity has signed a received document."""
     return is_signed(identity, _SIGNED_AS[kind], data[SIGNATURE_BYTES:], data[:SIGNATURE_BYTES])

@@ -28,7 +28,7 @@ Seal: TypeAlias = Literal["x25519", "mlkem768-x25519"]
 SIGNATURE_BYTES = 64
 
 OVERHEAD: dict[Seal, int] = {"x25519": 32 + 16, "mlkem768-x25519": 1088 + 32 + 16}
-"""By how many bytes what is sealed is longer: what was encapsulated, and the tag of the cipher."""
+"""Number of bytes that sealing adds: the encapsulated key, and the tag of the cipher."""
 
 _MLKEM_PUBLIC, _MLKEM_SEED = 1184, 64
 
@@ -58,7 +58,7 @@ def signature(key: Ed25519PrivateKey, what: str, body: bytes) -> bytes:
 
 
 def is_signed(identity: Identity, what: str, body: bytes, signed: bytes) -> bool:
-    """Return whether a signature is that of an identity for a body that is ``what``."""
+    """Return whether an identity has signed a body that is ``what``."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -92,7 +92,7 @@ def public_key(seal: Seal, private: bytes) -> bytes:
 
 
 def sealer(seal: Seal, public: bytes) -> Sealer:
-    """Return what seals for a public key.
+    """Return a function that seals for a public key.
 
     Raises:
         InvalidSettings: it is no key of this kind.
@@ -119,7 +119,7 @@ def sealer(seal: Seal, public: bytes) -> Sealer:
 
 
 def opener(seal: Seal, private: bytes) -> Opener:
-    """Return what opens with a private key."""
+    """Return a function that opens with a private key."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -133,7 +133,7 @@ def opener(seal: Seal, private: bytes) -> Opener:
     def opened(sealed: bytes, info: bytes) -> bytes | None:
         try:
             return bytes(suite.decrypt(sealed, key, info=info))
-        except (InvalidTag, ValueError):  # whoever posts it writes what it likes
+        except (InvalidTag, ValueError):  # the sender chooses these bytes
             return None
 
     return opened

@@ -1,9 +1,9 @@
-"""The offer: on what terms a helper takes part in a line, and with what key, signed by it.
+"""The offer: a helper's terms and key for a line, signed by the helper.
 
-A study names its helper by its identity, for good. What the helper offers for a line, it signs: so a leader cannot give
-clients a key of its own, and a helper can take a new key without a new study. The terms bind all three: a client seals
-its share for an offer (`fedping.protocol.sharing.shares`), and the helper opens it by the terms of that offer alone,
-whatever a leader says.
+A study names its helper by its identity, permanently. The helper signs its offer for a line: so a leader cannot give
+clients a key of its own, and a helper can change its key without a new study. The terms bind all three parties: a
+client seals its share for an offer (`fedping.protocol.sharing.shares`), and the helper opens it by the terms of that
+offer alone, whatever a leader says.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ OFFER_ID_BYTES = 8
 
 
 class Promise(Struct, frozen=True, kw_only=True):
-    """What a line's central guarantee is, as the helper has found it kept by its noise.
+    """A line's central guarantee, which the helper has checked against its noise.
 
-    A client cannot work that out. Were it not in the terms, a leader could show clients another guarantee than the
-    helper has looked at. The attributes are those of `fedping.protocol.privacy.Central` and ``Privacy``.
+    A client cannot compute this. If it were not in the terms, a leader could show clients another guarantee than the
+    one that the helper has checked. The attributes are those of `fedping.protocol.privacy.Central` and ``Privacy``.
     """
 
     epsilon: float
@@ -49,20 +49,20 @@ class Promise(Struct, frozen=True, kw_only=True):
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """What a helper takes part in a line by.
+    """The settings of a line that the leader, the helper and the clients agree on.
 
     Attributes:
-        helper, leader: the identities of the two servers.
-        study, line, arms: the names, of every arm that follows the line.
-        numbers: d, how many numbers a sum has.
-        sigma: the standard deviation of the noise that the helper adds to each; 0 for none.
-        promise: what that noise keeps; None without a central guarantee.
-        min_batch: of how many clients of an arm it gives a sum at least.
+        helper, leader: identities of the two servers.
+        study, line, arms: names, with every arm that follows the line.
+        numbers: d, the number of numbers in a sum.
+        sigma: standard deviation of the noise that the helper adds to each; 0 for none.
+        promise: the guarantee that this noise gives; None without a central guarantee.
+        min_batch: minimum number of clients of an arm in a sum.
         proofs: whether it counts only clients that prove that they send votes.
-        metric: with proofs the largest number of a metric; else 0.
-        seal, key: how shares are sealed, and the public key, in hexadecimal.
-        made: when, ISO 8601 in UTC.
-        rows: in sums of institutions with tables the noise of which each adds a share. An institution relies on the
+        metric: with proofs, the largest number of a metric; else 0.
+        seal, key: encryption of the shares, and the public key, in hexadecimal.
+        made: time of the offer, ISO 8601 in UTC.
+        rows: in sums of institutions with tables, the noise of which each adds a share. An institution relies on the
             shares of the others, so all have to be shown the same.
     """
 
@@ -90,14 +90,14 @@ class Terms(Struct, frozen=True, kw_only=True):
 
 
 class Offer(Struct, frozen=True, kw_only=True, dict=True):
-    """Terms as they were signed: the text itself, since another text with the same meaning has another signature."""
+    """Signed terms, as their exact text: another text with the same meaning has another signature."""
 
     terms: Annotated[str, Meta(max_length=65_536)]
     signature: Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")]
 
     @cached_property
     def id(self) -> bytes:
-        """What stands for the offer in a share: the first 8 bytes of the SHA-256 of its terms."""
+        """The offer's id in a share: the first 8 bytes of the SHA-256 of its terms."""
         return sha256(self.terms.encode()).digest()[:OFFER_ID_BYTES]
 
 
@@ -116,13 +116,13 @@ def terms_of(offer: Offer, helper: Identity) -> Terms:
     body = offer.terms.encode()
     if not is_signed(helper, SIGNED_AS, body, bytes.fromhex(offer.signature)):
         raise InvalidSettings(
-            f"the offer is not signed by the helper {helper[:16]}…, which the study names; take the offer from that "
-            "helper, or create a study that names the other one"
+            f"the offer is not signed by the helper {helper[:16]}…, which the study names. Use that helper's offer, "
+            "or create a study that names the other helper"
         )
     try:
         terms = json.decode(body, type=Terms)
     except (ValidationError, DecodeError) as error:
         raise InvalidSettings(f"the helper's offer cannot be read: {error}; take one from a newer fedping") from error
     if terms.helper != helper:
-        raise InvalidSettings("the offer names another helper than the one that has signed it; take another offer")
+        raise InvalidSettings("the offer names another helper than its signer. Use another offer")
     return terms

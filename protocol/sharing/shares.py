@@ -4,16 +4,16 @@ The payload of a ping is ``offer id (8) ‖ leader's share ‖ helper's share, s
 is a seed of 32 bytes, which SHAKE128 expands to a mask of d words of 64 bits; the leader's share is the vector minus
 the mask in :data:`WORDS`, 8 d bytes, little-endian. Each share alone is uniformly random.
 
-In sums of institutions with tables the helper's share has, after the seed, a SHA-256 of the weights that the
+In sums of institutions with tables, the helper's share has, after the seed, a SHA-256 of the weights that the
 institution was served, and of their spec. The mask follows from both, so that the digest is bound to the share, and the
 helper gives no sum of shares with different ones.
 
-With proofs (`fedping.protocol.proofs`) a vector of signs is shared as bits (:class:`Votes`): two bits per weight, one
+With proofs (`fedping.protocol.proofs`), a vector of signs is shared as bits (:class:`Votes`): two bits per weight, one
 for an upward and one for a downward vote; a few bits of fixed weights for the loss; one bit for whether the first
-suggestion was on top. Any bits that a client proves to have sent stand for a vector within the bound of the line
-(`fedping.protocol.privacy.Frame`). Turning bits into numbers is linear, so each server does it with its own sum. The
-leader's share is then ``share of bits and proofs ‖ public share``, the helper's is two seeds; the nonce is the document
-id.
+suggestion was on top. Any bits that a client can prove stand for a vector within the bound of the line
+(`fedping.protocol.privacy.Frame`). The conversion from bits to numbers is linear, so each server applies it to its own
+sum. The leader's share is then ``share of bits and proofs ‖ public share``, the helper's is two seeds; the nonce is the
+document id.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Ring:
         return found
 
     def centred(self, elements: Elements) -> NDArray[np.int64]:
-        """Return the whole numbers nearest to zero that elements stand for; none may be 2^63 or more away from it."""
+        """Return the whole numbers nearest to zero that elements represent; each must be less than 2^63 in size."""
         if self.modulus == 2**64:
             return elements.astype(np.int64)
         above = elements > np.uint64(self.modulus // 2)
@@ -89,12 +89,12 @@ def as_bytes(elements: Elements) -> bytes:
 
 
 def from_bytes(data: bytes) -> Elements:
-    """Return the elements that have travelled so, shape (len(data) / 8,)."""
+    """Return the elements of bytes in this form, shape (len(data) / 8,)."""
     return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
 
 
 WORDS = Ring(2**64)
-"""What 64 bits hold: that of shares without proofs."""
+"""The ring of 64-bit words, for shares without proofs."""
 
 PRIME = Ring(2**64 - 2**32 + 1)
 """The field of shares that come with proofs, Field64 of the VDAF draft."""
@@ -106,11 +106,11 @@ _RAND = b"fedping proof rand v1"
 
 
 class Layout(NamedTuple):
-    """Where in a payload what is, in bytes.
+    """Lengths of the parts of a payload, in bytes.
 
     Attributes:
-        leader: how long the leader's share is.
-        sealed: how long the helper's is, sealed.
+        leader: length of the leader's share.
+        sealed: length of the helper's sealed share.
     """
 
     leader: int
@@ -118,11 +118,11 @@ class Layout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How long a payload is: all of a line are equally long."""
+        """The length of a payload; all payloads of a line are equally long."""
         return OFFER_ID_BYTES + self.leader + self.sealed
 
     def parts(self, rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return of k payloads, shape (k, size), the offers' ids, the leader's shares, and the helper's, sealed."""
+        """Return the parts of k payloads, shape (k, size): offers' ids, leader's shares, and sealed helper's shares."""
         start = OFFER_ID_BYTES + self.leader
         return rows[:, :OFFER_ID_BYTES], rows[:, OFFER_ID_BYTES:start], rows[:, start:]
 
@@ -145,21 +145,21 @@ def layout(d: int, seal: Seal, metric: int = 0, *, digest: bool = False) -> Layo
 
 
 def layout_by(terms: Terms) -> Layout:
-    """Return the layout of the shares of a line, by the terms of its helper."""
+    """Return the layout of a line's shares, by its helper's terms."""
     return layout(terms.numbers, terms.seal, terms.metric, digest=terms.seals_digest)
 
 
 def info_of(study: str, line: str, version: int, arm: str, document: UUID, d: int, offer: bytes) -> bytes:
-    """Return what a sealed share belongs to, as the helper has to say when it opens it.
+    """Return the context of a sealed share, which the helper must repeat to open it.
 
     Args:
         study: the study's name.
-        line: the line's.
+        line: the line's name.
         version: the model version that the ping names.
-        arm: the name of the arm that the ping names.
+        arm: the arm that the ping names.
         document: the ping's document id.
-        d: how many numbers the vector has.
-        offer: the id of the offer whose key it is sealed with, which stands for all of its terms.
+        d: number of numbers in the vector.
+        offer: the id of the offer whose key seals it, which stands for all of its terms.
     """
     return f"fedping share v1|{study}|{line}|{version}|{arm}|{document}|{d}|{offer.hex()}".encode()
 
@@ -187,11 +187,11 @@ def words_of(shares: NDArray[np.uint8]) -> Elements:
 
 
 class Votes(NamedTuple):
-    """How vectors of a line are bits.
+    """The form of a line's vectors as bits.
 
     Attributes:
-        numbers: d, how many numbers a vector has.
-        metric: the largest number of a metric.
+        numbers: d, the number of numbers in a vector.
+        metric: largest number of a metric.
     """
 
     numbers: int
@@ -199,22 +199,22 @@ class Votes(NamedTuple):
 
     @property
     def weights(self) -> int:
-        """How many of the numbers are weights: m."""
+        """The number of weights among the numbers: m."""
         return self.numbers - len(METRICS)
 
     @property
     def bits(self) -> int:
-        """How many bits a vector is: L."""
+        """The number of bits in a vector: L."""
         return 2 * self.weights + len(loss_weights(self.metric)) + 1
 
     @property
     def circuit(self) -> SumVec:
-        """What a client proves: that they are bits."""
+        """The circuit by which a client proves that they are bits."""
         return _circuit(self.bits)
 
 
 def votes_in(terms: Terms) -> Votes | None:
-    """Return how vectors are bits by the terms of an offer; None if clients prove nothing."""
+    """Return the form of vectors as bits under an offer's terms; None if clients prove nothing."""
     return Votes(terms.numbers, terms.metric) if terms.proofs else None
 
 
@@ -227,7 +227,7 @@ def _circuit(bits: int) -> SumVec:
 
 @cache
 def loss_weights(metric: int) -> tuple[int, ...]:
-    """Return the weights of the bits that a loss from 0 to ``metric`` is told by: any sum up to that can be had."""
+    """Return the weights of the bits for a loss from 0 to ``metric``: they can represent any such sum."""
     found, left = [], metric
     while left:
         found.append((left + 1) // 2)
@@ -236,7 +236,7 @@ def loss_weights(metric: int) -> tuple[int, ...]:
 
 
 def bits_of(votes: Votes, vectors: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Return bounded vectors of signs, shape (k, m + 3), as bits, shape (k, L): ups, downs, those of the loss, top."""
+    """Return bounded vectors of signs, shape (k, m + 3), as bits, shape (k, L): ups, downs, loss bits, top bit."""
     m = votes.weights
     left, loss = vectors[:, m + 1].copy(), []
     for weight in loss_weights(votes.metric):
@@ -250,9 +250,9 @@ def numbers_from(votes: Votes, shares: Elements, clients: int) -> Elements:
     """Return a share of a sum of vectors, shape (m + 3,), from one of a sum of bits, shape (L,), in the field.
 
     Args:
-        votes: how they are bits.
-        shares: what one server has added up.
-        clients: of how many clients, for the server that counts them; 0 for the other.
+        votes: the form of vectors as bits.
+        shares: one server's sum.
+        clients: number of clients, for the server that counts them; 0 for the other.
     """
     m, p = votes.weights, PRIME.modulus
     elements = [int(each) for each in shares.tolist()]
@@ -263,7 +263,7 @@ def numbers_from(votes: Votes, shares: Elements, clients: int) -> Elements:
 
 
 def context_of(study: str, line: str, version: int, arm: str, votes: Votes) -> bytes:
-    """Return what proofs are for: they are valid for nothing else, and for no document id but their own."""
+    """Return the context of proofs, outside of which they are invalid; each is also bound to its document id."""
     return f"fedping proof v1|{study}|{line}|{version}|{arm}|{votes.numbers}|{votes.metric}".encode()
 
 
@@ -274,14 +274,14 @@ def proven(
     seeds: Sequence[bytes],
     contexts: Sequence[bytes],
 ) -> tuple[NDArray[np.uint8], list[bytes]]:
-    """Return what k clients send to the leader, shape (k, bytes), and to the helper.
+    """Return the bytes that k clients send to the leader, shape (k, bytes), and to the helper.
 
     Args:
-        votes: how vectors are bits.
-        vectors: theirs, bounded, shape (k, d).
+        votes: the form of vectors as bits.
+        vectors: their bounded vectors, shape (k, d).
         documents: the ids of their pings, shape (k, 16).
-        seeds: of each 32 secret bytes, from which all of its randomness follows, by SHAKE128.
-        contexts: what each is for (:func:`context_of`).
+        seeds: 32 secret bytes for each client, from which all of its randomness follows, by SHAKE128.
+        contexts: the context of each (:func:`context_of`).
     """
     from fedping.protocol.proofs.prio3 import RAND_BYTES, shard
 
@@ -292,7 +292,7 @@ def proven(
 
 
 def split_public(votes: Votes, rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return of what the leader got, shape (k, bytes), its own share and the public one."""
+    """Return the leader's own share and the public one from the bytes that it got, shape (k, bytes)."""
     from fedping.protocol.proofs.prio3 import sizes
 
     own = sizes(votes.circuit).leader
@@ -300,6 +300,6 @@ def split_public(votes: Votes, rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint
 
 
 def bit_shares(votes: Votes, rows: NDArray[np.uint8]) -> Elements:
-    """Return the leader's shares of the bits, shape (k, L), from what it got; numbers beyond the field become 0."""
+    """Return the leader's shares of the bits, shape (k, L), from its bytes; numbers beyond the field become 0."""
     words = words_of(rows[:, : 8 * votes.bits])
     return np.where(words < np.uint64(PRIME.modulus), words, np.uint64(0))

@@ -1,7 +1,7 @@
-"""What the three of a line of shares have to agree on: its settings, and the terms that its helper offers.
+"""Agreement of the three parties of a two-server line: its settings, and the terms that its helper offers.
 
-Each looks for itself: the helper before it signs, the leader before it publishes the offer, and a client before it
-seals anything, so that nobody has to take another's word for the noise.
+Each party checks for itself: the helper before it signs, the leader before it publishes the offer, and a client before
+it seals anything. So no party has to trust another's claim about the noise.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from fedping.protocol.sharing.offer import Offer, Promise, Terms, terms_of
 from fedping.protocol.study import Arm, Line, PublicLine, PublicStudy, Study
 
 _LAST_DIGITS = 1 - 1e-9
-"""By what a bound worked out in another language may come out smaller."""
+"""Factor by which a bound that was computed in another language may be smaller."""
 
 
 def terms_for(study: Study | PublicStudy, line: Line | PublicLine, leader: Identity, key: bytes, made: str) -> Terms:
-    """Return the terms that a line's settings ask of its helper.
+    """Return the terms that a line's settings require of its helper.
 
     Args:
-        study: what the line is of.
-        line: one of shares.
+        study: the line's study.
+        line: a two-server line.
         leader: the identity of the operator.
-        key: the helper's public key of the kind that the line asks for.
+        key: the helper's public key, of the kind that the line requires.
         made: now, ISO 8601 in UTC.
 
     Raises:
@@ -61,30 +61,30 @@ def agreed(offer: Offer, study: Study | PublicStudy, line: Line | PublicLine) ->
     """Return the terms of an offer that fits a line.
 
     Raises:
-        InvalidSettings: the line's helper has not signed it, or it is for something else, or protects clients less.
+        InvalidSettings: it is not signed by the line's helper, is for something else, or protects clients less.
     """
     if line.privacy is None or line.privacy.shared is None:
-        raise InvalidSettings(f"line '{line.name}' of study '{study.name}' has no helper, so no offer is for it")
+        raise InvalidSettings(f"line '{line.name}' of study '{study.name}' has no helper, so it can have no offer")
     terms = terms_of(offer, line.privacy.shared.helper)
     for what, offered, asked in _apart(terms, study, line):
         raise InvalidSettings(
-            f"the helper's offer is not for line '{line.name}' of study '{study.name}' as it is: its {what} is "
-            f"{offered}, and the study has {asked}; ask the helper for an offer for this study's file"
+            f"the helper's offer does not fit line '{line.name}' of study '{study.name}': its {what} is {offered}, "
+            f"and the study has {asked}. Ask the helper for an offer for this study's file"
         )
     return terms
 
 
 def agreed_terms(study: PublicStudy, line: PublicLine) -> Terms | None:
-    """Return the terms by which clients of a line send, as it is published; None if it has no offer yet.
+    """Return the terms under which clients of a published line send; None if it has no offer yet.
 
     Raises:
-        InvalidSettings: as :func:`agreed`.
+        InvalidSettings: as in :func:`agreed`.
     """
     return None if line.offer is UNSET else agreed(line.offer, study, line)
 
 
 def _apart(terms: Terms, study: Study | PublicStudy, line: Line | PublicLine) -> Iterator[tuple[str, object, object]]:
-    """Yield what an offer says otherwise than a line's settings: its name, what is offered, and what is asked."""
+    """Yield the differences between an offer and a line's settings: name, offered value and required value."""
     asked = terms_for(study, line, terms.leader, bytes.fromhex(terms.key), terms.made)
     for name in ("study", "line", "numbers", "proofs", "metric", "seal"):
         if getattr(terms, name) != getattr(asked, name):
@@ -126,7 +126,7 @@ def arms_of(arms: Sequence[Arm], line: str) -> tuple[str, ...]:
 
 
 def numbers_of(line: Line | PublicLine) -> int:
-    """Return how many numbers a vector of a line has: its weights and the metrics."""
+    """Return the number of numbers in a line's vector: its weights and the metrics."""
     return line.spec.m + len(METRICS)
 
 
@@ -141,7 +141,7 @@ def noise_of(line: Line | PublicLine) -> float:
         return 0.0
     if privacy.central.noise_multiplier is None:
         raise InvalidSettings(
-            f"line '{line.name}' is private, and its study says nothing of how much noise that takes; 'fedping study "
-            "create' derives it: take the study as it is published"
+            f"line '{line.name}' is private, and its study lacks the noise, which 'fedping study create' derives. Use "
+            "the published study"
         )
     return privacy.central.noise_multiplier * frame_of(privacy, line.spec).sensitivity

@@ -1,8 +1,9 @@
 """A folder of a bucket as a storage: S3 and what speaks like it, Google Cloud Storage, Azure Blob Storage.
 
-Each operation is a request or a few, tried again while the object store is away. A blob is created by a conditional put
-(``If-None-Match: *``, or Google's ``x-goog-if-generation-match: 0``), so that of any number of writers one wins. Its
-stamp is the object's entity tag, never a time. Connections and errors: :mod:`fedping.protocol.object_store`.
+Each operation takes one or a few requests, which are retried while the object store is unreachable. A blob is created
+by a conditional put (``If-None-Match: *``, or Google's ``x-goog-if-generation-match: 0``), so that exactly one of
+several writers wins. Its stamp is the object's entity tag, never a time. Connections and errors:
+:mod:`fedping.protocol.object_store`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ PART_BYTES = 2**24
 """Bytes of a part. A file of more than twice as many is sent in parts, since each has its own time to arrive."""
 
 _WRITER = "writer"
-"""Metadata of an object: its creator. By it, a writer whose answer was lost recognizes its own object."""
+"""Metadata of an object: its creator. A writer whose answer was lost recognizes its own object by it."""
 
 _NO_SUCH_RANGE = ("InvalidRange", "416 Range Not Satisfiable", "non-partial response when range requested")
 
@@ -253,7 +254,7 @@ class BucketStorage:
         try:
             heeding(lambda: obstore.put(self._objects, path, data, mode="create", attributes=attributes))
         except (AlreadyExistsError, PreconditionError) as conflict:
-            # By another writer; or by this one, whose first try was carried out and its answer lost.
+            # Created by another writer, or by this one, if its first try was carried out and the answer lost.
             try:
                 return self._written_by(key) == writer
             except FileNotFoundError as error:  # S3 answers 409 while another put is under way, which may yet fail
@@ -276,9 +277,9 @@ class BucketStorage:
     def write(self, key: str, parts: Iterable[Bytes], *, durable: bool = True) -> None:
         """See :meth:`Storage.write`: a put is whole, or absent.
 
-        What clients fetch is put in one request, as versions are: the parts of an upload that was killed stay, cost
-        money, and are visible to nobody. Its put isn't repeated when the connection breaks: a late repetition would
-        undo what another publisher has put in the meantime.
+        Documents for clients are put in one request, like versions: the parts of a killed upload remain, cost money,
+        and are invisible. Its put isn't repeated when the connection breaks: a late repetition would undo what another
+        publisher has put in the meantime.
         """
         if self._headers is None:
             self._put(key, b"".join(parts), None)
@@ -300,7 +301,7 @@ class BucketStorage:
         self._put(key, b"".join(parts), found)
 
     def _put(self, key: str, data: bytes, instead_of: obstore.ObjectMeta | None) -> None:
-        """Write an object; in place of the one that was seen, if that is not None and still there."""
+        """Write an object; if ``seen`` is not None, only in place of that one."""
         import obstore
         from obstore.exceptions import PreconditionError
 
@@ -345,14 +346,14 @@ class BucketStorage:
 
         Raises:
             NoConditionalWrites: an object was created twice.
-            StorageAway: nothing can be written, or objects must stay as they are (retention, immutability).
+            StorageAway: nothing can be written, or objects must not change (retention, immutability).
         """
         key = f".probe-{secrets.token_hex(8)}"
         try:
             if not (self.create(key, b"1") and not self.create(key, b"2")):
                 raise NoConditionalWrites(
-                    f"the object store of {self.place} has no conditional writes (a put with 'If-None-Match: *'), by "
-                    "which a version is published once; two rounds could each publish another: use one that has them"
+                    f"the object store of {self.place} has no conditional writes (a put with 'If-None-Match: *'), "
+                    "which publish a version only once; two rounds could publish different ones. Use one that has them"
                 )
             self.write(key, [b"3"])
         finally:
@@ -383,7 +384,7 @@ class BucketStorage:
 
 
 class _OpenedObject:
-    """An object whose bytes are requested as they are read."""
+    """An object whose bytes are requested on reading."""
 
     def __init__(self, storage: BucketStorage, key: str) -> None:
         self._storage, self._key = storage, key
@@ -398,7 +399,7 @@ class _OpenedObject:
 
 @contextmanager
 def _gone_or_away(what: str, where: Bucket) -> Iterator[None]:
-    """Distinguish an object that is gone from a bucket that is."""
+    """Distinguish a missing object from a missing bucket."""
     with told(what, where, let=(FileNotFoundError,)):
         try:
             yield

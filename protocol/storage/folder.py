@@ -144,8 +144,9 @@ class FolderStorage:
             except OSError as error:
                 if error.errno in _NO_LINKS:
                     raise NoConditionalWrites(
-                        f"the file system of {self.place} has no hard links, by which a version is published once and "
-                        "whole; put the store on a local disk with ext4, XFS, Btrfs or APFS, say, or on NFS"
+                        f"the file system of {self.place} has no hard links, which publish a version once and "
+                        "completely. Put the store on a local disk with, for example, ext4, XFS, Btrfs or APFS, or on "
+                        "NFS"
                     ) from error
                 raise
             finally:
@@ -268,7 +269,7 @@ def _walk(folder: Path, way: str, changed_since_ms: int, found: dict[str, list[s
 
 
 def _handle(path: str) -> int:
-    """Open a regular file for reading, and nothing else."""
+    """Open a regular file for reading; reject anything else."""
     _refuse_unless_file(os.stat(path).st_mode)  # noqa: PTH116 - it is no Path
     handle = _without_blocking(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""The operations that the model store and the landing need from what keeps their bytes.
+"""The operations that the model store and the landing need from their storage.
 
 A key is a relative path with '/'; the empty key is the place of the storage itself. A written blob is whole and durable
 when the call returns, or absent.

@@ -261,5 +261,5 @@ def test_an_outcome_with_a_direction_can_be_a_guardrail() -> None:
     assert question(guardrails=("paid",)).guardrails == {"paid"}
     with pytest.raises(InvalidSettings, match="'opened' can be no guardrail"):
         question(guardrails=("opened",))
-    with pytest.raises(InvalidSettings, match="of which no direction is better"):
+    with pytest.raises(InvalidSettings, match="so no direction is better"):
         replace(AT_CHOICE[3], better="more")

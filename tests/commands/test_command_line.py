@@ -125,7 +125,7 @@ def test_nothing_is_rolled_back_in_an_older_copy_of_the_store(
         (["study", "show", "other", "--store", "{store}"], 1, "no study 'other'; it has demo"),
         (["store", "show", "demo", "other", "--store", "{store}"], 2, "no line 'other'; it has main"),
         (["store", "show", "demo", "main", "9", "--store", "{store}"], 1, "no version 9"),
-        (["store", "rollback", "demo", "main", "--to", "0", "--store", "{store}"], 2, "nothing to roll back"),
+        (["store", "rollback", "demo", "main", "--to", "0", "--store", "{store}"], 2, "Nothing to roll back"),
         (["store", "diff", "demo", "main", "x", "--store", "{store}"], 2, "not a valid integer"),
         (["round", "other", "--store", "{store}", "--landing", "{landing}"], 1, "no study 'other'"),
         (["round", "demo", "other", "--store", "{store}", "--landing", "{landing}"], 2, "no line 'other'"),

@@ -125,7 +125,7 @@ def test_nobody_leaves_the_noise_of_a_number_to_one_institution(typed: Typed, tm
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = json.dumps(lie).encode()
         said = typed(server.url, *PROTECTED, code=2)[1]
-        assert "each number needs everybody's noise; remove 'left_out'" in said
+        assert "each number needs the noise of all institutions. Remove 'left_out'" in said
         assert not server.attempts
 
 

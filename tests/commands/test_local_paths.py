@@ -116,7 +116,7 @@ def test_an_empty_path_is_not_the_current_folder(
     assert main(["ingest", option, ""]) == 2
     said = capsys.readouterr().err
     assert f"Invalid value for '{option}'" in said
-    assert "the path is empty; set the variable that it comes from" in said
+    assert "the path is empty. Set the variable that it comes from" in said
     assert list(tmp_path.iterdir()) == []
 
 

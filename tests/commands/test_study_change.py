@@ -188,7 +188,7 @@ def test_what_may_not_change_is_named_with_both_values(
     assert command(file, "change") == 2
     said = capsys.readouterr().err
     assert told in said
-    assert "give the changed study a new name" in said
+    assert "create the changed study under a new name" in said
     assert store_of(file).studies.history("study") == []
 
 

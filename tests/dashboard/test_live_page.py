@@ -204,7 +204,7 @@ def test_a_round_that_publishes_during_a_rollback_wins(store: ModelStore, monkey
 
 
 def test_rolling_back_to_the_newest_or_without_a_token_changes_nothing(client: FlaskClient, store: ModelStore) -> None:
-    with pytest.raises(InvalidSettings, match="nothing to roll back"):
+    with pytest.raises(InvalidSettings, match="Nothing to roll back"):
         plan(store, "study", "main", 4)
     seen = client.get(f"{LINE}/rollback.json?to=2").get_json()["seen"]
     assert client.post(f"{LINE}/rollback", json={"to": 2, "seen": seen}).status_code == 403

@@ -251,7 +251,7 @@ def test_a_version_is_computed_again_to_the_bit_and_with_other_code_not_at_all(s
             assert recompute(store, folder / "landing", "laboratory", "main", iteration, engine).identical
         install(site, SOURCE.read_text().replace("(1 - beta) * step", "(1.0 - beta) * step"))
         forget()
-        with pytest.raises(OtherCode, match=r"^version 3 of line 'main'.*'lion'.*other code.*than the one recorded"):
+        with pytest.raises(OtherCode, match=r"^version 3 of line 'main'.*'lion'.*other code.*than the recorded one"):
             recompute(store, folder / "landing", "laboratory", "main", 3, engine)
         shutil.rmtree(site)
         forget()

@@ -89,7 +89,7 @@ def test_a_file_system_without_hard_links_is_told_before_anything_is_made(tmp_pa
         lambda: store_at(tmp_path).documents.create("k", b"1"),
         lambda: store_at(tmp_path).documents.check_writing(),
     ):
-        with pytest.raises(FedpingError, match=r"has no hard links, .*put the store on a local disk"):
+        with pytest.raises(FedpingError, match=r"has no hard links, .*Put the store on a local disk"):
             refused()
     assert list(tmp_path.iterdir()) == []
 

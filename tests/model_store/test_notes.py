@@ -81,7 +81,7 @@ def test_a_note_that_another_has_changed_stays_as_it_is(store: ModelStore, study
         ({"version": None, "date": "9999-12-31T23:59:59-14:00"}, "not between 1971 and 2200"),
         ({"text": "\u200e"}, "no character that can be seen"),
         ({"text": "\u3164\u2800\u200d\ufe0f"}, "no character that can be seen"),
-        ({"line": ""}, "say of which"),
+        ({"line": ""}, "Name the line"),
         ({"line": "../../etc"}, "no line '../../etc'; it has main"),
         ({"arm": "nowhere"}, "no arm 'nowhere'"),
     ],

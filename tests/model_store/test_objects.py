@@ -372,7 +372,7 @@ def test_credentials_that_cannot_be_read_are_told_and_not_repeated(
 @only("s3", "gs")
 def test_a_store_without_conditional_writes_is_refused(bucket: Bucket) -> None:
     bucket.faults("deaf")
-    with pytest.raises(FedpingError, match=r"has no conditional writes .* use one that has them"):
+    with pytest.raises(FedpingError, match=r"has no conditional writes .* Use one that has them"):
         blobs_in(bucket).check_writing()
     assert blobs_in(bucket, "").names("") == ["some"] or blobs_in(bucket).names("") == []
 

@@ -172,7 +172,7 @@ def test_a_changed_outcome_is_another(what: str) -> None:
     with pytest.raises(InvalidSettings) as error:
         check_change(study, replace(study, outcomes=outcomes))
     assert said in str(error.value)
-    assert f"declare another, such as '{outcome.name}_2'" in str(error.value)
+    assert f"declare another outcome, such as '{outcome.name}_2'" in str(error.value)
 
 
 def test_a_declared_outcome_stays() -> None:

@@ -324,7 +324,7 @@ def test_sampling_needs_the_key_that_the_line_has_had(tmp_path: Path, monkeypatc
 def test_a_study_without_its_noise_has_no_round(tmp_path: Path) -> None:
     central = msgspec.structs.replace(CENTRAL, noise_multiplier=None)
     store = store_with(tmp_path / "store", study_of(central))
-    with pytest.raises(FedpingError, match="'fedping study create' derives it"):
+    with pytest.raises(FedpingError, match="'fedping study create' derives"):
         round_of(store, tmp_path / "landing")
 
 

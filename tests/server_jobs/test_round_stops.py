@@ -213,7 +213,7 @@ def test_an_iteration_of_a_version_from_the_future_does_not_last_until_then_with
     code, _, err = run(capsys, "round", "study", "--engine", "numpy", *places)
     assert code == 75
     assert "version 1" in err
-    assert "still to come" in err
+    assert "in the future" in err
     assert "store continue study main --from 2" in err
     assert run(capsys, "store", "continue", "study", "main", "--from", "2", *places)[0] == 0
     code, out, _ = run(capsys, "round", "study", "--engine", "numpy", *places)
@@ -231,7 +231,7 @@ def test_history_names_versions_whose_date_cannot_be_right(tmp_path: Path, capsy
         assert (code, len(out.splitlines())) == (0, 1 + min(last, 4))
         notes = err.splitlines()
         assert [f"version {number} " in note for number, note in zip(named, notes, strict=True)] == [True] * len(named)
-        assert all("still to come" in note or "before its parent" in note for note in notes)
+        assert all("in the future" in note or "before its parent" in note for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -517,7 +517,7 @@ def test_pings_that_are_gone_stop_the_round_if_the_helper_has_refused_any_of_the
         "not there: the helper at http://helper cannot be reached"
     )
     file.rename(tmp_path / "away")
-    with pytest.raises(FedpingError, match="is gone, though its pings are needed"):
+    with pytest.raises(FedpingError, match="is gone, but its pings are needed"):
         round_of(store, landing, line.way)
     (tmp_path / "away").rename(file)
     assert round_of(store, landing, line.way).status == "published"
