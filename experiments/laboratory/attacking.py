@@ -102,7 +102,7 @@ class Attacker:
         return {"before": np.array([] if self._before is None else [self._before])}
 
     def restore(self, saved: Arrays) -> None:
-        """Go on from what :meth:`snapshot` returned."""
+        """Continue from the state that :meth:`snapshot` returned."""
         self._before = saved["before"][0] if len(saved["before"]) else None
 
     def measured(self, weights: FloatArray) -> dict[str, float]:
@@ -266,7 +266,7 @@ class Raid:
 
 
 def reconstructed(victim: FloatArray, step: FloatArray) -> dict[str, float]:
-    """Return how much a model's step, shape (m,), reveals of a victim's update, both as directions.
+    """Return a measure of what a model's step, shape (m,), reveals of a victim's update, both as directions.
 
     The error is |c step - update| / |update| with the best c; with no update or no step nothing is given away: 1.
     """

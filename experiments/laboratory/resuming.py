@@ -58,7 +58,7 @@ class Part(Protocol):
         ...
 
     def restore(self, saved: Arrays) -> None:
-        """Continue from what :meth:`snapshot` returned.
+        """Continue from the state that :meth:`snapshot` returned.
 
         Raises:
             CannotGoOn: something is missing; the part is as new.

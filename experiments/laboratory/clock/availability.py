@@ -61,6 +61,6 @@ class Windows:
             self.ends[over] = self.begins[over] + there
 
     def _drawn(self, clients: NDArray[np.intp], settings: OnOff) -> tuple[FloatArray, FloatArray]:
-        """Return the seconds until clients become available, and then how long they stay available."""
+        """Return the seconds until clients become available, and then the duration of their availability."""
         drawn = -np.log1p(-uniforms(child_keys(self._keys[clients], self._number[clients]), 2)) * HOUR
         return drawn[:, 0] * settings.off, drawn[:, 1] * settings.on

@@ -216,7 +216,7 @@ class Clock:
         }
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from what :meth:`snapshot` returned."""
+        """Continue from the state that :meth:`snapshot` returned."""
         self.now = float(saved["now"])
         self.version, self._invited, self._draws, self._before = saved["counts"].tolist()
         self._times, self._last_round = saved["times"].copy(), saved["last_round"].copy()

@@ -312,7 +312,7 @@ class Descent:
 
     @classmethod
     def of(cls, training: OneGradient | LocalSteps) -> Descent:
-        """Return that of a training."""
+        """Return the descent of a training."""
         if isinstance(training, OneGradient):
             return cls(None, 0.0, LocalDescent())
         return cls(training.rate, training.proximal, training.optimizer)
