@@ -1,7 +1,7 @@
 """The demo: a whole study on one machine with real parts: ingest, clients over HTTP, a Spark round per iteration.
 
-Only the folder is special: the demo starts what an operator starts, and its fleet posts to it as to any address. For
-the demo page there is a second study, ``playground``, which starts untrained and gets a round every few seconds.
+Only the folder is special: the demo starts what an operator starts, and its fleet posts to it as to any address. The
+demo page has a second study, ``playground``, which starts untrained and gets a round every few seconds.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ ROUND_STEPS = {
     "aggregated": "Spark round: stepping the optimizer",
     "stepped": "Spark round: publishing the next version",
 }
-"""What a round does after each step that it reports."""
+"""Called by a round after each step that it reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
-    """What to run, and the folder for all of it.
+    """The settings of a demo, and the folder for all its files.
 
     ``page`` has ingest serve the demo page, on ``port`` (None: a free one), and makes a study to try on it. ``secure``
     has clients split what they send between two servers (`fedping.experiments.secure_demo`).
@@ -86,7 +86,7 @@ class DemoSettings:
 
     @property
     def place(self) -> Place:
-        """What the model store and the landed pings lie below."""
+        """The parent folder of the model store and the landed pings."""
         return self.bucket or self.out
 
 
@@ -101,7 +101,7 @@ class DemoIteration:
 
 @dataclass
 class Progress:
-    """What is going on at this moment, for whoever watches; only :func:`run_demo` changes it."""
+    """The current activity, for display; only :func:`run_demo` changes it."""
 
     iteration: int = 0
     stage: str = "creating the study"
@@ -110,7 +110,7 @@ class Progress:
 
     @property
     def waiting_for(self) -> str:
-        """Return what is being waited for; while clients send, with how many pings have been taken so far."""
+        """Return the step that is being waited for; while clients send, with the number of pings accepted so far."""
         fleet = self.fleet
         if self.stage or fleet is None:
             return self.stage
@@ -121,7 +121,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOutcome:
-    """What came of it, and where everything lies; with two servers, what each saw in the last iteration."""
+    """The result and the paths of all files; with two servers, the data that each saw in the last iteration."""
 
     study: Study
     line: str
@@ -167,8 +167,8 @@ def running_demo(
 ) -> Iterator[RunningDemo]:
     """Run the journey, yield it with everything still running, and stop that in order.
 
-    ``progress`` is kept up to date, ``on_iteration`` told of each iteration. However it ends, no process is left, and
-    every file is whole.
+    ``progress`` is kept up to date, ``on_iteration`` told of each iteration. However it ends, all processes are stopped
+    and all files are complete.
 
     Raises:
         FedpingError: ingest, the round or the study's file cannot be used; the sentence says which and why.
@@ -225,14 +225,14 @@ def running_demo(
             yield RunningDemo(outcome=outcome, servers=running)
             progress.stage = "stopping Spark and ingest"
     except BaseException:
-        with suppress(FedpingError, OSError):  # what went wrong before is what there is to tell
+        with suppress(FedpingError, OSError):  # the earlier error is the one to report
             _end(store)
         raise
     _end(store)
 
 
 def _end(store: ModelStore) -> None:
-    """Declare that the studies have ended: no round comes any more, which would else look like a failure."""
+    """Declare that the studies have ended: missing rounds would otherwise look like a failure."""
     for name in store.studies.names():
         store.studies.declare(name, Declared(state="ended", since=utc_now()))
 
@@ -259,7 +259,7 @@ def _created(settings: DemoSettings, store: ModelStore, stack: ExitStack) -> tup
 
 
 def _sent(runner: asyncio.Runner, fleet: Fleet, ingest: RunningIngest, progress: Progress) -> int:
-    """Let everyone fetch, search and send, land it, and return how many pings were accepted."""
+    """Run all clients' fetches, searches and pings, land the pings, and return the number of accepted ones."""
     progress.iteration, progress.stage = progress.iteration + 1, ""
     summary = runner.run(fleet.run_iteration())
     progress.stage = "ingest: landing the pings in Parquet"
@@ -307,18 +307,18 @@ MIN_CLIENTS = 10
 """So few that the people whom the page makes up are enough for a round."""
 
 PERSONALIZED = "personalized"
-"""The arm whose clients have a model of their own."""
+"""The arm whose clients have their own model."""
 
 OWN_STEPS = LocalRProp(alpha=1.5, beta=0.5, step=Step(start=10.0, min=1.0, max=60.0), keep=True)
-"""By which that model steps, in units of weights that are 50 or 300 at first."""
+"""The step size of that model, in units of weights that are 50 or 300 at first."""
 
 
 def playground(study: Study) -> Study:
     """Return the same study under another name, at its start, with rounds of few clients, and with an arm more.
 
-    The study of the demo itself has learned all that there is to learn when its iterations are over, and its rounds
-    wait for hundreds of clients: nothing that one person chooses would show. In the arm ``personalized``, half of those
-    of ``treatment``, a client has a model of its own besides, whose steps are so large that a single choice shows.
+    The demo's own study has converged when its iterations end, and its rounds wait for hundreds of clients: the choices
+    of one person would have no visible effect. In the arm ``personalized``, half of those of ``treatment``, a client
+    also has its own model, with steps so large that a single choice is visible.
     """
     treatment, *others = study.arms
     half = replace(treatment, share=treatment.share / 2)
@@ -335,7 +335,7 @@ def playground(study: Study) -> Study:
 
 
 def page_address(ingest: RunningIngest, study: str, every: int) -> str:
-    """Return the address of the demo page for a study with a round every so many seconds."""
+    """Return the address of the demo page for a study, given the seconds between rounds."""
     return f"{ingest.address}/demo/?{urlencode({'study': study, 'every': every})}"
 
 
@@ -384,7 +384,7 @@ class _Rounds:
             return f"no round of {study}/{line}: {error}"
         except Exception:
             running.engine.close()
-            return f"the round of {study}/{line} failed; the next begins anew\n{traceback.format_exc().rstrip()}"
+            return f"the round of {study}/{line} failed; the next one starts again\n{traceback.format_exc().rstrip()}"
         return "" if result.status == "nothing" else result.sentence
 
     def _tell_once(self, study: str, line: str, sentence: str) -> None:

@@ -10,7 +10,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 
 TEMPLATES = {
     "shop": "products in the order that visitors want, with baskets and payments as outcomes",
-    "feed": "articles, each with how long it was read",
+    "feed": "articles, each with its reading time",
     "autocomplete": "a form field that completes itself, with the characters typed as the outcome",
     "prediction": "a chance that is predicted in the browser, such as that a visitor will finish a form",
 }
@@ -30,7 +30,7 @@ _ENTRY = re.compile(rf'from "\./{MODULES}/(\w+\.js)"')
 
 
 def write_first_study(name: str, template: str, folder: Path) -> tuple[str, ...]:
-    """Write the folder of a study from a template and return the names of its own files, sorted.
+    """Write a study's folder from a template and return the sorted names of its files.
 
     Args:
         name: the study's name.
@@ -38,7 +38,7 @@ def write_first_study(name: str, template: str, folder: Path) -> tuple[str, ...]
         folder: the folder, which does not exist yet.
 
     Raises:
-        InvalidSettings: the name cannot be that of a study, or the folder exists.
+        InvalidSettings: a study can't have this name, or the folder exists.
         FedpingError: the folder cannot be written.
     """
     check_name(name)
@@ -59,7 +59,7 @@ def write_first_study(name: str, template: str, folder: Path) -> tuple[str, ...]
 
 
 def check_name(name: str) -> None:
-    """Raise :class:`InvalidSettings` if a name cannot be that of a study, a folder and a title."""
+    """Raise :class:`InvalidSettings` if a study, a folder and a title can't have a name."""
     if not _NAME.fullmatch(name):
         raise InvalidSettings(
             f"'{name[:80]}' cannot name a study: use lower-case letters, digits, '-' and '_', a letter first, "

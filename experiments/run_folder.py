@@ -30,7 +30,7 @@ NOTE = "experiment.json"
 """The file of a folder that says what is run there."""
 
 CODE = "code.json"
-"""The file of a folder with digests of what its results come from beside the settings: code, data, the program."""
+"""The file of a folder with digests of the inputs of its results other than settings: code, data, the program."""
 
 MOST_CHANGES = 3
 """Settings that a sentence says to be different."""
@@ -50,16 +50,16 @@ class OtherRun(InvalidSettings):
 def claim(
     out: Path, settings: bytes, made_of: Mapping[str, str] = MappingProxyType({}), as_before: bytes | None = None
 ) -> None:
-    """Make the folder that of the experiment that ``settings``, JSON, describe, or see that it is.
+    """Assign the folder to the experiment that ``settings``, JSON, describe, or check that it is assigned.
 
-    A folder in which a run of something else failed before it left anything is taken over.
+    A folder where a run of another experiment failed before it left any results is reused.
 
     Args:
         out: the folder.
         settings: the experiment, as JSON.
-        made_of: what the results come from beside the settings, such as "the file x.csv", to a digest of it. What the
-            folder knows nothing of, for an earlier version has begun it, is taken as it is now.
-        as_before: how an earlier version wrote the same settings down; they are then written anew.
+        made_of: the inputs of the results other than the settings, such as "the file x.csv", to a digest of it. Inputs
+            that the folder doesn't record, because an earlier version began it, are assumed unchanged.
+        as_before: an earlier version's form of the same settings; they are then written again.
 
     Raises:
         OtherRun: the folder holds results of something else.
@@ -81,7 +81,7 @@ def claim(
 
 
 def take_over(out: Path, settings: bytes, made_of: Mapping[str, str]) -> None:
-    """Write whose folder it is from now on, whatever is in it; raises :class:`InvalidSettings` if there can be none."""
+    """Record the folder's owner from now on, for any contents; raises :class:`InvalidSettings` if there can be none."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -136,7 +136,7 @@ class _MadeOf(msgspec.Struct, frozen=True):
 
 
 def noted_of(out: Path) -> dict[str, str]:
-    """Return what the results in a folder come from beside the settings, as far as it was written down."""
+    """Return the recorded inputs of the results in a folder other than the settings."""
     return (read_whole(out / CODE, _MadeOf) or _MadeOf({})).digests
 
 
@@ -149,7 +149,7 @@ def _changed_part(name: str, noted: Mapping[str, str], now: Mapping[str, str]) -
 
 
 def _changed_settings(before: bytes, now: bytes) -> str:
-    """Return what is run in a folder, and what was otherwise there if it is this one."""
+    """Return words for the experiment of a folder, with the differences if it is this one."""
     try:
         was, is_now = msgspec.json.decode(before), msgspec.json.decode(now)
         changes = list(_differing(was, is_now, ""))
@@ -199,7 +199,7 @@ def _differing(one: Any, other: Any, path: str) -> Iterator[tuple[str, Any, Any]
 
 
 def read_whole(file: Path, kind: type[T]) -> T | None:
-    """Return what a JSON file of a run holds; None if it is not there.
+    """Return the contents of a JSON file of a run; None if it does not exist.
 
     Raises:
         DamagedRun: it holds something else, or is of a newer format.
@@ -220,14 +220,14 @@ def write_document(file: Path, document: msgspec.Struct) -> None:
 
 
 def write_whole(file: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a hidden file, which then gets its name: nobody ever finds half of it."""
+    """Let ``write`` fill a hidden file, which then gets its name, so that it is never incomplete."""
     hidden = file.with_name(f".{file.name}.tmp")
     write(hidden)
     hidden.replace(file)
 
 
 def write_whole_bytes(file: Path, data: bytes) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file atomically."""
     write_whole(file, lambda hidden: hidden.write_bytes(data))
 
 
@@ -252,7 +252,7 @@ class Environment(Struct, frozen=True, kw_only=True):
 
 
 class Environments(Struct, frozen=True):
-    """Those of a run in the order in which they computed it: several if it was killed and continued elsewhere."""
+    """A run's environments in the order of their use: several if it was killed and continued on another machine."""
 
     environments: tuple[Environment, ...] = ()
 

@@ -1,4 +1,4 @@
-"""A command in a session of its own, which outlives the process that started it; files in a folder show its state.
+"""A command in its own session, which outlives the process that started it; files in a folder show its state.
 
     alive.lock     held by the keeper and the command while one of them lives
     process.json   the keeper's pid, and its start
@@ -42,12 +42,12 @@ STDOUT, STDERR = "stdout", "stderr"
 _POLL = 0.1
 
 SECRETS = ("FEDPING_DASHBOARD_TOKEN", "CREDENTIALS_DIRECTORY")
-"""Variables of a server that its commands do not get, as they need none of its secrets, and might show them in what
-they print: the dashboard's token, and where systemd keeps the credentials of a service."""
+"""Variables of a server that its commands do not get, as they need none of its secrets and might print them: the
+dashboard's token, and the folder of systemd's credentials of a service."""
 
 
 class Process(msgspec.Struct, frozen=True):
-    """Who keeps a command: its process id, which is that of the session and its group, and when it began."""
+    """The keeper of a command: its process id, which is also its session's and its group's, and its start time."""
 
     pid: int
     started: datetime
@@ -61,10 +61,10 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What a keeper is told: where, the lock's file descriptor, how long a wish to stop is waited for, and what to run.
+    """A keeper's arguments: the folder, the lock's file descriptor, the time to wait for a stop, and the command.
 
-    ``then`` is a module with its arguments, which the keeper runs when all is over; empty for none. ``nice`` is
-    added to the command's niceness, and ``environment`` to its variables.
+    ``then`` is a module with its arguments, which the keeper runs at the end; empty for none. ``nice`` is added to the
+    command's niceness, and ``environment`` to its variables.
     """
 
     folder: str
@@ -125,7 +125,7 @@ def is_alive(folder: Path) -> bool:
 
 @contextmanager
 def alone(file: Path) -> Iterator[None]:
-    """Hold a lock file; wait for whoever has it."""
+    """Hold a lock file; wait for its current holder."""
     lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o640)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -141,14 +141,14 @@ def _take(file: Path) -> int | None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
-        except BlockingIOError:  # somebody has it, or is just looking
+        except BlockingIOError:  # another process has it, or is just checking
             if is_alive(file.parent):
                 os.close(lock)
                 return None
 
 
 def keep(task: Task) -> None:
-    """Run a command to its end, or until somebody wants it to stop; leave how it ended, and no process."""
+    """Run a command to its end, or until it is asked to stop; leave a record of the end, and no process."""
     signal.signal(signal.SIGINT, lambda *_: None)  # that is for the command
     folder, keeper = Path(task.folder), os.getpid()
     write_document(folder / PROCESS, Process(keeper, datetime.now(UTC)))
@@ -167,7 +167,7 @@ def keep(task: Task) -> None:
 
 
 def _await(command: subprocess.Popen[bytes], stop: Path, patience: float) -> int:
-    """Return the exit code; once ``stop`` is there the command is interrupted, and killed if that does not end it."""
+    """Return the exit code; once ``stop`` is there the command is interrupted, and killed if it continues."""
     while True:
         try:
             return command.wait(_POLL)
@@ -194,7 +194,7 @@ def _end_session(keeper: int) -> None:
 
 
 def _session(leader: int) -> list[int]:
-    """Return the processes of a session that are no zombies, on Linux; elsewhere none are found."""
+    """Return the processes of a session that are no zombies, on Linux; none are found on other systems."""
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -218,7 +218,7 @@ def main() -> None:
 
 
 LOCKS = ".running"
-"""The folder of the locks in that of a run, while its work is spread."""
+"""The folder of the locks in a run's folder, while its work is distributed."""
 
 
 @contextmanager
@@ -226,7 +226,7 @@ def one_at_a_time(out: Path, number: int) -> Iterator[None]:
     """Hold the lock on a piece of work of the run in a folder, so that one who was taken for lost does not do it too.
 
     Raises:
-        FedpingError: the folder is not there.
+        FedpingError: the folder does not exist.
     """
     if not out.is_dir():
         raise FedpingError(
@@ -239,7 +239,7 @@ def one_at_a_time(out: Path, number: int) -> Iterator[None]:
 
 
 def forget_locks(out: Path) -> None:
-    """Remove all locks, when no work goes on any more; also those that a driver has left that was killed."""
+    """Remove all locks after the end of all work, including the ones left by a killed driver."""
     shutil.rmtree(out / LOCKS, ignore_errors=True)
 
 

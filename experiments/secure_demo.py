@@ -40,19 +40,19 @@ UNMOVED = ("permRedirectVisitBonus", "tempRedirectVisitBonus", "defaultVisitBonu
 
 
 def secured(study: Study, helper: str, clients: int, rounds: int) -> Study:
-    """Return the demo's study with clients that split their vectors between two servers, each of which adds noise.
+    """Return the demo's study with clients that split their vectors between two servers, which both add noise.
 
     Args:
         study: the plain one.
         helper: the helper's identity.
-        clients: how many there are.
-        rounds: how many rounds there will be.
+        clients: the number of clients.
+        rounds: the number of rounds.
     """
 
     def of_shares(line: Line) -> Line:
         optimizer = line.pipeline.optimizer
         if isinstance(optimizer, RProp):
-            optimizer = replace(optimizer, quorum=None)  # a share of votes, which nobody sees
+            optimizer = replace(optimizer, quorum=None)  # a share of votes, which remains hidden
         return replace(
             line,
             privacy=Privacy(
@@ -74,7 +74,7 @@ def secured(study: Study, helper: str, clients: int, rounds: int) -> Study:
 
 @dataclass(frozen=True)
 class TwoServers:
-    """What belongs to the two servers of a demo besides the leader's store and landing folder."""
+    """The parts of a demo's two servers, without the leader's store and landing folder."""
 
     helper: HelperFolder
     key: bytes
@@ -86,11 +86,11 @@ def helper_beside(helper: HelperFolder, key: bytes, store: ModelStore, study: St
     """Have a helper take part in the lines of a study that is in the store, and serve.
 
     Args:
-        helper: its folder.
+        helper: the helper's folder.
         key: the leader's secret.
         store: the leader's.
         study: the study, as it was created.
-        log: the file for what the helper says.
+        log: the file for the helper's output.
 
     Raises:
         FedpingError: it does not start.
@@ -104,15 +104,15 @@ def helper_beside(helper: HelperFolder, key: bytes, store: ModelStore, study: St
 
 
 class Seen(NamedTuple):
-    """What the two servers saw of the client with the most votes, and how even the bytes are of what each saw of all.
+    """The two servers' views of the client with the most votes, and the evenness of each one's bytes over all clients.
 
     Attributes:
         document: the id of the client's ping.
         leader, helper: its two shares, shape (d,).
         vector: both together, shape (d,).
-        clients: how many clients' shares were looked at.
-        leader_p, helper_p: of each server alone the probability that uniformly random bytes are as uneven: of 256
-            counts by the test of χ².
+        clients: the number of clients with inspected shares.
+        leader_p, helper_p: for each server alone, the probability that uniformly random bytes are as uneven: 256
+            counts, by the χ² test.
     """
 
     document: UUID
@@ -125,12 +125,12 @@ class Seen(NamedTuple):
 
     @property
     def votes(self) -> NDArray[np.int64]:
-        """What the client votes for each weight: 1, 0 or -1, shape (m,)."""
+        """The client's vote for each weight: 1, 0 or -1, shape (m,)."""
         return self.vector[: -len(METRICS)] // SIGN
 
 
 def seen_by(servers: TwoServers, landing: Place, study: Study, line: Line, iteration: int) -> Seen | None:
-    """Return what the servers saw of the clients of an arm that submits, who have landed; None if there is nobody.
+    """Return the servers' views of landed clients in arms that submit; None without such clients.
 
     Only who has the folders of both can ask: it opens with the helper's keys what the leader has taken in.
     """

@@ -30,20 +30,20 @@ _POLL = 0.05
 
 @contextmanager
 def server_process(what: str, command: Sequence[str], log: Path, addresses: Sequence[str]) -> Iterator[None]:
-    """Start a command of fedping that serves, go on when it is healthy, and stop it in order.
+    """Start a command of fedping that serves, continue when it is healthy, and stop it in order.
 
-    It has a session of its own, so that Ctrl-C reaches it through us alone, after we have stopped sending to it; and it
-    dies with this process, however that ends. It finds the modules that this process does, for a study may have upload
-    links of somebody's own, and their module may lie beside an experiment's file.
+    It has its own session, so that Ctrl-C reaches it only through us, after we have stopped sending to it; and it dies
+    with this process, however that ends. It finds the same modules as this process, because a study may have a user's
+    upload links, and their module may be next to an experiment's file.
 
     Args:
-        what: it is, as in "ingest did not start".
-        command: what follows ``fedping``.
-        log: the file for what it says.
-        addresses: where it answers, each with a ``/__heartbeat__``.
+        what: its name, as in "ingest did not start".
+        command: the arguments after ``fedping``.
+        log: the file for its output.
+        addresses: its addresses, each with a ``/__heartbeat__``.
 
     Raises:
-        FedpingError: it does not start; the sentence ends with what it said.
+        FedpingError: it does not start; the message ends with its output.
     """
     with open(log, "wb") as output:
         process = subprocess.Popen(
@@ -62,11 +62,11 @@ def server_process(what: str, command: Sequence[str], log: Path, addresses: Sequ
 
 
 _PORTS = range(15_000, 32_000)
-"""Below those from which Linux takes one for each connection: another program might get one before it is used."""
+"""Below the ports that Linux uses for connections: another program might get one before it is used."""
 
 
 def free_ports() -> tuple[int, int]:
-    """Return two ports that nobody listens on at this moment, and that are two."""
+    """Return two different ports that are unused at this moment."""
     first, second = itertools.islice(filter(_is_free, random.SystemRandom().sample(_PORTS, 1000)), 2)
     return first, second
 
@@ -97,7 +97,7 @@ def _await_healthy(what: str, process: subprocess.Popen[bytes], log: Path, addre
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Let it end in order; a second Ctrl-C while it does so ends it at once."""
+    """Stop it in order; a second Ctrl-C during the stop ends it at once."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(STOP_SECONDS)
@@ -152,14 +152,14 @@ def ingest_process(
     """Start ``fedping ingest`` on this machine, yield it when it is healthy, and stop it in order.
 
     Args:
-        store: a model store that exists.
+        store: an existing model store.
         landing: where pings land.
-        log: the file for what it says.
+        log: the file for its output.
         options: more options of the command.
         port: to listen on; None for a free one.
 
     Raises:
-        FedpingError: it does not start; the sentence ends with what it said.
+        FedpingError: it does not start; the message ends with its output.
     """
     free, operations = free_ports()
     port = port or free
@@ -184,11 +184,11 @@ def helper_process(folder: Path, log: Path) -> Iterator[RunningHelper]:
     """Start ``fedping helper serve`` on this machine, yield it when it is healthy, and stop it in order.
 
     Args:
-        folder: a helper's folder that exists.
-        log: the file for what it says.
+        folder: an existing helper's folder.
+        log: the file for its output.
 
     Raises:
-        FedpingError: it does not start; the sentence ends with what it said.
+        FedpingError: it does not start; the message ends with its output.
     """
     port, _ = free_ports()
     address = f"http://127.0.0.1:{port}"

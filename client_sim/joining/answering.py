@@ -1,4 +1,4 @@
-"""What an institution answers to weights, with or without protection, without a server: for attacks on it and tests."""
+"""An institution's answers to weights, with or without protection and without a server; for attacks and tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Noise(NamedTuple):
 def answer(
     model: Model[Any], training: Training, rows: Table, weights: FloatArray, key: Keys, noise: Noise | None = None
 ) -> Answer:
-    """Return what an institution with these rows answers to weights, as `fedping join` computes it.
+    """Return the answer to weights of an institution with these rows, as `fedping join` computes it.
 
     Args:
         model: the line's model.

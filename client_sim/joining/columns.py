@@ -4,12 +4,12 @@ A model spec has the number of features and classes, and neither their names nor
 numbered its own classes, or scaled by its own mean, the same weight would have another meaning in each. So the operator
 hands out one file, and all institutions read their tables by it.
 
-Scales come from all tables, without any of them: from a study whose model is k-means of one cluster, whose centroid
-moves to the mean of an institution's rows in one local step of rate 1. A round at rate 1, weighted by examples,
-publishes the mean over all rows. The rows have each number and its square there, so that one round gives the means and,
-from the mean squares, the deviations. Each institution sends its own means, and the operator sees them. A row is in one
-class, so a column for each class, which is 1 in its rows, has the class's share as its mean: it gives the weights of
-classes.
+Scales are computed over all tables, and no table is sent: from a study whose model is k-means of one cluster, whose
+centroid moves to the mean of an institution's rows in one local step of rate 1. A round at rate 1, weighted by
+examples, publishes the mean over all rows. The rows have each number and its square there, so that one round gives the
+means and, from the mean squares, the deviations. Each institution sends its own means, and the operator sees them. A
+row is in one class, so a column for each class, which is 1 in its rows, has the class's share as its mean: it gives the
+weights of classes.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     Attributes:
         features: columns in the order of the model's features.
-        label: column to predict; None for a model that predicts none, or if each institution names its own.
+        label: column to predict; None for a model without a label, or if each institution names its own.
         classes: values of the label in the order of the classes' numbers; None if it is a number.
         class_weights: weight of an example of each class in the training; equal weights if None.
         moments: for a study of scales: the features are each number and its square, without categories.
         counts: for a study of scales too: the features are the class of each row, after ``moments`` if both.
 
     Raises:
-        InvalidSettings: a name or a class is there twice, or there are no classes to count or to weigh.
+        InvalidSettings: a name or a class occurs twice, or classes to count or to weigh are missing.
     """
 
     features: Annotated[tuple[Feature, ...], Meta(min_length=1)]
@@ -136,7 +136,7 @@ LEAST_SHARE = 1e-4
 
 
 def check_spec(spec: ModelSpec, columns: AgreedColumns) -> None:
-    """Raise :class:`InvalidSettings` unless a spec is that of a study of the scales of columns."""
+    """Raise :class:`InvalidSettings` unless the spec belongs to a study of the scales of columns."""
     if spec.model != k_means.NAME or spec.settings.get("clusters") != 1 or spec.m != columns.width:
         raise InvalidSettings(
             f"model spec '{spec.name}' is not one of scales, which is k-means of one cluster and {columns.width} "
@@ -146,15 +146,15 @@ def check_spec(spec: ModelSpec, columns: AgreedColumns) -> None:
 
 
 def scaled(columns: AgreedColumns, means: FloatArray) -> AgreedColumns:
-    """Return columns with means and deviations in the place of what scaled them before, and with weights of classes.
+    """Return columns with means and deviations instead of their former scales, and with weights of classes.
 
     Args:
-        columns: by which the institutions read their tables, with ``moments``, ``counts`` or both.
-        means: of each number, then of each square, in the units of these columns, and of whether a row is of each
-            class, shape (2 d + c,).
+        columns: the columns that the institutions used to read their tables, with ``moments``, ``counts`` or both.
+        means: of each number, then of each square, in the units of these columns, and of the indicators of the classes,
+            shape (2 d + c,).
 
     Raises:
-        FedpingError: a column has one value in all tables, or is too far from 0 for its deviation to be told.
+        FedpingError: a column has one value in all tables, or is too far from 0 to determine its deviation.
     """
     classes = len(columns.classes or ()) if columns.counts else 0
     moments, shares = means[: len(means) - classes], means[len(means) - classes :]
@@ -167,7 +167,7 @@ def scaled(columns: AgreedColumns, means: FloatArray) -> AgreedColumns:
 
 
 def _weights(shares: FloatArray) -> tuple[float, ...]:
-    """Return the weight of each class, by which all classes that are there have as much together: 1 / (C share)."""
+    """Return the weight of each class, so that all classes that occur have the same total weight: 1 / (C share)."""
     some = shares > LEAST_OF_A_CLASS
     return tuple(np.where(some, 1.0 / (max(1, some.sum()) * np.where(some, shares, 1.0)), 0.0).tolist())
 
@@ -183,8 +183,8 @@ def _scaled(feature: Feature, mean: float, square: float, variance: float) -> Fe
     if not variance > LEAST_SHARE * square:
         around = feature.mean + feature.deviation * mean
         raise FedpingError(
-            f"the column '{feature.name}' hardly varies around {around:.6g}, as far as one round can tell; leave it "
-            f"out, or give it mean = {around:.6g} in the file of columns, and ask again with another study"
+            f"the column '{feature.name}' hardly varies around {around:.6g}, as far as one round can show. Remove it, "
+            f"or give it mean = {around:.6g} in the file of columns, and ask again with another study"
         )
     return Feature(
         name=feature.name,

@@ -1,8 +1,8 @@
-"""What an institution consents to: a protected table, at a price, or a table whose rows can be worked out.
+"""An institution's consent: to a protected table, at a price, or to a table whose rows can be worked out.
 
-Consent is three sentences at most: that a row can be worked out from one update, how many rows can be worked out from
-several, or what protects each row and what that has used up. The first two are refused unless they are accepted. What
-was consented to is kept, and asked again once it is no longer what happens.
+Consent is three sentences at most: that a row can be worked out from one update, the number of rows that can be worked
+out from several, or what protects each row and what that has used up. The first two are refused unless they are
+accepted. The consent is stored, and asked for again once something else happens.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Undecided(FedpingError):
 
 @dataclass(frozen=True)
 class Table:
-    """What consent is about: the rows of a table, how many features each has, and of how many persons they are."""
+    """The subject of a consent: the rows of a table, their number of features, and their number of persons."""
 
     rows: int
     features: int
@@ -67,10 +67,9 @@ def unprotected(member: Membership, versions: int | None) -> Consent:
 
 
 def planned(member: Membership, book: Book, versions: int, person: str | None, *, holds_out: bool) -> Consent:
-    """Return the consent that spreads what is left of a table's budget over so many versions.
+    """Return the consent that spreads the rest of a table's budget over this number of versions.
 
-    In sums of institutions the study says how much noise each version has, and the budget is for fewer versions if it
-    does not suffice.
+    In sums of institutions the study sets the noise of each version; a smaller budget is then for fewer versions.
 
     Raises:
         BudgetEnded: nothing is left.
@@ -123,7 +122,7 @@ def _planned_in_sums(member: Membership, book: Book, versions: int, person: str 
 
 
 def with_trust(consent: Consent, line: PublicLine, colluding: int | None) -> Consent:
-    """Return a consent that holds against so many colluding institutions, if the study's number is smaller.
+    """Return a consent that holds against this number of colluding institutions, if the study's number is smaller.
 
     Raises:
         InvalidSettings: the line has no sums of institutions, or as many would collude as there are.
@@ -135,15 +134,15 @@ def with_trust(consent: Consent, line: PublicLine, colluding: int | None) -> Con
         raise InvalidSettings(f"line '{line.name}' has no sums of institutions; remove --colluding")
     if colluding >= least:
         raise InvalidSettings(
-            f"--colluding {colluding:,} is too large: the smallest sum has {least - 1:,} institutions besides you; "
-            f"give {least - 1:,} to trust none of them"
+            f"--colluding {colluding:,} is too large: the smallest sum has {least - 1:,} institutions other than you. "
+            f"Give {least - 1:,} to trust none of them"
         )
     feared = max(colluding, rows.colluding)
     return replace(consent, share=noise_of_own_share(rows.noise, least, rows.colluding, feared), colluding=feared)
 
 
 def row_sums_of(line: PublicLine) -> RowSums | None:
-    """Return what protects rows in a line's sums of institutions; None where an institution protects them by itself."""
+    """Return the protection of rows in a line's sums of institutions; None if each institution protects them itself."""
     return None if line.privacy is None else line.privacy.rows
 
 
@@ -155,12 +154,12 @@ def least_institutions(line: PublicLine) -> int:
 
 
 def training_digest(training: Training) -> str:
-    """Return the digest of a training, by which a change of it is noticed."""
+    """Return the digest of a training, to notice a change of it."""
     return digest_of(training)
 
 
 def sums_of(member: Membership) -> int:
-    """Return how many sums over the rows a ping of a training needs: one a step, and one of a loss that is apart."""
+    """Return the number of sums over the rows in a training's ping: one per step, and one for a separate loss."""
     training, arm = member.line.training, member.arm
     if not arm.submits:
         return 1
@@ -175,7 +174,7 @@ def full_batch(training: Training) -> Training:
 
 
 def why_unprotectable(member: Membership, *, moments: bool, weights: tuple[float, ...] | None) -> str | None:
-    """Return why a table cannot be protected in a study; None if it can be.
+    """Return the reason why a table can't be protected in a study; None if it can.
 
     Args:
         member: the institution's place in the study.
@@ -185,20 +184,20 @@ def why_unprotectable(member: Membership, *, moments: bool, weights: tuple[float
     training, line = member.line.training, member.line
     if moments:
         return (
-            "means and squares of columns have no bound where no range was agreed on; take means and deviations from "
-            "the literature or the range of the instrument"
+            "means and squares of columns have no bound without an agreed range. Take means and deviations from the "
+            "literature or the range of the instrument"
         )
     if (why := why_unprotected(training)) is not None:
         return why
     if member.arm.personal or isinstance(member.model, Part):
-        return "a model of your own beside the shared one would be trained on your rows without noise"
+        return "your own model would be trained on your rows without noise, next to the shared one"
     if row_sums_of(line) is not None:
         if not (member.arm.submits and member.arm.applies):
             return f"arm '{member.arm.name}' does not both apply and train the model, as sums of institutions need"
     elif line.privacy is not None:
         return "the line is private by itself, which protects a client as a whole, and not each row"
     if weights is not None and not all(weights):
-        return "a class has the weight 0, so the number of rows would reveal the size of the other classes"
+        return "a class has the weight 0: the number of rows would reveal the size of the remaining classes"
     return None
 
 
@@ -206,7 +205,7 @@ def why_unprotectable(member: Membership, *, moments: bool, weights: tuple[float
 
 
 def sentences(consent: Consent, member: Membership, table: Table, book: Book | None) -> tuple[str, ...]:
-    """Return what a person has to know before anything is sent."""
+    """Return the facts that a person has to know before anything is sent."""
     if consent.protected:
         assert book is not None, "a protected table has a ledger"
         return (_protected(consent, member, table, book),)
@@ -231,12 +230,12 @@ def _exactly(member: Membership, table: Table) -> tuple[str, ...]:
 def _several(consent: Consent, table: Table) -> str:
     if consent.versions is None:
         return (
-            f"whoever chooses the model can work out all of your {table.rows:,} rows in enough versions, with any "
-            "number of rows and any batch: updates are not protected"
+            f"the party that chooses the model can work out all of your {table.rows:,} rows in enough versions, with "
+            "any number of rows and any batch: updates are not protected"
         )
     worked_out = reach(table.rows, consent.versions, consent.numbers, table.features)
     return (
-        f"whoever chooses the model can work out up to {worked_out:,} of your {table.rows:,} rows in "
+        f"the party that chooses the model can work out up to {worked_out:,} of your {table.rows:,} rows in "
         f"{consent.versions:,} versions, by the attacks that are known: updates are not protected"
     )
 
@@ -254,12 +253,12 @@ def _protected(consent: Consent, member: Membership, table: Table, book: Book) -
 
 
 def _in_sums(consent: Consent) -> str:
-    """Return on what the protection in sums of institutions rests; nothing where an institution protects by itself."""
+    """Return the assumptions behind the protection in sums of institutions; none for protection by each institution."""
     if not consent.institutions:
         return ""
     alone = epsilon_of(consent.mu_alone, consent.delta)
     if consent.colluding == consent.institutions - 1:
-        return "by your own noise alone, even if the other institutions, the operator and the helper all collude, "
+        return "by your noise alone, even if all other institutions, the operator and the helper collude, "
     if not consent.colluding:  # who reads the models can take the noise off that it added itself
         against = (
             "as long as none of the others collude with the operator, were made up by it, or compare the models with "
@@ -348,8 +347,8 @@ def check_decided(before: Consent | None, now: Consent, *, has_trained: bool) ->
         if has_trained:
             raise Undecided(
                 "this folder was joined by a program that sent updates without protection, and nothing more is sent "
-                "before you decide: give --epsilon 3 to protect each row from now on (what was sent before stays "
-                "unprotected), or --accept-reconstruction to go on without protection"
+                "until you decide. Give --epsilon 3 to protect each row from now on (what was sent before stays "
+                "unprotected), or --accept-reconstruction to continue without protection"
             )
         return
     if not still_consents(before, now):
@@ -362,7 +361,7 @@ def check_decided(before: Consent | None, now: Consent, *, has_trained: bool) ->
 
 
 def _changes(before: Consent, now: Consent) -> list[str]:
-    """Return what is no longer as it was consented to."""
+    """Return the differences from what was consented to."""
     changes = []
     if before.numbers != now.numbers:
         changes.append(f"an update has {now.numbers:,} numbers, {before.numbers:,} before")

@@ -26,7 +26,7 @@ from fedping.protocol.row_privacy import EPSILON, VERSIONS, usual_delta
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """What a person has chosen in a run, and the table that it is about.
+    """The choices of a person in a run, and the table that they are about.
 
     Attributes:
         data: the table's file.
@@ -36,7 +36,7 @@ class Chosen:
         held_out: share of the rows that are held out; None if none are.
         a_day: maximum number of pings in 24 hours; None without a limit.
         columns: the agreed columns, if any.
-        colluding: how many institutions of a sum may collude; None for the study's number.
+        colluding: number of institutions of a sum that may collude; None for the study's number.
     """
 
     data: Path
@@ -66,17 +66,17 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Deciding:
-    """What was decided.
+    """The outcome of the decisions.
 
     Attributes:
-        consent: what happens.
+        consent: the consent.
         member: the institution's place in the study.
         about: the table.
         ledger: of the table; None without protection.
         table: digest of its rows, if they are protected.
-        division: digest of what divides the rows into those of the roles, which no person's are divided by; empty if
+        division: digest of the division of the rows between the roles, which keeps a person's rows together; empty if
             none are held out.
-        persons: person of each row; None if rows are protected, or nothing is.
+        persons: person of each row; None if rows are protected, or without protection.
         a_day: maximum number of pings in 24 hours; None without a limit.
         begins: whether rows are protected that were not in the runs before, if there were any.
         heaviest: the largest weight of a class, if classes have any.
@@ -100,12 +100,12 @@ class Deciding:
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
-        """What a person has to know."""
+        """The facts that a person has to know."""
         return consents.sentences(self.consent, self.member, self.about, self._book)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The same as JSON, with what is spent by now."""
+        """The same as JSON, with the budget spent so far."""
         return consents.facts(self.consent, self.member, self.about, self._book)
 
     def keep(self, folder: StateFolder) -> None:
@@ -114,7 +114,7 @@ class Deciding:
             folder.keep_consent(self.consent)
 
     def with_persons(self, rows: Table) -> Table:
-        """Return the rows of the table with whose they are, if persons are protected."""
+        """Return the rows of the table, with their persons if persons are protected."""
         return rows if self.persons is None else replace(rows, key=self.persons)
 
     def without_persons(self, rows: Table) -> Table:
@@ -122,7 +122,7 @@ class Deciding:
         return rows if rows.key is None else replace(rows, key=None)
 
     def of_client(self, rows: Table, role: Role = "training") -> Decided:
-        """Return what was decided for the client of these rows."""
+        """Return the decisions for the client of these rows."""
         # pings of the past were of the client that trains
         consent = self.consent if role == "training" else msgspec.structs.replace(self.consent, begun=0)
         if self.ledger is None:
@@ -136,7 +136,7 @@ class Deciding:
 def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen) -> Deciding:
     """Return whether and how an institution's rows are protected.
 
-    What was said in this run counts, then what the folder has, then the default, which is to protect them.
+    The choice of this run has precedence, then the folder's, then the default, which is to protect them.
 
     Raises:
         InvalidSettings: they cannot be protected, and it is not accepted that they can be worked out.
@@ -190,15 +190,15 @@ def _protected(
     ledger = ledger_of(chosen.data) if chosen.ledger is None else Ledger(chosen.ledger)
     if before is not None and before.protected and not ledger.exists:
         raise LedgerTrouble(
-            f"the ledger {ledger.path} and its copy are gone, and this institution has sent pings of the table. If the "
-            "table was renamed, give its ledger with --ledger. Else put a backup back and run 'fedping join ledger "
-            f"{chosen.data} --restored', or, without a backup, state how much was spent at most with 'fedping join "
-            f"ledger {chosen.data} --spent EPSILON'"
+            f"the ledger {ledger.path} and its copy are missing, and this institution has sent pings of the table. If "
+            "the table was renamed, give its ledger with --ledger. Else put a backup back and run 'fedping join "
+            f"ledger {chosen.data} --restored', or, without a backup, state an upper bound of what was spent with "
+            f"'fedping join ledger {chosen.data} --spent EPSILON'"
         )
     epsilon, delta = _usual_budget(ledger, units)
     epsilon = epsilon if chosen.epsilon is None else chosen.epsilon
     delta = delta if chosen.delta is None else chosen.delta
-    if chosen.shows:  # what is only looked at is no decision
+    if chosen.shows:  # a preview is no decision
         book = ledger.read() if ledger.exists else ledger.open(EPSILON, usual_delta(units), units)
         book = book.with_budget(epsilon, delta)
     else:
@@ -237,20 +237,20 @@ def _protected(
 
 
 def _usual_budget(ledger: Ledger, units: int) -> tuple[float, float]:
-    """Return the budget where none was chosen in this run: that of the ledger, if a person has decided on it."""
+    """Return the budget if none was chosen in this run: the ledger's, if a person has decided on it."""
     usual = usual_delta(units)
     if not ledger.exists:
         return EPSILON, usual
     book = ledger.read()
     epsilon, delta = book.budget
-    only_shown = len(book.entries) == 1  # perhaps with --person, whose delta is larger than that of rows
+    only_shown = len(book.entries) == 1  # perhaps with --person, whose delta is larger than for rows
     return epsilon, min(delta, usual) if only_shown else delta
 
 
 def _division(folder: StateFolder, rows: Table, contents: Sequence[bytes], chosen: Chosen) -> str:
-    """Return a digest of the rows, their order, and the draw and the share by which some are held out."""
+    """Return a digest of the rows, their order, and the draw and the share of the held-out rows."""
     order = hashlib.sha256(b"".join(contents)).hexdigest()
-    classes = hashlib.sha256(rows.y.tobytes()).hexdigest()  # of each of which the share is held out
+    classes = hashlib.sha256(rows.y.tobytes()).hexdigest()  # the share is held out of each
     divides = f"{folder.seed} {chosen.held_out} {order} {classes}"
     return hashlib.sha256(divides.encode()).hexdigest()
 
@@ -271,7 +271,7 @@ def _asked(member: Membership, chosen: Chosen, kept: Consent) -> dict[str, Any]:
 
 
 def _colluding(chosen: Chosen, kept: Consent | None) -> int | None:
-    """Return how many institutions of a sum collude, as was said in this run or before; None if nothing was said."""
+    """Return the number of colluding institutions of a sum, as given in this run or before; None if never given."""
     if chosen.colluding is not None or kept is None or not kept.institutions:
         return chosen.colluding
     return kept.colluding

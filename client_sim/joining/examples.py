@@ -44,7 +44,7 @@ FEWEST_ROWS = 2
 """Minimum rows of a table, a batch and a cluster: the update of one row is a multiple of the row."""
 
 MOST_OF_ONE_ROW = 0.9
-"""Maximum share of one row in the weight of all rows: with more, the update is about that of the row."""
+"""Maximum share of one row in the weight of all rows: with more, the update is approximately the row's."""
 
 _TRUTH = ("false", "true")
 _SAVED_TRUTH = ("False", "True", "FALSE", "TRUE")
@@ -148,7 +148,7 @@ def wanted_by(model: Model[Any], words: str) -> Wanted:
         case TreeModel() as network:
             return Wanted(words, network.features, predicts=True, classes=network.classes)
         case _:
-            raise InvalidSettings(f"{words} learns from no table; take part with a client of your own")
+            raise InvalidSettings(f"{words} doesn't learn from a table. Write your own client")
 
 
 def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, wanted: Wanted) -> Table:
@@ -156,13 +156,13 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
 
     Args:
         path: a CSV, Parquet or Arrow file, or a folder of Parquet files.
-        label: the column to predict; that of ``agreed`` if None.
+        label: the column to predict; the one of ``agreed`` if None.
         agreed: the agreed columns; if None, all columns but the label, in the file's order and without scales, and
             classes are numbers from 0, or all values in alphabetical order.
         wanted: the examples that the model needs.
 
     Raises:
-        InvalidSettings: the agreed columns don't fit the model, or no label is given.
+        InvalidSettings: the agreed columns don't fit the model, or the label is missing.
         FedpingError: the file can't be read, has no rows, or doesn't fit the model. The sentence has the numbers of
             rows and none of their values, which may be patients' and end in a log.
     """
@@ -249,7 +249,7 @@ def _names_trouble(wanted: list[str], names: list[str], missing: list[str], twic
     if len(missing) == len(set(wanted)):
         return (
             f"has none of the columns that are wanted, such as '{missing[0]}'; its first row has to be the names of "
-            "the columns, as they were agreed on"
+            "the agreed columns"
         )
     return f"has no column '{missing[0]}'; it has {', '.join(names[:30])}{', …' if len(names) > 30 else ''}"
 
@@ -338,7 +338,7 @@ def _places(
 ) -> NDArray[np.intp]:
     """Return the position of each row's value, ``values[each]``, among the agreed ones, shape (N,).
 
-    Texts are compared as they are written. With ``typed``, the file has numbers or booleans, whose values are compared.
+    Texts are compared literally. With ``typed``, the file has numbers or booleans, whose values are compared.
 
     Raises:
         FedpingError: a value is not among the agreed ones, or could be two of them.

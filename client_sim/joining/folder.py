@@ -1,10 +1,9 @@
 """The folder of an institution: its identity, its progress, and a ping until it is answered.
 
-identity.key     seed of its id and of its draws, created once; readable by its owner alone
-joined.json      the study and model of the folder, and the terms that were agreed to
-progress.json    the newest version with an accepted ping; contributions to a private line; the held-out share
-waiting.json     a ping without an answer
-sent.ndjson      log of what has left this machine: a line for each ping before it is posted, and one when it is
+identity.key     seed of its id and of its draws, created once; readable by its owner only joined.json      the study
+and model of the folder, and the terms that were agreed to progress.json    the newest version with an accepted ping;
+contributions to a private line; the held-out share waiting.json     a ping without an answer sent.ndjson      log of
+what has left this machine: a line for each ping before it is posted, and one when it is
                  accepted or rejected, without its update
 clients.sqlite   state that the training keeps with the client, if any
 held-out/        such a folder of the client that evaluates on held-out rows, if any
@@ -71,23 +70,23 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an institution consented to.
+    """An institution's consent.
 
     Attributes:
-        protected: whether each row, or person, is protected; else whoever chooses the model may work rows out.
+        protected: whether each row, or person, is protected; else the party that chooses the model may work rows out.
         numbers: m of an update.
         training: digest of the training.
-        versions: T, how many versions are answered at most; None without a limit.
+        versions: T, maximum number of answered versions; None without a limit.
         epsilon: ε of the table.
         delta: δ of the table.
-        noise: z of each sum of a training; in sums of institutions, that of the whole sum.
+        noise: z of each sum of a training; in sums of institutions, z of the whole sum.
         noise_evaluation: z of each sum on held-out rows; 0 if none are held out.
         sums: number of sums of a training.
         person: column that says whose a row is; None if rows are protected.
-        begun: number of pings before, which do not count among the versions.
+        begun: number of earlier pings, which do not count among the versions.
         since: newest version that was answered before the rows were protected; -1 for none.
-        share: in sums of institutions, z of the noise that this one adds; else 0.
-        institutions: least number of institutions in a sum; 0 where each is by itself.
+        share: in sums of institutions, z of this institution's noise; else 0.
+        institutions: minimum number of institutions in a sum; 0 where each is protected by itself.
         colluding: how many of them may collude with the operator, by this institution's judgement.
     """
 
@@ -126,7 +125,7 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def mu_alone(self) -> float:
-        """The same where everybody else in the sums colludes, so that the institution's own share is all the noise."""
+        """The same if all others in the sums collude, so that the institution's share is all the noise."""
         return self.mu * self.noise / self.share if self.share else self.mu
 
 
@@ -202,9 +201,9 @@ def weights_digest(weights: NDArray[np.float64]) -> str:
 
 
 def served_digest(spec: ModelSpec, weights: NDArray[np.float64]) -> str:
-    """Return the SHA-256 (hexadecimal) of weights and the digest of their spec, by which institutions compare them.
+    """Return the SHA-256 (hexadecimal) of weights and their spec's digest, for comparison between institutions.
 
-    The same weights of another model would single an institution out as well as weights of its own.
+    The same weights of another model would single an institution out just like different weights.
     """
     return hashlib.sha256(f"{spec.digest}|{weights_digest(weights)}".encode()).hexdigest()
 
@@ -238,7 +237,7 @@ class StateFolder:
 
     @property
     def consent(self) -> Consent | None:
-        """What was consented to; None if nothing was."""
+        """The consent; None without one."""
         joined = self.joined
         return None if joined is None else joined.consent
 
@@ -263,7 +262,7 @@ class StateFolder:
         return bool(progress.sent) or progress.moved >= 0 or self.waiting is not None
 
     def posted_since(self, time: str) -> int:
-        """Return how many pings were posted since a time, ISO 8601 in UTC, whatever the answers.
+        """Return the number of pings posted since a time, ISO 8601 in UTC, regardless of the answers.
 
         Pings of other weights under the same version have one document id, and count each.
         """

@@ -1,8 +1,8 @@
 """Evaluation on held-out rows: an institution takes part a second time, as a client that doesn't train.
 
 That client's arm applies the line's versions and submits no update, so it sends the loss of each version on rows that
-the training never uses, and the confusion counts of a model of classes. Rounds have its loss like that of any arm,
-early stopping may use it, and no row leaves the machine.
+the training never uses, and the confusion counts of a model of classes. Rounds use its loss like any arm's, early
+stopping may use it, and no row leaves the machine.
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ def divided(rows: Table, share: float, seed: int) -> tuple[Table, Table]:
 def check_same_share(folder: StateFolder, share: float) -> None:
     """Raise :class:`InvalidSettings` if the held-out share, 0 for none, changes after a training.
 
-    Rows that are held out later may be among those of the training, and then say nothing about other rows.
+    Rows that are held out later may have been trained on, and then say nothing about new rows.
 
     Args:
         folder: the folder of the client that trains.
         share: the requested share.
     """
     before = folder.progress.held_out
-    held_out = (folder.path / HELD_OUT).exists()  # an older folder has no other sign of held-out rows
+    held_out = (folder.path / HELD_OUT).exists()  # the only sign of held-out rows in an older folder
     if before == share or not folder.has_trained or (before is None and held_out == bool(share)):
         return
     if before:

@@ -5,7 +5,7 @@ own part is the order of writes, so that it can be killed at any moment: a ping 
 posted until it is answered; once it is accepted, the version is done. Where the training keeps state with the client,
 or the line is private, a version is trained on once at most; else the same rows give the same ping each time.
 
-Models are checked before they are trained on, and no server may ask for a longer pause than an hour.
+Models are checked before they are trained on, and the longest pause that a server may ask for is an hour.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Institution:
 
     @property
     def trains_once(self) -> bool:
-        """Whether a version gets one ping, whatever the server answers.
+        """Whether a version gets one ping, regardless of the server's answer.
 
         It does where a state moves, a contribution counts, or noise was drawn.
         """
@@ -230,7 +230,7 @@ class Institution:
 
     @property
     def _may_resend(self) -> bool:
-        """Whether it holds, or may come to hold, the version of a ping that was rejected because of its sender."""
+        """Whether it keeps, or may later keep, the version of a ping that was rejected because of its sender."""
         progress = self.folder.progress
         if progress.forbidden <= progress.version:
             return False
@@ -286,7 +286,7 @@ class Institution:
         self._has_fetched = False
 
     def next_action(self) -> Action:
-        """Return what it does next in this turn."""
+        """Return its next action in this turn."""
         return next_action(self.client)
 
     def agree(self) -> None:
@@ -307,7 +307,7 @@ class Institution:
         return next(iter(self._fetcher.counts.unavailable - before.unavailable), waits.get(self.member.line.name))
 
     async def fetch_unchanged_study(self) -> PublicStudy | str:
-        """Return the study, whose terms are checked to be those of before; or why it was not available.
+        """Return the study, after checking that its terms are unchanged; or the reason why it is unavailable.
 
         Raises:
             StudyEnded: it has ended.
@@ -332,7 +332,7 @@ class Institution:
         """Train on the version that is held, and return the ping, which is not written yet.
 
         Args:
-            charge: whether the ledger is charged before noise is drawn; not for a ping that is only looked at.
+            charge: whether the ledger is charged before noise is drawn; not for the preview of a ping.
 
         Raises:
             AlreadyAnswered: the version was answered from another table, or by other terms.
@@ -367,7 +367,7 @@ class Institution:
 
     @property
     def served_digest(self) -> str:
-        """Digest of the weights that it holds and of their spec, by which institutions notice different ones."""
+        """Digest of its weights and their spec, so that institutions notice different ones."""
         line = self.member.line
         return served_digest(line.spec, self._cache.weights(line.name, self.version))
 
@@ -389,7 +389,7 @@ class Institution:
 
     def keep(self, ping: Waiting) -> None:
         """Write a ping of :meth:`train`, and the state that it leaves, so that it can be posted."""
-        # The moved state or the contribution comes first: a client that is killed here goes on with the next version,
+        # The moved state or the contribution comes first: a client that is killed here continues with the next version,
         # as in a fleet. Two pings of one version, with two draws of noise, would reveal more than a private line may.
         if (privacy := self.member.line.privacy) is not None:
             ping = replace(ping, not_before=time.time() + drawn_delay(privacy))
@@ -415,7 +415,7 @@ class Institution:
                 each.save_last()
 
     def seconds_until(self, ping: Waiting) -> float:
-        """Return the seconds until a ping may be sent; at most the line's delay, whatever the clock says."""
+        """Return the seconds until a ping may be sent; at most the line's delay, even if the clock is wrong."""
         privacy = self.member.line.privacy
         longest = 60 * privacy.delay_minutes if privacy is not None else 0.0
         return min(max(0.0, ping.not_before - time.time()), longest)
@@ -423,8 +423,8 @@ class Institution:
     async def post(self, ping: Waiting) -> Settled | SetAside:
         """Post a written ping until it is settled, or set aside for now.
 
-        It is logged before the first attempt: a server may have read it that never answers. A private line's ping has a
-        connection of its own, or one could link it to the fetch before it, and to the next ping under another id.
+        It is logged before the first attempt: a server may have read it that never answers. A private line's ping has
+        its own connection. Otherwise it could be linked to the fetch before it, and to the next ping under another id.
         """
         if self._private is not None:
             await self._transport.close()
@@ -442,8 +442,8 @@ class Institution:
         """Write the final answer to a ping, and forget the ping.
 
         A rejected ping doesn't count. It is logged, because the server has read it. Without protection its version may
-        have another, from a corrected table. With protection it has the same numbers once more, if the sender was
-        rejected and not the content: the ledger determines them, so that a ping with a ticket reveals nothing new.
+        have another, from a corrected table. If the sender was rejected and not the content, a protected ping has the
+        same numbers again: the ledger determines them, so that a ping with a ticket reveals nothing new.
         """
         progress = self.folder.progress
         if self.protection is not None and progress.moved < ping.version:  # it was killed before it counted the ping
@@ -630,7 +630,7 @@ class SummedRandomness(MachineRandomness):
     """That of an institution in sums, whose helper gets the digest of the weights, and each ping under one id.
 
     A version that is answered again, such as from a folder that was restored, has the noise of before. Counted twice,
-    it would be less than that of two institutions.
+    it would be less than the noise of two institutions.
     """
 
     def __init__(self, institution: Institution) -> None:
@@ -674,5 +674,5 @@ class _Contributions:
 
 
 def drawn_delay(privacy: Privacy) -> float:
-    """Return the random seconds for which a ping is kept, so that its moment reveals nothing."""
+    """Return a ping's random delay in seconds, so that its time reveals nothing."""
     return secrets.SystemRandom().uniform(0.0, 60.0 * privacy.delay_minutes)

@@ -1,13 +1,13 @@
-"""The ledger of a table: what has been told of its rows, over all studies, and how much may still be told.
+"""The ledger of a table: all that was released about its rows, over all studies, and the remaining budget.
 
-A file beside the table, of lines of JSON, and a copy of it. Each line has the SHA-256 of the line before. A release of
-the table is a line before its noise is drawn, and its line decides the noise: the same version, weights and terms give
-the same numbers, however often they are computed. Other weights under a version that was answered are refused, and
-that is a line too. Of two copies the longer one counts. A ledger that was restored from a backup charges each study for
-the versions that may have been answered meanwhile.
+A file of JSON lines next to the table, and a copy of it. Each line has the SHA-256 of the line before. A release of the
+table is a line before its noise is drawn, and its line decides the noise: the same version, weights and terms give the
+same numbers, however often they are computed. Other weights under a version that was answered are refused, and that is
+a line too. Of two copies the longer one counts. A ledger that was restored from a backup charges each study for the
+versions that may have been answered meanwhile.
 
-The first line has a secret from which the noise follows. So a ledger is as confidential as its table: only its owner
-may read it.
+The first line has a secret that determines the noise. So a ledger is as confidential as its table: only its owner may
+read it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.row_privacy import epsilon_of, mu_of
 
 FEWEST_CHANGED = 10
-"""Minimum number of rows by which a table may change: what is told before and after one row is about that row."""
+"""Minimum number of rows in a change of a table: releases before and after a change of one row are about that row."""
 
 MOST_BYTES = 2**30
 """Maximum size of a ledger."""
@@ -53,7 +53,7 @@ What = Literal["opened", "budget", "table", "release", "refused", "restored", "l
 
 
 class BudgetEnded(FedpingError):
-    """Nothing more may be told of a table."""
+    """A table's budget is used up."""
 
 
 class OtherWeights(FedpingError):
@@ -67,20 +67,21 @@ class AlreadyAnswered(FedpingError):
 
 
 class LedgerTrouble(FedpingError):
-    """A ledger is lost, damaged or forked; nothing is told of its table until a person says what was spent."""
+    """A ledger is lost, damaged or forked; nothing about its table is released until a person states what was spent."""
 
 
 class Release(Struct, frozen=True, kw_only=True):
-    """What is to be told of a table once.
+    """A release of sums over a table.
 
     Attributes:
-        study, line: to whom.
-        role: whether for a training, or on held-out rows.
+        study, line: the receivers.
+        role: a training, or an evaluation on held-out rows.
         version: of the model.
         weights: SHA-256 of its weights.
-        terms: digest of all else that decides what is told, such as the training, the noise and the table.
+        terms: digest of everything else that determines the released numbers, such as the training, the noise and the
+            table.
         cost: μ² of all sums that it needs.
-        division: digest of what divides the table's rows into those of the roles; empty if a row may be in both.
+        division: digest of the division of the table's rows between the roles; empty if a row may be in both.
     """
 
     study: str
@@ -107,8 +108,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
         time: when it was written.
         what: ``opened`` with a secret and a budget, ``budget`` for another budget, ``table`` with a mark of each row,
             ``release`` before noise is drawn, ``refused`` for other weights, ``restored`` when a backup was put back,
-            ``lost`` for versions that may have been answered in what a backup lacks, ``stated`` for what a person says
-            was spent.
+            ``lost`` for versions that may have been answered after the backup, ``stated`` for spending that a person
+            states.
         release: what was released or refused.
         cost: μ² of ``lost`` and ``stated``.
         versions: how many versions ``lost`` is for.
@@ -134,7 +135,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Spent:
-    """What was spent on a study: pings of how many versions, and μ²."""
+    """The spending on a study: the number of versions with pings, and μ²."""
 
     study: str
     versions: int
@@ -166,7 +167,7 @@ class Book:
 
     @cached_property
     def spent(self) -> float:
-        """μ² of all that was told of any row, or may have been."""
+        """μ² of all that was, or may have been, released about any row."""
         return _spent(self.entries)
 
     @property
@@ -176,7 +177,7 @@ class Book:
 
     @property
     def spent_epsilon(self) -> float:
-        """ε of all that was told, at the δ of the budget."""
+        """ε of all releases, at the δ of the budget."""
         return epsilon_of(self.spent**0.5, self.budget[1])
 
     def with_budget(self, epsilon: float, delta: float) -> Book:
@@ -187,11 +188,11 @@ class Book:
         return Book((*self.entries, entry), self.last)
 
     def versions_left(self, cost: float) -> int:
-        """Return for how many versions of this cost the budget still suffices."""
+        """Return the number of versions of this cost that the remaining budget allows."""
         return int(self.left * (1 + _ROUNDING) / cost) if cost > 0 else 0
 
     def by_study(self) -> tuple[Spent, ...]:
-        """Return what was spent by study, in the order of their first release; "" is for what a person stated."""
+        """Return the spending by study, in the order of their first release; "" is for a person's statement."""
         entries: dict[str, list[Entry]] = {}
         for entry in self.entries:
             if entry.what in ("release", "lost", "stated"):
@@ -202,7 +203,7 @@ class Book:
         )
 
     def released(self, release: Release) -> Release | None:
-        """Return what a version was answered with, if it was."""
+        """Return the release that answered a version, if any."""
         same = (
             entry.release
             for entry in self.entries
@@ -213,7 +214,7 @@ class Book:
         return next(same, None)
 
     def answered(self, asker: tuple[str, str, str]) -> int:
-        """Return the newest version that a study was answered, also in what was lost; -1 for none."""
+        """Return the newest version of a study that was answered, lost entries included; -1 for none."""
         versions = (
             entry.release.version
             for entry in self.entries
@@ -232,7 +233,7 @@ class Book:
 
     @property
     def marks(self) -> NDArray[np.uint64] | None:
-        """The marks of the rows that were told of last; None before any."""
+        """The marks of the rows of the last release; None before the first."""
         found = [entry.marks for entry in self.entries if entry.what == "table"]
         return np.frombuffer(base64.b64decode(found[-1]), "<u8") if found else None
 
@@ -249,17 +250,17 @@ class Book:
         return lambda size: hashlib.shake_256(key + next(counter).to_bytes(8, "big")).digest(size)
 
     def document_id(self, release: Release) -> UUID:
-        """Return the id of a release's ping, the same each time, so that nobody counts one that is made again twice."""
+        """Return the id of a release's ping, the same each time, so that a repeated ping is counted once."""
         made = hmac.digest(self.secret, b"document\0" + msgspec.json.encode(release), "sha256")
         return UUID(bytes=made[:16], version=4)
 
 
 _ROUNDING = 1e-9
-"""Share by which sums of costs may be off by rounding."""
+"""Relative error of sums of costs by rounding."""
 
 
 def _spent(entries: Iterable[Entry]) -> float:
-    """Return μ² of what entries tell of any one row: a division has it in one of the roles, and no entry in both."""
+    """Return μ² of all that entries reveal about any one row, which has one of the roles in each division."""
     costs: dict[tuple[str, str], float] = {}
     for entry in entries:
         if entry.what not in ("release", "lost", "stated"):
@@ -279,7 +280,7 @@ class Ledger:
     """A ledger on disk.
 
     Attributes:
-        path: of the file; its copy has the suffix ``.copy`` beside it.
+        path: path of the file; its copy in the same folder has the suffix ``.copy``.
     """
 
     path: Path
@@ -291,14 +292,14 @@ class Ledger:
 
     @property
     def exists(self) -> bool:
-        """Whether one of the two copies is there."""
+        """Whether one of the two copies exists."""
         return self.path.exists() or self.copy.exists()
 
     def read(self) -> Book:
         """Return its entries.
 
         Raises:
-            LedgerTrouble: both copies are lost or damaged, or they tell different histories.
+            LedgerTrouble: both copies are lost or damaged, or they have different histories.
         """
         with self._locked():
             return self._read()[0]
@@ -324,10 +325,10 @@ class Ledger:
 
         Args:
             rows: the content of each row, in any order.
-            write: whether they are about to be told of; else nothing is written.
+            write: whether a release about them follows; else nothing is written.
 
         Raises:
-            InvalidSettings: fewer than :data:`FEWEST_CHANGED` rows have changed since the table was told of last.
+            InvalidSettings: fewer than :data:`FEWEST_CHANGED` rows have changed since the last release about the table.
         """
         with self._locked():
             book = self._completed()
@@ -344,13 +345,13 @@ class Ledger:
         return hashlib.sha256(marks.tobytes()).hexdigest()
 
     def charge(self, release: Release, known: int = NO_VERSION, since: int = NO_VERSION, most: int = 2**31) -> Book:
-        """Write a release before its noise is drawn; one that is there already is not charged again.
+        """Write a release before its noise is drawn; an existing one is not charged again.
 
         Args:
-            release: what is to be told.
+            release: the release.
             known: the newest version that the institution's folder says was answered.
             since: the newest version that was answered before the rows were protected.
-            most: maximum number of versions to charge for what a restored ledger lacks.
+            most: maximum number of versions to charge for entries missing from a restored ledger.
 
         Raises:
             OtherWeights: the version was answered with other weights.
@@ -366,7 +367,7 @@ class Ledger:
                 if before != release:
                     raise AlreadyAnswered(
                         f"version {release.version} of study '{release.study}' was answered already, from another "
-                        "table or by other terms, and no version is answered twice"
+                        "table or by other terms; a version is answered only once"
                     )
                 return book
             answered = max(book.answered(release.asker), since)
@@ -392,12 +393,12 @@ class Ledger:
         )
 
     def restored(self) -> Book:
-        """Write that a backup was put back: each study is charged for what it may have been answered meanwhile."""
+        """Record that a backup was put back: each study is charged for all that may have been answered meanwhile."""
         with self._locked():
             return self._append(self._completed(), what="restored")
 
     def state(self, epsilon: float, delta: float, spent: float) -> Book:
-        """Begin a ledger in the place of one that is lost, with what a person says was spent; keep what is left of it.
+        """Begin a ledger in place of a lost one, with the spending that a person states; keep the old one's remains.
 
         Args:
             epsilon: ε of the budget.
@@ -421,7 +422,7 @@ class Ledger:
         return Book((*book.entries, entry), hashlib.sha256(line).hexdigest())
 
     def _completed(self) -> Book:
-        """Return the entries, after the shorter copy was made as long as the other one."""
+        """Return the entries, after extending the shorter copy to the length of the longer one."""
         book, content, stale = self._read()
         for path in stale:
             _write(path, content, append=False)
@@ -472,23 +473,23 @@ class Ledger:
 
 
 _REMEDY = (
-    "put a backup back and run 'fedping join ledger TABLE --restored', or, without a backup, state how much was spent "
-    "at most with 'fedping join ledger TABLE --spent EPSILON'"
+    "put a backup back and run 'fedping join ledger TABLE --restored', or, without a backup, state an upper bound of "
+    "what was spent with 'fedping join ledger TABLE --spent EPSILON'"
 )
 
 
 def ended(book: Book) -> str:
-    """Return what an ended budget means."""
+    """Return the consequences of a used-up budget."""
     epsilon, delta = book.budget
     return (
         f"the table's budget is spent (epsilon {book.spent_epsilon:.3g} of {epsilon:g}, delta {delta:.2g}, over all "
-        "studies), and nothing more is sent of it. What was sent stays protected. Join with a table of other rows, or "
-        "decide on a larger --epsilon, which weakens the protection of every row"
+        "studies), and nothing more is sent of it. All that was sent stays protected. Join with a table of other "
+        "rows, or decide on a larger --epsilon, which weakens the protection of every row"
     )
 
 
 def ledger_of(data: Path) -> Ledger:
-    """Return the ledger of a table: a file beside it."""
+    """Return the ledger of a table: a file next to it."""
     return Ledger(data.parent / f"{data.name}.ledger")
 
 
@@ -497,7 +498,7 @@ def _mark(secret: bytes, row: bytes) -> int:
 
 
 def _changed(before: NDArray[np.uint64] | None, now: NDArray[np.uint64]) -> int:
-    """Return how many rows were added, or removed if that is more; all of them before any were told of."""
+    """Return the larger of the numbers of added and of removed rows; all rows before the first release."""
     if before is None:
         return len(now) + FEWEST_CHANGED
     old, new = Counter(before.tolist()), Counter(now.tolist())
@@ -565,6 +566,6 @@ def _cut_unfinished(path: Path) -> None:
 
 
 def _free(path: Path) -> Path:
-    """Return a name beside a file that is not taken yet."""
+    """Return an unused file name in the same folder."""
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in range(1, 2**31))
     return next(name for name in names if not name.exists())

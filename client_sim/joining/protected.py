@@ -1,8 +1,8 @@
 """A model whose sums over the rows of a table are protected: every row's part is shortened, and noise is added.
 
 Training follows the gradients of a model, or the steps of k-means. Here each of them is one protected sum over all rows
-(:mod:`fedping.protocol.row_privacy`), so that whatever a training makes of them says no more about a row. Each row is
-treated as a client with one example, whose gradient every model computes.
+(:mod:`fedping.protocol.row_privacy`), so that anything that a training computes from them reveals no more about a row.
+Each row is treated as a client with one example, whose gradient every model computes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_BYTES = 2**25
 """Approximate bytes of the rows' parts that are computed at a time."""
 
 COUNT = 0.5
-"""Share of a row's norm that its place in a cluster has, beside its distance."""
+"""Share of a row's norm for its membership in a cluster; the rest is for its distance."""
 
 FARTHEST = 2.0
 """Maximum squared distance of a row from its centroid that counts, a feature; scaled features vary by 1."""
@@ -37,7 +37,7 @@ LARGEST_ERROR = 4.0
 """Maximum loss of a row of a regression that counts, whose target is scaled."""
 
 Parts = Callable[[FloatArray, Examples], FloatArray]
-"""From weights, shape (m,), and n rows as clients with one example to the rows' parts, shape (n, d)."""
+"""Maps weights, shape (m,), and n rows as clients with one example to the rows' parts, shape (n, d)."""
 
 
 class Uncharged(AssertionError):
@@ -48,8 +48,8 @@ class ProtectedRows:
     """A :class:`fedping.client_sim.learning.model.Model` of one client, whose losses and gradients are protected.
 
     A gradient is the sum of the rows' gradients, each shortened to norm 1, with noise, divided by their number, and the
-    model's own penalty, which is of no row. Losses are bounded. For k-means, a local step has one sum of the rows'
-    distances from their centroids, shortened, and of how many rows each has.
+    model's own penalty, which is of no row. Losses are bounded. A local step of k-means has one sum, of the rows'
+    shortened distances from their centroids and of each centroid's number of rows.
 
     Args:
         model: the model, one of tables; it guards no rows by itself.
@@ -57,7 +57,7 @@ class ProtectedRows:
         steps: whether k-means takes its own steps, as in local training, instead of gradients.
         persons: person of each row, numbered from 0, if persons are protected instead of rows.
         largest_loss: maximum loss of a row that counts; None for the usual one of the model.
-        largest_weight: weight of the rows that count most, of which all have agreed: a row's gradient is shortened
+        largest_weight: weight of the rows that count most, as agreed by all institutions: a row's gradient is shortened
             first and weighted then. Losses are of rows that count alike.
 
     Attributes:
@@ -96,7 +96,7 @@ class ProtectedRows:
         return self._whole.start
 
     def begin(self, bits: Bits, sums: int) -> None:
-        """Begin a release, for which the ledger was charged.
+        """Begin a release that the ledger was charged for.
 
         Args:
             bits: random bytes of the noise.
@@ -105,7 +105,7 @@ class ProtectedRows:
         self._bits, self._left, self.cells = bits, sums, None
 
     def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
-        """See :meth:`Model.predict`; for the institution itself, nothing of it may be sent."""
+        """See :meth:`Model.predict`; only for the institution itself; it may not be sent."""
         return self._whole.predict(weights, batch)
 
     def gradients(self, weights: FloatArray, batch: Examples) -> Floats:

@@ -32,14 +32,14 @@ ROWS_AT_A_TIME = 2**14
 
 @dataclass(frozen=True)
 class Protection:
-    """What protects the rows of one client.
+    """The protection of one client's rows.
 
     Attributes:
-        ledger: of the table.
+        ledger: the table's ledger.
         consent: the price.
         table: digest of the whole table's rows.
         role: whether the client trains, or evaluates on held-out rows.
-        division: what divides the rows into those of the roles; empty if none are held out.
+        division: the division of the rows between the roles; empty if none are held out.
         persons: person of each of the client's rows; None if rows are protected.
         heaviest: the largest weight of a class.
     """
@@ -54,7 +54,7 @@ class Protection:
 
     @property
     def noise(self) -> float:
-        """Z of the noise that is added to each sum; in sums of institutions, that of this one's share."""
+        """Noise multiplier z of each sum; in sums of institutions, z of this institution's share."""
         if self.role != "training":
             return self.consent.noise_evaluation
         return self.consent.share or self.consent.noise
@@ -79,13 +79,13 @@ class Protection:
         )
 
     def release(self, member: Membership, version: int, weights: FloatArray, learned: str) -> Release:
-        """Return what a ping of a version is to the ledger.
+        """Return the ledger's release for a ping of a version.
 
         Args:
             member: the institution's place in the study.
             version: the version.
             weights: its weights, shape (m,).
-            learned: digest of what the model learns from the table, which also depends on the agreed columns.
+            learned: digest of the model's input from the table, which also depends on the agreed columns.
         """
         line = member.line
         terms = {
@@ -116,13 +116,13 @@ class Protection:
 
 @dataclass(frozen=True)
 class Decided:
-    """What was decided for a client.
+    """The decisions for a client.
 
     Attributes:
-        consent: what a person consented to; None if nobody was asked.
-        protection: what protects the rows; None to send updates as they are.
+        consent: a person's consent; None if it was not asked for.
+        protection: the protection of the rows; None to send unprotected updates.
         a_day: maximum number of pings in 24 hours; None without a limit.
-        discards: whether a ping that waits is from before the rows were protected, and so is not sent.
+        discards: whether a waiting ping is older than the protection, and so is not sent.
     """
 
     consent: Consent | None = None
@@ -132,12 +132,12 @@ class Decided:
 
 
 def unguarded(model: Model[Any]) -> Model[Any]:
-    """Return a model that refuses nothing by the rows that it has, for a refusal tells of them."""
+    """Return a model that never rejects its rows, because a rejection would reveal something about them."""
     return replace(model, fewest=1) if isinstance(model, KMeans) else model
 
 
 def row_contents(path: Path) -> Sequence[bytes]:
-    """Return a digest of each row of a table's file, by which changes of it are noticed; some rows at a time."""
+    """Return a digest of each row of a table's file, to notice changes; some rows at a time."""
     digests: list[bytes] = []
     for batch in read_arrow(path).to_batches(max_chunksize=ROWS_AT_A_TIME):
         columns = [column.to_pylist() for column in batch.columns]
@@ -149,19 +149,19 @@ def persons_of(path: Path, column: str) -> NDArray[np.intp]:
     """Return whose each row of a table's file is, numbered from 0.
 
     Raises:
-        InvalidSettings: there is no such column, or a row has nothing there.
+        InvalidSettings: the column is missing, or a row has no value in it.
     """
     read = read_arrow(path)
     if read.column_names.count(column) != 1:
         raise InvalidSettings(
-            f"the file {path} has {read.column_names.count(column)} columns '{column}'; name the one column that says "
-            "whose a row is with --person"
+            f"the file {path} has {read.column_names.count(column)} columns '{column}'; --person has to name one "
+            "column, with the person of each row"
         )
     values = read[column].to_pylist()
     if None in values:
         raise InvalidSettings(
-            f"row {values.index(None) + 1} of the column '{column}' says nothing of whose it is; fill it, or leave the "
-            "row out"
+            f"row {values.index(None) + 1} of the column '{column}' is empty, so the row's person is unknown. Fill "
+            "it, or remove the row"
         )
     numbers: dict[Any, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.intp)

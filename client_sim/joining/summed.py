@@ -1,4 +1,4 @@
-"""What an institution adds to a sum of institutions: the sum over its rows in whole numbers, with a share of the noise.
+"""An institution's part of a sum of institutions: the sum over its rows in whole numbers, with a share of the noise.
 
 Nothing is computed from the noisy numbers before they are added up, because only the noise of several institutions
 together protects a row. So there is one gradient a version, of rows that are each shortened, and no bound on an update.
@@ -66,7 +66,9 @@ class SummedRows(ProtectedRows):
             penalty, uphill = self._whole.penalty(np.asarray(weights, np.float64).reshape(-1), batch)
             step = units * np.asarray(uphill, np.float64).reshape(-1) / (frame.units * self._largest_weight)
             vector[:m] -= np.rint(np.clip(np.nan_to_num(step), -MOST_OF_PENALTY, MOST_OF_PENALTY)).astype(np.int64)
-            share = float(np.nan_to_num(np.sum(penalty) / self._high, nan=1.0))  # of the largest loss that can be told
+            share = float(
+                np.nan_to_num(np.sum(penalty) / self._high, nan=1.0)
+            )  # of the largest loss that can be reported
             vector[m + 1] += round(units * frame.metric * min(share, 1.0))
         self._vector = vector
         return losses, gradients

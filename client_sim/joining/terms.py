@@ -55,7 +55,7 @@ MOST_CHANGES = 5
 
 REVEALS = (
     "the study's operator chooses the weights that you train on, and can choose them so that your updates reveal rows "
-    "of your table, however many rows it has and whatever the batch"
+    "of your table, with any number of rows and any batch"
 )
 """Warning to an institution before it sends anything."""
 
@@ -68,7 +68,7 @@ class Membership:
     """The place of an institution in a study.
 
     Attributes:
-        study: the study, as it was fetched.
+        study: the study, as fetched.
         client_id: the institution's client id.
         arm: its arm, by the hash of the id.
         line: the line that the arm follows.
@@ -103,8 +103,8 @@ def membership(study: PublicStudy, seed: int) -> Membership:
     line = next((line for line in study.lines if line.name == arm.line), None)
     if line is None:
         raise InvalidSettings(
-            f"by its id this client belongs to arm '{arm.name}' of study '{study.name}', which follows no model line, "
-            "so there is nothing to train; ask its operator for a study all of whose arms follow one"
+            f"this client's id belongs to arm '{arm.name}' of study '{study.name}', which follows no model line, so "
+            "there is nothing to train. Ask its operator for a study whose arms all follow one"
         )
     return Membership(study, roster.ids[0], arm, line, model_of(study, line))
 
@@ -119,7 +119,7 @@ def model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
     if name not in (*TABLE_MODELS, *NETWORKS) and not is_network(name):  # others may run code that the server names
         raise InvalidSettings(
             f"line '{line.name}' of study '{study.name}' has the model '{name}', and 'fedping join' trains "
-            f"{', '.join((*TABLE_MODELS, *NETWORKS, *own_networks()))}; take part with a client of your own"
+            f"{', '.join((*TABLE_MODELS, *NETWORKS, *own_networks()))}; write your own client"
         )
     try:
         model = learner_for(line.spec, line.training)
@@ -172,7 +172,7 @@ def describe_changes(study: str, changes: tuple[Change, ...]) -> str:
 
 
 def model_trouble(document: ModelDocument, study: str, line: PublicLine) -> str | None:
-    """Return why a document is not a model of this line to train on; None if it is."""
+    """Return the reason why a document is no model of this line to train on; None if it is one."""
     spec = line.spec
     if (document.study, document.line) != (study, line.name):
         return f"it is of study '{document.study}', line '{document.line}'"
@@ -237,7 +237,7 @@ def _ends_with_one_row(training: LocalSteps, rows: int) -> bool:
 
 
 def check_work(training: Training, rows: int, model: Model[Any], weights: int) -> None:
-    """Raise :class:`InvalidSettings` if a training of so many rows exceeds the limits of rate, time or memory."""
+    """Raise :class:`InvalidSettings` if training on this number of rows exceeds the limits of rate, time or memory."""
     numbers = rows * numbers_a_row(model)
     if numbers > MOST_NUMBERS:
         raise InvalidSettings(
@@ -267,7 +267,7 @@ def check_work(training: Training, rows: int, model: Model[Any], weights: int) -
         )
 
 
-# What a person is told of a private line
+# The facts about a private line for a person
 
 
 def promises(line: PublicLine) -> tuple[str, ...]:
@@ -288,11 +288,11 @@ def _contents(privacy: Privacy, line: PublicLine) -> tuple[str, ...]:
         )
     match privacy.contribution:
         case Signs():
-            content = "the sign of how far training moved each weight"
+            content = "the sign of each weight's movement in the training"
         case ClippedFlat(norm=norm):
-            content = f"how far training moved the weights, shortened to {norm:g}"
+            content = f"the movement of the weights in the training, shortened to {norm:g}"
         case _:
-            content = "how far training moved the weights, each kind or layer shortened to a norm of its own"
+            content = "the movement of the weights in the training, each kind or layer shortened to its own norm"
     loss = f", and your loss within {privacy.loss[0]:g} and {privacy.loss[1]:g}" if privacy.local is None else ""
     if privacy.shared is not None:
         reader = f"it is split in two, so that neither the operator nor {helper} can read it alone"
@@ -328,7 +328,10 @@ def _unit(privacy: Privacy) -> tuple[str, ...]:
     if privacy.local is not None and privacy.central is None:
         amount = f"{persons} the same, and adds up over the tables that the person is in"
     else:
-        amount = f"{persons} twice that of the operator's promise, and adds up over the tables that the person is in"
+        amount = (
+            f"{persons} twice the epsilon of the operator's guarantee, and adds up over the tables that the person is "
+            "in"
+        )
     return (f"the guarantee is for this institution as a whole, which counts as one client; {amount}",)
 
 

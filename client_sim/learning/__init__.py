@@ -1,8 +1,8 @@
 """Learning on a user's device, with any model: the models, and how a client's update is computed.
 
 A client's own data are in a :class:`ClientData`, which hands out rectangular batches of many clients. A :class:`Model`
-computes a loss and a gradient for all of them at once, from which an :class:`Algorithm` makes updates. To get clients'
-updates, call :func:`updates_of_fleet`, or :func:`cohort_updates` for a single block.
+computes a loss and a gradient for all of them at once, and an :class:`Algorithm` makes updates. Clients' updates come
+from :func:`updates_of_fleet`, or :func:`cohort_updates` for a single block.
 """
 
 from __future__ import annotations

@@ -89,13 +89,14 @@ def updated(
 
 @runtime_checkable
 class Personalizes(Protocol):
-    """An algorithm after which a client predicts with a model of its own (thesis chapter 6).
+    """An algorithm that gives each client its own model to predict with (thesis chapter 6).
 
-    What is its own is in its state. A client that has never trained predicts as the fetched weights do, to the bit.
+    The client's own part is in its state. A client that has never trained predicts as the fetched weights do, to the
+    bit.
     """
 
     def personal_model(self, model: Model[Any]) -> Model[Any]:
-        """Return the model with which clients predict; a model itself where only the weights are the clients' own."""
+        """Return the clients' model for predictions; the model itself where only the weights are the clients' own."""
         ...
 
     def personal_weights(self, model: Model[Any], weights: FloatArray, batch: Any, state: State) -> Floats:
@@ -104,7 +105,7 @@ class Personalizes(Protocol):
         Args:
             model: the model that the algorithm trains.
             weights: the fetched weights, shape (m,).
-            batch: all the examples that the k clients learn from, for what is fitted each time anew.
+            batch: all the examples that the k clients learn from, for parts that are fitted again each time.
             state: the clients' state.
         """
         ...
@@ -112,7 +113,7 @@ class Personalizes(Protocol):
 
 @runtime_checkable
 class MaySendNothing(Protocol):
-    """An algorithm with trainings after which a client sends no update."""
+    """An algorithm with some trainings that end without an update to send."""
 
     def sends(self, keys: Keys, state: State) -> NDArray[np.bool_]:
         """Return which of k clients will send an update, given what :meth:`Algorithm.update` will be given."""
@@ -159,7 +160,7 @@ class ModelAndMore:
         return self.model.losses(self._own(weights), batch)
 
     def gradients(self, weights: FloatArray, batch: Any) -> Floats:
-        """See :meth:`Model.gradients`; those of the additional arrays are zero."""
+        """See :meth:`Model.gradients`; the additional arrays' are zero."""
         found = self.model.gradients(self._own(weights), batch)
         return np.pad(found, ((0, 0), (0, weights.shape[-1] - found.shape[1])))
 

@@ -1,4 +1,4 @@
-"""The client algorithms of `fedping.protocol.training`, and those of a user's own package."""
+"""The client algorithms of `fedping.protocol.training`, and of a user's own package."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class OwnPublishing(OwnAlgorithm):
 
 @dataclass(frozen=True)
 class OwnPersonal(OwnAlgorithm):
-    """One after which clients predict with weights of their own; see :class:`Personalizes`."""
+    """One that gives clients their own weights to predict with; see :class:`Personalizes`."""
 
     def personal_model(self, model: Model[Any]) -> Model[Any]:
         """See :meth:`Personalizes.personal_model`; the model itself, if the class has no such method."""
@@ -169,7 +169,7 @@ def algorithm_for(training: Training, version: int = 0) -> Algorithm:
 
 
 def steps_taken(training: Training, sizes: NDArray[np.integer]) -> FloatArray:
-    """Return how many local steps clients take, given their numbers of examples, shape (k,); NaN if nothing says it.
+    """Return the clients' numbers of local steps, given their numbers of examples, shape (k,); NaN if unknown.
 
     A gradient counts as one step. An extension says it by a method ``steps_taken(sizes)``.
     """
@@ -208,7 +208,7 @@ def with_more(model: Model[Any], training: Training) -> Model[Any]:
 
 
 def algorithm_name(training: Training) -> str:
-    """Return the name by which a line asks for an algorithm."""
+    """Return the name of an algorithm in a line's settings."""
     return training.name if isinstance(training, Own) else _name_of(type(training))
 
 

@@ -28,7 +28,7 @@ Clients: TypeAlias = NDArray[np.intp]
 
 
 class TroubleOfClient(FedpingError):
-    """What is wrong with one client of a batch.
+    """An error of one client of a batch.
 
     Args:
         what: the sentence up to the client, such as "the loss is nan".
@@ -57,8 +57,8 @@ def finite(losses: FloatArray, what: str) -> FloatArray:
     return losses
 
 
-BEHIND_ODD_LOSSES = "look for logarithms of 0 and overflows in it, or take smaller steps"
-"""What to do about a loss that is not finite."""
+BEHIND_ODD_LOSSES = "check it for logarithms of 0 and overflows, or take smaller steps"
+"""The remedies for a loss that is not finite."""
 
 
 def padded(values: NDArray[Any], *shape: int) -> NDArray[Any]:
@@ -68,7 +68,7 @@ def padded(values: NDArray[Any], *shape: int) -> NDArray[Any]:
 
 
 class TroubleOfNamed(FedpingError):
-    """What is wrong with one client of the fleet."""
+    """An error of one client of the fleet."""
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def naming(clients: Clients | None) -> Iterator[None]:
     """Say of a :class:`TroubleOfClient` which client of the fleet it is.
 
     Args:
-        clients: those of the batch, shape (k,); None if its only client stands for several, whose examples are pooled.
+        clients: the batch's clients, shape (k,); None if its only client stands for several, whose examples are pooled.
     """
     try:
         yield
@@ -211,7 +211,7 @@ class Examples(Rectangle):
 
 
 STEP_DRAWS = 1 << 34
-"""The child of a client's key from which the keys of its steps follow, behind those of mini-batches and of methods."""
+"""Index of a client's child key for the keys of its steps, after the ones for mini-batches and methods."""
 
 
 def with_keys_of_step(batch: B, keys: Keys, step: int) -> B:
@@ -224,15 +224,15 @@ def with_keys_of_step(batch: B, keys: Keys, step: int) -> B:
     """
     if not isinstance(batch, Examples):
         return batch
-    found = copy(batch)  # with what has been computed of its weights
+    found = copy(batch)  # with the values computed from its weights
     object.__setattr__(found, "keys", child_keys(keys, STEP_DRAWS + step))
     return found
 
 
 def chosen(values: NDArray[Any], examples: NDArray[np.intp]) -> NDArray[Any]:
-    """Return the values of some of each client's examples, shape (k, b, ...), from those of all, shape (k, n, ...).
+    """Return the values of some of each client's examples, shape (k, b, ...), from all values, shape (k, n, ...).
 
-    At NO_EXAMPLE the value is that of an arbitrary example.
+    At NO_EXAMPLE the value is an arbitrary example's.
     """
     k, n = values.shape[:2]
     if n == 0:
@@ -263,11 +263,11 @@ def shares(batch: Batch, dtype: DTypeLike = np.float64) -> Any:
 class KeptBatches(Generic[B]):
     """A :class:`ClientData` that caches the batches it has handed out, as long as they take little memory.
 
-    For data that do not change: if every client takes part in every round, the rectangles are always the same.
+    Useful for data that do not change: if every client takes part in every round, the rectangles are always the same.
 
     Args:
         data: the data to batch.
-        most_bytes: memory limit of the cache; further batches are made anew every time.
+        most_bytes: memory limit of the cache; further batches are made again every time.
     """
 
     def __init__(self, data: ClientData[B], most_bytes: int = 2**28) -> None:

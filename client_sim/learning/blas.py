@@ -1,7 +1,7 @@
 """Limit matrix products to one thread while clients train.
 
 The products of single clients are small: a second thread costs more than it gains, and several times as much when other
-processes want the same processors. To use spare processors, run several blocks side by side instead.
+processes want the same processors. Use spare processors to run several blocks side by side instead.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LIMIT = _Limit()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit NumPy's matrix products to one thread if ``threadpoolctl`` is installed, as it is with scikit-learn."""
+    """Limit NumPy's matrix products to one thread if ``threadpoolctl`` is installed, which scikit-learn requires."""
     libraries = _libraries()
     if not libraries:
         yield
@@ -69,9 +69,9 @@ def one_thread() -> Iterator[None]:
 def kernels() -> tuple[str, ...]:
     """Return NumPy's libraries of matrix products with version and kernel, such as "openblas 0.3.31 SkylakeX".
 
-    Empty without ``threadpoolctl``. The kernel is the one that a library chose for this processor.
+    Empty without ``threadpoolctl``. The kernel is the library's choice for this processor.
     """
-    # SciPy's wheels have a library of their own, which is loaded in some processes of a run only.
+    # SciPy's wheels have their own library, which only some processes of a run load.
     told = (library.info() for library in _libraries() if "scipy.libs" not in library.filepath)
     each = (" ".join(str(one.get(key) or "?") for key in ("internal_api", "version", "architecture")) for one in told)
     return tuple(sorted(set(each)))

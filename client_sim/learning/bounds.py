@@ -1,8 +1,8 @@
-"""What a spec's constraints mean for weights that are a client's own (thesis 7.2).
+"""A spec's constraints, applied to weights that are a client's own (thesis 7.2).
 
 The server shortens or lengthens its step by them (`fedping.server_jobs.optimize.constraints`). A client has no one step
-to correct: its weights are frozen in part, and the version moves below the rest. So it takes, for the weights that are
-its own, the nearest values that the constraints and the other weights allow.
+to correct: its weights are frozen in part, and the version moves below the rest. So its own weights take the nearest
+values that the constraints and the remaining weights allow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Bounded(Around):
     """A model that knows its spec's constraints: :class:`fedping.client_sim.learning.model.HasBounds`.
 
     Weights below zero become 0 in either mode: to shift all of them, as the server of 2018 did, would move frozen ones.
-    Cutoffs are pushed up, as in either mode where no step is left to shorten; those before a frozen one make room.
+    Cutoffs are pushed up, as in either mode without a step left to shorten; the ones before a frozen cutoff make room.
     """
 
     spec: ModelSpec
@@ -47,9 +47,9 @@ class Bounded(Around):
 
 
 def bounded(model: Model[Any], spec: ModelSpec, training: Training | None) -> Model[Any]:
-    """Return a model that knows a spec's constraints; the same one if clients have no weights of their own in the spec.
+    """Return a model that knows a spec's constraints; the same one if the spec gives clients no weights of their own.
 
-    Local blocks are none: a spec says nothing of them, and its constraints are for what is shared.
+    Local blocks don't count: a spec doesn't describe them, and its constraints are for the shared weights.
     """
     personal = getattr(training, "personal", None)
     if not spec.constraints or personal is None or isinstance(personal, PartlyLocal | Reconstruct):
@@ -65,8 +65,9 @@ def unbounded(model: Model[Any]) -> Model[Any]:
 def _order(found: Floats, places: Sequence[int], settings: OrderedCutoffs, free: NDArray[np.bool_]) -> None:
     """Put the cutoffs of k clients at these places in order, in place.
 
-    First, from last to first, those before a frozen one leave room for as many as there are; then, from first to last,
-    each is raised that is too close to the one before. Where the frozen ones are themselves in order, so are all then.
+    First, from last to first, the cutoffs before a frozen one leave enough room for all of them; then, from first to
+    last, a cutoff too close to the one before is raised. Where the frozen ones are themselves in order, so are all
+    then.
     """
     highest: Any = np.inf
     for place in reversed(places):

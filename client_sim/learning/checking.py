@@ -1,8 +1,9 @@
 """Check whether known clients could take part in a study: its models, weights, pings, training, aggregation.
 
-A study file may be valid and still describe what no client can do: 21 weights for a model of 22, or gradients for a
-round that clusters centroids. Nobody would notice before the first ping is refused, or before a line learns nonsense. A
-model that this installation does not know may be a product's own, which cannot be checked any further.
+A study file may be valid and still describe something impossible for any client: 21 weights for a model of 22, or
+gradients for a round that clusters centroids. Nobody would notice before the first ping is refused, or before a line
+learns nonsense. A model that this installation does not know may be a product's own, which cannot be checked any
+further.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from fedping.protocol.training import LocalSteps, OwnTraining, Training
 from fedping.protocol.upload import receiving
 
 _NEAR = 0.8
-"""Similarity from which one name counts as a misspelling of another: one or two letters of ten differ."""
+"""Minimum similarity of a name and its misspelling: one or two letters of ten differ."""
 
 
 def check_clients(study: PublicStudy, *, keeps_state: bool = True) -> dict[str, Model[Any]]:
@@ -85,7 +86,7 @@ def _check_public(line: PublicLine, pings: str, keeps_state: bool) -> Model[Any]
 
 
 def check_buffers(model: Model[Any], training: Training, pipeline: Pipeline) -> None:
-    """Raise if a network's arrays that are not trained, such as batch norm's statistics, would come to nothing useful.
+    """Raise if a network's arrays that are not trained, such as batch norm's statistics, would have no useful values.
 
     Args:
         model: the model as published for the training.
@@ -127,7 +128,7 @@ def check_training(model: Model[Any], training: Training, *, keeps_state: bool =
 
 
 def declared_traits(training: Training) -> Traits:
-    """Return what a training is, with the traits that the class of an extension declares."""
+    """Return a training's traits, with those that the class of an extension declares."""
     return training.declared_traits if isinstance(training, OwnTraining) else traits_of(training)
 
 
@@ -165,12 +166,14 @@ def check_mean(training: Training, traits: Traits, where: str = "") -> None:
     Raises:
         InvalidSettings: something else is added.
     """
-    needs = f"the training '{algorithm_name(training)}' needs a server that adds the mean of the updates as it is, but "
+    needs = (
+        f"the training '{algorithm_name(training)}' needs a server that adds the mean of the updates unchanged, but "
+    )
     check("mean", Parts(traits | declared_traits(training)), where + needs)
 
 
 def check_study(study: Study, own_models: Collection[str] = ()) -> list[str]:
-    """Return what to know before the study is created, one sentence each; most studies have none.
+    """Return notes to read before the study is created, one sentence each; most studies have none.
 
     Args:
         study: the study that a file describes.
@@ -209,7 +212,7 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
         yield f"[lines.training.personal] of line '{line.name}': {sentence}"
     if name in own_models:
         return
-    if name in OWN_CODE:  # a study file may come from anybody: checking it must not run the code that it names
+    if name in OWN_CODE:  # a study file may come from anyone: checking it must not run the code that it names
         yield (
             f"{_spec_of(line)} has the model '{name}', whose code the clients bring; its number of weights, "
             f"{spec.m:,}, is not checked here"
@@ -219,8 +222,8 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
         near = get_close_matches(name, model_names(), n=1, cutoff=_NEAR)
         if near:
             raise InvalidSettings(
-                f"{_spec_of(line)} has the model '{name}', which is none of ours; did you mean '{near[0]}'? For a "
-                f"model of your own of that name, give --own-model {name}"
+                f"{_spec_of(line)} has the model '{name}', which is none of ours; did you mean '{near[0]}'? For your "
+                f"own model of that name, give --own-model {name}"
             )
         yield (
             f"{_spec_of(line)} has the model '{name}', which this installation does not know, so neither its weights "
@@ -245,7 +248,7 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
 
 
 def _parts_of(study: Study, line: Line) -> Parts:
-    """Return what a line of a new study is, with what extensions declare, and the words of the sentences about it."""
+    """Return the traits of a line of a new study, extensions' included, and the words of the sentences about it."""
     parts, pipeline, limits = study.parts_of(line), line.pipeline, study.limits
     own: dict[Trait, bool] = {
         "integer weights": bool(line.spec.integer.any()),
@@ -281,7 +284,7 @@ def _check_pings(study: Study, line: Line) -> None:
         learns = "lists of items" if line.spec.model == FEATURES else "examples"
         raise InvalidSettings(
             f"{_spec_of(line)} has the model '{line.spec.model}', which learns from {learns}, but the study takes "
-            f'{study.pings} pings, which tell of a ranked list; set pings = "model-update" at the top of the file'
+            f'{study.pings} pings, which describe a ranked list. Set pings = "model-update" at the top of the file'
         )
 
 

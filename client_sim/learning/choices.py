@@ -1,4 +1,4 @@
-"""Choices among candidates with features, from which ranking models learn."""
+"""Choices among candidates with features: the examples of ranking models."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Choices(Rectangle):
     Attributes:
         x: features of each candidate, shape (k, n, c, d).
         y: which candidate was chosen, shape (k, n); -1 if none was.
-        weight: how much each group counts, shape (k, n); 0 is padding.
-        shown: how many of the c candidates exist, always the first ones, shape (k, n).
+        weight: weight of each group, shape (k, n); 0 is padding.
+        shown: number of the c candidates that exist, always the first ones, shape (k, n).
     """
 
     x: Floats
@@ -48,7 +48,7 @@ class Choices(Rectangle):
 
     @cached_property
     def nothing(self) -> NDArray[np.bool_]:
-        """The groups from which nothing was chosen, shape (k · n,)."""
+        """The groups without a chosen candidate, shape (k · n,)."""
         none: NDArray[np.bool_] = (self.y == NOTHING_CHOSEN).ravel()
         return none
 
@@ -75,8 +75,8 @@ class ChoiceData:
     Attributes:
         x: features of each candidate, shape (N, c, d).
         y: which candidate was chosen, shape (N,); -1 if none was.
-        sizes: how many groups each client has, shape (clients,).
-        shown: how many of the c candidates exist, shape (N,); all if None.
+        sizes: number of groups of each client, shape (clients,).
+        shown: number of the c candidates that exist, shape (N,); all if None.
         natural_keys: the clients' natural keys, such as users or countries, shape (clients,), or None.
 
     Raises:
@@ -127,12 +127,12 @@ class ChoiceData:
         return Choices(x, self.y[rows], there.astype(np.float64), self._shown[rows])
 
     def single(self) -> ChoiceData:
-        """Return the same choices with single-precision features, for a model that learns in single precision."""
+        """Return the same choices with single-precision features, if the model learns in single precision."""
         x: Any = self.x.astype(np.float32, copy=False)
         return replace(self, x=x)
 
     def pooled(self, clients: Clients | None = None) -> ChoiceData:
-        """Return all choices, or those of some clients, as those of a single one."""
+        """Return all choices, or some clients' choices, as a single client's."""
         everyone = np.repeat(np.arange(len(self)), self.sizes)
         of = slice(None) if clients is None else np.isin(everyone, clients)
         shown = None if self.shown is None else self.shown[of]

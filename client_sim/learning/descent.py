@@ -66,10 +66,10 @@ class LocalAlgorithm:
     """See :class:`fedping.protocol.training.LocalSteps`.
 
     A step is moved ← (moved + rate × descent) / (1 + rate μ), and the local weights are fetched + moved. So the
-    proximal term is applied implicitly: at rest, descent = μ × moved, which is the minimum that FedProx asks for, and
-    no μ is too large for the rate.
+    proximal term is applied implicitly: at rest, descent = μ × moved, which is FedProx's minimum, and any μ works with
+    any rate.
 
-    With a client optimizer, the step follows the gradient of the proximal loss, gradient + μ moved.
+    A client optimizer's step follows the gradient of the proximal loss, gradient + μ moved.
 
     Attributes:
         settings: what is asked for.
@@ -88,7 +88,7 @@ class LocalAlgorithm:
         return self.settings.rate if self.rates is None else self.rates
 
     def init_state(self, model: Model[Any]) -> State:
-        """See :meth:`Algorithm.init_state`; the state is that of an optimizer that lasts between trainings."""
+        """See :meth:`Algorithm.init_state`; the state belongs to an optimizer that lasts between trainings."""
         if self._stepper is None or not keeps(self.settings.optimizer):
             return NO_STATE
         first = self._stepper.init(1, len(model.weight_names), precision(model))
@@ -97,15 +97,15 @@ class LocalAlgorithm:
     def moved(
         self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, state: State, moved: Floats
     ) -> tuple[Floats, State]:
-        """Go on with a training that has moved the weights already.
+        """Continue a training that has moved the weights already.
 
         Args:
-            model: see :meth:`Algorithm.update`, as all that is not named here.
-            weights: the fetched weights, to which ``proximal`` pulls back.
+            model: see :meth:`Algorithm.update`, also for all arguments missing here.
+            weights: the fetched weights; ``proximal`` pulls back.
             batch: the examples.
             keys: random keys.
             state: the clients' state.
-            moved: how far each client is from them, shape (k, m); it is not changed.
+            moved: each client's movement from them, shape (k, m); it is not changed.
 
         Returns:
             How far it is after its steps, shape (k, m), and the new state.
@@ -171,7 +171,7 @@ class LocalAlgorithm:
     def _stepped(
         self, stepper: Stepper, moved: Floats | None, uphill: Floats, batch: Batch, memory: Memory
     ) -> tuple[Floats, Memory]:
-        """Let the optimizers of clients with examples left take a step; the other clients stay as they are."""
+        """Run a step of the optimizers of clients with examples left; the remaining clients stay unchanged."""
         if moved is not None and self.settings.proximal:
             uphill = uphill + self.settings.proximal * moved
         step, after = stepper.step(uphill, memory)
@@ -186,7 +186,7 @@ class LocalAlgorithm:
         return step, after
 
     def _paces(self, model: Model[Any]) -> tuple[float | FloatArray, float | FloatArray]:
-        """Return the size of a step, and how much of a movement the proximal term takes back; buffers just move."""
+        """Return the size of a step, and the share of a movement that the proximal term undoes; buffers just move."""
         rate, pull = self._rate, self._rate * self.settings.proximal
         held: NDArray[np.bool_] | None = getattr(model, "buffers", None)
         return (rate, pull) if held is None else (np.where(held, 1.0, rate), np.where(held, 0.0, pull))
@@ -194,7 +194,7 @@ class LocalAlgorithm:
     def _moved_on(
         self, moved: Floats | None, uphill: Floats, batch: Batch, paces: tuple[float | FloatArray, float | FloatArray]
     ) -> Floats:
-        """Let clients with examples left take a step, in place; before the first step nobody has moved."""
+        """Run a step of clients with examples left, in place; before the first step all movements are 0."""
         rate, pull = paces
         uphill *= -rate
         if moved is None:

@@ -1,4 +1,4 @@
-"""Lists of items as a batch and as a fleet's data, from which clients learn a model of features."""
+"""Lists of items as a batch and as a fleet's data: the examples of models of features."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ListBatch(Rectangle):
         at: the positions of the items' values, shape (k, n, c, S).
         value: the values, shape (k, n, c, S).
         y: the place of the chosen item, -1 for none, shape (k, n).
-        weight: how much each list counts, shape (k, n); 0 is padding.
+        weight: weight of each list, shape (k, n); 0 is padding.
         shown: the number of items in each list, shape (k, n).
         seen: the number of items that were seen, shape (k, n).
         pinned: which items the product has pinned, shape (k, n, c).
@@ -120,12 +120,12 @@ class ListData:
         )
 
     def pooled(self, clients: Clients | None = None) -> ListData:
-        """Return all lists, or those of some clients, as those of a single one."""
+        """Return all lists, or some clients' lists, as a single client's."""
         owner = np.repeat(np.arange(len(self)), self.sizes)
         return self.rows(np.flatnonzero(np.ones(len(owner), np.bool_) if clients is None else np.isin(owner, clients)))
 
     def rows(self, which: NDArray[np.intp], sizes: NDArray[np.int64] | None = None) -> ListData:
-        """Return some of the lists, as those of clients with these numbers of lists; of a single one if None."""
+        """Return some of the lists, as lists of clients with these numbers of lists; of a single client if None."""
         return replace(
             self,
             at=self.at[which],
@@ -171,7 +171,7 @@ def lists_of(slots: Slots, first: NDArray[np.intp], sizes: NDArray[np.intp], y: 
     """Return lists of items whose values are known, all of one client, without pins and seen to the end.
 
     Args:
-        slots: the values of all items, one list after the other.
+        slots: the values of all items, list by list.
         first: the first item of each list, shape (N,).
         sizes: the number of items in each list, shape (N,).
         y: the place of the chosen item, -1 for none, shape (N,).
@@ -185,7 +185,7 @@ def lists_of(slots: Slots, first: NDArray[np.intp], sizes: NDArray[np.intp], y: 
 def _laid_out(slots: Slots, there: NDArray[np.bool_]) -> tuple[NDArray[np.int32], FloatArray]:
     """Return slots of shape (S, P) by list, shape (N, c, S); the padding has values of 0.
 
-    Where a slot has one position in all items, the padding has it too, which saves looking up weights.
+    Where a slot has one position in all items, the padding has it too, which saves gathering weights.
     """
     at = np.zeros((*there.shape, len(slots.at)), np.int32)
     value = np.zeros(at.shape)

@@ -32,7 +32,7 @@ class Stepper(Protocol):
     """An optimizer. Each of k clients is treated as if it were alone."""
 
     def init(self, clients: int, m: int, dtype: np.dtype[Any]) -> Memory:
-        """Return the initial state of the optimizers of so many clients, with m weights each."""
+        """Return the initial state of the optimizers of a number of clients, with m weights each."""
         ...
 
     def step(self, uphill: Floats, memory: Memory) -> tuple[Floats, dict[str, NDArray[Any]]]:

@@ -1,6 +1,6 @@
 """The examples that each client uses at each step, drawn by the client's own key.
 
-A client's draws depend only on its key and its number of examples, not on the other clients in the rectangle.
+A client's draws depend only on its key and its number of examples, not on other clients in the rectangle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ B = TypeVar("B", bound=Batch)
 
 
 def shuffled(keys: Keys, weight: FloatArray) -> Positions:
-    """Return each client's examples in random order, those of weight 0 last, shape (k, n)."""
+    """Return each client's examples in random order, padding (weight 0) last, shape (k, n)."""
     drawn = bits(keys, weight.shape[1]) >> np.uint64(1)
     drawn[weight == 0] = np.iinfo(np.uint64).max
     return np.argsort(drawn, axis=1, kind="stable")
@@ -44,7 +44,7 @@ def divided(batch: B, keys: Keys, share: float) -> tuple[B, B]:
 
 
 def share_of(sizes: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """Return how many examples are a share of each client's, shape (k,).
+    """Return the number of examples in a share of each client's, shape (k,).
 
     The share is rounded, but leaves at least one for either; a client with one example has it among the others.
     """
@@ -61,7 +61,7 @@ def _stretch(order: Positions, first: NDArray[np.int64], sizes: NDArray[np.int64
 
 
 def steps_of(training: LocalSteps, sizes: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return how many steps each client takes, given its number of examples, shape (k,); none without examples."""
+    """Return each client's number of steps, given its number of examples, shape (k,); 0 without examples."""
     epoch = _batches(training.batch, sizes)
     steps = epoch * training.epochs if training.epochs is not None else np.full(len(sizes), training.steps)
     return np.where(sizes > 0, steps, 0)
@@ -70,8 +70,8 @@ def steps_of(training: LocalSteps, sizes: NDArray[np.integer]) -> NDArray[np.int
 def mini_batches(training: LocalSteps, keys: Keys, weight: FloatArray) -> Iterator[Positions | None]:
     """Yield the examples of each step, shape (k, b), padded with NO_EXAMPLE; None means all examples of all clients.
 
-    An epoch visits a client's examples in an order of its own; its last batch may be smaller, and the next epoch
-    follows immediately. A client that has taken all its steps has no more examples.
+    An epoch visits a client's examples in its own order; its last batch may be smaller, and the next epoch follows
+    immediately. A client that has taken all its steps has no more examples.
     """
     sizes = np.count_nonzero(weight, axis=1)
     steps = steps_of(training, sizes)
@@ -92,13 +92,13 @@ def mini_batches(training: LocalSteps, keys: Keys, weight: FloatArray) -> Iterat
 def local_steps(
     batch: B, keys: Keys, *, steps: int | None = None, epochs: int | None = None, size: int | None = None
 ) -> Iterator[tuple[B, NDArray[np.bool_]]]:
-    """Yield what k clients learn from in each of their local steps, as built-in local training draws it.
+    """Yield the batch of k clients for each of their local steps, drawn as in built-in local training.
 
     Args:
         batch: all the examples of the clients.
         keys: a random key for each client, shape (k,).
-        steps: the number of steps, of every client that has examples; either it or ``epochs``.
-        epochs: how often a client goes through its examples; a client with more of them takes more steps.
+        steps: the number of steps of every client with examples; either it or ``epochs``.
+        epochs: number of passes over a client's examples; a client with more of them takes more steps.
         size: the number of examples of a step; all if None.
 
     Yields:

@@ -18,7 +18,7 @@ B_contra = TypeVar("B_contra", bound=Batch, contravariant=True)
 DOUBLE = np.dtype(np.float64)
 
 Projection: TypeAlias = Callable[[Floats], Floats]
-"""From the gradients of k clients, shape (k, m), to what of them they can send."""
+"""Maps the gradients of k clients, shape (k, m), to the part that they can send."""
 
 Projections: TypeAlias = Callable[[NDArray[np.intp]], Projection]
 """Returns the projection of those clients of a fleet that are at some positions."""
@@ -27,8 +27,8 @@ Projections: TypeAlias = Callable[[NDArray[np.intp]], Projection]
 class Model(Protocol[B_contra]):
     """A model that many clients can train at once.
 
-    ``weights`` are either those of all clients, shape (m,), or each client's own, shape (k, m). The loss of a client is
-    the mean over its examples (those whose :attr:`Batch.weight` is not 0) of loss times weight, plus the model's own
+    ``weights`` are either shared by all clients, shape (m,), or each client's own, shape (k, m). The loss of a client
+    is the mean over its examples (those whose :attr:`Batch.weight` is not 0) of loss times weight, plus the model's own
     penalty; a client without examples has loss 0 and gradient 0. So the loss of the whole fleet is the mean of the
     clients' losses, weighted by their numbers of examples (thesis eq. 2). This also holds for weighted examples: the
     mean divides by the number of examples, not by the sum of their weights. Methods return new arrays, which the caller
@@ -63,7 +63,7 @@ class Model(Protocol[B_contra]):
 
 @runtime_checkable
 class GivesBoth(Protocol):
-    """A model that computes losses and gradients together at less cost than one after the other."""
+    """A model that computes losses and gradients together at less cost than separately."""
 
     def losses_and_gradients(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, Floats]:
         """Return the results of :meth:`Model.losses` and :meth:`Model.gradients`."""
@@ -111,7 +111,7 @@ class HasPrecision(Protocol):
 
     @property
     def floats_per_example(self) -> int:
-        """How many numbers it holds per example while working on it, besides the example itself."""
+        """The numbers that it holds per example while working on it, without the example itself."""
         ...
 
 
@@ -124,7 +124,7 @@ class HasBounds(Protocol):
 
         Args:
             weights: the clients' weights.
-            free: which of them may be moved, shape (m,); the others are those of a version, and stay as they are.
+            free: which of them may be moved, shape (m,); the others belong to a version, and stay unchanged.
         """
         ...
 
@@ -133,7 +133,7 @@ class HasBounds(Protocol):
 class Mixes(Protocol):
     """A model of :class:`fedping.client_sim.learning.batch.Examples` whose predictions can be mixed with others.
 
-    The loss of a mixture is that of its prediction, a square or a cross-entropy, so what is asked of the model is the
+    The loss of a mixture is its prediction's loss, a square or a cross-entropy, so the model only has to give the
     gradient of its predictions. One that predicts probabilities has the number of classes as ``classes``.
     """
 
@@ -188,7 +188,7 @@ def mixes(model: Any) -> TypeGuard[Mixes]:
 
 
 def has_modes(model: Any) -> bool:
-    """Return whether a model does in training what it doesn't elsewhere, such as dropout by its examples' keys."""
+    """Return whether a model behaves differently in training, such as by dropout with its examples' keys."""
     return bool(getattr(model, "has_modes", False))
 
 
@@ -204,7 +204,7 @@ def precision(model: Model[Any]) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class Around:
-    """A model around another one, which does as that does wherever it is not told otherwise."""
+    """A base class for model wrappers, which forwards everything that is not overridden."""
 
     model: Model[Any]
 

@@ -1,6 +1,6 @@
 """The models by name: from a model spec to the model that clients train, and back.
 
-To add a model: a file in `models/` and a line in ``LEARNERS``; or use the model ``own``, without any change here.
+Adding a model takes a file in `models/` and a line in ``LEARNERS``; or use the model ``own``, without any change here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from fedping.protocol.spec import Constraint, Kind, ModelSpec, Step, Weight
 from fedping.protocol.training import Training
 
 Learner: TypeAlias = Callable[[Settings], Model[Any]]
-"""From settings to a model; they include ``margin`` and ``epsilon`` of the spec."""
+"""Maps settings to a model; they include ``margin`` and ``epsilon`` of the spec."""
 
 LEARNERS: dict[str, Learner] = {
     linear_regression.NAME: linear_regression.linear_regression,
@@ -63,7 +63,7 @@ NETWORKS = (images.NAME, text.LSTM, text.TRANSFORMER)
 """The networks written with JAX that are built in."""
 
 OWN_CODE = frozenset({own_loss.NAME, jax_loss.NAME})
-"""The models that run Python code of whoever describes them."""
+"""The models that run Python code named in their settings."""
 
 
 def is_network(name: str) -> bool:
@@ -82,15 +82,15 @@ def is_ranking_model(name: str) -> bool:
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the names of all models, those of extensions last."""
+    """Return the names of all models, extensions last."""
     return tuple(dict.fromkeys((*LEARNERS, FEATURES, *ranking_models(), *own_networks())))
 
 
 def learner_for(spec: ModelSpec, training: Training | None = None) -> Model[Any]:
     """Return the model of a spec's name and settings, as clients with a training share it (:func:`with_more`).
 
-    Where a client has weights of its own, the model knows the spec's constraints, which hold for these too.
-    Training starts at the spec's weights; the model's own :attr:`Model.start` is only what :func:`model_spec` proposes.
+    If clients have their own weights, the model knows the spec's constraints, which hold for these too. Training starts
+    at the spec's weights; the model's own :attr:`Model.start` is only what :func:`model_spec` proposes.
 
     Raises:
         InvalidSettings: there is no such model, a setting is missing, unknown or invalid, or the resulting model has
@@ -106,7 +106,7 @@ def learner_for(spec: ModelSpec, training: Training | None = None) -> Model[Any]
 
 
 def model_of(spec: ModelSpec) -> Model[Any]:
-    """Return the model of a spec's name and settings, whatever its weights; raise as :func:`learner_for`."""
+    """Return the model of a spec's name and settings, with any weights; raise as :func:`learner_for`."""
     if spec.model == FEATURES:
         return feature_ranking(spec)
     return _built(spec.model, spec.settings, spec.margin, spec.epsilon)

@@ -1,4 +1,4 @@
-"""Searches over pages, from which a browser's ranking models learn."""
+"""Searches over pages: the examples of a browser's ranking models."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class SearchData:
         return ClientSearches(self.pages, self.searches, rows)
 
     def pooled(self, clients: Clients | None = None) -> SearchData:
-        """Return all searches, or those of some clients, as those of a single one."""
+        """Return all searches, or some clients' searches, as a single client's."""
         of = slice(None) if clients is None else np.isin(self.client, clients)
         searches = Searches(self.searches.candidates[of], self.searches.chosen[of])
         return replace(self, searches=searches, client=np.zeros_like(self.client[of]), clients=1)

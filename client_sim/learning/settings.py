@@ -15,7 +15,7 @@ Setting: TypeAlias = bool | int | float | str
 class Settings:
     """Settings by name; finally, :meth:`refuse_others` reports those that were never read.
 
-    ``margin`` and ``epsilon`` are those of the model spec. Every method raises
+    ``margin`` and ``epsilon`` come from the model spec. Every method raises
     :class:`fedping.protocol.errors.InvalidSettings` for a value of the wrong kind or out of range, and for a missing
     value without a default.
     """

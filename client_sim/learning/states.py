@@ -32,23 +32,23 @@ _AT_A_TIME = 500
 
 
 class ClientStates(Protocol):
-    """A store of clients' states. A client is a number; its state is the one saved last."""
+    """A store of clients' states. A client is a number; its state is the last one saved."""
 
     def load(self, clients: ClientNumbers) -> State:
         """Return these clients' state, arrays of shape (k, ...); a client that has saved none has the first state."""
         ...
 
     def save(self, clients: ClientNumbers, state: State) -> None:
-        """Save the state of these clients, each of which occurs once.
+        """Save the state of these clients, which all differ.
 
         Raises:
-            FedpingError: the arrays' names or shapes differ from those of the first state, or a value is not finite.
+            FedpingError: the arrays' names or shapes differ from the first state's, or a value is not finite.
         """
         ...
 
 
 StatesOf: TypeAlias = Callable[[str, State], ClientStates]
-"""From the owner (a study's line, its training) and the initial state to the store."""
+"""Maps the owner (a study's line, its training) and the initial state to the store."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class MemoryStates:
             return {"clients": np.fromiter(self._place, np.int64, count), **rows}
 
     def restore(self, saved: State) -> None:
-        """Replace all stored state by what :meth:`snapshot` returned."""
+        """Replace all stored state by the rows that :meth:`snapshot` returned."""
         with self._lock:
             self._place = {client: place for place, client in enumerate(saved["clients"].tolist())}
             self._rows = {name: saved[f"of_{name}"].copy() for name in self._rows}
@@ -120,7 +120,7 @@ def in_memory(owner: str, first: State) -> ClientStates:
 
 
 class DamagedStates(FedpingError):
-    """A state file is not as it was written."""
+    """A state file is damaged."""
 
 
 class StateFile:
@@ -166,7 +166,7 @@ class StateFile:
     def _bring_up_to_date(self) -> None:
         """Add checksums to the rows of a file that was written before there were any.
 
-        A file that has some has lost its number, and is verified as it is.
+        A file with tables has lost its number, and is verified unchanged.
         """
         with self.rows() as file:
             (number,) = file.execute("PRAGMA user_version").fetchone()
@@ -239,7 +239,7 @@ class StateFile:
 
     def damaged(self) -> DamagedStates:
         """Return the error for a damaged row."""
-        return DamagedStates(f"{self._path} is damaged; delete it, and clients begin anew")
+        return DamagedStates(f"{self._path} is damaged. Delete it, and clients begin again")
 
     def close(self) -> None:
         """Close the file."""
@@ -277,14 +277,15 @@ def open_states(path: Path) -> tuple[StateFile, Path | None]:
         The file, and where the damaged one is now; None if it was not.
 
     Raises:
-        FedpingError: as :class:`StateFile`, if the file is none, is of a later version or is open elsewhere.
+        FedpingError: as :class:`StateFile`, if the file is no state file, is of a later version or is open in another
+            process.
     """
     try:
         return StateFile(path), None
     except DamagedStates:
         names = (path.with_name(f"{path.name}.damaged{'' if number == 1 else f'-{number}'}") for number in count(1))
         aside = next(name for name in names if not name.exists())
-        for end in ("", "-wal", "-shm"):  # what SQLite keeps beside the file
+        for end in ("", "-wal", "-shm"):  # SQLite's additional files
             if (part := path.with_name(path.name + end)).exists():
                 part.rename(aside.with_name(aside.name + end))
         return StateFile(path), aside
@@ -354,8 +355,8 @@ _SEAL = 4
 def _was_state_file(path: Path) -> bool:
     """Return whether a file whose tables SQLite cannot read is a state file that was damaged.
 
-    It is nobody else's if it begins as SQLite's files do, up to a byte or two, and its first page has the tables of a
-    state file, in SQLite's own words, and no others. What is not known for sure is left where it is.
+    It is a state file if it begins like SQLite's files, up to a byte or two, and its first page has exactly the tables
+    of a state file, in SQLite's own words. A file in doubt is left in place.
     """
     try:
         with path.open("rb") as file:
@@ -376,7 +377,7 @@ def _sealed(owner: int, client: int, state: bytes, whose: str) -> bytes:
 
 
 def _is_whole(owner: int, client: int, row: object, whose: str | None) -> bool:
-    """Return whether a row is as saved; its column may hold anything, and its owner may be gone."""
+    """Return whether a row is as saved; its column may hold anything, and its owner may be missing."""
     return isinstance(row, bytes) and whose is not None and row == _sealed(owner, client, row[:-_SEAL], whose)
 
 

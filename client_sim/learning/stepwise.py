@@ -38,7 +38,7 @@ class Stepwise:
 
     Attributes:
         steps: the number of steps; either it or ``epochs``.
-        epochs: how often a client goes through its examples.
+        epochs: number of passes over a client's examples.
         batch: the examples of a step, drawn without replacement in each epoch; all if None.
     """
 
@@ -51,15 +51,15 @@ class Stepwise:
             raise ValueError("it needs either 'steps' or 'epochs'; give one of them")
 
     def begin(self, weights: Any, state: dict[str, Any]) -> dict[str, Any]:
-        """Return what a training begins with."""
+        """Return the initial state of a training."""
         raise NotImplementedError
 
     def at(self, weights: Any, local: dict[str, Any]) -> Any:
-        """Return the weights at which the gradient is taken."""
+        """Return the weights to take the gradient at."""
         raise NotImplementedError
 
     def step(self, weights: Any, local: dict[str, Any], gradient: Any) -> dict[str, Any]:
-        """Return what a step makes of a gradient."""
+        """Return the state after a step with a gradient."""
         raise NotImplementedError
 
     def end(self, weights: Any, local: dict[str, Any], state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -97,7 +97,7 @@ class Stepwise:
         return sent, {name: np.array(value) for name, value in after.items()}
 
     def steps_taken(self, sizes: Any) -> Any:
-        """Return how many local steps clients with these numbers of examples take, shape (k,)."""
+        """Return the number of local steps of clients with these numbers of examples, shape (k,)."""
         each: Any = self.steps
         if self.epochs is not None:
             each = self.epochs * (np.ceil(sizes / self.batch) if self.batch else 1)

@@ -25,7 +25,7 @@ def study_from_toml(path: Path, *, new: bool = False) -> Study:
 
 
 def study_as_written(path: Path) -> Study:
-    """Read a study file, with what it turns off; see :func:`fedping.protocol.study.study_as_written`."""
+    """Read a study file, with the parts that it turns off; see :func:`fedping.protocol.study.study_as_written`."""
     return studies.study_as_written(path, filled_in=with_blocks)
 
 

@@ -1,7 +1,7 @@
-"""Some of a model's arrays as a model of their own, beside the others, whose values are given.
+"""Some of a model's arrays as a smaller model, given the values of the others.
 
-With them a model is divided in two: what is shared, and what stays with a client. Either part can be trained while the
-other one is held.
+They divide a model in two: the shared part, and the part that stays with a client. Either part can be trained while the
+other stays fixed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedping.protocol.spec import Block
 from fedping.protocol.weights import MAX_WEIGHTS, start_values
 
 _OF_WHOLE = frozenset({"dtype", "floats_per_example", "features", "classes", "has_modes"})
-"""What is asked of some models, and is the same for a part of them."""
+"""Optional methods of models that are the same for a part of them."""
 
 
 class ModelOfArrays(Model[Any], Protocol):
@@ -42,12 +42,13 @@ class ModelOfArrays(Model[Any], Protocol):
 
 @runtime_checkable
 class Reduces(Protocol):
-    """A model of which a part, beside others that are held, is a smaller model on other examples."""
+    """A model whose parts are smaller models on other examples while the rest is fixed."""
 
     def reduced(self, names: frozenset[str], others: Floats, batch: Any) -> tuple[Model[Any], Any] | None:
         """Return the model of the arrays of these names and its examples; None if it knows none.
 
-        The gradients have to be those of the whole model, and the losses may differ by what these arrays do not move.
+        The gradients have to equal the whole model's, and the losses may differ by terms that these arrays do not
+        change.
 
         Args:
             names: the arrays that are its weights.
@@ -62,9 +63,9 @@ class Part(OfArrays):
     """A model of those arrays of another one that have some names.
 
     Attributes:
-        whole: the other model, of M weights.
+        whole: the complete model, of M weights.
         names: the names of the arrays, of m weights.
-        others: the values of the other arrays in wire order, shape (M - m,), or each client's, shape (k, M - m).
+        others: the values of the remaining arrays in wire order, shape (M - m,), or each client's, shape (k, M - m).
     """
 
     whole: ModelOfArrays
@@ -83,7 +84,7 @@ class Part(OfArrays):
 
     @property
     def other_names(self) -> frozenset[str]:
-        """The names of the other arrays."""
+        """The names of the remaining arrays."""
         return frozenset(array.name for array in self.whole.arrays) - self.names
 
     @property
@@ -101,7 +102,7 @@ class Part(OfArrays):
         )
 
     def beside(self, others: Floats) -> Part:
-        """Return the same part beside other values, shape (M - m,) or (k, M - m)."""
+        """Return the same part with other fixed values, shape (M - m,) or (k, M - m)."""
         return Part(self.whole, self.names, others)
 
     def joined(self, weights: Floats) -> Any:
@@ -117,7 +118,7 @@ class Part(OfArrays):
         return self.whole.losses(self.joined(weights), batch)
 
     def gradients(self, weights: FloatArray, batch: Any) -> Floats:
-        """See :meth:`Model.gradients`; the other arrays do not move."""
+        """See :meth:`Model.gradients`; the remaining arrays do not move."""
         return self.whole.gradients(self.joined(weights), batch)[:, self._at]
 
     def losses_and_gradients(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, Floats]:
@@ -143,7 +144,7 @@ class Part(OfArrays):
 
 
 def shared_part(model: Model[Any], local: Sequence[str]) -> Part:
-    """Return a model without its local blocks, beside what these start at.
+    """Return a model without its local blocks, which are fixed at their start.
 
     Args:
         model: the whole model.
@@ -155,13 +156,13 @@ def shared_part(model: Model[Any], local: Sequence[str]) -> Part:
     """
     if not isinstance(model, OfArrays) or not hasattr(model, "gradients"):
         raise InvalidSettings(
-            f"'local' names {local[0]!r}, and of this model no block can stay with the client; choose a model of which "
-            "some can, such as network or matrix-factorization"
+            f"'local' names {local[0]!r}, but the model's blocks can't stay with the client. Choose a model whose "
+            "blocks can, such as network or matrix-factorization"
         )
     if moves_itself(model):
         raise InvalidSettings(
-            f"'local' names {local[0]!r}, which would stay with the client, but the model moves its weights by a rule "
-            "of its own, as k-means does; leave 'personal' out"
+            f"'local' names {local[0]!r}, which would stay with the client, but the model moves its weights by its "
+            "own rule, like k-means. Remove 'personal'"
         )
     names = [array.name for array in model.arrays]
     there, stay = frozenset(names), frozenset[str]()
@@ -185,6 +186,6 @@ def shared_part(model: Model[Any], local: Sequence[str]) -> Part:
 
 
 def reduced(whole: ModelOfArrays, names: frozenset[str], others: Floats, batch: Any) -> tuple[Model[Any], Any]:
-    """Return a model of some arrays beside the others, and its examples: the smallest that the whole model knows."""
+    """Return a model of some arrays, given the others, and its examples: the smallest that the whole model knows."""
     found = whole.reduced(names, others, batch) if isinstance(whole, Reduces) else None
     return found or (Part(whole, names, others), batch)

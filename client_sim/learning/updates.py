@@ -1,4 +1,4 @@
-"""From a line's training, a model, fetched weights and examples to clients' updates: the only place that does this.
+"""Computes clients' updates from a line's training, a model, fetched weights and examples: the only place for this.
 
 The laboratory, a fleet and a simulated study all get their updates from :func:`updates_of_fleet`, which processes many
 clients in blocks of bounded memory; :func:`cohort_updates` processes one block.
@@ -152,11 +152,11 @@ def personal_losses(
     *,
     held_out: Batch | None = None,
 ) -> FloatArray:
-    """Return the loss of each client with what it predicts with, shape (k,): a model of its own where it has one.
+    """Return each client's loss with its model for predictions, shape (k,): its own model where it has one.
 
-    The loss is of ``held_out``, examples of the clients that they never learn from; a client without any tells that of
-    the fetched weights on what it learns from. If it is None, losses are of ``batch``, which is new to the clients.
-    The other arguments are those of :func:`cohort_updates`, before it.
+    The loss is of ``held_out``, examples that the clients never learn from; a client without any reports the fetched
+    weights' loss on its training examples. If it is None, losses are of ``batch``, which is new to the clients. The
+    other arguments are as for :func:`cohort_updates`, before it.
     """
     algorithm = algorithm_for(training, version)
     if not isinstance(algorithm, Personalizes):
@@ -173,7 +173,7 @@ def personal_losses(
 def draws(training: Training, model: Model[Any] | None = None) -> bool:
     """Return whether clients may draw random numbers in this training of a model.
 
-    Built-in trainings do so only for mini-batches, and for what is a client's own.
+    Built-in trainings do so only for mini-batches, and for a client's own part.
     """
     if not isinstance(training, OneGradient | LocalSteps) or has_modes(model):
         return True
@@ -200,13 +200,13 @@ def updates_of_fleet(
     Args:
         model: the model to train.
         training: what a client does.
-        weights: the fetched weights, shape (m,); or what each of ``clients`` begins with, shape (k, m).
+        weights: the fetched weights, shape (m,); or the initial weights of each of ``clients``, shape (k, m).
         data: the data of the whole fleet.
         clients: positions in the data, shape (k,); a client that occurs twice trains twice.
         keys: a random key for each of them, shape (k,).
         most_bytes: approximate memory limit of a block, including examples and local weights; a block has at least one
             client.
-        threads: how many blocks are processed at a time, each up to ``most_bytes``.
+        threads: number of blocks processed at a time, each up to ``most_bytes``.
         version: the number of the fetched version.
         kept: the clients' state, if the algorithm has any. The state of a block is saved before the block is yielded: a
             client that is stopped may have moved on without its update, but never sends one twice.
@@ -269,7 +269,7 @@ def updates_of_fleet(
 
 
 def _one_training_each(clients: NDArray[np.integer[Any]]) -> Iterator[NDArray[np.intp]]:
-    """Yield the positions of each client's first training, then those of each client's second one, and so on."""
+    """Yield the positions of each client's first training, then of each client's second one, and so on."""
     order = np.argsort(clients, kind="stable")
     ordered = clients[order]
     number = np.arange(len(ordered)) - np.searchsorted(ordered, ordered, side="left")
@@ -341,7 +341,7 @@ def _refuse_misshapen(updates: Floats, shape: tuple[int, int], training: Trainin
 
 
 def _refuse_infinite(updates: Floats, training: Training) -> None:
-    # A sum of squares is quick, but it may overflow when no value does.
+    # A sum of squares is quick, but it may overflow although all values are finite.
     if updates.size and not np.isfinite(np.vdot(updates, updates)) and not np.isfinite(updates).all():
         rate = f"its rate of {training.rate:g} is too large; lower it, " if isinstance(training, LocalSteps) else ""
         raise Diverged(

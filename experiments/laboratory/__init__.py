@@ -1,8 +1,8 @@
 """The laboratory: any model and any federated algorithm on any data, as one file; compared, repeated, and kept.
 
-It knows both sides: clients learn by the code of `client_sim`, the server steps by that of `server_jobs`, and one
-setting decides whether the updates go through memory, through landed files, or over HTTP and Spark. A whole study with
-simulated users, who see results and change their habits, is run by `fedping.experiments.simulate`.
+It uses both sides: clients learn with the code of `client_sim`, the server steps with the code of `server_jobs`, and
+one setting decides whether the updates go through memory, through landed files, or over HTTP and Spark. A whole study
+with simulated users, who see results and change their habits, is run by `fedping.experiments.simulate`.
 
     settings/                  the file                   preparing.py, models.py, users.py     a problem, for one seed
     cohort.py, attacking.py    the clients' updates       rounds/                               the server's rounds

@@ -1,4 +1,4 @@
-"""An attack on a run: who is hostile in it, what they send round by round, and how far it has come."""
+"""An attack on a run: the hostile clients, their pings round by round, and the attack's success."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INVENTED_AT_A_TIME = 1024
 
 @dataclass(frozen=True)
 class Block:
-    """What k clients have come to, before it is sent; see :class:`laboratory.rounds.updates.Updates`.
+    """The results of k clients, before they are sent; see :class:`laboratory.rounds.updates.Updates`.
 
     Attributes:
         keys: a random key of each ping, shape (k,).
@@ -50,7 +50,7 @@ class Block:
         return self if rows.all() else self._at(np.flatnonzero(rows))
 
     def repeated(self, count: int) -> Block:
-        """Return the first row so many times."""
+        """Return the first row, repeated."""
         return self._at(np.zeros(count, np.intp))
 
     def _at(self, rows: NDArray[np.intp]) -> Block:
@@ -86,7 +86,7 @@ class Attacker:
         self._check(setup)
 
     def in_round(self, round_: int, versions: Sequence[FloatArray]) -> Raid | None:
-        """Return the attack of a round, from 0, of which clients hold these versions, the newest first; None if off."""
+        """Return the attack of a round, from 0, whose clients hold these versions, the newest first; None if off."""
         before, self._before = self._before, versions[0]
         self._last = None
         if not self._attack.is_on(round_ + 1):
@@ -102,7 +102,7 @@ class Attacker:
         return {"before": np.array([] if self._before is None else [self._before])}
 
     def restore(self, saved: Arrays) -> None:
-        """Go on from what :meth:`snapshot` returned."""
+        """Continue from the state that :meth:`snapshot` returned."""
         self._before = saved["before"][0] if len(saved["before"]) else None
 
     def measured(self, weights: FloatArray) -> dict[str, float]:
@@ -172,7 +172,7 @@ class _Attacked(NamedTuple):
 
 @dataclass
 class _Round:
-    """One round: the newest version, how many pings there were, and the victim's own update if there is one."""
+    """One round: the newest version, the number of pings, and the victim's own update if there is a victim."""
 
     weights: FloatArray
     pings: int = 0
@@ -195,7 +195,7 @@ class Raid:
         self._waiting: list[Block] = []
 
     def taking_part(self, clients: Clients) -> Clients:
-        """Return who takes part of those that were drawn: everybody, or a victim alone."""
+        """Return the participants among the drawn clients: all of them, or only a victim."""
         return self._first if isinstance(self._attack, Reconstruction) else clients
 
     @property
@@ -204,13 +204,13 @@ class Raid:
         return None if self._attack.invented_for(self._clients) == 0 else self._first
 
     def data(self, train: ClientData[Any], invented: bool) -> ClientData[Any]:
-        """Return what everybody learns from; with ``invented`` all of it as those learn who invent ids."""
+        """Return the data that all clients learn from; with ``invented`` all of it as those learn who invent ids."""
         everybody = np.arange(len(train))
         hostile = np.ones(len(train), np.bool_) if invented else self._plot.are_hostile(everybody)
         return self._plot.data(train, everybody, self._classes, hostile)
 
     def spoil(self, block: Block, weights: FloatArray) -> Iterator[Block]:
-        """Yield what clients who fetched ``weights`` send of their own updates, but for those who wait."""
+        """Yield the payloads that clients who fetched ``weights`` send of their own updates, but for those who wait."""
         hostile = self._plot.are_hostile(block.clients)
         self._see(block, hostile)
         known = replace(self._known, weights=weights)
@@ -226,10 +226,10 @@ class Raid:
             yield spoiled.of(~hostile)
 
     def late(self, sender: Block | None) -> Iterator[Block]:
-        """Yield what is sent when all clients' updates are through.
+        """Yield the payloads that are sent after all clients' updates.
 
         Args:
-            sender: what the sender has come to, if ids are invented.
+            sender: the sender's results, if ids are invented.
         """
         invented = 0 if sender is None else self._attack.invented_for(self._seen.pings - self._seen.hostile)
         known = replace(self._known, hostile=sum(len(each.clients) for each in self._waiting) + invented)
@@ -253,7 +253,7 @@ class Raid:
         return replace(pings, updates=updates, examples=examples)
 
     def _claimed(self, block: Block) -> NDArray[np.int64]:
-        """Return the examples that these clients claim if they are hostile: whoever sends anything has one at least."""
+        """Return the examples that these clients claim if they are hostile: at least one for each that sends a ping."""
         if self._attack.examples is not None:
             return np.full(len(block.clients), self._attack.examples, np.int64)
         return block.examples if of_examples(self._attack) else np.maximum(block.examples, 1)
@@ -266,7 +266,7 @@ class Raid:
 
 
 def reconstructed(victim: FloatArray, step: FloatArray) -> dict[str, float]:
-    """Return how well a model's step, shape (m,), gives a victim's update away, both as directions.
+    """Return a measure of what a model's step, shape (m,), reveals of a victim's update, both as directions.
 
     The error is |c step - update| / |update| with the best c; with no update or no step nothing is given away: 1.
     """

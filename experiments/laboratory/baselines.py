@@ -1,14 +1,13 @@
 """The three baselines, on the same examples and from the same start weights as the federated run.
 
-**centralised**: one learner has all training examples but those of newcomers, and minimises their loss by L-BFGS, or by
-the model's own steps, such as Lloyd's of k-means. If the result depends on the start, the learner tries several:
-k-means starts ten times by k-means++, and the lowest training loss wins.
-**local**: each client does the same with only its own examples; every example is then predicted by its client's model.
-Newcomers learn too, so they have no metrics of their own.
+**centralised**: one learner has all training examples except newcomers', and minimises their loss by L-BFGS, or by the
+model's own steps, such as Lloyd's of k-means. If the result depends on the start, the learner tries several: k-means
+starts ten times by k-means++, and the lowest training loss wins. **local**: each client does the same with only its own
+examples; every example is then predicted by its client's model. Newcomers learn too, so they have no separate metrics.
 **start**: the untrained model.
 
 With early stopping they keep the version with the lowest validation loss, separately for each client; without it they
-keep the last version, whether or not there are validation examples.
+keep the last version, with or without validation examples.
 
 L-BFGS (Nocedal 1980) minimises the losses of many clients at once, each with its own weights, with a backtracking line
 search by Armijo's rule; a pair of differences without positive curvature is left out of the history. Every client has
@@ -59,7 +58,7 @@ def run_baseline(name: BaselineName, setup: Setup, problem: Problem, log: Metric
     if name == "local":
         measured.pop("newcomers", None)  # they have learned, too
     record(log, iterations, measured)
-    if "test" in measured:  # beside variants whose clients have models of their own
+    if "test" in measured:  # next to variants whose clients have their own models
         evaluated = evaluate(problem.model, problem.tally, per_client_weights(weights), problem.test)
         measured["personal" if name == "local" else "central"] = evaluated.mean(problem.learners)
     done = Trained(log, weights, weights, Watchman(None), final=measured, rounds=iterations)
@@ -116,7 +115,7 @@ def _naming(clients: Clients, pooled: bool) -> AbstractContextManager[None]:
 
 
 def _losses_of(model: Model[Any], train: ClientData[Any], clients: Clients, pooled: bool) -> LossesOf:
-    """Return the losses and gradients of some clients, in double precision whatever the model's precision."""
+    """Return the losses and gradients of some clients, in double precision for any model."""
 
     def of(rows: Rows) -> LossAndGradient:
         some = clients[rows]
@@ -134,7 +133,7 @@ def _losses_of(model: Model[Any], train: ClientData[Any], clients: Clients, pool
 class _Judge:
     """Keeps each client's best weights on its validation examples; clients without any are not ``judged``.
 
-    No client is if runs do not stop early.
+    Runs without early stopping have none.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class _Judge:
 def _moved(
     model: MovesItself, start: FloatArray, batch: Any, most: int, on_iteration: Callable[[FloatArray, Rows], None]
 ) -> tuple[FloatArray, int]:
-    """Return where the model's own steps end, such as Lloyd's of k-means."""
+    """Return the end point of the model's own steps, such as Lloyd's for k-means."""
     weights, rows = start, np.arange(len(start))
     for iteration in range(most):
         movement = model.movements(weights, batch)
@@ -193,9 +192,9 @@ _HALVINGS = 40
 Rows: TypeAlias = NDArray[np.intp]
 """Positions of clients among all k, ascending."""
 LossAndGradient: TypeAlias = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
-"""From weights of shape (j, m) to losses (j,) and gradients (j, m)."""
+"""Maps weights of shape (j, m) to losses (j,) and gradients (j, m)."""
 LossesOf: TypeAlias = Callable[[Rows], LossAndGradient]
-"""From j clients to the function of their losses; called for fewer and fewer as clients finish."""
+"""Maps j clients to the function of their losses; called for fewer and fewer as clients finish."""
 Pair: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
 
 
@@ -282,7 +281,7 @@ class _Function:
         self._few: tuple[Rows, LossAndGradient] | None = None
 
     def __call__(self, weights: FloatArray, rows: Rows) -> tuple[FloatArray, FloatArray]:
-        """Return losses and gradients of the clients at these positions in ``rows``; weights are those of all rows."""
+        """Return losses and gradients of the clients at these positions in ``rows``; weights are for all rows."""
         if 2 * len(rows) > len(self.rows):
             losses, gradients = self.of_all(weights)
             return losses[rows], gradients[rows]

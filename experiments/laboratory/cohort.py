@@ -54,7 +54,7 @@ class Turn:
     """Where clients that learn from one version have their draws from, and which pings they send.
 
     Attributes:
-        round_: number of the round in which they were invited.
+        round_: number of the round of their invitation.
         attempts: number of each one's earlier invitations in that round, shape (k,).
         repeats: as :attr:`Updates.repeats`.
         pings: as :attr:`Updates.pings`.
@@ -75,13 +75,12 @@ _NEVER = (
 
 
 class Cohorts:
-    """The clients' side of a run: from a round's number and weights to what is sent.
+    """The clients' side of a run: maps a round's number and weights to the clients' payloads.
 
-    What a client draws depends on the seed, the client and the round alone, not on who else takes part. ``threads`` are
-    how many blocks of clients are worked on side by side; nothing else depends on it. ``before`` is shown the clients'
-    own models of the rounds after which there is an evaluation. ``attacker`` has some of them send something else.
-    ``states`` has what clients keep from round to round, and ``sent`` what their upload links do; they are in memory if
-    not given.
+    A client's draws depend only on the seed, the client and the round, not on the other participants. ``threads`` is
+    the number of blocks of clients processed in parallel; it affects nothing else. ``before`` receives the clients' own
+    models in rounds that are followed by an evaluation. ``attacker`` has some of them send something else. ``states``
+    has what clients keep from round to round, and ``sent`` what their upload links do; they are in memory if not given.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class Cohorts:
         self.clock = clock_of(setup, problem)
         """The run's simulated time; None without one."""
         self.participation = Participation(len(problem.train)) if isinstance(self._sampler, FollowsPast) else None
-        """What the sampling knows of earlier rounds; None if it does not depend on them."""
+        """The sampling's memory of earlier rounds; None if it does not depend on them."""
         self._compiled: CompiledTraining | None = None
         if setup.engine == "jax" and between(setup):
             from fedping.experiments.laboratory.rounds.compiled import CompiledTraining
@@ -115,7 +114,7 @@ class Cohorts:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to know about the sampling: whether it is biased, unlike the training's, or late updates are lost."""
+        """Notes about the sampling: whether it is biased, unlike the training's, or late updates are lost."""
         bias = None if self._setup.gossip else bias_of(self._sampler, self._setup.pipeline.weighting)
         lost = self._setup.lateness and not self._setup.pipeline.staleness
         sampled, there = len(self._sampler.draw(0)), len(self._learners)
@@ -127,7 +126,7 @@ class Cohorts:
 
     @property
     def most_training(self) -> int:
-        """How many clients may train in a run, by how many are drawn in its first round."""
+        """The number of clients that may train in a run, by the number drawn in its first round."""
         return min(len(self._learners), self._setup.most_rounds * len(self._sampler.draw(0)))
 
     def sent(self, round_: int, versions: Sequence[FloatArray]) -> Iterator[Updates]:
@@ -152,7 +151,7 @@ class Cohorts:
             yield replace(block, asked=asked) if asked and number == 0 else block
 
     def _answers(self, round_: int, versions: Sequence[FloatArray]) -> tuple[Answers, int]:
-        """Return the answers of a round in simulated time, and how many other clients fetched the newest weights."""
+        """Return a round's answers in simulated time, and the number of others that fetched the newest weights."""
         assert self.clock is not None
         if self.clock.asynchronous:
             answers, asked = self.clock.buffer(round_), 0
@@ -162,7 +161,7 @@ class Cohorts:
         return answers, asked + answers.others
 
     def _as_answered(self, round_: int, answers: Answers, versions: Sequence[FloatArray]) -> Iterator[Updates]:
-        """Yield the updates of answers, those of an older version after those of a newer one."""
+        """Yield the updates of answers, newer versions first."""
         repeats, pings = repetitions(answers.clients)
         seconds = dict(zip(zip(answers.clients.tolist(), repeats.tolist(), strict=True), answers.seconds, strict=True))
         for age, invited in sorted({*zip(answers.ages.tolist(), answers.rounds.tolist(), strict=True)}):
@@ -173,7 +172,7 @@ class Cohorts:
                 yield replace(self._as_sent(block), seconds=np.array([seconds[each] for each in who]))
 
     def _as_trained(self, round_: int, clients: Clients, versions: Sequence[FloatArray]) -> Iterator[Updates]:
-        """Yield what these clients send in a round."""
+        """Yield the payloads of these clients in a round."""
         raid = self._attacker.in_round(round_, versions) if self._attacker else None
         if raid is None:
             yield from map(self._as_sent, self._blocks(round_, clients, versions))
@@ -186,7 +185,7 @@ class Cohorts:
         yield from map(self._as_sent, raid.late(sender))
 
     def _drawn(self, round_: int, versions: Sequence[FloatArray], learners: Clients) -> tuple[Clients, int]:
-        """Return who of ``learners`` is drawn, and how many others fetched the newest weights to tell their losses."""
+        """Return who of ``learners`` is drawn, and the number of others that fetched the newest weights for a loss."""
         known, sampler = self.participation, self._participants.sampler_among(learners)
         if known is None or not isinstance(sampler, FollowsPast):
             return learners[sampler.draw(round_)], 0
@@ -234,7 +233,7 @@ class Cohorts:
             yield from self._blocks_by(round_, clients[ages == age], versions[age], int(age), raid)
 
     def _ages(self, round_: int, clients: Clients) -> NDArray[np.intp]:
-        """Return how many versions old each client's weights are."""
+        """Return the age of each client's weights in versions."""
         if self._setup.lateness is None:
             return np.zeros(len(clients), np.intp)
         uniform = uniforms(child_keys(self._problem.keys(round_)[clients], _LATENESS), 1)[:, 0]
@@ -303,7 +302,7 @@ class Cohorts:
         )
 
     def _sent(self, block: Block) -> NDArray[np.float32] | Payloads:
-        """Return the updates of a block, shape (k, m), in the form in which they travel."""
+        """Return the updates of a block, shape (k, m), in their transferred form."""
         updates = block.updates
         training = algorithm_name(self._setup.training)
         _refuse_what_cannot_travel(updates, training)
@@ -318,7 +317,7 @@ class Cohorts:
 
 
 def _refuse_what_cannot_travel(updates: Floats, training: str) -> None:
-    # A sum of squares is quick, but it may be large when no value is.
+    # A sum of squares is quick, but it may be large although all values are small.
     if np.vdot(updates, updates) <= LARGEST:
         return
     if updates.size and not max(-updates.min(), updates.max()) <= LARGEST:

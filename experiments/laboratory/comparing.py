@@ -59,9 +59,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def compared(a: Chosen, b: Chosen) -> Comparison:
-    """Return how b differs from a in all metrics that both have; the folds of a seed count as one, by their mean.
+    """Return the differences of b from a in all common metrics; the folds of a seed count as one, by their mean.
 
-    Repetitions in which either has no final metrics, as after training that diverged, are left out.
+    Repetitions without final metrics of either, as after training that diverged, are left out.
 
     Raises:
         InvalidSettings: they have no seed and fold in common, or none of these has metrics of both.
@@ -79,8 +79,8 @@ def compared(a: Chosen, b: Chosen) -> Comparison:
             f"{' and '.join(diverged)} diverged with every seed, so there are no final metrics to compare; lower the "
             "clients' or the server's rate there"
             if diverged
-            else f"with every seed either '{a.label}' or '{b.label}' diverged, so no seed has final metrics of both; "
-            "lower their rates"
+            else f"with every seed either '{a.label}' or '{b.label}' diverged, so there is no seed with final metrics "
+            "of both. Lower their rates"
         )
     ours, theirs = [a.outcomes[key] for key in pairs], [b.outcomes[key] for key in pairs]
     binned = {one.has_binned_auc for one in (*ours, *theirs)}
@@ -105,7 +105,7 @@ def compared(a: Chosen, b: Chosen) -> Comparison:
 
 
 def _known(name: str) -> Callable[[Outcome], float | None]:
-    """Return a function of an outcome to a figure of its clock; to None if that is not there."""
+    """Return a function from an outcome to a figure of its clock; to None if it is missing."""
     return lambda one: None if (value := getattr(one, name)) is UNSET else value
 
 
@@ -181,7 +181,7 @@ def chosen(text: str) -> Chosen:
     runs = [RunFolder(path).finished() for path in sorted(there[variant].glob("seed-*"))]
     outcomes = {(run.seed, run.fold): run for run in runs if run is not None}
     if not outcomes:
-        raise InvalidSettings(f"no run of '{variant}' in {folder} is finished; let 'fedping simulate' go on with it")
+        raise InvalidSettings(f"no run of '{variant}' in {folder} is finished. Continue it with 'fedping simulate'")
     return Chosen(f"{folder.name}: {variant}", outcomes)
 
 

@@ -2,9 +2,9 @@
 
 Counts are summed over the fleet, and each client's metrics and scores kept. Three kinds of models are evaluated: a
 version of the shared model, on validation and test examples; the clients' own models, on the same examples of the same
-clients; and the models that clients trained before the server merges them, on all test examples and on those of other
-clients, which shows the gain from merging, and which clients' models are far from the others (Rodríguez-Barroso et al.
-2020, 5.4.5).
+clients; and the models that clients trained before the server merges them, on all test examples and on other clients'
+test examples, which shows the gain from merging and the clients whose models are far from the others (Rodríguez-Barroso
+et al. 2020, 5.4.5).
 
 Where users search again in every round, their own models are evaluated on the searches of the next round, which they
 haven't learned from yet; otherwise on the clients' test examples.
@@ -45,7 +45,7 @@ WEIGHTS_AT_A_TIME = 2**22
 """Weights in a block of clients that have their own."""
 
 WeightsOf: TypeAlias = Callable[[Clients], FloatArray]
-"""From k clients to the weights that are each one's own, shape (k, m)."""
+"""Maps k clients to each one's own weights, shape (k, m)."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Evaluated:
     whose: Clients
 
     def mean(self, clients: Clients | None = None) -> dict[str, float]:
-        """Return the mean over the clients, or over some of them, for which a metric is defined."""
+        """Return the mean over the clients with a defined metric, or over some of them."""
         of = self._places(clients)
         return {name: _mean(values[of]) for name, values in self.clients.items()}
 
@@ -84,7 +84,7 @@ def evaluate(
     each: bool = True,
     without: int | None = None,
 ) -> Evaluated:
-    """Return how good weights are, on the examples of all clients.
+    """Return the metrics of weights on the examples of all clients.
 
     Args:
         model: makes the predictions.
@@ -143,7 +143,7 @@ def _block(
     client, ranked, positive = np.nonzero(there)[0], np.empty(0), np.empty(0, np.bool_)
     if tally.by_rank:
         ranked, positive = (scores_in(predictions) if scores is None else scores)[there], y[there] == 1
-    if not each:  # all clients' examples as those of one
+    if not each:  # all clients' examples as a single client's
         predictions, y, there = (
             predictions.reshape(1, -1, *predictions.shape[2:]),
             y.reshape(1, -1),
@@ -185,7 +185,7 @@ def _mean(values: FloatArray) -> float:
 
 
 Measured = dict[str, dict[str, float]]
-"""By split, then by metric."""
+"""Values by split, then by metric."""
 
 
 def evaluated_after(setup: Setup, rounds: int) -> bool:
@@ -194,12 +194,12 @@ def evaluated_after(setup: Setup, rounds: int) -> bool:
 
 
 def test_metric(setup: Setup) -> str:
-    """Return the split by which variants are judged."""
+    """Return the split that variants are compared on."""
     return "personal" if setup.evaluation.decided_by == "personal" else "test"
 
 
 def selection_metric(setup: Setup) -> str:
-    """Return the split by which versions and variants are chosen, if there are validation examples."""
+    """Return the split for the choice of versions and variants, if there are validation examples."""
     return "personal_validation" if setup.evaluation.decided_by == "personal" else "validation"
 
 
@@ -239,9 +239,9 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
     """Return a version's results by client, one row per client with test examples, in their order.
 
     Columns: ``client``, its number; ``key``, its natural key or its group of users, if known; ``newcomer``, whether it
-    never trains, if anybody does not; ``examples``, its number of test examples; and one column per metric, null where
-    it is undefined. With ``own``, a column ``personal_<metric>`` is of the clients' own models after so many
-    ``rounds``, and in a run with several models ``model`` is the number of the client's.
+    never trains, if there are newcomers; ``examples``, its number of test examples; and one column per metric, null
+    where it is undefined. With ``own``, a column ``personal_<metric>`` has the metrics of the clients' own models after
+    this number of ``rounds``, and in a run with several models ``model`` is the number of the client's.
     """
     test = problem.test
     evaluated = evaluate(problem.model, problem.tally, per_client_weights(weights), test)
@@ -268,7 +268,7 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
 
 
 def per_client_weights(weights: FloatArray) -> FloatArray | WeightsOf:
-    """Return the weights of everybody, shape (m,), or a function to each client's of those of shape (clients, m)."""
+    """Return shared weights, shape (m,), or a function to each client's own, given weights of shape (clients, m)."""
     return weights if weights.ndim == 1 else weights.__getitem__
 
 
@@ -280,11 +280,11 @@ def record(log: MetricLog, round_: int, measured: Measured) -> None:
 
 
 FEWEST = 20
-"""Of fewer clients there is no worst tenth, which would say how some single ones fare."""
+"""Fewer clients have no worst tenth, which would reveal the values of single ones."""
 
 
 class OwnWeights(Protocol):
-    """Several models, one of which each client has."""
+    """Several models; each client has one of them."""
 
     def chosen(self, clients: Clients) -> NDArray[np.intp]:
         """Return the number of each client's model, shape (k,)."""
@@ -296,13 +296,13 @@ class OwnWeights(Protocol):
 
 
 class OwnModels:
-    """What the clients of a run predict with.
+    """The models that the clients of a run predict with.
 
     Args:
-        setup: the settings; if their training leaves clients nothing of their own, all predict with the shared model.
+        setup: the settings; if their training gives clients nothing personal, all predict with the shared model.
         problem: the problem.
-        states: what clients keep.
-        several: which of several models each client predicts with; None if there is one.
+        states: the clients' states.
+        several: which of several models each client predicts with; None if there is only one.
     """
 
     def __init__(self, setup: Setup, problem: Problem, states: ClientStates, several: OwnWeights | None = None) -> None:
@@ -312,11 +312,11 @@ class OwnModels:
         self._model: Model[Any] = first.personal_model(model) if isinstance(first, Personalizes) else problem.model
 
     def measure(self, weights: FloatArray, rounds: int) -> dict[str, dict[str, float]]:
-        """Return, by split and metric, how good a version is, and what clients make of it, after so many rounds.
+        """Return a version's metrics and its clients' own models' metrics by split, given the number of rounds so far.
 
         These are means over the clients that may train; ``gain`` is what is the clients' own less what is shared.
-        ``newcomers`` never train, but what a method fits anew each time is fitted for them as well, on the training
-        examples that they have.
+        ``newcomers`` never train, but parts that a method fits again each time are fitted for them too, on their
+        training examples.
         """
         problem, data = self._problem.after(rounds), self._data(rounds)
         central = evaluate(problem.model, problem.tally, lambda clients: np.tile(weights, (len(clients), 1)), data)
@@ -340,7 +340,7 @@ class OwnModels:
         return measured
 
     def evaluated(self, weights: FloatArray, rounds: int, data: ClientData[Any]) -> Evaluated:
-        """Return how well clients predict by what they have after so many rounds, each on its own examples."""
+        """Return the metrics of clients' models after a number of rounds, each on the client's own examples."""
         return evaluate(self._model, self._problem.tally, self._weights(weights, rounds), data)
 
     def _data(self, rounds: int) -> ClientData[Any]:
@@ -372,7 +372,7 @@ class OwnModels:
         return own
 
     def _learned(self, weights: FloatArray, rounds: int) -> ClientData[Any]:
-        """Return what clients have learned from last."""
+        """Return the examples that clients last learned from."""
         train = self._problem.train
         if not isinstance(train, NewEachRound):
             return in_precision(train, self._problem.model)

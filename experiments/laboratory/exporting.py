@@ -100,7 +100,7 @@ def _runs(out: Path) -> tuple[str, list[Run]]:
         ) from error
     finished = [run for run in runs if run is not None]
     if not finished:
-        raise FedpingError(f"no run in {out} is finished; let 'fedping simulate' go on with it")
+        raise FedpingError(f"no run in {out} is finished. Continue it with 'fedping simulate'")
     return str(settings["name"]), finished
 
 

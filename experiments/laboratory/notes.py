@@ -40,8 +40,8 @@ def _of_network(setup: Setup, problem: Problem) -> Iterator[str]:
     if isinstance(model, TreeModel) and has_convolutions(model.network):
         yield (
             f"the model '{setup.model['name']}' computes convolutions by jax.lax, which takes 3 to 7 times as long as "
-            "a product of patches where each client has weights of its own; in modules of Flax set "
-            "conv_general_dilated = fedping.convolution"
+            "a product of patches where each client has its own weights. In modules of Flax set conv_general_dilated "
+            "= fedping.convolution"
         )
 
 
@@ -96,7 +96,7 @@ def _of_target(setup: Setup, problem: Problem, train: ExampleData) -> Iterator[s
 
 
 def _of_population(setup: Setup, problem: Problem) -> Iterator[str]:
-    """Yield a note if a guarantee's declared number of clients, by which sums are divided, is far from the real one."""
+    """Yield a note if a guarantee's declared number of clients, the divisor of sums, is far from the real one."""
     central = setup.privacy.central if setup.privacy is not None else None
     if central is None:
         return
@@ -111,11 +111,11 @@ def _of_population(setup: Setup, problem: Problem) -> Iterator[str]:
 
 
 _FAR = 1.25
-"""Ratio of the declared number of clients to the real one from which a note is worth reading."""
+"""Minimum ratio of the declared number of clients to the real one for a note."""
 
 
 def of_rounds(setup: Setup, rounds: int, versions: int) -> Iterator[str]:
-    """Yield a note if rounds made no version because too few clients took part, or seemed to by a private count."""
+    """Yield a note if rounds published no version because of too few clients, also by a private count."""
     few, remedy = "no client with examples took part in", "draw more"
     if setup.pipeline.min_clients > 1:
         few = f"fewer than min_clients = {setup.pipeline.min_clients:,} clients with examples took part in"
@@ -124,28 +124,28 @@ def of_rounds(setup: Setup, rounds: int, versions: int) -> Iterator[str]:
         few = f"with the noise, fewer than min_clients = {setup.pipeline.min_clients:,} clients were counted in"
     if setup.most_rounds < setup.rounds and rounds == setup.most_rounds:
         yield (
-            f"exhausted after {rounds:,} of {setup.rounds:,} rounds, for which the guarantee is; for more, raise "
+            f"exhausted after {rounds:,} of {setup.rounds:,} rounds, which the guarantee covers. For more, raise "
             "'rounds' in [privacy.central]"
         )
     personal = getattr(setup.training, "personal", None)
     if isinstance(personal, FineTune) and not personal.shares and rounds > personal.from_version:
         yield (
-            f"clients send nothing any more from version {personal.from_version:,} on (shares = false), so that is the "
-            "last one that rounds made; set shares = true to go on with it"
+            f"clients stop sending from version {personal.from_version:,} on (shares = false), so that is the last "
+            "one published by rounds. Set shares = true to continue"
         )
         rounds = min(rounds, personal.from_version)
     if isinstance(personal, Vector) and personal.in_step:
-        rounds -= max(0, rounds - personal.from_version + 1) // 2  # in every second round nobody sends
+        rounds -= max(0, rounds - personal.from_version + 1) // 2  # in every second round no client sends
     if rounds and not versions:
-        yield f"no round made a version: {few} each of the {rounds:,}, so this is the start model; {remedy}"
+        yield f"rounds published no version: {few} each of the {rounds:,}, so this is the start model; {remedy}"
     elif versions < rounds:
-        yield f"{rounds - versions:,} of {rounds:,} rounds made no version: {few} them; {remedy}"
+        yield f"{rounds - versions:,} of {rounds:,} rounds published no version: {few} them; {remedy}"
 
 
 def of_end(metric: str, start: Mapping[str, float], end: Mapping[str, float]) -> Iterator[str]:
     """Yield a note if a run ended worse than it began, by the deciding metric or by the loss.
 
-    A model that diverges may still choose the right class, so the loss is judged whatever metric decides.
+    A model that diverges may still choose the right class, so the loss is checked in addition to the deciding metric.
     """
     for name in dict.fromkeys((metric, "loss")):
         before, after = start.get(name, np.nan), end.get(name, np.nan)

@@ -39,7 +39,7 @@ class Participants:
         self.sampler: Sampler = sampler_for(sampling, sizes, problem.seed, self.groups)
 
     def of_round(self, number: int) -> Clients:
-        """Return who takes part in a round, from 0, if that does not depend on what clients have sent before."""
+        """Return the participants of a round, from 0, if they do not depend on earlier pings."""
         return self.learners[self.sampler.draw(number)]
 
     def sampler_among(self, learners: Clients) -> Sampler:

@@ -60,8 +60,8 @@ Watch: TypeAlias = Callable[[Progress], None]
 
 
 SHORT = 3.0
-"""Seconds of work after which parallel processes are started, unless less than that is left: about the time that
-starting a process takes on a busy machine."""
+"""Seconds of work before parallel processes are started, unless less work than that is left: about the time to start a
+process on a busy machine."""
 
 
 class _TakesLong(Exception):
@@ -71,7 +71,7 @@ class _TakesLong(Exception):
 def run_units(units: Sequence[Unit], out: Path, jobs: int | None, watch: Watch, finished: Finished) -> None:
     """Run all units, ``jobs`` at a time, and report each as it ends; remaining cores work on the clients.
 
-    If it is None they run one after another as long as they are short, and then as many at a time as there are cores.
+    None runs them one after another as long as they are short, and then as many at a time as there are cores.
     """
     if jobs is None:
         jobs = cores()
@@ -117,7 +117,7 @@ def _after_short_ones(units: Sequence[Unit], out: Path, watch: Watch, finished: 
 
 
 def threads_for(units: Sequence[Unit], jobs: int, cores: int) -> int:
-    """Return how many threads work on the clients of a run, so that its cores are busy to the end.
+    """Return the number of threads for the clients of a run, so that the cores are busy to the end.
 
     Baselines finish early and are not counted: a variant alone with them has all the cores except at the start.
     """
@@ -181,7 +181,7 @@ def _main_left_alone() -> Iterator[None]:
 
 
 def _listen(reader: Connection, units: Sequence[Unit], watch: Watch, heard: Future[None]) -> None:
-    """Pass on what runs report, until no process is left or the receiver raises."""
+    """Pass on the reports of runs until all processes have ended or the receiver raises."""
     try:
         for number, rounds, measured in _received(reader):
             watch(Progress(units[number], rounds, measured))
@@ -223,7 +223,7 @@ def _run(number: int, unit: Unit, out: Path, threads: int) -> Outcome:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -240,7 +240,7 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-RUNS = Job("the runs", "those that are finished stay; run the same command again to go on")
+RUNS = Job("the runs", "finished ones stay. Run the same command again to continue")
 
 _LOOK_SECONDS = 0.5
 
@@ -255,22 +255,22 @@ def check_can_be_spread(variants: Mapping[str, Setup]) -> None:
             )
         if setup.engine == "spark":
             raise InvalidSettings(
-                f"variant '{name}' has its rounds computed by a Spark session of its own, which no executor can "
-                "start; set its engine to 'numpy', which comes to the same bits, or leave --engine spark out"
+                f"variant '{name}' has its rounds computed by its own Spark session, which executors can't start. Set "
+                "its engine to 'numpy', which gives the same bits, or remove --engine spark"
             )
 
 
 def run_units_on_spark(
     units: Sequence[Unit], out: Path, sessions: SessionPool, watch: Watch, finished: Finished
 ) -> None:
-    """Run all units on the executors, as many at a time as they have cores, and report each as it ends.
+    """Run all units on the executors, as many at a time as they have cores, and report each at its end.
 
     Args:
         units: the runs.
         out: the experiment's folder, which all executors see.
-        sessions: where the executors are.
-        watch: is told of the progress.
-        finished: is told of each run that has ended.
+        sessions: the executors' sessions.
+        watch: called with the progress.
+        finished: called with each run that has ended.
 
     Raises:
         FedpingError: a run has failed, or Spark.
@@ -290,7 +290,7 @@ def run_units_on_spark(
 
 
 def _from_anywhere(unit: Unit) -> Unit:
-    """Return a unit whose files are found from the folder in which an executor works."""
+    """Return a unit whose paths work from an executor's folder."""
     setup, here = unit.setup, Path.cwd()
     setup = replace(setup, data=setup.data.at(here), gossip=setup.gossip.at(here) if setup.gossip else None)
     return dataclasses.replace(unit, setup=setup)
@@ -305,7 +305,7 @@ def _run_on_executor(units: Sequence[bytes], out: Path, number: int) -> Outcome:
 
 @contextmanager
 def _looked_at(left: set[Unit], out: Path, watch: Watch) -> Iterator[None]:
-    """Within this context, report the rounds of the runs that are left, as their files tell of them."""
+    """Within this context, report the rounds of the remaining runs, as read from their files."""
     over = threading.Event()
     known: dict[Unit, int] = {}
 

@@ -1,4 +1,4 @@
-"""From settings and a seed to a problem: data are read, divided, split and prepared, with the model and its tally.
+"""Prepares a problem from settings and a seed: reads, divides and splits the data, and makes the model and its tally.
 
 A problem follows from (model, data, partition, seed, fold) alone. So variants with other settings of clients or server
 have the same clients, examples and start weights, seed by seed, and can be compared in pairs.
@@ -78,15 +78,15 @@ class Problem:
     """One problem.
 
     Attributes:
-        line: the line to train, as a study would have it.
+        line: the line to train, in a study's form.
         model: the learner that clients make from the line's spec.
-        train: the examples that clients learn from; those of round 0 if each round brings new ones.
-        validation: the examples by which a version is chosen; clients may have none.
-        test: the examples by which the chosen version is judged.
-        tally: how to judge.
+        train: the examples that clients learn from; round 0's if each round brings new ones.
+        validation: the examples for the choice of a version; clients may have none.
+        test: the examples for the evaluation of the chosen version.
+        tally: computes the metrics.
         seed: the seed of all further draws.
         newcomers: the clients that never take part in training, ascending.
-        wishes: what users of a rehearsal want; None without one.
+        wishes: the wishes of a rehearsal's users; None without one.
     """
 
     line: Line
@@ -132,7 +132,7 @@ class Problem:
         return self.first_ids(len(self.train))
 
     def first_ids(self, count: int) -> NDArray[np.uint8]:
-        """Return so many ids, shape (count, 16): the clients', and behind them those of nobody."""
+        """Return a number of ids, shape (count, 16): the clients', followed by unused ones."""
         return uuid_bytes(child_keys(child_keys(root_key(self.seed), _IDS), np.arange(count)))
 
     def keys(self, round_: int) -> Keys:
@@ -140,7 +140,7 @@ class Problem:
         return child_keys(child_keys(child_keys(root_key(self.seed), _TRAINING), round_), np.arange(len(self.train)))
 
     def start_keys(self, clients: Clients) -> Keys:
-        """Return the random keys by which clients that learn alone start again, with the shape of ``clients``."""
+        """Return the random keys for new starts of clients that learn alone, with the shape of ``clients``."""
         return child_keys(child_keys(root_key(self.seed), _STARTS), clients)
 
     @property
@@ -156,7 +156,7 @@ class Problem:
         return replace(self, line=Line(name=self.line.name, spec=whole), model=part.whole)
 
     def secrets(self, clients: Clients) -> list[bytes]:
-        """Return what clients of a private line keep to themselves, 32 bytes each."""
+        """Return the secrets of clients of a private line, 32 bytes each."""
         keys = child_keys(child_keys(root_key(self.seed), _SECRETS), clients)
         return [secret.tobytes() for secret in bits(keys, 4)]
 
@@ -178,7 +178,7 @@ def prepare(setup: Setup, seed: int, fold: int | None) -> Problem:
 
 
 def check_model(setup: Setup, seed: int) -> None:
-    """Raise if clients could not train the model as asked, as far as that is known before examples are divided.
+    """Raise if clients could not train the model with these settings, as far as is known before examples are divided.
 
     With ``drop_constant`` the model is not known by then, and nothing is checked.
 
@@ -211,8 +211,8 @@ def check_fit(setup: Setup, model: Model[Any]) -> None:
     check_buffers(model, setup.training, setup.pipeline)
     if setup.engine == "jax" and getattr(model, "buffers", None) is not None:
         raise InvalidSettings(
-            f"engine = \"jax\" computes each example alone, and the model '{setup.model['name']}' has buffers, such as "
-            'those of batch norm. Set engine = "numpy", or use group norm'
+            f"engine = \"jax\" computes each example alone, and the model '{setup.model['name']}' has buffers, such "
+            'as batch norm\'s. Set engine = "numpy", or use group norm'
         )
 
 
@@ -223,7 +223,7 @@ def _newcomers(asked: int | float, problem: Problem) -> Clients:
     if count > len(able) or (count and count >= len(problem.train)):
         raise InvalidSettings(
             f"[evaluation] has {count:,} newcomers, and {len(able):,} of {len(problem.train):,} clients have test "
-            "examples; lower the number, so that somebody is left to train"
+            "examples; lower the number, so that some clients are left to train"
         )
     order = uniforms(child_keys(key(problem.seed, "newcomers"), able), 1)[:, 0]
     return np.sort(able[np.argsort(order, kind="stable")[:count]])
@@ -451,7 +451,7 @@ def refuse_choices(setup: Setup) -> None:
     name = setup.model["name"]
     if name not in FROM_CHOICES:
         raise InvalidSettings(
-            f"the data are choices among candidates, of which the model '{name}' cannot learn; choose "
+            f"the data are choices among candidates, and the model '{name}' can't learn from them. Choose "
             f"{' or '.join(sorted(FROM_CHOICES))}, or, to take each candidate for an example, leave out 'choice'"
         )
     if setup.data.class_weights:

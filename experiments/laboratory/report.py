@@ -250,20 +250,20 @@ def render_report(summary: Summary, metrics: pa.Table, segments: Segments | None
 
 
 _OWN = ("central", "personal", "newcomers", "gain", "personal_worst")
-"""What is measured where clients have models of their own; tables show of the last two the deciding metric alone."""
+"""Splits where clients have their own models; of the last two, tables show only the deciding metric."""
 
 _BESIDE = ("attack", "privacy", "graph")
-"""The splits whose columns come after the metrics of models."""
+"""The splits whose columns follow the metrics of models."""
 
 _VALIDATED = ("personal_validation", "validation")
-"""The splits of validation examples, whose columns come after those of test examples."""
+"""The splits of validation examples, whose columns follow the test examples'."""
 
 
 def columns_of(summary: Summary) -> list[tuple[str, str]]:
     """Return the table's columns, (split, metric): what is shown, and the loss, on every split that there is.
 
-    After them are the figures of attacks, spent privacy budgets, and the graphs of nodes. If clients have models of
-    their own, these and the shared one come first, side by side metric by metric, and replace "local".
+    After them are the figures of attacks, spent privacy budgets, and the graphs of nodes. If clients have their own
+    models, these and the shared one are first, side by side metric by metric, and replace "local".
     """
     columns = [*summary.shown, *(["loss"] if "loss" not in summary.shown else [])]
     measured = {split for row in summary.variants.values() for split in row.metrics}
@@ -290,7 +290,7 @@ def columns_beside(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _has_no_gain(row: VariantSummary, metric: str) -> bool:
-    """Return whether clients of a variant have nothing of their own."""
+    """Return whether clients of a variant have nothing personal."""
     gain = row.metrics["gain"][metric]
     return gain.mean == 0 and not gain.half
 
@@ -333,14 +333,14 @@ def _figures(summary: Summary, metrics: pa.Table) -> Iterator[tuple[str, Figure,
 
 
 _SIDE_BY_SIDE = ("personal", "central", "newcomers")
-"""What one picture shows of variants whose clients have models of their own."""
+"""The splits in one picture of variants whose clients have their own models."""
 
 MOST_SIDE_BY_SIDE = 3
 """The most variants in it."""
 
 
 def _own(summary: Summary, metrics: pa.Table, drawn: Sequence[str], repeated: str) -> Iterator[tuple[str, Figure, str]]:
-    """Yield the picture of the shared model beside the clients' own, those of newcomers, and what each learns alone."""
+    """Yield the picture of the shared model, the clients' own, newcomers' own, and models that clients learn alone."""
     metric = summary.metric
     with_own = [name for name in drawn if metric in summary.variants[name].metrics.get("personal", {})]
     curves: list[Curve] = []
@@ -371,7 +371,7 @@ def _own(summary: Summary, metrics: pa.Table, drawn: Sequence[str], repeated: st
     yield title, draw_curves(curves, levels, places, metric, theme=PAGE), note
 
 
-_OF_HOURS = "Hours are those of the runs' [clock], the mean over the seeds."
+_OF_HOURS = "Hours are simulated by the runs' [clock], the mean over the seeds."
 
 _OF_BYTES = "Posted: the bodies of the pings of all clients, from the first round on."
 

@@ -70,7 +70,7 @@ def curve(metrics: pa.Table, name: str, split: str, metric: str) -> Curve | None
 
 
 APART = 1.1
-"""How many times the bytes of one variant another must have posted a round for a picture over bytes to tell more."""
+"""Minimum ratio of two variants' bytes per round for a picture over bytes to be drawn."""
 
 
 def over_bytes(curves: Sequence[Curve], metrics: pa.Table) -> list[Curve]:
@@ -112,7 +112,7 @@ def draw_curves(
     """Return the picture: a line and a band per variant, a dashed line per baseline; bands end where the metric does.
 
     Args:
-        curves: those of the variants.
+        curves: the variants' curves.
         baselines: the metric of each; one that would flatten the rest, as the start may, is drawn at the edge.
         places: the position of each variant among all, which determines its colour in every picture.
         metric: what is drawn.
@@ -165,7 +165,7 @@ def _beyond(value: float, low: float, high: float) -> str:
 
 
 def _band(one: Curve, least: float, most: float) -> tuple[FloatArray, FloatArray]:
-    """Return the ends of a curve's band within the bounds of its metric, of which a t interval knows nothing."""
+    """Return the ends of a curve's band within the bounds of its metric, which a t interval ignores."""
     return np.maximum(one.mean - one.half, least), np.minimum(one.mean + one.half, most)
 
 
@@ -201,7 +201,7 @@ def draw_finals(
     """Return the picture: variants in order from the top, then the baselines, in grey.
 
     Where colours repeat, a variant's interval has the dashes that its curve has, and its mean is hollow. Intervals end
-    where the metric does. Arguments are those of :func:`draw_curves`.
+    where the metric does. The arguments are the same as for :func:`draw_curves`.
     """
     rows = [
         (name, row, theme.of_arm(places[name]), theme.dashes_of_arm(places[name])) for name, row in variants.items()

@@ -50,7 +50,7 @@ BINNED = (
 """The note of a run with such an AUC."""
 
 SplitMetrics = dict[str, dict[str, float | None]]
-"""By split, then by metric; null where a metric is undefined."""
+"""Values by split, then by metric; null where a metric is undefined."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -61,24 +61,25 @@ class Outcome(Struct, frozen=True, kw_only=True):
         best_round: the round of the tested version: the best on the validation examples, or the last without early
             stopping.
         final: the metrics of that version.
-        versions: how many versions the rounds made; None for a baseline, and if an earlier fedping ran it.
-        to_target: after how many rounds the deciding metric reached its target; None if it never did.
-        updates: how many updates the clients sent in all.
-        update_bytes: the size of those updates as encoded; dense ones are 4 bytes per weight.
-        posted_bytes: the size of the bodies in which all pings were posted: compressed batches where the rounds run
-            over HTTP, else the JSON of each ping as it is. None for a baseline, and if an earlier fedping ran it.
-        fetched_bytes: the size of the versions that the clients of all rounds have fetched, once a round each; as
-            posted_bytes, None if that is not known.
-        uplink_bytes: the name of update_bytes in the files of an earlier fedping; never there once they are read.
+        versions: the number of versions that the rounds published; None for a baseline, and if an earlier fedping ran
+            it.
+        to_target: the number of rounds until the deciding metric reached its target; None if it never did.
+        updates: the total number of the clients' updates.
+        update_bytes: the encoded size of these updates; dense ones are 4 bytes per weight.
+        posted_bytes: the size of the posted bodies of all pings: compressed batches where the rounds run over HTTP,
+            else the uncompressed JSON of each ping. None for a baseline, and if an earlier fedping ran it.
+        fetched_bytes: the size of the versions that the clients of all rounds have fetched, once a round each; like
+            posted_bytes, None if unknown.
+        uplink_bytes: the name of update_bytes in the files of an earlier fedping; never set after reading.
         clients: the number of clients.
         shown: the metrics for a table, the deciding one first.
-        split: the split by which the run is judged.
+        split: the split that the run is evaluated on.
         notes: sentences that a reader of the results should know.
         auc: "exact" if there is an AUC, of the scores themselves. An AUC without this is from 1,024 bins of log-odds
             between -24 and 24, by an earlier fedping, and wrong where scores are of another scale; a note says so.
-        simulated_hours: how long the run took by its [clock]; absent without one.
-        hours_to_target: after how many of them the deciding metric reached its target; None if it never did.
-        seconds: the duration; the only figure here that another run would not repeat.
+        simulated_hours: the duration of the run by its [clock]; absent without one.
+        hours_to_target: their number until the deciding metric reached its target; None if it never did.
+        seconds: the duration; the only figure here that differs between repeated runs.
     """
 
     variant: str
@@ -137,7 +138,7 @@ class RunFolder:
 
     @property
     def has_clients(self) -> bool:
-        """Whether the metrics of each client are there."""
+        """Whether the metrics of each client exist."""
         return (self.path / _CLIENTS).is_file()
 
     def write_clients(self, clients: pa.Table) -> None:
@@ -159,7 +160,7 @@ class RunFolder:
     ) -> None:
         """Write the results of the run: metrics, weights of the best and of the last version, and finally the outcome.
 
-        ``earlier`` are the environments in which it was computed before it came to this process. The progress file is
+        ``earlier`` are the environments of its computation before it continued in this process. The progress file is
         then removed, because the metrics contain the same.
         """
         write_table(self.path / "metrics.parquet", metrics)
@@ -208,14 +209,14 @@ Split: TypeAlias = Literal[
     "graph",
     "models",
 ]
-"""What a metric is of: the cohort as it trained; all clients' validation or test examples together; the mean over the
-clients, each on its own examples, of the shared model, and of what each predicts with; the latter over the worst tenth
-of them, less the former, and on validation examples; the mean over the clients, each on its own test examples, over the
-worst tenth of them, and over those that never train; the mean over the clients' own models before they are merged, each
-on everybody's test examples, over the worst tenth, and on everybody else's; the mean over the nodes' own models of
-gossip averaging, each on everybody's test examples, and over the worst tenth; how far an attack has come; what of a
-guarantee is spent; the nodes' graph, and how far apart their models are; and how many models a run has, and how far
-they are from their mean."""
+"""The splits of metrics: the cohort as it trained; all clients' validation or test examples together; the mean over the
+clients, each on its own examples, of the shared model, and of each one's model for predictions; the latter over the
+worst tenth of them, less the former, and on validation examples; the mean over the clients, each on its own test
+examples, over the worst tenth of them, and over those that never train; the mean over the clients' own models before
+they are merged, each on all clients' test examples, over the worst tenth, and on all other clients'; the mean over the
+nodes' own models of gossip averaging, each on all clients' test examples, and over the worst tenth; the success of an
+attack; the spent part of a guarantee; the nodes' graph, and the distance of their models; and the number of models of a
+run, and their distance from their mean."""
 
 SPLITS: tuple[Split, ...] = tuple(split for split in get_args(Split) if split != "train")
 """Those that a version is measured by."""
@@ -284,7 +285,7 @@ UNITS = "units.json"
 PROGRESS = "progress.jsonl"
 
 Row: TypeAlias = tuple[int, str, str, float | None]
-"""Rounds done, split, metric, value; for the split "train" the round is the version trained from."""
+"""Rounds done, split, metric, value; for the split "train" the round is the version that training started from."""
 
 
 class UnitNote(Struct, frozen=True, kw_only=True):
@@ -375,7 +376,7 @@ class ProgressFile:
 
 
 def read_progress(folder: Path, begun: float | None = None, offset: int = 0, most: int = -1) -> Told | None:
-    """Return what the run in a folder has written after an offset, in bytes; None without a file, or without a line.
+    """Return the output of the run in a folder after an offset, in bytes; None without a file, or without a line.
 
     If the file is not the one that was ``begun`` at that time, all of it is returned, as if from offset 0. At most
     ``most`` bytes are read, or all if it is negative.
@@ -404,7 +405,7 @@ _rows = msgspec.json.Decoder(list[Row])
 
 
 def rounds_of(rows: Sequence[Row]) -> int:
-    """Return the number of rounds after which the last of some ordered rows was measured."""
+    """Return the number of rounds at the last of some ordered rows."""
     most = 0
     for round_, split, _, _ in reversed(rows):
         if round_ + 1 < most:

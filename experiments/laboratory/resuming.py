@@ -1,16 +1,16 @@
 """Checkpoints: after a round, the whole state of a run goes to one file, so that a killed run continues.
 
-Only rounds in memory and those of gossip averaging continue; others start again. All draws follow from the seed and the
-round, so that a run that was killed ends with the same bits as one that was not.
+Only rounds in memory and rounds of gossip averaging continue; others start again. All draws follow from the seed and
+the round, so that a run that was killed ends with the same bits as one that was not.
 
-    <folder of a run>/checkpoint.npz    while it runs; removed when it is finished
-    <folder of a run>/states.bin        a row for each client: its state from round to round, memory-mapped
-    <folder of a run>/states.<g>.undo   the rows at checkpoint g, of clients that have changed since then
-    <folder of a run>/sent.*            the same of what upload links keep with clients
+    <folder of a run>/checkpoint.npz    while it runs; removed when it is finished <folder of a run>/states.bin        a
+    row for each client: its state from round to round, memory-mapped <folder of a run>/states.<g>.undo   the rows at
+    checkpoint g, of clients that have changed since then <folder of a run>/sent.*            the same for the states of
+    upload links
 
-A row is a client's state XOR the first state. So clients that have never trained have zeros, for which a file system
-needs no space. Checkpoints don't copy the rows: before the first change of a row after a checkpoint, its old value goes
-to the checkpoint's journal; a run that resumes from the checkpoint restores it.
+A row is a client's state XOR the first state. So clients that have never trained have zeros, which take no space in a
+file system. Checkpoints don't copy the rows: before the first change of a row after a checkpoint, its old value goes to
+the checkpoint's journal; a run that resumes from the checkpoint restores it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from fedping.protocol.errors import InvalidSettings
 CHECKPOINT = "checkpoint.npz"
 
 STATES, SENT = "states", "sent"
-"""Beginnings of the names of the files of what clients keep: of their training, and of their upload links."""
+"""Prefixes of the names of files with clients' states: of their training, and of their upload links."""
 
 MOST_OF_THE_TIME = 1 / 20
-"""The share of a run's time for writing its state: if rounds are short, not every one is written."""
+"""Maximum share of a run's time for writing its state: if rounds are short, only some are written."""
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
 class CannotGoOn(Exception):
-    """What a checkpoint needs beside itself is missing, so the run begins again; it says what in words."""
+    """A file that a checkpoint needs is missing, so the run begins again; the message names it."""
 
 
 @runtime_checkable
@@ -58,7 +58,7 @@ class Part(Protocol):
         ...
 
     def restore(self, saved: Arrays) -> None:
-        """Continue from what :meth:`snapshot` returned.
+        """Continue from the state that :meth:`snapshot` returned.
 
         Raises:
             CannotGoOn: something is missing; the part is as new.
@@ -68,7 +68,7 @@ class Part(Protocol):
 
 @runtime_checkable
 class Checks(Protocol):
-    """A part that may be unable to go on; it is asked before any part has changed."""
+    """A part that may be unable to continue; it is asked before any part has changed."""
 
     def check(self, saved: Arrays) -> None:
         """Raise :class:`CannotGoOn` unless :meth:`Part.restore` can continue from this."""
@@ -76,18 +76,18 @@ class Checks(Protocol):
 
 
 class Checkpoints:
-    """Writes and reads the state of one run, which is that of its parts, by name.
+    """Writes and reads the state of one run, made of its parts' states, by name.
 
     Args:
         folder: the folder of the run.
-        parts: the parts with state; read between rounds. Only the first may be unable to go on.
+        parts: the parts with state; read between rounds. Only the first may be unable to continue.
     """
 
     def __init__(self, folder: Path, parts: Mapping[str, Part]) -> None:
         self._path, self._parts = folder / CHECKPOINT, parts
         self._cost, self._written = 0.0, -np.inf
         self.notes: tuple[str, ...] = ()
-        """What to know of a run that was killed and could not be gone on with."""
+        """A note about a killed run that could not be continued."""
 
     def restored(self) -> bool:
         """Restore all parts from the file; return False if there is none, or it is not whole (:attr:`notes`)."""
@@ -106,7 +106,7 @@ class Checkpoints:
             for name, part in self._parts.items():
                 part.restore(_under(name, saved))
         except CannotGoOn as error:
-            self._path.unlink()  # it belongs to nothing that is there
+            self._path.unlink()  # it belongs to none of the existing files
             self.notes = (_begun_again(str(error)),)
             return False
         return True
@@ -153,7 +153,7 @@ _HEAD = np.dtype([("clients", "<u8"), ("crc", "<u4")])
 
 @runtime_checkable
 class KeepsPending(Protocol):
-    """A store of states of which something may still be on a device."""
+    """A store of states that may still be partly on a device."""
 
     pending: Callable[[], None]
     """Writes it to the store; called before the store is read."""
@@ -162,8 +162,8 @@ class KeepsPending(Protocol):
 class MappedStates:
     """A :class:`fedping.client_sim.learning.ClientStates` of one run, and a :class:`Part` of its checkpoints.
 
-    Whoever has no state has no file. A run that is killed at any moment, or whose machine loses power, goes on from its
-    checkpoint with the states of then.
+    Clients without state have no file. A run that is killed at any moment, or whose machine loses power, continues from
+    its checkpoint with its states at that time.
 
     Args:
         folder: the run's folder.
@@ -237,7 +237,7 @@ class MappedStates:
         file = self._file
         assert isinstance(file, np.memmap)
         file.flush()
-        # The checkpoint of this generation is there, or this would not be the next one; so none is before it.
+        # The checkpoint of this generation exists, or this would not be the next one; so there is none before it.
         self._path(self._generation - 1).unlink(missing_ok=True)
         self._begin(self._generation + 1)
         return {"generation": np.array(self._generation), "crc": np.array(zlib.crc32(file.data))}
@@ -306,7 +306,7 @@ class MappedStates:
         self._changed[clients] = True
 
     def _remembered(self, generation: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
-        """Yield what is in a journal: clients, and the rows that they had; nobody's row had changed of a torn end."""
+        """Yield a journal's clients, with their former rows; a torn end has no clients whose row had changed."""
         with open(self._path(generation), "rb") as journal:
             while len(head := journal.read(_HEAD.itemsize)) == _HEAD.itemsize:
                 [(count, crc)] = np.frombuffer(head, _HEAD).tolist()

@@ -1,8 +1,8 @@
 """A whole experiment: runs the unfinished units, then writes the tables and the summary.
 
-The folder records the identity of the results besides the settings: the data, and the user's own code, which is that of
-models and extensions and of the user's modules that they import. So results of other code or data are never mixed; what
-has changed can be run again in the folder, and the rest stays.
+The folder records more than the settings to identify the results: the data, and the user's code, namely models,
+extensions and the user's modules that they import. So results of other code or data are never mixed; what has changed
+can be run again in the folder, and the rest stays.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def run_experiment(
     """Run what has not been run yet, and return the summary, which is also written to ``<out>/summary.json``.
 
     Args:
-        experiment: what to run.
-        out: a new folder, or that of a run of the same experiment, which is then continued.
+        experiment: the experiment.
+        out: a new folder, or the folder of a run of the same experiment, which is then continued.
         jobs: the number of parallel runs; None for one, or as many as there are cores where runs take seconds. The
             results do not depend on it.
-        watch: is told of the progress, run by run.
-        replace: run again, in this folder, whatever has other settings, code or data than before; the rest stays.
-        spark: lets its executors do the runs, who all have to see the folder; None for processes of this machine. The
+        watch: called with the progress, run by run.
+        replace: run again, in this folder, everything with other settings, code or data than before; the rest stays.
+        spark: its executors do the runs, and all have to see the folder; None for processes of this machine. The
             results do not depend on it.
 
     Raises:
@@ -109,10 +109,10 @@ def run_experiment(
 
 
 def _forget_binned_auc(units: Sequence[Unit], out: Path, replace: bool) -> None:
-    """Remove finished runs whose AUC is of bins if they are to be replaced, or others would stand beside them.
+    """Remove finished runs with an AUC of bins if they may be replaced, or others would be compared with them.
 
-    They are then run again, to the same bits but for the AUC. Where all runs are finished nothing would stand beside
-    them, and their notes say what they are.
+    They are then run again, to the same bits but for the AUC. If all runs are finished, there are no others to compare,
+    and their notes describe them.
     """
     finished = {unit: outcome for unit in units if (outcome := unit.folder(out).finished()) is not None}
     if replace or len(finished) < len(units):
@@ -124,7 +124,7 @@ def _forget_binned_auc(units: Sequence[Unit], out: Path, replace: bool) -> None:
 def _check_models(units: Iterable[Unit]) -> None:
     """Raise before the first run if a variant's network, or what the variant leaves to its clients, cannot work.
 
-    The latter names weights and blocks, which only the model knows, and the variant's turn may come after hours.
+    The latter names weights and blocks, which only the model knows, and the variant may start only after hours.
     """
     left_to_models = {
         unit.name: unit
@@ -201,7 +201,7 @@ class OwnModules(dict[str, dict[str, str]]):
 def code_identity(
     experiment: Experiment, noted: Mapping[str, str] = MappingProxyType({}), modules: OwnModules | None = None
 ) -> dict[str, str]:
-    """Return what an experiment's results depend on besides its settings: by name, a digest or the version.
+    """Return the inputs of an experiment's results other than its settings: by name, a digest or the version.
 
     Args:
         experiment: the experiment.
@@ -227,7 +227,7 @@ def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str], mo
     """Remove from a folder the runs whose settings, code or data have changed, and what was made from all runs.
 
     Args:
-        experiment: the experiment as it is now.
+        experiment: the current experiment.
         out: the folder.
         now: the result of :func:`made_of`.
         modules: what it was given, and has added to.
@@ -260,7 +260,7 @@ def begun_in(out: Path) -> Experiment | None:
 
 
 def _identity(unit: Unit) -> tuple[str | None, Setup | str]:
-    """Return the settings that a run's results depend on: for a baseline only those of the problem."""
+    """Return the settings that a run's results depend on: for a baseline only the problem's."""
     return unit.baseline, unit.setup if unit.baseline is None else problem_digest(unit.setup)
 
 
@@ -270,7 +270,7 @@ def _parts_of(setup: Setup) -> set[str]:
 
 
 def _modules_of(setup: Setup, modules: OwnModules) -> dict[str, str]:
-    """Return digests of the user's own modules: those of models and extensions, and all that these import."""
+    """Return digests of the user's own modules: with models and extensions, and all that these import."""
     homes = {text.partition(":")[0] for text in named_in_modules(setup.model).values() if ":" in text}
     homes |= {extension.make.__module__ for extension in _extensions_of(setup)}
     return {f"module {name}": digest for home in sorted(homes) for name, digest in modules[home].items()}

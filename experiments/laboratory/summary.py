@@ -54,14 +54,14 @@ def t_quantile(degrees: int) -> float:
 def paired_by_seed(
     ours: Iterable[Outcome], theirs: Iterable[Outcome], split: str, metric: str
 ) -> list[tuple[float, float]]:
-    """Return pairs of a metric of both, one per seed: the means over the folds in which both have it."""
+    """Return pairs of a metric of both, one per seed: the means over the folds where both have it."""
     return paired(ours, theirs, lambda one: one.final.get(split, {}).get(metric))
 
 
 def paired(
     ours: Iterable[Outcome], theirs: Iterable[Outcome], value: Callable[[Outcome], float | None]
 ) -> list[tuple[float, float]]:
-    """Return pairs of a value of both, one per seed: the means over the folds in which both have it."""
+    """Return pairs of a value of both, one per seed: the means over the folds where both have it."""
     others = {(other.seed, other.fold): other for other in theirs}
     by_seed: dict[int, list[tuple[float, float]]] = {}
     for one in ours:
@@ -108,8 +108,8 @@ MOST_NAMED = 3
 class VariantSummary(Struct, frozen=True, kw_only=True):
     """One variant or baseline over its repetitions: by split and metric, the mean and its band.
 
-    ``to_target`` is the number of rounds to the target, over the runs that reached it. With a [clock], simulated hours
-    are those that runs took, and took to the target.
+    ``to_target`` is the number of rounds to the target, over the runs that reached it. A [clock] adds simulated hours:
+    of the runs, and up to the target.
     """
 
     runs: int
@@ -133,16 +133,17 @@ class Summary(Struct, frozen=True, kw_only=True):
     """A whole experiment.
 
     ``metric`` on the split ``chosen_on`` decides which variant is ``best``. That split is the validation examples if
-    there are any, so that those of ``split`` judge a choice made without them. A variant whose rounds made no version
-    is never the best. ``shown`` are the metrics for a table. Bands are 95 % t intervals of the mean over seeds; the
-    folds of a seed count as one repetition, by their mean. ``notes`` are what a reader should know about the variants.
+    there are any, so that the metrics of ``split`` measure a choice made without them. A variant whose rounds published
+    no version is never the best. ``shown`` are the metrics for a table. Bands are 95 % t intervals of the mean over
+    seeds; the folds of a seed count as one repetition, by their mean. ``notes`` are what a reader should know about the
+    variants.
 
-    ``target`` is the value of ``metric`` up to which rounds are counted, if any. ``untrained`` are the variants whose
-    rounds made no version.
+    ``target`` is the value of ``metric`` that ends the count of rounds, if any. ``untrained`` are the variants whose
+    rounds published no version.
 
-    ``level`` is, by split and metric, the best variant and those that cannot be told apart from it: the 95 % t interval
-    of the difference over the seeds of both contains 0, for each separately, uncorrected for the number of variants.
-    One seed cannot tell variants apart.
+    ``level`` is, by split and metric, the best variant and the ones that can't be distinguished from it: the 95 % t
+    interval of the difference over the seeds of both contains 0, for each separately, uncorrected for the number of
+    variants. One seed cannot distinguish variants.
     """
 
     name: str
@@ -215,9 +216,9 @@ class Criteria:
 
     Attributes:
         seeds: the seeds of the runs.
-        shown: the metrics for a table; the first decides which variant is the best.
-        split: the split by which variants are judged.
-        target: the value of the deciding metric up to which rounds are counted; None without one.
+        shown: the metrics for a table; the first determines the best variant.
+        split: the split that variants are compared on.
+        target: the value of the deciding metric that ends the count of rounds; None without one.
     """
 
     seeds: Sequence[int]
@@ -280,7 +281,7 @@ def _note_of_choice(best: str | None, variants: int, chosen_on: str, split: str)
         )
 
 
-_EXAMPLES = {"personal": "the examples by which clients' own models are judged"}
+_EXAMPLES = {"personal": "the examples of the evaluation of clients' own models"}
 
 
 def _notes(variants: Mapping[str, Sequence[Outcome]]) -> Iterator[str]:
@@ -355,7 +356,7 @@ def _by_seed(outcomes: Iterable[Outcome], value: Callable[[Outcome], float]) -> 
 
 
 SHOWN, LEADS, LEVEL = "★", "☆", "≈"
-"""Shown to be the best; has the best mean without being shown to be the best; cannot be told apart from that one."""
+"""Shown to be the best; has the best mean without being shown to be the best; not distinguishable from that one."""
 
 MEANINGS = (
     f"{SHOWN} is shown to be the best, {LEADS} has the best mean without being shown to be the best, and {LEVEL} "
@@ -384,7 +385,7 @@ def shown_as(metric: str) -> str:
 
 
 def of_split(split: str) -> str:
-    """Return what is measured on a split, as part of a sentence."""
+    """Return the metrics of a split, as part of a sentence."""
     if split == "personal":
         return "with the clients' own models"
     if split == "personal_validation":
@@ -408,12 +409,12 @@ class Standing:
         metric: the metric.
         best: the variant with the best mean; None if none has any.
         mean: that mean, with its band.
-        level: the other variants that cannot be told apart from it.
-        worse: those that can.
-        undefined: those without a value, as after training that diverged.
-        repeated: whether there was more than one seed; one cannot tell variants apart.
-        untrained: those whose rounds made no version, which are not judged.
-        tested: if the best was chosen on other examples than it is judged by, those and its mean on them.
+        level: the remaining variants that can't be distinguished from it.
+        worse: the variants that can be.
+        undefined: the variants without a value, as after training that diverged.
+        repeated: whether there was more than one seed; one seed cannot distinguish variants.
+        untrained: the variants whose rounds published no version; they are not compared.
+        tested: if the best was chosen on other examples than the test examples, the latter and its mean on them.
     """
 
     split: str
@@ -429,7 +430,7 @@ class Standing:
 
     @property
     def shown(self) -> bool:
-        """Whether the best is shown to be the best: there are others, and it can be told apart from each."""
+        """Whether the best is shown to be the best: there are others, and it can be distinguished from each."""
         return self.best is not None and bool(self.worse) and not self.level
 
     def mark(self, variant: str) -> str:
@@ -449,7 +450,7 @@ class Standing:
             of = of_split(split)
             text += f" {of[0].upper()}{of[1:]} {self.best} has {told(mean)}."
         if self.untrained:
-            text += f" {_named(self.untrained)} made no version."
+            text += f" {_named(self.untrained)} published no version."
         return text
 
     def _judged(self) -> str:

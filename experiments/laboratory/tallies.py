@@ -2,10 +2,10 @@
 
 Every client yields a row of numbers that may be added up (a :class:`Tally`): the cells of its confusion matrix, its
 squared errors. The metrics are a function of such a row, so the same function computes the metrics of the whole fleet
-(from the sum of the rows) and those of each client (from its own row). Accuracy, precision, recall and F1 are exact.
+(from the sum of the rows) and each client's metrics (from its own row). Accuracy, precision, recall and F1 are exact.
 
 The AUC is a statistic of ranks and no function of bounded counts; :func:`areas_under_curve` computes it exactly from
-all scores, whatever their scale, which only the laboratory has. Metrics of extensions add their counts to the row.
+all scores, on any scale; only the laboratory has these. Metrics of extensions add their counts to the row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECOVERED = {
 """The metrics of a rehearsal: the attribute of :class:`fedping.client_sim.rehearsal.recovered.Recovered` for each."""
 
 HIGHER_IS_BETTER = frozenset({"accuracy", "precision", "recall", "f1", "auc", "r2", "top_choice", *RECOVERED})
-"""For a metric of one class, such as ``recall_of_3``, the part before ``_of_`` counts."""
+"""In a metric of one class, such as ``recall_of_3``, the part before ``_of_`` counts."""
 
 LOWER_IS_BETTER = frozenset({"loss", "mse", "rmse", "mae", "mean_rank", "empty_clusters", "largest_cluster"})
 """The others; a metric in neither set is an extension's, which declares it itself."""
@@ -52,7 +52,7 @@ class Tally(Protocol):
         Args:
             predictions: as the model's ``predict`` returns them, shape (k, n) or (k, n, c).
             y: the targets, shape (k, n).
-            there: which examples exist rather than padding, shape (k, n). Each counts once, whatever its weight.
+            there: which examples exist rather than padding, shape (k, n). Each counts once, with any weight.
         """
         ...
 
@@ -89,7 +89,7 @@ def bounds(metric: str) -> tuple[float, float]:
         return -1.0, 1.0
     if of_all in HIGHER_IS_BETTER:
         return 0.0, 1.0
-    return (0.0 if of_all in LOWER_IS_BETTER - {"loss"} else -np.inf), np.inf  # a loss of one's own may be negative
+    return (0.0 if of_all in LOWER_IS_BETTER - {"loss"} else -np.inf), np.inf  # a user's loss may be negative
 
 
 def better(metric: str, a: float, b: float) -> bool:
@@ -116,10 +116,9 @@ _MOST_LISTED = 20
 class Classification:
     """Tally for classes 0 to c - 1.
 
-    Predictions are probabilities, shape (k, n, c); with two classes also the probability of class 1 alone, shape
-    (k, n); with more also any scores of which the largest is the choice. With two classes precision, recall and F1 are
-    those of class 1, with more the means over the classes; a class that was never chosen or does not occur has 0, as
-    in scikit-learn.
+    Predictions are probabilities, shape (k, n, c); with two classes also the probability of class 1 alone, shape (k,
+    n); with more also any scores whose largest is the choice. Precision, recall and F1 are class 1's for two classes,
+    and the means over the classes for more; a class that was never chosen or does not occur has 0, as in scikit-learn.
     """
 
     classes: int
@@ -188,7 +187,7 @@ def areas_under_curve(
     Args:
         scores: any numbers that are larger the more class 1 is expected, shape (n,).
         positive: which examples are of class 1, shape (n,).
-        client: whose each example is, shape (n,); None if all are those of one.
+        client: the client of each example, shape (n,); None if all belong to one.
         clients: the number of clients.
     """
     client = np.zeros(len(scores), np.intp) if client is None else client
@@ -200,7 +199,7 @@ def areas_under_curve(
     owner, size = client[at], np.diff(at, append=len(scores))
     positives = np.diff(np.cumsum(positive, dtype=np.int64)[at + size - 1], prepend=0)
     negatives = size - positives
-    before = np.cumsum(negatives) - negatives  # those of earlier clients included
+    before = np.cumsum(negatives) - negatives  # including earlier clients'
     start = np.searchsorted(owner, np.arange(clients))
     below = before - np.append(before, 0)[start][owner]
     twice_won, of_class_1, of_class_0 = (np.zeros(clients, np.int64) for _ in range(3))
@@ -262,8 +261,8 @@ class Ranking:
     """Tally for scores of the candidates of a search, shape (k, n, c); -inf or NaN where there is no candidate.
 
     The target is the position of the chosen candidate. If it is -1 nothing was chosen, and the search does not count.
-    Its rank is the number of candidates that score higher, plus half of those that score the same, so that a model
-    that scores all alike is no better than chance. A choice is on top only if no other candidate scores as high.
+    Its rank is the number of candidates that score higher, plus half of those that score the same, so that a model that
+    scores all alike is no better than chance. A choice is on top only if all other candidates score lower.
     """
 
     @property
@@ -303,7 +302,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Rehearsed(Ranking):
-    """Tally for a rehearsal, where versions are judged by what users really want as well (:data:`RECOVERED`)."""
+    """Tally for a rehearsal, where versions are also evaluated by the users' true wishes (:data:`RECOVERED`)."""
 
     @property
     def headline(self) -> tuple[str, ...]:
@@ -361,9 +360,9 @@ class OwnMetric(Own, frozen=True, tag_field="metric", tag=OWN):
 
 @dataclass(frozen=True)
 class WithOwn:
-    """A tally with further metrics, whose counts come after its own.
+    """A tally with further metrics, whose counts follow its own.
 
-    A metric is either a function from (predictions, y) to a number for each example, of which it is the mean, with
+    A metric is either a function from (predictions, y) to a number for each example, averaged over the examples, with
     predictions of shape (n,) or (n, c) and y of shape (n,). Or it is a class with ``width``, ``counts(predictions, y,
     there)`` like a tally's, shape (k, width), which are added up over clients, and ``metric(counts)``, shape (...).
     """

@@ -148,17 +148,17 @@ _WATCHED = ("best_round", "best_value", "evaluations_since", "stop")
 
 @dataclass(frozen=True, kw_only=True)
 class Observers:
-    """What follows a run besides the log.
+    """The observers of a run other than the log.
 
     Attributes:
         before: measures the models that clients train, before they are merged.
-        attacker: measures how far an attack has come.
-        own: measures the models with which clients predict.
+        attacker: measures an attack's success.
+        own: measures the clients' models for predictions.
         clock: the run's simulated time.
         checkpoints: returns the checkpoints of a run, so that a killed run continues; None to start again.
         on_round: called with the number of finished rounds, from 0, when their metrics are in the log.
-        on_best: called with the weights of the best version so far and its number of rounds. What clients keep is that
-            of the best version only during this call.
+        on_best: called with the weights of the best version so far and its number of rounds. The clients' state belongs
+            to the best version only during this call.
     """
 
     before: BeforeMerging | None = None
@@ -175,7 +175,7 @@ def train(
 ) -> Trained:
     """Run the rounds of a setup until the last one, or until early stopping, and return the result.
 
-    A round with too few clients makes no version; it counts, and the next round starts from the same version. A run
+    A round with too few clients publishes no version; it counts, and the next round starts from the same version. A run
     that diverges ends there, with a note; without early stopping it has no final metrics.
     """
     observers = observers or Observers()

@@ -25,7 +25,7 @@ class Unit:
     Attributes:
         name: name of the variant, or of the baseline as a table shows it.
         baseline: the baseline, or None for a variant.
-        setup: what to run; for a baseline only the settings of the problem matter.
+        setup: the setup; a baseline only uses the settings of the problem.
         seed: the seed of all draws.
         fold: the part of each client's examples that is the test set; None without cross-validation.
     """
@@ -38,7 +38,7 @@ class Unit:
 
     @property
     def where(self) -> str:
-        """What begins the sentence of an error about its settings; empty where the file has no variants."""
+        """The beginning of an error message about its settings; empty if the file has no variants."""
         return "" if self.baseline or self.name == ONLY_VARIANT else f"variant '{self.name}': "
 
     def folder(self, out: Path) -> RunFolder:
@@ -98,7 +98,7 @@ class _ProblemSettings(msgspec.Struct, frozen=True):
 
 
 def problem_digest(setup: Setup) -> str:
-    """Return a digest of what baselines depend on: model, data, partition, evaluation and stopping."""
+    """Return a digest of the baselines' inputs: model, data, partition, evaluation and stopping."""
     # Without early stopping a baseline now keeps its last version; it once kept the best on validation examples.
     keeps_last = setup.early_stopping is None and bool(setup.data.validation)
     problem = _ProblemSettings(setup.model, setup.data, setup.partition, setup.evaluation, keeps_last, setup.spec)

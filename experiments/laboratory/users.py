@@ -31,13 +31,13 @@ class FleetData(ClientData[Any], Protocol):
     """The data of all clients of a problem, separately for each."""
 
     def pooled(self, clients: Clients | None = None) -> ClientData[Any]:
-        """Return all examples, or those of some clients, as those of a single one, as a centralised learner would."""
+        """Return all examples, or some clients' examples, as a single client's, as for a centralised learner."""
         ...
 
 
 @runtime_checkable
 class NewEachRound(Protocol):
-    """Examples of clients who have new ones in every round, from which they learn once."""
+    """Examples of clients who have new ones in every round, and learn from each once."""
 
     def of_iteration(self, iteration: int, weights: FloatArray) -> ClientData[Any]:
         """Return the same clients' examples in an iteration.
@@ -58,18 +58,18 @@ class NewEachRound(Protocol):
         Args:
             clients: the number of these clients.
             iteration: the iteration that the examples are drawn for: :data:`VALIDATION`, :data:`TEST` or a round's.
-            time: the iteration to which the clients have drifted.
+            time: the iteration that the clients have drifted to.
         """
         ...
 
     def learned(self, clients: int, rounds: int, weights: FloatArray) -> ClientData[Any]:
-        """Return the examples of the last of so many rounds, of the first clients; no examples before the first."""
+        """Return the examples of the last of a number of rounds, of the first clients; no examples before the first."""
         ...
 
 
 @dataclass(frozen=True)
 class Habits:
-    """How some users search: the distributions, the population that draws, and by which weights they want pages."""
+    """The behaviour of some users: the distributions, the population that draws, and the weights of their wishes."""
 
     settings: PopulationSettings
     population: SyntheticPopulation
@@ -81,7 +81,7 @@ class Habits:
         return cls(settings, SyntheticPopulation(ranker, settings, seed), Wishes.under(ranker, settings, seed))
 
     def at(self, iteration: int) -> Habits:
-        """Return the habits to which these have drifted at an iteration."""
+        """Return the habits that these have drifted to at an iteration."""
         if self.settings.drift is None:
             return self
         return self.of(self.wishes.model, self.settings.at(iteration), self.wishes.seed)
@@ -92,11 +92,11 @@ class UserSearches:
     """All users' searches in one iteration, made on request: a :class:`client_sim.learning.ClientData`.
 
     Attributes:
-        habits: those of each group.
+        habits: the habits of each group.
         natural_keys: the group of each user, shape (users,).
         seed: with the iteration, determines what they do.
         iteration: the iteration that they are drawn for.
-        time: the iteration to which their habits have drifted.
+        time: the iteration that their habits have drifted to.
     """
 
     habits: tuple[Habits, ...]
@@ -139,7 +139,7 @@ class UserSearches:
         return SearchData(first.pages, none, first.client[:0], clients)
 
     def first(self, users: int) -> UserSearches:
-        """Return the searches of only the first so many users."""
+        """Return the searches of only the first users."""
         return replace(self, natural_keys=self.natural_keys[:users])
 
     def batch(self, clients: Clients) -> ClientSearches:
@@ -147,7 +147,7 @@ class UserSearches:
         return self._of(np.asarray(clients)).batch(np.arange(len(clients)))
 
     def pooled(self, clients: Clients | None = None) -> SearchData:
-        """Return all searches, or those of some users, as those of a single client."""
+        """Return all searches, or some users' searches, as a single client's."""
         return self._of(np.arange(len(self)) if clients is None else clients).pooled()
 
     def to_judge_by(self) -> SearchData:
@@ -183,10 +183,10 @@ class UserSearches:
 
 
 def made_users(model: RankingModel, groups: Sequence[UserGroup], seed: int, users: int) -> UserSearches:
-    """Return the searches of so many users in iteration 0; they want pages by the true weights of a ranking model.
+    """Return the searches of a number of users in iteration 0; they want pages by the true weights of a ranking model.
 
     Args:
-        model: its true weights, those of the population, define what users want.
+        model: its true weights, the population's, define the users' wishes.
         groups: each with its share of the users, who are assigned at random.
         seed: the seed of all draws.
         users: the number of users.
@@ -214,7 +214,7 @@ def ranker_of(model: Mapping[str, Any]) -> RankingModel:
 
 
 def _joined(parts: Sequence[Sample], users: int) -> SearchData:
-    """Return the searches of several groups as those of all their users, in the order of the users."""
+    """Return the searches of several groups as all their users' searches, in the order of the users."""
     parts = [part for part in parts if len(part.searches)] or list(parts[:1])
     if len(parts) == 1:
         return SearchData(parts[0].pages, parts[0].searches, parts[0].client, users)

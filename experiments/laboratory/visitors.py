@@ -31,7 +31,7 @@ from fedping.protocol.spec import ModelSpec
 class Visitors:
     """The lists of a rehearsal's users: a :class:`fedping.experiments.laboratory.users.NewEachRound`.
 
-    As the fleet's data, they are those of the first round.
+    As the fleet's data, they are the first round's.
 
     Attributes:
         source: the users and what they see; a fleet with this seed has the same.
@@ -62,7 +62,7 @@ class Visitors:
         return self._first.batch(clients)
 
     def pooled(self, clients: Clients | None = None) -> ListData:
-        """Return the lists of the first round, or those of some users, as those of a single client."""
+        """Return the lists of the first round, or some users' lists, as a single client's."""
         return self._first.lists(np.arange(self.count) if clients is None else clients).pooled()
 
     def of_iteration(self, iteration: int, weights: FloatArray) -> VisitData:
@@ -74,7 +74,7 @@ class Visitors:
         return iteration > 0 and bool(self.source.users.drift.any())
 
     def to_judge(self, clients: int, iteration: int, time: int) -> ListData:
-        """Return lists of the first users, who look at all items of each and take the one that they want most.
+        """Return lists of the first users, who see all items of each and choose the one that they want most.
 
         So no place, pinned item or early leave hides what they want; the noise of a choice remains.
         """
@@ -87,9 +87,9 @@ class Visitors:
         return replace(found, pinned=np.zeros_like(found.pinned))
 
     def learned(self, clients: int, rounds: int, weights: FloatArray) -> VisitData:
-        """Return the lists of the last of so many rounds, of the first users; no lists before the first.
+        """Return the lists of the last of a number of rounds, of the first users; no lists before the first.
 
-        They are in the order of ``weights``, the version that the round has led to: the one before is not kept.
+        They are in the order of ``weights``, the round's resulting version: the one before is not kept.
         """
         data = self.source.of(np.arange(clients), max(rounds - 1, 0), weights if self.applies else self.start)
         return data if rounds else replace(data, sizes=np.zeros_like(data.sizes))
@@ -97,11 +97,11 @@ class Visitors:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a version has recovered of what users want, by lists of the validation and of the test.
+    """A version's recovery of the users' wishes, by lists of the validation and of the test.
 
     Attributes:
         judges: the judge of each split.
-        time: the iteration to which the users have drifted.
+        time: the iteration that the users have drifted to.
     """
 
     judges: Mapping[str, Judge]
@@ -131,8 +131,8 @@ def visitors_of(data: Data, spec: ModelSpec, model: Model[Any], seed: int) -> tu
     assert data.users is not None
     if data.searches:
         raise InvalidSettings(
-            "[data] has 'population' or 'groups', by which users search among pages, and the model ranks items by "
-            "their features. Describe its users in [data.lists]"
+            "[data] has 'population' or 'groups', whose users search among pages, and the model ranks items by their "
+            "features. Describe its users in [data.lists]"
         )
     least, most = data.examples
     settings = ExampleSettings(least=least, most=most, rehearsal=data.lists or BY_CHANCE)

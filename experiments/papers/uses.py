@@ -31,5 +31,5 @@ def minus_variance(weights: Any, x: Any, y: Any) -> Any:
 
 
 def along(weights: Any, x: Any) -> Any:
-    """Return where examples are along the axis."""
+    """Return the positions of examples along the axis."""
     return x @ weights / np.sqrt(np.sum(weights**2))

@@ -103,8 +103,8 @@ def _work(plan: TrainingPlan, out: Path, cohort: int, repetition: int, tell: Con
 def _ctrl_c_later() -> Iterator[None]:
     """Defer Ctrl-C to the end, and shield processes started here from it: their parent ends them.
 
-    New processes inherit the blocked signal. Blocking alone is not enough for this process, in which other threads take
-    the signal, and an interrupted start leaves a process that complains.
+    New processes inherit the blocked signal. Blocking alone is not enough for this process, because its other threads
+    take the signal, and an interrupted start leaves a process that complains.
     """
     resource_tracker.ensure_running()  # otherwise it starts with the first process, and unblocks the signal
     interrupted: list[int] = []
@@ -137,8 +137,8 @@ def _refuse_failure(worker: _Worker) -> None:
         raise FedpingError(worker.told.recv())
     if code is not None and code < 0:
         raise FedpingError(
-            f"the run of {where} was killed by signal {-code}, perhaps for want of memory; the same command goes on "
-            "from there, with fewer --processes if need be"
+            f"the run of {where} was killed by signal {-code}, perhaps for lack of memory. The same command continues "
+            "from there, with fewer --processes if necessary"
         )
     raise RuntimeError(f"the run of {where} ended with exit code {code}; its traceback is above")
 
@@ -157,7 +157,7 @@ def finished(out: Path, cohort: int, repetition: int) -> TrainingRun | None:
 
 
 def rounds_so_far(plan: TrainingPlan, out: Path, cohort: int, repetition: int) -> int:
-    """Return how many versions a run has published after version 0."""
+    """Return the number of versions that a run has published after version 0."""
     versions = run_folder(out, cohort, repetition) / "store" / plan.study.name / plan.study.lines[0].name / "versions"
     return max(0, sum(1 for _ in versions.glob("*.json")) - 1)
 
@@ -206,7 +206,7 @@ _OURS = {".lock", ".training.json.tmp"}
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Progress: the rounds and runs that are done, out of those of all runs."""
+    """Progress: the finished rounds and runs, and the totals over all runs."""
 
     rounds: int
     all_rounds: int
@@ -224,14 +224,14 @@ def training_curve(
 
     Args:
         plan: what to simulate. More cohorts and repetitions may be added to a folder later.
-        out: a new folder, or that of a plan of the same experiment.
-        within: how far above the best loss is close enough, in percent of it.
+        out: a new folder, or the folder of a plan of the same experiment.
+        within: accepted distance above the best loss, in percent of it.
         processes: the number of parallel runs; the result does not depend on it.
-        watch: is told of the progress.
+        watch: called with the progress.
 
     Raises:
         InvalidSettings: the folder holds something else.
-        FedpingError: another process is at work there, or a run cannot go on.
+        FedpingError: another process is at work there, or a run can't continue.
     """
     plan = _as_begun(plan, out)
     everything = [(cohort, number + 1) for cohort in plan.cohorts for number in range(plan.repetitions)]

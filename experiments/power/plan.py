@@ -1,8 +1,8 @@
 """The trainings that `fedping power train` simulates, by the size of their cohorts, and the loss that compares them.
 
 A cohort is the clients whose usable pings a round gets: they are in an arm that trains, searched in the iteration,
-chose a result, and held the version from which the round steps. Their number follows from the number of clients and how
-much they search, so the cohort is set as a planner sets it, by the number of clients. It is a mean over the iterations,
+chose a result, and held the version that the round steps from. Their number follows from the number of clients and
+their searches, so the cohort is set like a planner sets it, by the number of clients. It is a mean over the iterations,
 since users are more active at some hours of the day than at others.
 
 The final loss of a training is its version's loss over searches of users who never train, the same in every run.
@@ -32,7 +32,7 @@ MOST_CLIENTS = 100_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """What to simulate: every cohort size with every repetition.
+    """The settings of the simulations: every cohort size with every repetition.
 
     Attributes:
         experiment: only the optimization phase.
@@ -53,7 +53,7 @@ class TrainingPlan:
     keep_pings: bool = False
 
     def clients(self, cohort: int) -> int:
-        """Return how many clients it takes for a round to get such a cohort on average."""
+        """Return the number of clients that gives a round such a cohort on average."""
         return math.ceil(cohort / (self.training_share * searching_share(self.experiment)))
 
     @property
@@ -79,8 +79,8 @@ def training_plan(
 ) -> TrainingPlan:
     """Make the plan of an experiment.
 
-    Only the arms that train the line take part (and the one that early stopping looks at), because no other arm changes
-    what is learned. A round steps however few clients it got: ``min_clients`` becomes 1.
+    Only the arms that train the line take part (and the one that early stopping uses), because further arms don't
+    change the result. A round steps however few clients it got: ``min_clients`` becomes 1.
 
     Raises:
         InvalidSettings: the study is private, a cohort is impossible, there are several lines but none is named, or
@@ -88,15 +88,15 @@ def training_plan(
     """
     if study.is_private:
         raise InvalidSettings(
-            f"study '{study.name}' is private, and how its model learns depends on the noise, too; 'fedping privacy "
-            "plan' tells how many clients it takes"
+            f"study '{study.name}' is private, and its learning also depends on the noise. 'fedping privacy plan' "
+            "computes the number of clients that it takes"
         )
     if not cohorts or min(cohorts) < 1 or len(set(cohorts)) < len(cohorts):
         raise InvalidSettings("cohorts are different whole numbers of at least 1; write --cohorts 50,100,200,400")
     if not isinstance(experiment.optimization.length, FixedLength):
         raise InvalidSettings(
-            "the experiment's iterations do not last a fixed time, so that the number of clients does not decide how "
-            'many a round gets; leave out length in [optimization], or set it to { by = "time" }'
+            "the experiment's iterations do not last a fixed time, so that the number of clients does not determine a "
+            'round\'s. Remove length from [optimization], or set it to { by = "time" }'
         )
     count = iterations if iterations is not None else experiment.optimization.iterations
     if count < 1:
@@ -153,8 +153,8 @@ def _training_part(study: Study, name: str | None, experiment: Experiment) -> St
     line = study.line(name) if name is not None else study.lines[0]
     if line.length is not None:
         raise InvalidSettings(
-            f"line '{line.name}' of study '{study.name}' has a 'length', so that the number of clients may not decide "
-            "how many a round gets; leave it out here"
+            f"line '{line.name}' of study '{study.name}' has a 'length', so that the number of clients may not "
+            "determine a round's. Remove it here"
         )
     stopping = line.early_stopping or experiment.optimization.early_stopping
 

@@ -1,1 +1,1 @@
-"""Differential privacy for researchers: what to try before anything ships, and attacks on what would ship."""
+"""Differential privacy for researchers: trials before a release, and attacks on the planned release."""

@@ -1,11 +1,11 @@
 """The audit of a line: its claim, the lower bounds of ε from our attacks, and how well attackers guess.
 
-Everything runs on this machine with data of its own; nothing of a running study is read or published.
+Everything runs on this machine with synthetic data; a running study is neither read nor published.
 
-Each bound holds with the stated confidence whatever the data are: if it exceeds the claimed ε, the claim is wrong.
-Sources: Nasr et al., "Tight Auditing of Differentially Private Machine Learning", 2023, for the bound by Gaussian DP;
-Jagielski, Ullman and Oprea, "Auditing Differentially Private Machine Learning", 2020, for that by rates; Steinke, Nasr
-and Jagielski, "Privacy Auditing with One (1) Training Run", 2023.
+Each bound holds with the stated confidence for any data: if it exceeds the claimed ε, the claim is wrong. Sources: Nasr
+et al., "Tight Auditing of Differentially Private Machine Learning", 2023, for the bound by Gaussian DP; Jagielski,
+Ullman and Oprea, "Auditing Differentially Private Machine Learning", 2020, for the bound by rates; Steinke, Nasr and
+Jagielski, "Privacy Auditing with One (1) Training Run", 2023.
 """
 
 from __future__ import annotations
@@ -59,25 +59,25 @@ class Proven(NamedTuple):
     threshold: float
     """The attacker says "in" from this score on."""
     false_positives: float
-    """Upper bound of the share of runs without the canary of which it says so."""
+    """Upper bound of the share of runs without the canary that it calls runs with it."""
     false_negatives: float
-    """Upper bound of the share of runs with the canary of which it does not."""
+    """Upper bound of the share of runs with the canary that it calls runs without it."""
 
 
 def by_gaussian_dp(inside: ArrayLike, outside: ArrayLike, delta: float, confidence: float = CONFIDENCE) -> Proven:
-    """Return the ε that a Gaussian mechanism must have if an attacker tells runs with its canary from those without.
+    """Return a Gaussian mechanism's least ε, given an attacker's scores of runs with and without a canary.
 
     μ is at least Φ⁻¹(1 - FPR) - Φ⁻¹(FNR), with Clopper and Pearson's upper bounds of both rates, and ε follows from μ.
-    Every second run serves to choose the threshold, the others to measure: that at which both errors are alike, for
-    the bound is about the same wherever it lies, and seeking the largest would follow luck. It needs a hundredth of the
-    runs that :func:`by_rates` needs, but holds only for noise that is Gaussian, without sampling or in a round that is
+    Every second run serves to choose the threshold, the others to measure. It is the threshold of equal errors, because
+    the bound hardly depends on it, and seeking the largest bound would follow luck. It needs a hundredth of the runs
+    that :func:`by_rates` needs, but holds only for noise that is Gaussian, without sampling or in a round that is
     certain to sample the canary.
 
     Args:
         inside: scores of independent runs with the canary, such as its product with what was released; shape (runs,).
         outside: the same without it; shape (runs,).
         delta: the δ of the claim.
-        confidence: that the bound is right.
+        confidence: probability that the bound is right.
 
     Raises:
         NoGuarantee: for fewer than 2 runs of either kind, or scores that are no numbers.
@@ -132,7 +132,7 @@ def _proven(
 
 
 def _at_most(count: int, of: int, error: float) -> float:
-    """Return Clopper and Pearson's upper bound of a share of which so many were counted; ``error`` is its own risk."""
+    """Return Clopper and Pearson's upper bound of a share, given a count; ``error`` is its own risk."""
     from scipy.special import betaincinv
 
     return 1.0 if count == of else float(betaincinv(count + 1, of - count, 1 - error))
@@ -141,14 +141,14 @@ def _at_most(count: int, of: int, error: float) -> float:
 def in_one_run(canaries: int, guesses: int, correct: int, delta: float, confidence: float = CONFIDENCE) -> float:
     """Return the ε, in nats, that one run proves: of many canaries each was in by a fair coin, and some are guessed.
 
-    It is the largest ε for which so many right guesses are less likely than 1 - confidence; 0 if there is none.
+    It is the largest ε that makes this number of right guesses less likely than 1 - confidence; 0 if there is none.
 
     Args:
         canaries: m, the number of canaries.
-        guesses: r, for how many of them the attacker says whether they were in.
-        correct: v, how many of the guesses are right.
+        guesses: r, the number of canaries that the attacker guesses about.
+        correct: v, the number of right guesses.
         delta: the δ of the claim.
-        confidence: that the bound is right.
+        confidence: probability that the bound is right.
 
     Raises:
         NoGuarantee: unless 0 <= v <= r <= m.
@@ -168,7 +168,7 @@ def in_one_run(canaries: int, guesses: int, correct: int, delta: float, confiden
 
 
 def _likely(epsilon: float, canaries: int, guesses: int, correct: int, delta: float) -> float:
-    """Return the bound of the probability that an (ε, δ) mechanism allows so many right guesses (theorem 5.2)."""
+    """Return the bound of the probability of this number of right guesses under an (ε, δ) mechanism (theorem 5.2)."""
     from scipy.special import expit
     from scipy.stats import binom
 
@@ -179,7 +179,7 @@ def _likely(epsilon: float, canaries: int, guesses: int, correct: int, delta: fl
 
 
 MANY_WEIGHTS = 10_000
-"""From so many on one run with many canaries is tried, too."""
+"""Minimum number of weights for an audit by one run with many canaries, too."""
 
 MANY_CANARIES = 500
 
@@ -188,15 +188,15 @@ UNEVEN = 1e-6
 
 
 class Release(Struct, frozen=True, kw_only=True):
-    """What canaries showed of the central guarantee.
+    """The result of canaries for the central guarantee.
 
     Attributes:
         claimed: ε of one round that is certain to sample the canary, by the noise that the line declares.
         delta: its δ.
-        proven: what the attack proves of that ε at least, with 95 % confidence.
-        runs: with the canary, and as many without.
-        one_run: what one run with many canaries proves, of models that are large enough; else None.
-        coins: how likely independent coins are as uneven as the line's; None where nobody is sampled.
+        proven: a lower bound of that ε by the attack, with 95 % confidence.
+        runs: number of runs with the canary, and the same number without.
+        one_run: the bound by one run with many canaries, for models that are large enough; else None.
+        coins: probability that independent coins are as uneven as the line's; None without sampling of clients.
     """
 
     claimed: float
@@ -222,13 +222,13 @@ class Guess(Struct, frozen=True):
 
 
 class Audit(Struct, frozen=True, kw_only=True):
-    """What was found of a line.
+    """The results for a line.
 
     Attributes:
-        study, line: whose.
+        study, line: the names of the study and the line.
         release: of the central guarantee; None without one.
-        attributes: how well each attribute of the chosen page is guessed from a ping as it is sent: AUC; only where
-            pages are ranked, and of clients whose updates are not zero, of whom there is more to tell.
+        attributes: the quality of guesses of each attribute of the chosen page from an unchanged ping: AUC; only where
+            pages are ranked, and of clients whose updates are not zero, which reveal more.
         unprotected: the same from a ping of a line that is not private.
         membership: AUC of the guess that a client took part in a round, from its published step; likewise.
     """
@@ -251,8 +251,8 @@ class Effort:
     """How much an audit tries.
 
     Attributes:
-        runs: number of rounds with a canary, and as many without.
-        clients: number of clients whose single pings are guessed; the attacker trains on as many of its own.
+        runs: number of rounds with a canary, and the same number without.
+        clients: number of clients whose single pings are guessed; the attacker trains on the same number of its own.
         per_round: number of clients in the rounds whose membership is guessed.
         users: the synthetic users of ranking models; None for the usual ones, with one search each.
         seed: seed of users and attackers. Noise and sampling are the product's own, from the operating system.
@@ -283,19 +283,19 @@ def audit(
 
     Raises:
         InvalidSettings: the line is a two-server line.
-        FedpingError: no noise was derived, or the line is of a model whose users can't be made.
+        FedpingError: the noise was not derived, or the line has a model whose users can't be simulated.
     """
     effort = effort or Effort()
     if line.privacy is not None and line.privacy.rows is not None:
         raise InvalidSettings(
-            f"line '{line.name}' of study '{study.name}' sums institutions' tables; attack a table of your own with "
+            f"line '{line.name}' of study '{study.name}' sums institutions' tables. Attack your own table with "
             "'fedping audit join'"
         )
     if line.privacy is not None and line.privacy.shared is not None:
         raise InvalidSettings(
-            f"line '{line.name}' of study '{study.name}' is one of shares, of which a single ping tells neither server "
-            "anything; leave [lines.privacy.shared] out of the file to attack what is released, with the noise of one "
-            "server instead of two"
+            f"line '{line.name}' of study '{study.name}' is a two-server line, where a single ping reveals nothing to "
+            "either server. Remove [lines.privacy.shared] from the file to attack the released sums, with the noise "
+            "of one server instead of two"
         )
     release = None
     if line.privacy is not None and line.privacy.central is not None:
@@ -303,7 +303,7 @@ def audit(
     result = Audit(study=study.name, line=line.name, release=release)
     if line.spec.model not in MODELS:
         return result
-    watch("guessing what single pings tell")
+    watch("guessing from single pings")
     users = effort.users or PopulationSettings(searches=(1, 1), true_weights=_WANTED.get(line.spec.model, ()))
     own, victims = (searched(line.spec, users, effort.clients, effort.seed + each) for each in (1, 2))
     result = replace(result, unprotected=_guesses(own, victims, raw_pings, effort.seed))
@@ -311,7 +311,7 @@ def audit(
         encode = _as_sent(line.privacy, line.spec, effort.seed)
         result = replace(result, attributes=_guesses(own, victims, encode, effort.seed))
     if line.privacy is not None and line.privacy.central is None:
-        return result  # what single pings tell is all that there is to tell
+        return result  # only single pings can reveal anything
     watch("guessing who took part")
     updates = np.asarray(own.seen.update)
     loud = updates[np.argmax(np.abs(updates).sum(axis=1))]

@@ -2,8 +2,8 @@
 
 A canary is a client that does its worst: it sends more pings than it may, for two arms, with numbers as large as fit,
 all pointing one way. Half of the runs have it and half have not. Everything else is the round that an operator runs:
-landed files, screening, coins, the accumulator, the noise. Who sees what is released, and knows all other clients,
-guesses by how far it points the canary's way.
+landed files, screening, coins, the accumulator, the noise. The attacker sees the release, knows all other clients, and
+guesses by the release's part in the canary's direction.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ HUGE = 2**31 - 128
 """As large as a number of a vector can be, in float32 too."""
 
 OTHERS = 8
-"""Clients beside the canary, whose updates are zero."""
+"""Clients in addition to the canary, whose updates are zero."""
 
 _NO_DIGEST = "0" * 64
-"""Of all versions, none of which is in a store: coins have to differ by a version's number alone."""
+"""The digest of all versions, which are in no store: coins have to differ by the version's number alone."""
 
 PINGS = 3
 """How many pings the canary sends for each version."""
@@ -75,7 +75,7 @@ def canary_scores(study: Study, line: Line, folder: Path, engine: Engine, noise:
 
     Raises:
         InvalidSettings: the line has no central guarantee.
-        FedpingError: no noise was derived.
+        FedpingError: the noise was not derived.
     """
     study, line, arm = _certain(study, line)
     towards = _worst(line)[0].astype(np.float64)
@@ -92,19 +92,19 @@ def canary_scores(study: Study, line: Line, folder: Path, engine: Engine, noise:
 
 
 def coins_of_canary(study: Study, line: Line, folder: Path, engine: Engine, *, keys: int, versions: int) -> float:
-    """Return how likely coins that are independent would be as uneven as those of a canary in shipped rounds.
+    """Return the probability that independent coins are as uneven as a canary's coins in shipped rounds.
 
-    A canary takes part in so many versions, under each of so many keys. The number of versions in which it counts is
+    A canary takes part in a number of versions, under each of a number of keys. The number of versions that count it is
     compared with the binomial distribution (Pearson's chi-square); coins that were tossed once for all versions, or
-    fall too often, come out near 0.
+    fall too often, give a result near 0.
 
     Args:
         study: the study.
         line: a private line of it whose clients are sampled.
         folder: an empty one, for landed files.
         engine: computes the rounds.
-        keys: of coins, drawn anew.
-        versions: with each key.
+        keys: number of keys of coins, newly drawn.
+        versions: number of versions with each key.
 
     Raises:
         InvalidSettings: the line has no central guarantee.
@@ -112,7 +112,7 @@ def coins_of_canary(study: Study, line: Line, folder: Path, engine: Engine, *, k
     central, arm = _central(line), _submitting(study, line)
     for version in range(versions):
         _land(folder, study, line, _pings(study, line, arm, version, True), version)
-    loss = line.spec.m + METRICS.index("loss")  # that of the others is the least
+    loss = line.spec.m + METRICS.index("loss")  # the others' is the least
     place = [each.name for each in study.arms if each.line == line.name].index(arm.name)
     counted = np.zeros(versions + 1)
     for _ in range(keys):
@@ -159,7 +159,7 @@ def one_run(study: Study, line: Line, folder: Path, engine: Engine, noise: Noise
 
     Raises:
         InvalidSettings: the line has no central guarantee.
-        FedpingError: no noise was derived.
+        FedpingError: the noise was not derived.
     """
     study, line, arm = _certain(study, line)
     rng = np.random.default_rng(canaries.seed)
@@ -200,7 +200,7 @@ def _certain(study: Study, line: Line) -> tuple[Study, Line, Arm]:
 
 
 def _worst(line: Line) -> NDArray[np.int64]:
-    """Return what counts of a vector as large as fits, shape (1, m + 3)."""
+    """Return the counted part of a vector as large as possible, shape (1, m + 3)."""
     assert line.privacy is not None
     huge = np.full((1, line.spec.m + len(METRICS)), float(HUGE))
     return bounded_vectors(line.privacy, frame_of(line.privacy, line.spec), huge)

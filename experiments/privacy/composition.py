@@ -1,4 +1,4 @@
-"""What several answers about the same people tell together, and filters that stop before a budget is exceeded.
+"""The joint guarantee of several answers about the same people, and filters that stop before a budget is exceeded.
 
 An answer's guarantee is a pair (ε, δ): but with probability δ, an answer is at most e^ε times as likely from some data
 as from their neighbours. Sources: Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014, section
@@ -27,7 +27,7 @@ class Guarantee(NamedTuple):
 
 
 def basic(guarantees: Iterable[Guarantee]) -> Guarantee:
-    """Return the sum of all ε and of all δ: what answers with any guarantees tell together."""
+    """Return the sum of all ε and of all δ: the joint guarantee of answers with any guarantees."""
     each = list(guarantees)
     return Guarantee(math.fsum(g.epsilon for g in each), math.fsum(g.delta for g in each))
 
@@ -48,13 +48,13 @@ def composed(one: Guarantee, k: int, delta: float) -> Guarantee:
 
 
 def subsampled(one: Guarantee, taken: int, of: int) -> Guarantee:
-    """Return what an answer from some rows tells, drawn without replacement and kept secret (eq. 17).
+    """Return the guarantee of an answer from some rows, drawn without replacement and kept secret (eq. 17).
 
     Neighbours differ in the content of one row. ε is ln(1 + (m/n)(e^ε - 1)) and δ is (m/n)δ. For Gaussian noise in many
     rounds the accountant is far tighter.
 
     Args:
-        one: the guarantee for whoever is among the rows taken.
+        one: the guarantee for the rows taken.
         taken: m, the rows taken.
         of: n, all rows.
     """
@@ -70,7 +70,7 @@ def subsampled(one: Guarantee, taken: int, of: int) -> Guarantee:
 class Filter:
     """A budget for answers whose ε may be chosen after having seen those before.
 
-    Which filter it is has to be chosen in advance: going on while either of two allows it keeps neither's promise.
+    Which filter it is has to be chosen in advance: continuing while either of two allows it breaks both guarantees.
     """
 
     budget: Guarantee
@@ -94,9 +94,9 @@ class Filter:
         return replace(self, spent=(*self.spent, answer))
 
     def allowed(self, answer: Guarantee) -> int:
-        """Return how many more such answers, with an ε or δ above 0, it allows."""
+        """Return the number of further such answers, with an ε or δ above 0, that it allows."""
         if not answer > (0.0, 0.0):
-            raise NoGuarantee("answers that tell nothing are allowed without end")
+            raise NoGuarantee("answers that reveal nothing are allowed without end")
         left, count = self, 0
         while left.allows(answer):
             left, count = left.after(answer), count + 1
@@ -117,7 +117,7 @@ class BasicFilter(Filter):
 
 @dataclass(frozen=True)
 class AdvancedFilter(Filter):
-    """Stops by Rogers et al.'s theorem 5.1, for a δ of the budget between 0 and 1/e.
+    """Stops by Rogers et al.'s theorem 5.1, given a δ of the budget between 0 and 1/e.
 
     With H = ε_g²/(28.04 ln(1/δ_g)), K = Σ ε(e^ε - 1)/2 + √((Σε² + H)(2 + ln(Σε²/H + 1)) ln(2/δ_g)) has to be at most
     ε_g, and Σδ at most δ_g/2. Rodríguez-Barroso et al. print the first sum under the root, which is a misprint.

@@ -2,10 +2,10 @@
 
 They are randomised response, Laplace, discrete Laplace, Gaussian and exponential. Each states its sensitivity and its
 guarantee, and rejects what it can't guarantee. All draw from a given NumPy generator, so that an experiment can be
-repeated: anyone who knows its seed knows the noise, and floating-point noise leaks data in its last bits. For anything
-published, use :class:`fedping.server_jobs.privacy.noise.SystemNoise`.
+repeated: anyone who knows its seed knows the noise, and floating-point noise leaks data in its last bits. Anything
+published needs :class:`fedping.server_jobs.privacy.noise.SystemNoise`.
 
-A sampled sensitivity is an estimate: how much an answer changes between random neighbouring data. It gives *random*
+A sampled sensitivity is an estimate: the change of an answer between random neighbouring data. It gives *random*
 differential privacy, with confidence over the distribution of the data, and no guarantee for the data at hand.
 
 The cost of privacy on the client: for RProp a client sends one sign, of a coordinate chosen uniformly, by randomised
@@ -14,7 +14,7 @@ response. A shuffler that hides the senders gives part of it back.
 Sources: Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014, section 3; Rodríguez-Barroso et
 al., "Federated Learning and Differential Privacy", 2020, section 2.3, whose equations are numbered here, and 6.2.4;
 Rubinstein and Aldà, "Pain-Free Random Differential Privacy with Sensitivity Sampling", 2017; Erlingsson et al.,
-"RAPPOR", 2014, for the response; Feldman, McMillan and Talwar, "Hiding Among the Clones", 2021, for shuffling.
+"RAPPOR", 2014, on the response; Feldman, McMillan and Talwar, "Hiding Among the Clones", 2021, for shuffling.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ T = TypeVar("T")
 
 
 class SampledSensitivity(NamedTuple):
-    """What a number of neighbouring pairs differed by."""
+    """The differences of a number of neighbouring pairs."""
 
     largest: float
     mean: float
     pairs: int
     gamma: float
-    """With a probability of this, at most, over the data, neighbours differ by more than the largest."""
+    """Maximum probability over the data that neighbours differ by more than the largest."""
 
 
 def pairs_needed(gamma: float) -> int:
-    """Return how many pairs to draw so that the largest difference holds but with probability γ.
+    """Return the number of pairs to draw so that the largest difference holds except with probability γ.
 
     ρ = exp(W₋₁(-γ/(2√e)) + ½) and m = ⌈ln(1/ρ)/(2(γ - ρ)²)⌉, which is 1,305 for γ = 0.05. Sherpa.ai's framework takes
-    the other branch of Lambert's W and arrives at 1,325.
+    the second branch of Lambert's W, which gives 1,325.
     """
     if not 0 < gamma < 1:
         raise NoGuarantee(f"gamma is {gamma:g}, and has to lie between 0 and 1")
@@ -70,14 +70,14 @@ def sampled_sensitivity(
     rng: np.random.Generator,
     norm: int = 1,
 ) -> SampledSensitivity:
-    """Return by how much an answer differs over as many pairs as γ needs.
+    """Return the differences of an answer over the number of pairs that γ needs.
 
     Args:
         answer: the query, from data to a vector.
-        neighbours: draws a pair of data sets that differ in one row, as large as that to be asked: of more rows each
-            matters less, and the sensitivity comes out too small.
+        neighbours: draws a pair of data sets that differ in one row, as large as the queried one: with more rows each
+            matters less, and the sensitivity is too small.
         gamma: the probability over the data that neighbours differ by more.
-        rng: what the pairs are drawn by.
+        rng: the generator of the pairs.
         norm: 1 for :class:`~fedping.experiments.privacy.mechanisms.Laplace`, 2 for Gaussian noise.
     """
     differences = []
@@ -92,10 +92,10 @@ Answers = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class RandomisedResponse:
-    """Each person tells the truth by one coin, and what a second coin says else. Any two answers are neighbours."""
+    """Each person reports the truth by a first coin, or else a second coin's result. Any two answers are neighbours."""
 
     truth: float = 0.5
-    """The probability of telling the truth by the first coin."""
+    """The probability of reporting the truth by the first coin."""
     yes: float = 0.5
     """That the second coin says yes."""
 
@@ -105,7 +105,7 @@ class RandomisedResponse:
 
     @classmethod
     def of_epsilon(cls, epsilon: float) -> RandomisedResponse:
-        """Return the one that tells the truth, by either coin, with probability e^ε/(1 + e^ε)."""
+        """Return the one that reports the truth, by either coin, with probability e^ε/(1 + e^ε)."""
         return cls(math.tanh(_above_0("epsilon", epsilon) / 2), 0.5)
 
     @property
@@ -119,18 +119,18 @@ class RandomisedResponse:
         return Guarantee(math.log1p(self.truth / min(lie_yes, lie_no)))
 
     def __call__(self, answers: ArrayLike, rng: np.random.Generator) -> Answers:
-        """Return what is told instead of the answers; booleans of any shape."""
+        """Return the reports instead of the answers; booleans of any shape."""
         true = np.asarray(answers, np.bool_)
         return np.where(rng.random(true.shape) < self.truth, true, rng.random(true.shape) < self.yes)
 
     def share(self, told: ArrayLike) -> float:
-        """Return the unbiased estimate of the share of true yes among answers that were told so.
+        """Return the unbiased estimate of the share of true yes among the reports.
 
         Raises:
-            NoGuarantee: if the truth is never told.
+            NoGuarantee: if the truth is never reported.
         """
         if not self.truth:
-            raise NoGuarantee("nobody tells the truth, so nothing can be estimated")
+            raise NoGuarantee("the truth is never reported, so nothing can be estimated")
         return (float(np.mean(np.asarray(told, np.bool_))) - (1 - self.truth) * self.yes) / self.truth
 
 
@@ -152,7 +152,7 @@ class Laplace:
 
     @property
     def scale(self) -> float:
-        """Δ₁/ε, of which the standard deviation is √2 times."""
+        """Δ₁/ε; the standard deviation is √2 times as large."""
         return self._norm / self.epsilon
 
     @property
@@ -164,9 +164,8 @@ class Laplace:
         """
         if isinstance(self.sensitivity, SampledSensitivity):
             raise NoGuarantee(
-                "a sampled sensitivity is an estimate: with probability up to "
-                f"{self.sensitivity.gamma:g} over the data an answer tells more than its epsilon; bound it by "
-                "clipping to get a guarantee"
+                f"a sampled sensitivity is an estimate: with probability up to {self.sensitivity.gamma:g} over the "
+                "data an answer reveals more than its epsilon. Bound it by clipping to get a guarantee"
             )
         return Guarantee(self.epsilon)
 
@@ -221,11 +220,11 @@ class Gaussian:
     """Adds N(0, σ²) to each component, with the least σ that the theorem allows."""
 
     sensitivity: float
-    """Δ₂, by how much neighbouring data change the answer in the L2 norm; 2C for any two answers clipped to C."""
+    """Δ₂, the maximum L2 norm of the answer's change between neighbouring data; 2C for answers clipped to C."""
     epsilon: float
     delta: float
     theorem: Literal["analytic", "textbook"] = "analytic"
-    """Balle and Wang's exact one, for every ε; or Dwork and Roth's, for ε below 1 alone."""
+    """Balle and Wang's exact formula, with every ε; or Dwork and Roth's, only with ε below 1."""
 
     def __post_init__(self) -> None:
         _above_0("epsilon", self.epsilon)
@@ -260,7 +259,7 @@ class Exponential:
     """
 
     sensitivity: float
-    """Δu, by how much neighbouring data change the utility of any answer at most."""
+    """Δu, the maximum change of any answer's utility between neighbouring data."""
     epsilon: float
 
     def __post_init__(self) -> None:
@@ -311,10 +310,10 @@ def gaussian_signs_variance(noise_multiplier: float, coordinates: int, clients: 
 
 
 def shuffled(epsilon: float, clients: int, delta: float) -> float:
-    """Return ε of n clients' contributions of local ε₀ once nobody can tell who sent which.
+    """Return ε of n clients' contributions of local ε₀ once their senders can't be identified.
 
     It is ln(1 + (e^ε₀ - 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)), and holds only if ids, times and addresses are
-    gone before anybody looks.
+    removed before anyone sees them.
 
     Args:
         epsilon: ε₀, of one contribution; nats.
@@ -340,8 +339,8 @@ def shuffled(epsilon: float, clients: int, delta: float) -> float:
 class SeededNoise:
     """The distribution of :class:`fedping.server_jobs.privacy.noise.SystemNoise` from a seed.
 
-    Whoever knows the seed subtracts the noise, so this is a type of its own, which a round takes of no study but one
-    that is declared to be simulated.
+    Anyone with the seed can subtract the noise, so this is a separate type, which a round accepts only from a study
+    declared as simulated.
     """
 
     def __init__(self, seed: int | np.random.SeedSequence | np.random.Generator) -> None:

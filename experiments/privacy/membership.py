@@ -1,10 +1,10 @@
-"""Inference attacks: who took part in a round, from its published step; what a ping tells about its sender.
+"""Inference attacks: on membership in a round, from its published step; on a ping's sender, from the ping.
 
 **Membership**: the attacker knows the victim's own update and the public step: which weights went up, which went down.
-It guesses by how far these signs agree with the victim's. A step by signs, such as RProp's, reveals nothing else.
+It guesses by the agreement of these signs with the victim's. A step by signs, such as RProp's, reveals only signs.
 
 **Attribute**: the attacker sees one ping. It knows the model file, which is public, and how users are in general: it
-makes users of its own, lets them search, encodes their pings as the line's clients do, and trains a classifier on them
+simulates users, lets them search, encodes their pings as the line's clients do, and trains a classifier on them
 (gradient boosting) to guess the kind of the chosen page. It then guesses for victims that it has not seen. A random
 guess has an AUC of 0.5.
 """
@@ -58,7 +58,7 @@ ATTRIBUTES: Mapping[str, Callable[[PageTable], Labels]] = {
     "visited in the last 4 days": _visited_within(4),
     "visited 32 to 90 days ago": _has_visit_between(32, 90),
 }
-"""What the attacker guesses of the chosen page, by name: of P pages which have it, shape (P,)."""
+"""The attributes of the chosen page that the attacker guesses, by name: which of P pages have it, shape (P,)."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Guessed:
     Attributes:
         auc: the probability that a victim that has it is ranked above one that has not; 0.5 by chance.
         low, high: its 95 % interval (DeLong's variance, by the placements of the victims' scores).
-        victims: how many there were.
+        victims: the number of victims.
         share: of them with the attribute.
     """
 
@@ -145,11 +145,11 @@ def _variance(values: FloatArray) -> float:
 
 
 SCORES = 20
-"""The highest scores of a ping that the attacker looks at."""
+"""Number of the highest scores of a ping that the attacker uses."""
 
 
 def raw_pings(seen: Interactions) -> FloatArray:
-    """Return what a ping without privacy tells, shape (S, m + SCORES + 3): also loss, rank, how many were shown."""
+    """Return a non-private ping's contents, shape (S, m + SCORES + 3): also loss, rank, number of shown pages."""
     assert isinstance(seen.update, np.ndarray)
     scores = np.full((len(seen), SCORES), -1.0)
     listed = seen.scores[:, :SCORES]
@@ -162,19 +162,19 @@ Vector = NDArray[np.float64]
 
 
 class Membership(NamedTuple):
-    """How well membership is guessed, and in what share of rounds the victim changes at least one published sign."""
+    """The quality of membership guesses, and the share of rounds where the victim changes a published sign."""
 
     guessed: Guessed
     changes: float
 
 
 class TestedRounds(NamedTuple):
-    """Rounds of random clients, in which a victim takes part or not.
+    """Rounds of random clients, with or without a victim.
 
     Attributes:
         clients: number of sampled clients in each round. The victim has to be sampled too.
-        runs: number of rounds with the victim, and as many without.
-        seed: seed of the sampling and of the noise, which is the laboratory's and protects nobody.
+        runs: number of rounds with the victim, and the same number without.
+        seed: seed of the sampling and of the noise, which is the laboratory's and gives no protection.
     """
 
     clients: int

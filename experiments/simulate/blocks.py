@@ -1,8 +1,8 @@
-"""The unit of a simulation's work: what some clients do in a tick, landed in files of their own.
+"""The unit of a simulation's work: the pings of some clients in a tick, landed in separate files.
 
-Which clients are together is fixed by the experiment, so whoever does the work, here or on how many executors, the same
-files land. A block is made from the seed alone; done twice, it lands the same bytes in the same place. Of a small
-experiment a tick is one block. The pings of a block are all that is in memory at a time.
+The experiment fixes the clients of a block, so this process and any number of executors land the same files. A block is
+made from the seed alone; done twice, it lands the same bytes in the same place. Of a small experiment a tick is one
+block. The pings of a block are all that is in memory at a time.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ CLIENTS_A_BLOCK = 2**20
 """How many clients a block has at most."""
 
 KEPT_MEANS = 2**26
-"""Of how many clients a process remembers how active they are, at 4 bytes."""
+"""Maximum number of clients whose activity a process remembers, at 4 bytes."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """What these clients do in a tick; ``number`` is the block's among those of the tick, from 0."""
+    """The work of these clients in a tick; ``number`` is the block's number in the tick, from 0."""
 
     tick: int
     number: int
@@ -52,7 +52,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Scene:
-    """What clients meet: how busy the phase is, the study's iteration, and each line's versions, by its name."""
+    """The clients' environment: the phase's activity, the study's iteration, and each line's versions by its name."""
 
     phase: Phase
     iteration: int
@@ -63,9 +63,9 @@ def blocks_of(experiment: Experiment, ticks: Iterable[int], clients: int) -> lis
     """Return the blocks of some ticks.
 
     Args:
-        experiment: what is simulated.
+        experiment: the simulated experiment.
         ticks: their numbers.
-        clients: how many clients there are, with those whom an attack invents.
+        clients: number of clients, including those that an attack invents.
     """
     phases = [phase for phase in (experiment.optimization, experiment.evaluation) if phase is not None]
     searches = clients * max(phase.searches_per_day for phase in phases) * experiment.tick_minutes / 1440
@@ -83,13 +83,13 @@ class Workers(Protocol):
     """Who does the blocks.
 
     Attributes:
-        ticks_at_once: how many ticks they should be given together, where ticks do not depend on each other.
+        ticks_at_once: number of ticks to pass together, if ticks do not depend on each other.
     """
 
     ticks_at_once: int
 
     def land(self, blocks: Sequence[Block], scene: Scene) -> Iterator[int]:
-        """Land all blocks, and yield the number of pings of each as it is done, in any order.
+        """Land all blocks, and yield the number of pings of each when it is done, in any order.
 
         Raises:
             FedpingError: it cannot be done; some blocks may have landed.
@@ -98,7 +98,7 @@ class Workers(Protocol):
 
 
 class Here:
-    """Does one block after the other in this process; ``pool`` has threads for the searches of each."""
+    """Does the blocks in turn in this process; ``pool`` has threads for the searches of each."""
 
     ticks_at_once = 1
 
@@ -125,9 +125,9 @@ class Here:
 
 
 def land(landing: Path, experiment: Experiment, study: Study, parts: Iterable[Part], tick: int, block: int = 0) -> int:
-    """Write the pings of a tick, or of a block of it, at the tick's end; return how many they are.
+    """Write the pings of a tick, or of a block of it, at the tick's end; return their number.
 
-    Whoever lands the same again, replaces what is there by the same.
+    Landing the same pings again replaces the files by equal ones.
     """
     landed_ms = experiment.start_ms + (tick + 1) * experiment.tick_ms
     pings = 0
@@ -143,18 +143,18 @@ def token(tick: int, block: int = 0) -> str:
     return f"{block:04x}{tick:08x}"
 
 
-SIMULATION = Job("the simulation", "what has landed stays; run the same command again to go on")
+SIMULATION = Job("the simulation", "landed pings stay. Run the same command again to continue")
 
 
 class OnSpark:
-    """Has Spark's executors do the blocks, who leave the pings in the landing folder; only their number comes back.
+    """Has Spark's executors do the blocks; they leave the pings in the landing folder and return only their number.
 
     Args:
-        experiment, study: what is simulated.
-        hostile: who is hostile.
+        experiment, study: the simulated experiment and its study.
+        hostile: the hostile clients.
         out: the folder of the run, which all executors see.
-        landing: that of its pings, within.
-        sessions: where the executors are.
+        landing: the folder of its pings, within it.
+        sessions: the executors' sessions.
     """
 
     ticks_at_once = 16
@@ -192,6 +192,6 @@ def _landed(pickled: bytes, out: Path, blocks: Sequence[Block], scene: Scene, nu
 
 @lru_cache(maxsize=1)
 def _worker(pickled: bytes) -> Here:
-    """Return who does blocks in this executor's process, as long as it does those of one simulation."""
+    """Return the maker of blocks in this executor's process, kept while all are from one simulation."""
     experiment, study, hostile, landing = pickle.loads(pickled)
     return Here(experiment, study, Anybody(experiment, study, hostile), landing, ThreadPoolExecutor(1))

@@ -66,12 +66,12 @@ class LineRun:
 
     @property
     def next_tick(self) -> int:
-        """The first tick at which the newest version is available."""
+        """The first tick with the newest version available."""
         return self._tick_of(self._versions[-1])
 
     @property
     def done(self) -> bool:
-        """Whether the line's optimization is over."""
+        """Whether the line's optimization has ended."""
         return self._frozen or self._exhausted or self.rounds >= self._experiment.optimization.iterations
 
     @property
@@ -135,13 +135,13 @@ class LineRun:
                 discard(self._store, self._study.name, self.name, created=moment, code_version=__version__)
             case "end":
                 raise VersionHeld(
-                    f"the simulation ends, for the guard of line '{self.name}' holds version {result.iteration + 1} "
-                    f'back: {"; ".join(result.alarms)}. Set held = "release" or "discard" in the experiment to go '
-                    "on, and begin in a new folder"
+                    f"the simulation ends because the guard of line '{self.name}' holds version "
+                    f'{result.iteration + 1} back: {"; ".join(result.alarms)}. Set held = "release" or '
+                    '"discard" in the experiment to continue, and begin in a new folder'
                 )
 
     def _stop_as_before(self) -> None:
-        """Stop training where a round was killed that had just found it to be over."""
+        """Stop training if a round was killed just after it had found the end."""
         if self._stopping and not self._frozen:
             head, moment = self._versions[-1], self._moment(self.next_tick)
             provenance = Provenance(created=moment, code_version=__version__, settings=head.lineage.settings)
@@ -149,7 +149,7 @@ class LineRun:
             self._read()
 
     def _finish(self) -> None:
-        """Publish the best version again, if validation chooses it and the line has come to its last iteration."""
+        """Publish the best version again, if validation chooses it and the line has reached its last iteration."""
         if not self._stopping or self._frozen or not self.done:
             return
         head = self._versions[-1].iteration
@@ -179,7 +179,7 @@ class LineRun:
 
 
 def coins_key(seed: int) -> bytes:
-    """Return the key of the coins of an experiment's private lines; it is kept nowhere, as it follows from the seed."""
+    """Return the key of the coins of an experiment's private lines; it is not stored, as it follows from the seed."""
     return bits(child_keys(root_key(seed), _COINS), KEY_BYTES // 8).astype("<u8").tobytes()
 
 

@@ -21,7 +21,7 @@ _IDS, _INVENTED = range(2)
 _ROOTS = 0x5EC2
 
 _AT_A_TIME = 2**16
-"""Of how many ids the texts are made at a time."""
+"""Number of ids whose texts are made at a time."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ NOBODY = Hostile(np.zeros(0, np.int64), np.zeros((0, 16), np.uint8), np.zeros(0,
 
 
 class Anybody:
-    """The clients of an experiment, of whom nothing is known before it is asked for; all of it follows from the seed.
+    """The clients of an experiment; everything about them is computed on request and follows from the seed.
 
-    A client is an integer below ``experiment.clients``. Ids that an attack invents are further clients behind them, who
-    search as everybody does.
+    A client is an integer below ``experiment.clients``. Ids that an attack invents are further clients after them,
+    which search like all others.
 
     Attributes:
-        count: how many there are, N, with those whom an attack invents.
-        who_is_hostile: who is hostile; those are in arms that submit updates.
-        activity: when they search, and with which version.
+        count: their number, N, including those that an attack invents.
+        who_is_hostile: the hostile clients; they are in arms that submit updates.
+        activity: the times of their searches, and their versions.
     """
 
     def __init__(self, experiment: Experiment, study: Study, hostile: Hostile = NOBODY) -> None:
@@ -87,7 +87,7 @@ class Anybody:
         return _arms(self.ids_of(once), self._study)[which]
 
     def roots(self, users: NDArray[np.int64]) -> Keys:
-        """Return a key of each of these clients that is always the same: what is a secret of its own, if it has one."""
+        """Return a constant key of each of these clients, in place of its secret if it has one."""
         return child_keys(child_keys(root_key(self._experiment.seed), _ROOTS), users)
 
     def users(self, ranker: str) -> Users:
@@ -98,7 +98,7 @@ class Anybody:
 
 
 class People(Anybody):
-    """The same, all enrolled at the start, which is worth while for who looks at them tick after tick.
+    """The same, all enrolled at the start, which pays off for use tick by tick.
 
     Attributes:
         ids: the client ids, shape (N, 16).
@@ -129,7 +129,7 @@ def _client_ids(experiment: Experiment, clients: NDArray[np.int64]) -> NDArray[n
 
 
 def _hostile(experiment: Experiment, attack: Attack, study: Study, arm: NDArray[np.int16]) -> Hostile:
-    """Return who is hostile among clients in these arms, shape (clients,), and beside them."""
+    """Return which clients in these arms are hostile, shape (clients,), invented ones included."""
     submits = np.array([*(arm.submits for arm in study.arms), False])
     submitting = np.flatnonzero(submits[arm])
     count = attack.invented_for(len(submitting))

@@ -1,8 +1,8 @@
 """The pings of a private study, tick by tick: one a client and version, under another id each, sent after a delay.
 
-Ticks follow each other here. Clients keep how often they have contributed, and some pings are still on their way when a
-tick ends. What clients keep is written down for every tick, in the place of their own storage, as long as a run may
-have to go on from there; pings on their way are made again.
+Ticks follow each other here. Clients remember their number of contributions, and some pings are still on their way when
+a tick ends. The clients' state is written for every tick, in place of their own storage, as long as a run may have to
+continue from there; pings on their way are made again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Contributions:
         self._kept = np.repeat(np.array([[NEVER.times], [NEVER.last]], np.int32), clients, axis=1)
 
     def load(self, clients: ClientNumbers) -> State:
-        """Return what these clients keep."""
+        """Return the state of these clients."""
         times, last = self._kept[:, clients]
         return {"times": times, "last": last}
 
@@ -55,7 +55,7 @@ class Contributions:
         self._kept[:, clients] = state["times"], state["last"]
 
     def write(self, file: Path) -> None:
-        """Write all of it to a file, which is there whole or not at all."""
+        """Write all of it to a file, atomically."""
 
         def fill(hidden: Path) -> None:
             with hidden.open("wb") as into:
@@ -65,10 +65,10 @@ class Contributions:
         write_whole(file, fill)
 
     def read(self, file: Path) -> None:
-        """Take what was written.
+        """Read the state from a file.
 
         Raises:
-            DamagedRun: the file is not there, or holds something else.
+            DamagedRun: the file does not exist, or has other contents.
         """
         try:
             states = np.load(file)
@@ -76,14 +76,14 @@ class Contributions:
             states = None
         if states is None or states.shape != self._kept.shape or states.dtype != self._kept.dtype:
             raise DamagedRun(
-                f"what the clients of this run have contributed is not in {file}, so that it cannot go on; delete the "
-                "folder of the run, and begin again"
+                f"the contributions of this run's clients are not in {file}, so it can't continue. Delete the folder "
+                "of the run, and begin again"
             )
         self._kept = states
 
 
 class PrivateTickMaker:
-    """Makes the private pings of one tick after the other.
+    """Makes the private pings tick by tick.
 
     Args:
         experiment, study, people, pool: as of :class:`fedping.experiments.simulate.ticks.TickMaker`.
@@ -100,20 +100,20 @@ class PrivateTickMaker:
         self._on_their_way: dict[int, list[tuple[str | None, int, pa.Table]]] = {}
 
     def first_needed(self, tick: int) -> int:
-        """Return from which tick on pings may still be on their way at the beginning of this one."""
+        """Return the first tick whose pings may still be on their way at the beginning of this one."""
         return max(0, tick - self._longest)
 
     def go_on_from(self, tick: int) -> None:
-        """Let clients be as they were at the beginning of a tick.
+        """Restore the clients' state at the beginning of a tick.
 
         Raises:
-            DamagedRun: nobody knows.
+            DamagedRun: the state is unknown.
         """
         if tick > 0:
             self._kept.read(self._file(tick))
 
     def forget_before(self, tick: int) -> None:
-        """Remove what was written of the clients at ticks from which nobody will go on any more."""
+        """Remove the clients' state of ticks that a run can no longer continue from."""
         for file in self._folder.glob("*.npy"):
             if int(file.stem) < tick:
                 file.unlink()
@@ -126,9 +126,9 @@ class PrivateTickMaker:
             self._folder.rmdir()
 
     def parts(self, tick: int, iteration: int, means: NDArray[np.float32], models: Mapping[str, Models]) -> list[Part]:
-        """Return the pings that arrive in a tick; the arguments are those of the ordinary maker.
+        """Return the pings that arrive in a tick; the arguments are the same as the ordinary maker's.
 
-        What clients keep of it is written down before anything can land.
+        The clients' state after it is written before any ping can land.
         """
         searches = self._searchers.searching(tick, means, models)
         searches = searches.at(np.flatnonzero(self._willing(searches)))
@@ -142,7 +142,7 @@ class PrivateTickMaker:
         return self._folder / f"{tick}.npy"
 
     def _willing(self, searches: TickSearches) -> NDArray[np.bool_]:
-        """Return whose searches are worth making: no others are seen by anybody."""
+        """Return the clients whose searches are needed: other searches have no effect."""
         willing = np.zeros(len(searches), np.bool_)
         for position, arm in enumerate(self._study.arms):
             rows = np.flatnonzero(searches.arm == position)
@@ -153,7 +153,7 @@ class PrivateTickMaker:
         return willing
 
     def _send(self, some: list[Finished], tick: int) -> None:
-        """Put on their way what the clients of one arm and version contribute, each with its earliest search."""
+        """Send off the contributions of the clients of one arm and version, each with its earliest search."""
         arm, version = self._study.arms[some[0].arm], some[0].version
         assert arm.line is not None
         users = np.concatenate([one.searches.users for one in some])

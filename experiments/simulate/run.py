@@ -2,7 +2,7 @@
 
 The work is done in this process, or by Spark's executors, block by block (`blocks.py`), with the same files as result.
 
-All state is that of the real path: the versions in the store and the files in the landing folder. Both contain
+All state is the same as in production: the versions in the store and the files in the landing folder. Both contain
 simulated time (``created``, file names), and every tick can be made again from the seed. So a run that was killed at
 any point continues from the newest version, makes the unfinished ticks again over their own files, and ends with the
 same bits as an uninterrupted one.
@@ -63,8 +63,8 @@ PhaseName: TypeAlias = Literal["enrolling", "optimization", "evaluation", "summa
 class Progress(Struct, frozen=True):
     """The progress of a run, reported after every tick.
 
-    ``done`` of ``total`` ticks or iterations of the phase are over, and this process has made ``pings`` pings; None if
-    the study is private, where nobody counts them.
+    ``done`` of ``total`` ticks or iterations of the phase have ended, and this process has made ``pings`` pings; None
+    if the study is private, where pings are not counted.
     """
 
     phase: PhaseName
@@ -106,7 +106,7 @@ def read_study_progress(out: Path) -> Progress | None:
 
 
 WAITED_ENOUGH = 10_000
-"""Ticks without a new version after which a simulation gives up."""
+"""Maximum number of ticks without a new version before a simulation gives up."""
 
 WAVE = "wave.json"
 """The file of a run's folder that says which of the evaluation's ticks are landed at once, while they are."""
@@ -124,7 +124,7 @@ Watch = Callable[[Progress], None]
 
 
 def _noted(experiment: Experiment, study: Study) -> tuple[bytes, bytes]:
-    """Return what a run's folder says of it, and how earlier versions wrote that down."""
+    """Return the settings recorded in a run's folder, and the forms of earlier versions."""
     settings = canonical_json(experiment), canonical_json(study)
     return msgspec.json.format(b'{"experiment":%b,"study":%b}' % settings), b"\n".join(settings)
 
@@ -133,17 +133,17 @@ class Simulation:
     """One experiment in one folder: ``<out>/store``, ``<out>/landing``, ``<out>/experiment.json``.
 
     Args:
-        experiment: what to simulate.
+        experiment: the experiment to simulate.
         study: its study.
-        out: a new folder, or that of a run of the same experiment, which is then continued.
+        out: a new folder, or the folder of a run of the same experiment, which is then continued.
         threads: the number of parallel threads; the result does not depend on it.
-        watch: is told of the progress.
-        spark: lets its executors do the work, who all have to see the folder; None for this process. The result does
-            not depend on it.
+        watch: called with the progress.
+        spark: its executors do the work, and all have to see the folder; None for this process. The result does not
+            depend on it.
 
     Raises:
-        InvalidSettings: the folder holds something else, or another experiment; or a line asks for what simulated
-            users cannot do; or the study is private, which no executors can simulate.
+        InvalidSettings: the folder holds something else, or another experiment; or a line needs more than simulated
+            users can do; or the study is private, which executors can't simulate.
         FedpingError: no noise keeps the guarantee of a private line.
     """
 
@@ -177,7 +177,7 @@ class Simulation:
         created = time_at(experiment.start_ms)
         self.store.create_study(study, first_versions(study, created=created, code_version=__version__))
         declared = self.store.studies.declared(study.name)
-        if not (declared.simulated and declared.state == "ended"):  # one that is over is looked at again, and stays so
+        if not (declared.simulated and declared.state == "ended"):  # an ended one is checked again, and stays ended
             self.store.studies.declare(study.name, Declared(since=created, simulated=True))
 
     def run(self) -> Summary | PrivateSummary:
@@ -217,7 +217,7 @@ class Simulation:
         return summary
 
     def _workers(self, people: Anybody, pool: ThreadPoolExecutor) -> Workers:
-        """Return who makes the pings, and lands them."""
+        """Return the object that makes the pings and lands them."""
         if self._spark is None:
             return Here(self.experiment, self.study, people, self.landing, pool)
         hostile, sessions = people.who_is_hostile, self._spark.sessions
@@ -293,7 +293,7 @@ class Simulation:
         note.unlink(missing_ok=True)
 
     def _landed_ticks(self) -> int:
-        """Return how many ticks have left files; the last of them may lack some."""
+        """Return the number of ticks with files; the last tick may lack some."""
         stamps = [landed_at(file) or 0 for file in self._files()]
         return max(0, (max(stamps, default=0) - self.experiment.start_ms) // self.experiment.tick_ms)
 
@@ -325,7 +325,7 @@ def simulate(
 
 
 def _scene(tick: int, phase: Phase, lines: list[LineRun]) -> Scene:
-    """Return what clients meet in a tick, or in those before it since the last version."""
+    """Return the clients' environment in a tick, or in earlier ticks since the last version."""
     models = {line.name: Models(line.newest(tick), line.weights) for line in lines}
     return Scene(phase, max(int(each.newest[-1]) for each in models.values()), models)
 
@@ -346,6 +346,6 @@ def _with_noise(study: Study, store: Path) -> Study:
 def _refuse_to_wait_for_ever(ticks: int) -> None:
     if ticks > WAITED_ENOUGH:
         raise FedpingError(
-            f"no version was published in {WAITED_ENOUGH:,} ticks, for too few clients sent an update; raise clients "
-            "in the experiment, or lower min_clients in the study"
+            f"a new version was not published in {WAITED_ENOUGH:,} ticks because too few clients sent an update. "
+            "Raise clients in the experiment, or lower min_clients in the study"
         )

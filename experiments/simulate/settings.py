@@ -32,7 +32,7 @@ Shape: TypeAlias = Annotated[float, Meta(gt=0.001, le=1e6)]
 
 
 class FixedLength(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="time"):
-    """An iteration is so many ticks long, as in 2018."""
+    """An iteration has a fixed number of ticks, as in 2018."""
 
     digest_name: ClassVar[str] = "FixedLength"
 
@@ -40,7 +40,7 @@ class FixedLength(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
 
 class LengthByClients(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="clients"):
-    """An iteration ends with the tick in which so many clients have sent a usable update (thesis 7.5).
+    """An iteration ends with the tick when this number of clients have sent a usable update (thesis 7.5).
 
     It ends after ``most`` ticks at the latest.
     """
@@ -52,7 +52,7 @@ class LengthByClients(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class LengthBySigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="signs"):
-    """An iteration ends when the signs of the mean update are stable (thesis 7.5), since RProp uses nothing else.
+    """An iteration ends when the signs of the mean update are stable (thesis 7.5), since RProp uses only these.
 
     A sign is stable when the mean is at least ``z`` standard errors from 0, or when all updates of that weight are 0.
     The share of stable signs must be ``share``. It ends after ``most`` ticks at the latest.
@@ -69,7 +69,7 @@ Length: TypeAlias = FixedLength | LengthByClients | LengthBySigns
 
 
 def in_minutes(length: Length, tick_ms: int) -> IterationLength:
-    """Return the length of an iteration as a line of a study says it, ticks lasting so many milliseconds."""
+    """Return the length of an iteration in a study line's form, given the milliseconds of a tick."""
     if isinstance(length, FixedLength):
         return IterationByTime(minutes=length.ticks * tick_ms / 60_000)
     most = length.most * tick_ms / 60_000
@@ -81,10 +81,9 @@ def in_minutes(length: Length, tick_ms: int) -> IterationLength:
 class Phase(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How busy a phase is.
 
-    ``searches_per_day`` is that of an average enrolled client; ``activity_shape`` is the shape of the gamma
-    distribution of clients' activity: the lower, the more unequal. The default matches the thesis' counts (7.5):
-    2.07 and 3.67 million pings of 310,525 clients (186,315 in treatment's 60 percent) and 306,200, of 723,581 enrolled,
-    need 0.21 and 0.16.
+    ``searches_per_day`` is an average enrolled client's; ``activity_shape`` is the shape of the gamma distribution of
+    clients' activity: the lower, the more unequal. The default matches the thesis' counts (7.5): 2.07 and 3.67 million
+    pings of 310,525 clients (186,315 in treatment's 60 percent) and 306,200, of 723,581 enrolled, need 0.21 and 0.16.
     """
 
     searches_per_day: Rate = 1.0
@@ -92,11 +91,11 @@ class Phase(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Optimization(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The phase in which a round follows every iteration.
+    """The phase with a round after every iteration.
 
     ``length`` and ``early_stopping`` are for lines of the study that do not say themselves when an iteration, and when
-    training ends. Lines that the arm of ``early_stopping`` does not follow are trained to their last iteration. In the
-    end the best version is published again, for the evaluation, also where training was not stopped.
+    training ends. Lines that the arm of ``early_stopping`` does not follow are trained to their last iteration. At the
+    end the best version is published again, for the evaluation, also if training was not stopped.
     """
 
     digest_name: ClassVar[str] = "Optimization"
@@ -107,7 +106,7 @@ class Optimization(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class Evaluation(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The phase after it, of so many ticks, with the final version frozen.
+    """The phase after it, with a fixed number of ticks and the final version frozen.
 
     Its pings land in the partition of that version, which has no pings of the optimization, because no round stepped
     from it. Late pings of clients with an older version land with that version, as always; their ``received_at`` shows
@@ -120,24 +119,24 @@ class Evaluation(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Experiment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to simulate.
+    """The settings of a simulation.
 
     Attributes:
         study: the study's file, relative to the experiment's.
-        seed: determines everything that is drawn.
+        seed: determines all draws.
         clients: the number of browsers, enrolled or not.
         start: when it begins, by the simulated clock (UTC).
         tick_minutes: the step of simulated time: clients fetch once a tick, and pings land at the end of each.
         gradient: how clients compute updates.
-        users: what users have, want and do.
-        activity: when they do it.
+        users: the users' data, wishes and behaviour.
+        activity: the times of their searches.
         optimization: the first phase.
-        held: what becomes of a version that a line's guard holds back: the simulation ends, or it is released or
-            discarded at once.
+        held: the outcome of a version that a line's guard holds: the simulation ends, or it is released or discarded at
+            once.
         evaluation: the second; none if absent.
-        attack: what hostile clients do, who are among those of arms that submit; there are none if absent. A round is
-            that of the newest version. Those who collude see the honest updates of the same tick, arm and version, at
-            most 2,048 at a time.
+        attack: the behaviour of hostile clients, which are in arms that submit; all clients are honest if absent. A
+            round is the newest version's round. Those who collude see the honest updates of the same tick, arm and
+            version, at most 2,048 at a time.
 
     Raises:
         InvalidSettings: a day is not a whole number of ticks.
@@ -222,18 +221,18 @@ def _check(experiment: Experiment, study: Study) -> None:
         }
         for name in (name for name, is_so in twice.items() if is_so):
             raise InvalidSettings(
-                f"line '{line.name}' of study '{study.name}' has '{name}', and so has the experiment; leave it out of "
-                "the experiment, which then goes by the study's"
+                f"line '{line.name}' of study '{study.name}' has '{name}', and so has the experiment. Remove it from "
+                "the experiment, which then uses the study's"
             )
 
 
 def _check_private(experiment: Experiment, study: Study) -> None:
-    """Raise :class:`InvalidSettings` if an experiment with a private study asks for what nobody learns of those."""
+    """Raise :class:`InvalidSettings` if an experiment with a private study asks for unavailable data."""
     private = f"study '{study.name}' is private"
     if experiment.evaluation is not None:
         raise InvalidSettings(
-            f"{private}: what users do with a version is known from the next round's release alone, so pings without a "
-            "round tell nothing; leave [evaluation] out"
+            f"{private}: the users' behaviour with a version is known only from the next round's release, so pings "
+            "without a round reveal nothing. Remove [evaluation]"
         )
     if not isinstance(experiment.optimization.length, FixedLength):
         raise InvalidSettings(
@@ -243,9 +242,9 @@ def _check_private(experiment: Experiment, study: Study) -> None:
     for line in study.lines:
         if line.privacy is not None and line.privacy.shared is not None:
             raise InvalidSettings(
-                f"line '{line.name}' of study '{study.name}' is one of shares, which nobody splits where there is no "
-                "second server; leave [lines.privacy.shared] out: the sums are of the same whole numbers, and have the "
-                "noise of one server, where the two have √2 times as much"
+                f"line '{line.name}' of study '{study.name}' is a two-server line, but a simulation has no second "
+                "server. Remove [lines.privacy.shared]: the sums are of the same whole numbers, and have the noise of "
+                "one server, where the two have √2 times as much"
             )
         if not is_ranking_model(line.spec.model):
             raise InvalidSettings(

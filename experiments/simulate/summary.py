@@ -33,8 +33,8 @@ _COLUMNS = ["client_id", "study_variation", "model_version", "rank_selected", "n
 class ArmFigures(Struct, frozen=True, kw_only=True):
     """One arm in one phase. Means are over the pings with a selection; null without any.
 
-    ``stale`` pings of the evaluation are of versions before the frozen one; those of the optimization are not counted
-    here, because every version's lineage counts them.
+    ``stale`` pings of the evaluation are of versions before the frozen one; late pings of the optimization are not
+    counted here, because every version's lineage counts them.
     """
 
     pings: int
@@ -47,9 +47,9 @@ class ArmFigures(Struct, frozen=True, kw_only=True):
 
 
 class PhaseFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One phase: from which landing time on (milliseconds since 1970), and each arm in it.
+    """One phase: its start as a landing time (milliseconds since 1970), and each arm in it.
 
-    ``hostile_pings`` are those of hostile clients and of invented ids, among all.
+    ``hostile_pings`` count the pings of hostile clients and of invented ids, among all.
     """
 
     from_ms: int
@@ -61,10 +61,10 @@ class PhaseFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LineFigures(Struct, frozen=True, kw_only=True):
-    """One line: the evaluated version, and the first version from which on the trained arms' loss stays lower.
+    """One line: the evaluated version, and the first version since which the trained arms' loss stays lower.
 
-    From that version on, each arm that applies the model has a loss below every arm that does not, for the raw loss and
-    for the mean of five iterations; null if there is none, as without ``controls``, the arms that follow the line and
+    Since that version, each arm that applies the model has a loss below every arm that does not, with the raw loss and
+    with the mean of five iterations; null if there is none, as without ``controls``, the arms that follow the line and
     do not apply it.
     """
 
@@ -168,14 +168,14 @@ def _phase(
 
 
 _PARTS = 16
-"""By the beginning of the id: one part is sorted at a time."""
+"""Number of parts by the first bits of the id; one part is sorted at a time."""
 
 _NOBODY = np.zeros(0, "V16")
 
 
 @dataclass
 class _Arm:
-    """What is counted of an arm, file by file; the sums are of whole numbers, and so exact."""
+    """The counts of an arm, added file by file; the sums are of whole numbers, and so exact."""
 
     pings: int = 0
     selections: int = 0
@@ -242,12 +242,12 @@ def _line(study: Study, store: ModelStore, line: str) -> LineFigures:
 
 
 def below_from(study: Study, curves: dict[str, ArmCurve], over: int) -> int | None:
-    """Return the first version from which on every arm that applies the model stays below every arm that does not.
+    """Return the first version since which every arm that applies the model stays below every arm that does not.
 
     Args:
         study: defines which arms apply.
         curves: the loss by arm and version.
-        over: how many versions the loss is averaged over.
+        over: number of versions that the loss is averaged over.
     """
     applies = {arm.name: arm.applies for arm in study.arms}
     losses = {name: dict(zip(c.iterations, smoothed(c.loss, over), strict=True)) for name, c in curves.items()}

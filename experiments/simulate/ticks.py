@@ -1,4 +1,4 @@
-"""One tick of simulated time: who searches, with which version, and the resulting pings, partition by partition.
+"""One tick of simulated time: its searches, their versions, and the resulting pings, partition by partition.
 
 Pings are made as the columns that ingest would have written, without JSON in between.
 """
@@ -157,8 +157,8 @@ class Finished:
         arm: the position of the arm in the study.
         version: the version that its clients hold.
         searches: the searches, S of them.
-        moment: when each was, as a part of the tick, shape (S,).
-        behaved: what came of them; an update is not encoded yet.
+        moment: the time of each, as a part of the tick, shape (S,).
+        behaved: their results; an update is not encoded yet.
     """
 
     arm: int
@@ -188,7 +188,7 @@ class Searchers:
     def searching(
         self, tick: int, means: NDArray[np.float32], models: Mapping[str, Models], first: int = 0
     ) -> TickSearches:
-        """Return who searches in a tick; the arguments are those of :meth:`TickMaker.parts`."""
+        """Return the searchers of a tick; the arguments are the same as for :meth:`TickMaker.parts`."""
         searching = self._people.activity.searching(tick, means, first)
         arms = self._people.arms_of(searching.users)
         rows = np.flatnonzero(arms < len(self._study.arms))
@@ -210,7 +210,7 @@ class Searchers:
             searches: of the tick.
             tick: its number.
             iteration: the study's.
-            models: those of each line, by name.
+            models: each line's models, by name.
             result_of: called in a thread, with at most :data:`SEARCHES_AT_A_TIME` searches.
         """
         jobs = [
@@ -290,10 +290,10 @@ class TickMaker:
 
         Args:
             tick: its number.
-            iteration: the study's iteration, with which users' wishes may drift.
-            means: how active each client is (:meth:`fedping.client_sim.population.behaviour.Activity.means`), of some
-                clients that follow each other; nobody else searches.
-            models: those of each line, by name.
+            iteration: the study's iteration; users' wishes may drift with it.
+            means: the activity of each client (:meth:`fedping.client_sim.population.behaviour.Activity.means`), of some
+                consecutive clients; only these search.
+            models: each line's models, by name.
             first: the first of these clients.
         """
 

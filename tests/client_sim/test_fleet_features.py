@@ -148,7 +148,7 @@ def test_versions_of_a_features_study_are_staged(tmp_path: Path) -> None:
 
 def test_blocks_of_a_features_study_cannot_stay_with_clients() -> None:
     training = OneGradient(personal=PartlyLocal(local=("brand",), rate=0.3))
-    with pytest.raises(InvalidSettings, match="no block can stay"):
+    with pytest.raises(InvalidSettings, match="blocks can't stay"):
         check_study(study_of(shop(), Pipeline(), training))
 
 

@@ -96,11 +96,11 @@ def test_of_a_fleet_the_client_is_named_whose_loss_is_no_number(own_losses: Any,
     fleet = example_data(examples, np.zeros(12), [1, 2, 1, 5, 3])
     model = learner_for(model_spec("own", {"function": f"own_losses:{function}", "weights": 3}))
     clients = np.array([4, 3, 1])
-    with pytest.raises(FedpingError, match=r"for client 3; look for") as told:
+    with pytest.raises(FedpingError, match=r"for client 3; check it for") as told:
         list(updates_of_fleet(model, OneGradient(), model.start, fleet, clients, KEYS))
     assert not isinstance(told.value, TroubleOfClient)
     if function == "of_the_last":
-        with pytest.raises(FedpingError, match=r"returned nan for client 3; look for"):
+        with pytest.raises(FedpingError, match=r"returned nan for client 3; check it for"):
             evaluate(replace(model, prediction=lambda weights, x: x[:, 0]), Regression(), model.start, fleet)
 
 

@@ -293,7 +293,7 @@ def test_examples_that_do_not_fit_and_losses_that_are_not_finite() -> None:
     model, start = model_of("of-linen")
     with pytest.raises(FedpingError, match=r"examples of shape \[8, 8, 1\], 64 numbers, but the examples have 63"):
         model.losses(start, examples(63))
-    with pytest.raises(FedpingError, match="tells 4 classes apart, but an example has the class 4"):
+    with pytest.raises(FedpingError, match="4 classes, but an example has the class 4"):
         model.gradients(start, examples(64, 5, seed=1))
     bad = examples()
     bad.x[1, 0] = np.nan

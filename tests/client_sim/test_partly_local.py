@@ -236,12 +236,12 @@ def test_local_blocks_that_are_too_large_are_refused_before_anybody_makes_room(m
     [
         ("network", NETWORK, ("W3",), "'local' names 'W3', and the model has no block .* it has W1, b1, W2, b2"),
         ("network", NETWORK, ("W\x1b[2J\n",), r"'local' names 'W\\x1b\[2J\\n', and"),
-        ("frecency-2018", {}, ("W\x1b[2J\n",), r"'local' names 'W\\x1b\[2J\\n', and"),
+        ("frecency-2018", {}, ("W\x1b[2J\n",), r"'local' names 'W\\x1b\[2J\\n', but"),
         ("k-means", {"features": 2, "clusters": 3}, ("W\n",), r"'local' names 'W\\n', which"),
         ("network", NETWORK, ("W1[0,0]",), "the model has no block of that name"),
         ("network", NETWORK, ("b2", "W1", "b1", "W2"), "names all blocks of the model, .* nothing would be shared"),
-        ("frecency-2018", {}, ("x",), "of this model no block can stay with the client"),
-        ("k-means", {"features": 2, "clusters": 3}, ("centroids",), "moves its weights by a rule of its own"),
+        ("frecency-2018", {}, ("x",), "the model's blocks can't stay with the client"),
+        ("k-means", {"features": 2, "clusters": 3}, ("centroids",), "moves its weights by its own rule"),
     ],
 )
 @pytest.mark.parametrize("method", [PartlyLocal, Reconstruct])

@@ -120,7 +120,7 @@ def test_other_weights_under_a_known_version_are_refused_and_logged_once(ledger:
 
 def test_another_table_or_other_terms_get_no_second_answer_to_a_version(ledger: Ledger) -> None:
     ledger.charge(release(3))
-    with pytest.raises(AlreadyAnswered, match="no version is answered twice"):
+    with pytest.raises(AlreadyAnswered, match="a version is answered only once"):
         ledger.charge(release(3, terms="another table"))
     ledger.charge(release(4, terms="another table"))
 

@@ -65,7 +65,7 @@ def test_options_of_the_page_are_of_spark_submit_and_files_of_this_checkout() ->
 
 
 def test_the_variables_of_the_page_are_those_that_go_along() -> None:
-    told = PAGE.partition("gets these variables as they are here:")[2].partition("No other variable")[0]
+    told = PAGE.partition("with their values here:")[2].partition("No other variable")[0]
     assert re.findall(r"`(FEDPING_\w+)`", told) == list(GOES_ALONG)
     assert f"export {STAGING}=" in PAGE
 

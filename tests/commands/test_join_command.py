@@ -122,7 +122,7 @@ def test_who_cannot_be_asked_is_told_so(server: FaultyServer, join: Typed, monke
 
 
 def test_it_is_said_that_weights_can_be_chosen_that_reveal_rows(server: FaultyServer, join: Typed) -> None:
-    says = "can choose them so that your updates reveal rows of your table, however many rows"
+    says = "can choose them so that your updates reveal rows of your table"
     assert says in join(server.url, "--show")[1]
     out, said = join.once(server.url, "--json")
     assert says in said

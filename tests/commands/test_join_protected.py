@@ -245,7 +245,7 @@ def test_scales_are_refused_and_counts_of_classes_are_protected(join: Typed) -> 
     agreed(join.columns, raw=True)
     spec = model_spec("k-means", {"features": 60, "clusters": 1, "counts": False}, name=STUDY)
     with faulty_server(tumours(training=LocalSteps(epochs=1, rate=1.0), spec=spec)) as server:
-        assert "where no range was agreed on" in join.once(server.url, code=2)[1]
+        assert "without an agreed range" in join.once(server.url, code=2)[1]
     text = join.columns.read_text().replace("moments = true", "counts = true")
     join.columns.write_text(text)
     spec = model_spec("k-means", {"features": 2, "clusters": 1, "counts": False}, name=STUDY)

@@ -227,7 +227,7 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
         _, said = typed(server.url, *PROTECTED, "--colluding", "2")
-        assert "by your own noise alone" in said
+        assert "by your noise alone" in said
         ledger = ledger_of(tmp_path / "hospital-0.csv")
         assert ledger.read().spent == pytest.approx(1 / 2.0**2, rel=1e-12)
         allowed = mu_of(3.0, usual_delta(190)) ** 2
@@ -246,7 +246,7 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
         said = typed(server.url, *PROTECTED, OPEN, number=1, code=2)[1]
         assert "give one or the other" in said
         assert "accepts only sums of protected rows" in typed(server.url, "--yes", OPEN, number=1, code=2)[1]
-        assert "give 2 to trust none of them" in typed(server.url, *PROTECTED, "--colluding", "3", number=1, code=2)[1]
+        assert "2 to trust none of them" in typed(server.url, *PROTECTED, "--colluding", "3", number=1, code=2)[1]
         weak = typed(server.url, "--yes", "--epsilon", "0.3", number=1, code=2)[1]
         assert "with noise 2 costs epsilon" in weak
         assert not server.attempts
@@ -334,7 +334,7 @@ def test_who_went_without_protection_decides_to_protect_the_rows_of_a_sum(typed:
         typed(server.url, "--yes", "--for", "1s", OPEN, code=75)  # which has no offer yet
         server.files[f"/models/{STUDY}/study.json"] = published
         ledger = str(ledger_of(tmp_path / "hospital-0.csv").path)
-        assert "give --epsilon 3" in typed(server.url, "--yes", "--agree", "--ledger", ledger, code=6)[1]
+        assert "--epsilon 3" in typed(server.url, "--yes", "--agree", "--ledger", ledger, code=6)[1]
         typed(server.url, *PROTECTED, "--agree")
         assert len(server.attempts) == 1
 

@@ -288,7 +288,7 @@ def test_one_that_breaks_is_named_with_the_round_and_nothing_is_published(
     tmp_path: Path, where: str, how: str, said: str
 ) -> None:
     server = {"optimizer": {"optimizer": "broken", "how": how}}
-    where_it_was = "^round 2 came to nothing" if where == "memory" else "^version 2 of line 'main'"
+    where_it_was = "^round 2 failed" if where == "memory" else "^version 2 of line 'main'"
     with pytest.raises(BrokenLink, match=f"{where_it_was}.*: the optimizer 'broken' {said}"):
         run(experiment(where=where, server=server), tmp_path / "out")
     if where == "files":
@@ -310,7 +310,7 @@ def test_an_upload_link_that_breaks_is_named_with_the_round(tmp_path: Path, wher
         run(on_clients, tmp_path / "clients")
     server = {"aggregate": {"by": "mean"}}
     on_the_server = experiment(where=where, upload=[{"link": "doubled", "breaks": "undo"}], server=server)
-    where_it_was = "^round 1 came to nothing" if where == "memory" else "^version 1 of line 'main'"
+    where_it_was = "^round 1 failed" if where == "memory" else "^version 1 of line 'main'"
     said = r"'doubled', an extension, returned from 'undo_sum' float64 of shape \[7\]; return numbers of shape \[8\]"
     with pytest.raises(BrokenLink, match=f"{where_it_was}.*: the upload link {said}"):
         run(on_the_server, tmp_path / "server")

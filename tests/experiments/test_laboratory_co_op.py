@@ -68,7 +68,7 @@ def test_arrivals_are_merged_one_by_one_as_by_hand() -> None:
 
 def test_of_few_clients_nobody_can_be_far_behind() -> None:
     [setup] = small(training=LOCAL, co_op={"lower": 8}).variants.values()
-    with pytest.raises(InvalidSettings, match="nobody would merge"):
+    with pytest.raises(InvalidSettings, match="would never merge"):
         CoOpRounds(setup, prepare(setup, 1, None))
 
 
@@ -87,7 +87,7 @@ def test_it_learns_with_slow_clients_and_the_same_seed_gives_the_same(tmp_path: 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"co_op": {"lower": 3, "upper": 2}}, "nobody would merge"),
+        ({"co_op": {"lower": 3, "upper": 2}}, "would never merge"),
         ({"co_op": {}, "training": {"algorithm": "gradient"}}, "mixes the clients' models"),
         ({"co_op": {}, "where": "files"}, "Remove 'where'"),
         ({"co_op": {}, "lateness": {"shares": [0.5, 0.5]}}, "ages of its own"),

@@ -361,7 +361,7 @@ def test_what_does_not_go_with_it_is_refused(changes: dict[str, Any], said: str)
         ({"gossip": {"graph": "random_regular", "degree": 8}}, "each of 8 nodes has at most 7 neighbours; lower it"),
         ({"gossip": {"graph": "random_regular", "degree": 3}, "partition__clients": 9}, "an odd number of both"),
         ({"gossip": {"graph": "random_regular", "degree": 1}}, "none of 100 random graphs"),
-        ({"model__integer": True}, "whole numbers or have constraints"),
+        ({"model__integer": True}, "whole numbers and constraints"),
         ({"gossip": {"file": "nowhere.csv"}}, "nowhere.csv of .* cannot be read: No such file"),
     ],
 )

@@ -121,7 +121,7 @@ def test_rounds_in_which_too_few_seemed_to_be_there_are_told_so(tmp_path: Path) 
     """The noise on a count of 8 clients has a standard deviation of 40 here."""
     loud = CENTRAL | {"epsilon": 1.0, "noise_multiplier": 10.0}
     summary = run_experiment(private(privacy={"central": loud, "contribution": FLAT}), tmp_path / "out", 1)
-    [note] = [note for note in summary.notes if "made no version" in note]
+    [note] = [note for note in summary.notes if "published no version" in note]
     assert "with the noise, fewer than min_clients = 1 clients were counted in them" in note
 
 

@@ -244,7 +244,7 @@ def test_items_with_random_values_need_no_table(tables: Path) -> None:
     ("changes", "sentence"),
     [
         ({"data": {"users": None, "name": "iris"}}, "lists, examples and applies are of synthetic users"),
-        ({"data": {"population": {"tastes": 0.5}}}, "by which users search among pages"),
+        ({"data": {"population": {"tastes": 0.5}}}, "users search among pages"),
         ({"data": {"lists": None, "population": {"tastes": 0.5}}}, r"Describe its users in \[data.lists\]"),
         ({"data": {"examples": [5, 2]}}, "the minimum number of a user's lists"),
         ({"data": {"test": 0.5}}, "not a setting of synthetic users"),

@@ -118,7 +118,7 @@ def test_a_run_tells_of_them(tmp_path: Path, of: dict[str, Any]) -> None:
     ("newcomers", "changes", "said"),
     [
         (60, USERS, "60 newcomers, and 40 of 60 clients have test examples"),
-        (8, {}, "somebody is left to train"),
+        (8, {}, "are left to train"),
         (2, {"co_op": {}, "training": {"algorithm": "local", "epochs": 1, "rate": 0.1}}, "merges every client"),
     ],
 )

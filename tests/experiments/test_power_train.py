@@ -160,7 +160,9 @@ def test_a_killed_worker_is_one_sentence_and_stops_the_others(tmp_path: Path) ->
         if list(tmp_path.rglob("experiment.json")):
             active_children()[0].kill()
 
-    with pytest.raises(FedpingError, match=r"of cohort 300, repetition \d was killed by signal 9.* goes on from there"):
+    with pytest.raises(
+        FedpingError, match=r"of cohort 300, repetition \d was killed by signal 9.* continues from there"
+    ):
         train_side_by_side(plan, tmp_path / "out", [(300, 1), (300, 2), (300, 3)], 2, kill_one)
     assert active_children() == []
 

@@ -58,7 +58,7 @@ def test_randomised_response_estimates_and_its_ends() -> None:
     assert RandomisedResponse(1.0).guarantee.epsilon == math.inf
     assert RandomisedResponse(0.5, 0.0).guarantee.epsilon == math.inf
     assert RandomisedResponse(0.0).guarantee.epsilon == 0
-    with pytest.raises(NoGuarantee, match="nobody tells the truth"):
+    with pytest.raises(NoGuarantee, match="the truth is never reported"):
         RandomisedResponse(0.0).share([True])
     with pytest.raises(NoGuarantee, match=r"coins of 1\.5"):
         RandomisedResponse(1.5)

@@ -233,4 +233,4 @@ def test_a_sum_of_institutions_is_attacked_with_the_noise_of_its_study(
     assert main([*command, "--epsilon", "0.1"]) == 2
     assert "no version is answered at epsilon 0.1" in capsys.readouterr().err
     assert main(["audit", command[2]]) == 2
-    assert "attack a table of your own with 'fedping audit join'" in capsys.readouterr().err
+    assert "'fedping audit join'" in capsys.readouterr().err

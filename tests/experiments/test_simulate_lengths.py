@@ -200,7 +200,7 @@ def test_rules_of_the_line_are_those_of_the_experiment_and_of_real_rounds(tmp_pa
 def test_one_of_the_two_says_when_it_ends(tmp_path: Path, rule: str) -> None:
     file = experiment_file(tmp_path, optimization=rule)
     with_rules(tmp_path / "study.toml", rule)
-    with pytest.raises(InvalidSettings, match="leave it out of the experiment"):
+    with pytest.raises(InvalidSettings, match="Remove it from the experiment"):
         experiment_from_toml(file)
 
 

@@ -223,7 +223,7 @@ def test_a_run_that_fails_on_an_executor_is_told_as_it_is_here(
 
 @pytest.mark.parametrize(
     ("changes", "word"),
-    [(["where=http"], "over HTTP"), (["where=files", "engine=spark"], "a Spark session of its own")],
+    [(["where=http"], "over HTTP"), (["where=files", "engine=spark"], "its own Spark session")],
 )
 def test_what_cannot_be_spread_is_refused_at_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: list[str], word: str

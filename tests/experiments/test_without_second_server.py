@@ -52,7 +52,7 @@ def test_the_laboratory_has_no_second_server(tmp_path: Path) -> None:
 
 
 def test_an_audit_says_that_single_pings_tell_nothing() -> None:
-    with pytest.raises(InvalidSettings, match="of which a single ping tells neither server anything"):
+    with pytest.raises(InvalidSettings, match="is a two-server line"):
         audit(STUDY, STUDY.lines[0])
 
 

@@ -235,7 +235,7 @@ def test_in_memory_it_is_named_with_its_round(monkeypatch: pytest.MonkeyPatch) -
     rounds.run(cohort(0, rounds.weights))
     monkeypatch.setitem(ACCUMULATORS, Mean, failing("finish"))
     before = rounds.weights
-    with pytest.raises(BrokenLink, match="round 2 came to nothing: the aggregation 'mean' raised"):
+    with pytest.raises(BrokenLink, match="round 2 failed: the aggregation 'mean' raised"):
         rounds.run(cohort(1, before))
     assert rounds.weights is before
 

@@ -86,7 +86,7 @@ def precision_of(settings: Settings) -> Precision:
 
 
 def check_width(given: int, m: int, model: str) -> None:
-    """Raise unless the number of weights is that of the model."""
+    """Raise unless the number of weights is the model's."""
     if given != m:
         raise InvalidSettings(
             f"the model '{model}' has {m:,} weights with these settings, but {given:,} were given; "

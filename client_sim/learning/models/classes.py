@@ -19,7 +19,7 @@ def classes_of(batch: Examples, classes: int) -> NDArray[np.intp]:
     if not whole or batch.largest >= classes:
         raise FedpingError(
             f"the targets must be classes numbered 0 to {classes - 1}, but they go from {batch.y.min():g} to "
-            f"{batch.y.max():g}; number the classes from 0, and set classes to how many there are"
+            f"{batch.y.max():g}; number the classes from 0, and set classes to their number"
         )
     return y
 
@@ -41,7 +41,7 @@ def softmax(scores: Floats) -> Floats:
 
 
 def pulls_on_scores(probabilities: Floats, pulls: Floats) -> Floats:
-    """Return the gradient by the scores of what has these gradients by their softmax; all of shape (k, n, c)."""
+    """Return the gradient by the scores, given the gradient by their softmax; all of shape (k, n, c)."""
     found: Floats = probabilities * (pulls - np.einsum("knc,knc->kn", probabilities, pulls)[..., None])
     return found
 

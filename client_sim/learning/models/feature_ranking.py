@@ -23,7 +23,7 @@ _NUMBERS_AT_A_TIME = 2**22
 
 @dataclass(frozen=True)
 class FeatureRanking:
-    """A list's loss and update are those of :mod:`fedping.client_sim.features.vectors`; a client's are their means.
+    """The loss and update of a list come from :mod:`fedping.client_sim.features.vectors`; a client's are their means.
 
     The update of a list is to the bit what a client in any language computes.
     """
@@ -73,12 +73,12 @@ class FeatureRanking:
         return _means(losses, batch), gradients
 
     def descents(self, weights: FloatArray, batch: ListBatch, pulls: FloatArray) -> FloatArray:
-        """Return how clients' weights follow pulls on the scores of their items, the mean over a client's lists.
+        """Return the update of clients' weights for pulls on the scores of their items, the mean over a client's lists.
 
         Args:
-            weights: shape (m,), or (k, m) for weights of each client's own.
+            weights: shape (m,), or (k, m) for each client's own weights.
             batch: the lists of k clients.
-            pulls: how much each score shall grow, shape (k, n, c); 0 where there is no item.
+            pulls: the desired growth of each score, shape (k, n, c); 0 where there is no item.
 
         Returns:
             Directions that a client adds to its weights, shape (k, m).
@@ -91,7 +91,7 @@ class FeatureRanking:
 
 
 def _of_lists(weights: FloatArray, n: int) -> FloatArray:
-    """Return weights of shape (m,), or from clients' own weights those of each of their n lists, shape (m, k · n)."""
+    """Return weights of shape (m,), or clients' own weights repeated for each of their n lists, shape (m, k · n)."""
     return weights if weights.ndim == 1 else np.repeat(weights.T, n, axis=1)
 
 

@@ -1,4 +1,4 @@
-"""A loss of your own in JAX, compiled and computed for all clients at once; for large networks.
+"""Your own loss in JAX, compiled and computed for all clients at once; for large networks.
 
 JAX is an extra: ``pip install "fedping[jax]"``. It works in single precision unless ``jax_enable_x64`` is set.
 """
@@ -43,7 +43,7 @@ class JaxLoss:
 
     The loss must be a mean over the examples, because it is computed for each example alone, with x of shape (1, d) and
     y of shape (1,). The means are taken here, so that clients with different numbers of examples are batched together
-    and examples can have weights. Rectangles are padded to powers of two, because JAX compiles anew for every shape.
+    and examples can have weights. Rectangles are padded to powers of two, because JAX compiles again for every shape.
     """
 
     loss: Loss
@@ -165,7 +165,7 @@ def _power_of_two(size: int) -> int:
 
 
 def jax_model(settings: Settings) -> JaxLoss:
-    """Return the model of these settings: those of an own loss except ``gradient``."""
+    """Return the model of these settings: an own loss's settings except ``gradient``."""
     return jax_loss(
         loss_of(settings), start_of(settings), predict=prediction_of(settings), predicts=predicts_of(settings)
     )

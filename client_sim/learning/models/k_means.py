@@ -34,8 +34,8 @@ class KMeans(OfArrays):
 
     Its gradient with respect to centroid j is 2 n_j / n × (centroid - mean of the n_j examples nearest to it). A local
     step is Lloyd's: at rate 1 the centroid moves to that mean, at a lower rate that share of the way. Ties go to the
-    first centroid. Targets are never used. Centroids start at normal numbers of standard deviation ``spread``; for a
-    better start, give the model spec start weights.
+    first centroid. Targets are never used. Centroids start at normal numbers of standard deviation ``spread``; a better
+    start is the model spec's start weights.
 
     Attributes:
         features: numbers of an example.
@@ -149,7 +149,7 @@ class KMeans(OfArrays):
         return member.sum(axis=1), member.swapaxes(1, 2) @ batch.x
 
     def _check_sizes(self, nearest: NDArray[np.intp]) -> None:
-        """Raise unless every cluster has no example or ``fewest``; ``nearest`` are those of one client."""
+        """Raise unless every cluster has no example or ``fewest``; ``nearest`` are one client's."""
         sizes = np.bincount(nearest, minlength=self.clusters)
         small = np.flatnonzero((sizes > 0) & (sizes < self.fewest))
         if len(small):

@@ -1,4 +1,4 @@
-"""A layer, x · W + b, for all clients at once, and the L2 penalty of models that are made of layers."""
+"""A layer, x · W + b, of all clients at once, and the L2 penalty of models made of layers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fedping.protocol.errors import FedpingError
 class Layer:
     """A layer whose W (inputs × outputs, row by row) and then b (outputs) start at ``first`` in a model's weights.
 
-    Weights are those of all clients, shape (m,), or each client's own, shape (k, m). With shared weights, all clients'
-    examples go through one matrix product. In single precision a layer with one output uses the quickest products; in
+    Weights are shared by all clients, shape (m,), or each client's own, shape (k, m). With shared weights, one matrix
+    product covers all clients' examples. In single precision a layer with one output uses the quickest products; in
     double precision it keeps the established ones, because others would change the last bits.
     """
 

@@ -20,8 +20,8 @@ NAME = "linear-regression"
 class LinearRegression(Penalised):
     """y = x · w + b. The loss is the mean of (x · w + b - y)², without a factor of ½, plus l2 / 2 · |w|².
 
-    Its minimum is that of scikit-learn's ``Ridge`` with alpha = l2 · n / 2. The weights are the coefficients, followed
-    by the intercept if there is one.
+    It has the same minimum as scikit-learn's ``Ridge`` with alpha = l2 · n / 2. The weights are the coefficients,
+    followed by the intercept if there is one.
     """
 
     features: int

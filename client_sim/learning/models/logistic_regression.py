@@ -24,9 +24,9 @@ _LARGEST_EXPONENT = np.float32(80.0)
 class LogisticRegression(Penalised):
     """The loss is the mean cross-entropy plus l2 / 2 · |w|², where w are the coefficients without the intercepts.
 
-    Its minimum is that of scikit-learn's ``LogisticRegression`` with C = 1 / (l2 · n). With two classes there is one
-    score, for class 1: coefficients (features), then the intercept. With c classes there is a score for each:
-    coefficients (features × c), row by row, then c intercepts.
+    It has the same minimum as scikit-learn's ``LogisticRegression`` with C = 1 / (l2 · n). Two classes have one score,
+    for class 1: coefficients (features), then the intercept. More classes, c, have a score each: coefficients (features
+    × c), row by row, then c intercepts.
     """
 
     features: int
@@ -125,7 +125,7 @@ def _binary(scores: Floats, y: NDArray[np.intp], share: FloatArray) -> tuple[Flo
 def _binary_single(scores: Floats, turned: Floats, share: Floats) -> tuple[Floats, Floats]:
     """Return the results of :func:`_binary` in few passes: log(1 + exp(s)), where s = z, or -z for class 1.
 
-    Where 1 + exp(s) rounds to 1 the loss is 0, which is off by less than 1e-7.
+    Where 1 + exp(s) rounds to 1 the loss is 0, with an error of less than 1e-7.
     """
     s = scores[..., 0] * turned
     beyond = np.maximum(s - _LARGEST_EXPONENT, 0) if s.max(initial=0.0) > _LARGEST_EXPONENT else None

@@ -27,8 +27,8 @@ USER = frozenset({"user", "user_bias"})
 class MatrixFactorization(InPrecision):
     """A rating of item i is mean + item_biases_i + user_bias + items_i · user; an example's only feature is i, from 0.
 
-    The loss is the mean of (rating - y)², plus l2 / 2 · |user|², plus the mean over the examples of
-    l2 / 2 · (|items_i|² + item_biases_i²): so an item is held as often as it is rated.
+    The loss is the mean of (rating - y)², plus l2 / 2 · |user|², plus the mean over the examples of l2 / 2 ·
+    (|items_i|² + item_biases_i²): so an item is penalized as often as it is rated.
 
     Items' factors start at normal numbers of standard deviation ``scale``, all else at 0: who has rated nothing yet is
     predicted the item's bias. Clients differ only by the blocks :data:`USER`, so these have to be their own
@@ -100,7 +100,7 @@ class MatrixFactorization(InPrecision):
         return rest, Examples(factors, batch.y - self.mean - biases, batch.weight)
 
     def _items_of(self, batch: Examples) -> NDArray[np.intp]:
-        """Return the items of the examples, shape (k, n); that of padding is 0."""
+        """Return the items of the examples, shape (k, n); 0 for padding."""
         if batch.x.shape[2] != 1:
             raise FedpingError(
                 f"an example of the model '{NAME}' has one feature, the number of the item, but these have "
@@ -111,8 +111,8 @@ class MatrixFactorization(InPrecision):
         if (strange := (item != given) | (item < 0) | (item >= self.items)).any():
             odd = given[strange][0]
             raise FedpingError(
-                f"an example is of item {odd:g}, and the model '{NAME}' has items 0 to {self.items - 1:,}; number them "
-                "from 0, set 'items' to how many there are, and leave them unscaled"
+                f"an example is of item {odd:g}, and the model '{NAME}' has items 0 to {self.items - 1:,}; number "
+                "them from 0, set 'items' to their number, and leave them unscaled"
             )
         return item
 
@@ -124,7 +124,7 @@ class MatrixFactorization(InPrecision):
         return along + biases + weights[..., -1:] + self.dtype.type(self.mean), factors, biases
 
     def _of_items(self, weights: Floats, item: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """Return the factors (k, n, f) and biases (k, n) of items, from weights that begin with those of all items."""
+        """Return the factors (k, n, f) and biases (k, n) of items, from weights that begin with all items'."""
         factors = weights[..., : self._biases].reshape(*weights.shape[:-1], self.items, self.factors)
         biases = weights[..., self._biases : self._biases + self.items]
         if weights.ndim == 1:

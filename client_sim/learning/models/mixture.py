@@ -54,7 +54,7 @@ class Mixed(NamedTuple):
 
     @property
     def prediction(self) -> FloatArray:
-        """Return a M(x; w) + (1 - a) M(x; P), which is that of either expert where both agree, to the bit."""
+        """Return a M(x; w) + (1 - a) M(x; P), which equals either expert's prediction where both agree, to the bit."""
         apart = self.of_shared - self.of_private
         return np.asarray(self.of_private + wide(self.share, apart) * apart)
 
@@ -137,7 +137,7 @@ class Mixture:
         return np.concatenate([found.shared + penalty, found.private, found.gate], axis=1)
 
     def pulled(self, weights: Parts, batch: Examples, mixed: Mixed, pulls: FloatArray) -> Parts:
-        """Return the gradients by w, P and the gate of what has the gradients ``pulls`` by the mixed predictions."""
+        """Return the gradients by w, P and the gate, given the gradients ``pulls`` by the mixed predictions."""
         return Parts(
             self.model.pulled(weights.shared, batch, pulls_on_shared(mixed, pulls)),
             self.model.pulled(weights.private, batch, pulls * wide(1.0 - mixed.share, pulls)),
@@ -160,8 +160,8 @@ def mixture_of(model: Model[Any]) -> Mixture:
     """
     if not mixes(model):
         raise InvalidSettings(
-            "an expert is mixed with the shared model by their predictions, numbers or probabilities of classes, of "
-            "which this model gives no gradient; choose linear-regression, logistic-regression or network, or "
+            "an expert is mixed with the shared model by their predictions, numbers or probabilities of classes, and "
+            "this model gives no gradient of them. Choose linear-regression, logistic-regression or network, or "
             'personalize with by = "fine_tune"'
         )
     return Mixture(model)
@@ -188,7 +188,7 @@ def losses_of(model: Mixes, predicted: FloatArray, batch: Examples) -> FloatArra
 def pulls_on(model: Mixes, predicted: FloatArray, batch: Examples) -> FloatArray:
     """Return the gradient of each example's loss by its prediction, in the shape of the predictions.
 
-    Beyond :data:`LEAST` it is that of the nearest probability within, so that a certain error can be unlearned.
+    Beyond :data:`LEAST` it is the gradient at the nearest probability within, so that a certain error can be unlearned.
     """
     if not (classes := getattr(model, "classes", 0)):
         return np.asarray(2.0 * (predicted - batch.y))

@@ -1,4 +1,4 @@
-"""A loss of your own in a few lines: a function of one client's examples, in NumPy or anything else.
+"""Your own loss in a few lines: a function of one client's examples, in NumPy or anything else.
 
     import autograd.numpy as np
 
@@ -31,7 +31,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 NAME = "own"
 
 SPREAD = 0.1
-"""How far from 0 weights start if no start is given."""
+"""The distance of weights from 0 without a given start."""
 
 Loss: TypeAlias = Callable[[Any, Any, Any], Any]
 """From weights (m,), one client's features (n, d) and its targets (n,), with n at least 1, to a number."""
@@ -40,7 +40,7 @@ Prediction: TypeAlias = Callable[[Any, Any], Any]
 """From weights (m,) and features (n, d) to predictions, shape (n,) or (n, c)."""
 
 Predicts: TypeAlias = Literal["values", "log_odds"]
-"""What a prediction of classes returns: probabilities (``values``), or their log-odds, also called logits."""
+"""Values returned by a prediction of classes: probabilities (``values``), or their log-odds, also called logits."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,11 @@ class OwnLoss:
     """A model given only by its loss. Clients are processed one after another.
 
     Attributes:
-        loss: preferably a mean over the examples, so that the mean over clients is that of all examples (thesis eq. 2).
+        loss: preferably a mean over the examples, so that the mean over clients is the mean over all examples (thesis
+            eq. 2).
         start: the initial weights, shape (m,).
         prediction: see :data:`Prediction`; None for a model that is never asked to predict.
-        predicts: what the prediction returns.
+        predicts: the values that the prediction returns.
         epsilon: ε of central finite differences, which use only the values of the loss; None for the gradient by
             ``autograd``, which needs a loss written with ``autograd.numpy``.
     """
@@ -97,7 +98,7 @@ class OwnLoss:
                 raise TroubleOfClient(
                     f"the gradient of {_name(self.loss)} is not finite, though its loss is,",
                     client,
-                    "look for roots and logarithms of 0 in it",
+                    "check it for roots and logarithms of 0",
                 )
         return losses, gradients
 
@@ -212,8 +213,8 @@ def predictions_of(
     some = said[there]
     if not np.isfinite(some).all():
         raise FedpingError(
-            f"{_function(prediction)} returned {some[~np.isfinite(some)][0]}; look for logarithms of 0 and overflows "
-            "in it, or take smaller steps"
+            f"{_function(prediction)} returned {some[~np.isfinite(some)][0]}; check it for logarithms of 0 and "
+            "overflows, or take smaller steps"
         )
     if predicts == "values":
         return said
@@ -250,7 +251,7 @@ def _each(weights: FloatArray, batch: Examples) -> Any:
 
 
 def _said_by(function: Callable[..., Any], *given: Any) -> Any:
-    """Return the result of a user's function; if it fails, say where, and on what."""
+    """Return the result of a user's function; an error names the place and the input."""
     try:
         return function(*given)
     except (Exception, SystemExit) as error:
@@ -344,7 +345,7 @@ def named(settings: Settings, setting: str, example: str) -> Any:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise InvalidSettings(f"{whose}: '{module_name}' cannot be imported ({error}); fix it first") from error
         raise InvalidSettings(
-            f"{whose}: there is no module '{module_name}'; put it beside the experiment's file, or its folder on "
+            f"{whose}: there is no module '{module_name}'; put it next to the experiment's file, or its folder on "
             "PYTHONPATH"
         ) from error
     except (Exception, SystemExit) as error:
@@ -352,5 +353,5 @@ def named(settings: Settings, setting: str, example: str) -> Any:
             f"{whose}: '{module_name}' cannot be imported ({type(error).__name__}: {error}); fix it first"
         ) from error
     if not hasattr(module, name):
-        raise InvalidSettings(f"{whose}: the module '{module_name}' has no '{name}'; look for a misspelling")
+        raise InvalidSettings(f"{whose}: the module '{module_name}' has no '{name}'; check the spelling")
     return getattr(module, name)

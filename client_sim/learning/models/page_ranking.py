@@ -34,8 +34,8 @@ class PageRanking:
 
     The gradient is either by central finite differences with ε = ``epsilon``, with the model a black box, or analytic,
     which for frecency is the gradient of its smooth formula (:class:`fedping.client_sim.models.Frecency2018`). Both are
-    those of the thesis with the sign reversed: directions of ascent. Clients with their own weights are processed all
-    at once if the ranking model takes weights of each search, as linear-15 does; else one after another.
+    the thesis's with the sign reversed: directions of ascent. Clients with their own weights are processed all at once
+    if the ranking model takes weights of each search, as linear-15 does; else one after another.
     """
 
     ranker: RankingModel
@@ -119,7 +119,7 @@ def _one_by_one(
 def page_ranking(name: str) -> Callable[[Settings], PageRanking]:
     """Return a factory of a ranking model from its setting ``gradient`` (``finite_differences`` or ``analytic``).
 
-    Δ and ε are the spec's. Frecency starts at the browser's weights, linear-15 at those of thesis 7.1.
+    Δ and ε are the spec's. Frecency starts at the browser's weights, linear-15 at the weights of thesis 7.1.
     """
 
     def of(settings: Settings) -> PageRanking:

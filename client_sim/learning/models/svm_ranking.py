@@ -74,7 +74,7 @@ class SvmRanking(InPrecision):
         return self._losses(weights, batch, over), gradients
 
     def _over(self, weights: Floats, batch: Choices) -> Floats:
-        """Return by how much each candidate violates the margin, or 0, shape (k, n, c)."""
+        """Return each candidate's violation of the margin, or 0, shape (k, n, c)."""
         over = self._scores(weights, batch)
         best = np.take(over.reshape(-1), batch.chosen)
         best[batch.nothing | np.isneginf(best)] = np.inf

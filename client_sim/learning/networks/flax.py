@@ -39,7 +39,7 @@ def flax_network(
 ) -> Network:
     """Return a module of Flax as a network.
 
-    A linen module gets a key for whatever it draws, and the mode if its ``__call__`` has a parameter ``train``,
+    A linen module gets a key for all its draws, and the mode if its ``__call__`` has a parameter ``train``,
     ``training``, ``is_training``, ``deterministic`` or ``inference``. A module of nnx is set to training or evaluation,
     and all its random streams are seeded for each step.
 
@@ -144,7 +144,7 @@ def _nnx(make: Any, keeps: Keeps | None) -> _Made:
     has_modes = draws or any(hasattr(each, "deterministic") for _, each in nnx.iter_graph(module))
 
     def seeded(key: Any) -> Any:
-        """Return the state of the random streams, each with a key of its own."""
+        """Return the state of the random streams, each with its own key."""
         found, at = [], 0
         for path, each in nnx.to_flat_state(others):
             if key is not None and issubclass(_kind(each), nnx.RngKey):

@@ -1,7 +1,7 @@
-"""Layers for networks whose clients have weights of their own.
+"""Layers for networks whose clients have their own weights.
 
-A convolution of JAX becomes one of many groups when each client has a kernel of its own, which takes 3 to 7 times as
-long as the product of patches here (JAX issues 13800 and 26266).
+A convolution of JAX becomes one of many groups when each client has its own kernel, which takes 3 to 7 times as long as
+the product of patches here (JAX issues 13800 and 26266).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def convolution(
         x: images, shape (n, height, width, channels), or with any number of axes between the first and the last.
         kernel: shape (height, width, channels, outputs).
         window_strides: a step for each of these axes.
-        padding: ``SAME``, ``VALID``, or how much to pad before and after each of these axes.
+        padding: ``SAME``, ``VALID``, or the padding before and after each of these axes.
         lhs_dilation: as in JAX; with another than 1 the convolution is JAX's.
         rhs_dilation: the distance between the kernel's numbers along each of these axes.
         dimension_numbers: as in JAX; with axes in another order the convolution is JAX's.
@@ -65,7 +65,7 @@ def convolution(
 def _shifted(
     x: Any, sides: Sequence[int], dilation: Sequence[int], ends: Sequence[int], strides: Sequence[int]
 ) -> Iterator[Any]:
-    """Yield what each place of a kernel is multiplied with."""
+    """Yield the values that each place of a kernel is multiplied with."""
     for place in product(*map(range, sides)):
         shift = [at * apart for at, apart in zip(place, dilation, strict=True)]
         cut = (slice(low, low + end, step) for low, end, step in zip(shift, ends, strides, strict=True))
@@ -81,7 +81,7 @@ def max_pool(x: Any, side: int = 2) -> Any:
 
 
 def dropout(x: Any, share: float, key: Any) -> Any:
-    """Return numbers of which a share is 0 and the others are larger; all of them as they are without a key."""
+    """Return the numbers with a share set to 0 and the others scaled up; unchanged without a key."""
     if key is None or not share:
         return x
     jax = jax_for("dropout")

@@ -1,4 +1,4 @@
-"""A network of one's own: a tree of named arrays, and functions of it written with JAX.
+"""Your own network: a tree of named arrays, and functions of it written with JAX.
 
     import jax
     import fedping
@@ -39,21 +39,21 @@ Keeps: TypeAlias = Literal["average", "local"]
 """Whether clients' buffers are averaged, or stay with them."""
 
 Apply: TypeAlias = Callable[..., Any]
-"""From a tree and examples, shape (n, ...), to outputs with a row for each example."""
+"""Maps a tree and examples, shape (n, ...), to outputs with a row for each example."""
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
     """A network, as a tree of arrays and functions written with ``jax.numpy``.
 
-    Clients train on each example alone, so ``apply`` then sees ``x`` with n = 1, and no example can depend on another.
+    Clients train on each example alone, so ``apply`` then sees ``x`` with n = 1, so an example can't depend on another.
 
     Attributes:
         init: returns the tree of arrays that training starts from, given a random key of JAX.
         apply: returns the outputs of examples: ``apply(weights, x)``, with x of shape (n, *shape). A parameter ``key``
-            gets a random key in training, for dropout or augmentation, and None elsewhere; a parameter ``train`` says
+            gets a random key in training, for dropout or augmentation, and else None; a parameter ``train`` says
             whether it is training.
-        shape: the shape of an example, into which its features are put, row by row.
+        shape: the shape of an example, filled with its features row by row.
         loss: of outputs and targets: ``cross_entropy`` of classes, whose log-odds are the outputs, ``squared_error``,
             or a function ``loss(outputs, y)`` that returns a number for each example, shape (n,). A third parameter
             ``x`` gets the examples.
@@ -61,9 +61,9 @@ class Network:
         predicts: whether predictions of classes are ``values``, which are probabilities, or ``log_odds``; if None,
             they are log-odds with a loss of ``cross_entropy``, and values with others.
         buffers: the names of arrays that are not trained, or of their layers, such as the statistics of batch norm. In
-            training, ``apply`` sees all examples of a step, and returns outputs and a tree like ``weights``, of which
-            the client takes these arrays.
-        keeps: what becomes of the buffers: their ``average`` is part of each version, or they are ``local``, and
+            training, ``apply`` sees all examples of a step, and returns outputs and a tree like ``weights``, and the
+            client takes these arrays from it.
+        keeps: the destination of the buffers: their ``average`` is part of each version, or they are ``local``, and
             'local' of a personal training has to name them.
         vocabulary: the number of symbols, if an example is a sequence of symbols' numbers, such as words of a text;
             None if its features are quantities.
@@ -130,7 +130,7 @@ class Network:
         """The names of the arrays that are not trained.
 
         Raises:
-            InvalidSettings: no array has such a name, or is in a layer of that name.
+            InvalidSettings: a name belongs to none of the arrays and layers.
         """
         found = set[str]()
         for name in self.buffers:
@@ -146,7 +146,7 @@ class Network:
     def outputs(self, tree: Tree, x: Any, key: Any) -> Any:
         """Return the outputs of examples, shape (n, ...), given features, shape (n, d); in training with a key.
 
-        With buffers, they are outputs and a tree in training.
+        If the network has buffers, they are outputs and a tree in training.
         """
         given: dict[str, Any] = {}
         if self.draws:
@@ -169,7 +169,7 @@ class Network:
 
     @property
     def of_log_odds(self) -> Predicts:
-        """What predictions of classes are."""
+        """The kind of values that predictions of classes are."""
         return self.predicts or ("log_odds" if self.loss == "cross_entropy" else "values")
 
 

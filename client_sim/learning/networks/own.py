@@ -17,7 +17,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import Extension, ExtensionFailed, all_of, recorded, registered
 
 OF_EVERY_NETWORK = ("seed", "precision", CODE)
-"""The settings that every network has besides those of its function."""
+"""The settings of every network, in addition to its function's."""
 
 FROM_DATA = ("features", "classes")
 """The settings of a function that an experiment derives from its data."""
@@ -39,7 +39,7 @@ def own_network(name: str, settings: Mapping[str, Setting]) -> TreeModel:
 
     Args:
         name: its name.
-        settings: those of its function; ``seed``, ``precision``, and the hash of its code.
+        settings: its function's settings; ``seed``, ``precision``, and the hash of its code.
 
     Raises:
         InvalidSettings: there is no such extension, it has other code, or a setting is invalid.

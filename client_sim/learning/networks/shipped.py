@@ -1,4 +1,4 @@
-"""What the networks that fedping ships share: arrays with starts that need no JAX, and a model of them."""
+"""Shared code of fedping's networks: arrays with starts that need no JAX, and a model of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def dense(name: str, inputs: int, outputs: int) -> dict[str, tuple[tuple[int, ..
 
 
 def init_of(arrays: Arrays) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that makes the arrays by name, for their shapes alone; they start where a spec says."""
+    """Return a function that makes the arrays by name, only for their shapes; a spec has their start."""
     shapes = {name: shape for name, (shape, _) in arrays.items()}
     return lambda key: {name: jax_for("a network").numpy.zeros(shape) for name, shape in shapes.items()}
 

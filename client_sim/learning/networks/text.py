@@ -27,11 +27,11 @@ from fedping.protocol.errors import InvalidSettings
 LSTM, TRANSFORMER = "lstm", "transformer"
 
 Scored: TypeAlias = Literal["all", "last"]
-"""Whether a loss is of each next symbol of a sequence, or of the one after its end."""
+"""Whether a loss is of each next symbol of a sequence, or only of the symbol after its end."""
 
 
 class Sequences(NamedTuple):
-    """What both networks learn from: sequences of symbols' numbers, and the symbol after each.
+    """Examples of both networks: sequences of symbols' numbers, and the symbol after each.
 
     Attributes:
         length: the number of symbols of a sequence.
@@ -47,7 +47,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Sequences:
-        """Return those of the settings ``features``, ``classes``, ``scored`` and ``padding``."""
+        """Return the given ones of the settings ``features``, ``classes``, ``scored`` and ``padding``."""
         length, symbols = settings.whole("features"), settings.whole("classes", least=2)
         scored = cast("Scored", settings.choice("scored", ("all", "last")))
         padding = settings.whole("padding", least=0) if settings.has("padding") else None
@@ -88,8 +88,8 @@ class Sequences(NamedTuple):
 def lstm(settings: Settings) -> TreeModel:
     """Return a network of LSTM layers that predicts the next character (McMahan et al. 2017, Reddi et al. 2021).
 
-    An example is a sequence of ``features`` numbers of characters, and its class the next one; ``classes`` is how many
-    there are. ``embedding`` (8) is the width of a character, ``units`` that of each layer ("256, 256"). The loss is of
+    An example is a sequence of ``features`` numbers of characters, and its class the next one; ``classes`` is their
+    number. ``embedding`` (8) is the width of a character, ``units`` that of each layer ("256, 256"). The loss is of
     ``scored`` characters: of ``all`` that follow one, or of the ``last``; but not of those whose number is ``padding``.
     Further ``seed`` (0), and ``precision`` (``float32`` or ``float64``).
     """
@@ -149,10 +149,10 @@ class _Shape(NamedTuple):
 def transformer(settings: Settings) -> TreeModel:
     """Return a small transformer that predicts the next word (Vaswani et al. 2017; layer norm first, as GPT-2).
 
-    An example is a sequence of ``features`` numbers of words, and its class the next one; ``classes`` is how many there
-    are. ``width`` (64) is that of a word, ``layers`` (2) and ``heads`` (4) are their numbers, ``dropout`` (0.1) the
-    share that is dropped. ``scored`` and ``padding`` are as of the model ``lstm``. Further ``seed`` (0), and
-    ``precision`` (``float32`` or ``float64``).
+    An example is a sequence of ``features`` numbers of words, and its class the next one; ``classes`` is their number.
+    ``width`` (64) is that of a word, ``layers`` (2) and ``heads`` (4) are their numbers, ``dropout`` (0.1) the share
+    that is dropped. ``scored`` and ``padding`` are as of the model ``lstm``. Further ``seed`` (0), and ``precision``
+    (``float32`` or ``float64``).
     """
     sequences = Sequences.of(settings)
     shape = _Shape(

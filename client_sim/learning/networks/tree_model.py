@@ -28,7 +28,7 @@ _FEW, _MANY, _CLIENTS = 16, 128, 8
 
 
 class Functions(NamedTuple):
-    """A network as functions of its weights, shape (m,), in its precision whatever JAX is set to.
+    """A network as functions of its weights, shape (m,), in its own precision, regardless of JAX's settings.
 
     Attributes:
         loss: from weights, an example's features, shape (d,), its target and a key, None outside training, to its loss.
@@ -67,7 +67,7 @@ def key_of(words: Any, place: Any) -> Any:
 
     Args:
         words: the step's key, shape (2,), from :func:`words_of`.
-        place: the example's position among those of the step.
+        place: the example's position in the step.
     """
     random = jax_for("a network").random
     return random.fold_in(random.wrap_key_data(words, impl="threefry2x32"), place)
@@ -77,8 +77,8 @@ def key_of(words: Any, place: Any) -> Any:
 class TreeModel(InPrecision):
     """A network as a model; see :class:`fedping.client_sim.learning.networks.network.Network`.
 
-    The loss of a client is the mean over its examples, each computed alone. Losses and predictions are those of
-    evaluation, and gradients those of training if the examples come with keys (:attr:`Examples.keys`).
+    The loss of a client is the mean over its examples, each computed alone. Losses and predictions are computed as in
+    evaluation, and gradients as in training if the examples have keys (:attr:`Examples.keys`).
 
     Attributes:
         name: the model's name.
@@ -149,7 +149,7 @@ class TreeModel(InPrecision):
         return self._both(weights, batch)[1]
 
     def losses_and_gradients(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
-        """See :class:`fedping.client_sim.learning.model.GivesBoth`; the losses are those of evaluation."""
+        """See :class:`fedping.client_sim.learning.model.GivesBoth`; the losses are computed as in evaluation."""
         losses, gradients = self._both(weights, batch)
         return (self.losses(weights, batch) if self.network.has_modes and batch.keys is not None else losses), gradients
 
@@ -190,8 +190,8 @@ class TreeModel(InPrecision):
         classes = outputs_of(self.network)[1:]
         if self.network.loss == "cross_entropy" and largest >= (max(classes[-1], 2) if classes else 2):
             raise FedpingError(
-                f"the model '{self.name}' tells {classes[-1] if classes else 2} classes apart, but an example has the "
-                f"class {largest:g}, from 0; give the network an output for each class"
+                f"the model '{self.name}' distinguishes {classes[-1] if classes else 2} classes, but an example has "
+                f"the class {largest:g}, from 0; give the network an output for each class"
             )
 
     def _both(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
@@ -243,7 +243,7 @@ class TreeModel(InPrecision):
         return finite(losses, self._loss_in_words), gradients
 
     def _of_examples(self, run: Callable[..., Any], weights: FloatArray, batch: Examples) -> FloatArray:
-        """Return the result for each example that is there, clients one after another, shape (examples, ...)."""
+        """Return the result for each existing example, client by client, shape (examples, ...)."""
         there, own = batch.weight > 0, self.own(weights)
         found = []
         for client in range(len(batch) if own.ndim == 2 else 1):
@@ -360,7 +360,7 @@ def outputs_of(network: Network) -> tuple[int, ...]:
     if network.loss == "cross_entropy" and len(outputs.shape) > 2:
         raise InvalidSettings(
             f"'apply' of the network returned {_shown(outputs)} for one example; return log-odds of shape (n, c), or "
-            "give a 'loss' of your own"
+            "give your own 'loss'"
         )
     with jax.enable_x64(False), running("loss", f"outputs of shape {outputs.shape} and y of shape (1,)"):
         loss = jax.eval_shape(lambda o, x, y: network.losses(o, x, y), outputs, x, jnp.zeros(1))
@@ -392,7 +392,7 @@ def _shown(value: Any) -> str:
 
 @lru_cache(maxsize=64)
 def numbers_of_an_example(network: Network) -> int:
-    """Return how many numbers the network computes from an example, as the difference between one and two of them."""
+    """Return the count of numbers that the network computes from an example, as the difference between two and one."""
     jax = jax_for("a network")
     structure = network.structure
 

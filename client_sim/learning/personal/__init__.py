@@ -1,6 +1,6 @@
 """Models that are a client's own: the methods of `fedping.protocol.personalization`, a file each.
 
-A method is an algorithm around another one, which trains the shared weights. What is a client's own is in its state.
+A method is an algorithm around another one, which trains the shared weights. A client's own part is in its state.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ METHODS: Mapping[type, Callable[[Any, OneGradient | LocalSteps, Algorithm], Pers
     Reconstruct: Reconstructed,
     Expert: with_expert,
 }
-"""From the type of the settings to the method; it is given the settings, and how the shared weights are trained."""
+"""Maps the type of the settings to the method, whose arguments are the settings and the shared weights' algorithm."""
 
 
 def personal_algorithm(
     personal: Personalization, training: OneGradient | LocalSteps, shared: Algorithm, version: int
 ) -> PersonalAlgorithm:
-    """Return the algorithm of clients that have something of their own.
+    """Return the algorithm of clients with a personal part.
 
     Args:
         personal: which method.

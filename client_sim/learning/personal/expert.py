@@ -1,4 +1,4 @@
-"""A mixture of the shared model with one of the client's own, by a gate of its own (FL+DE, Peterson et al. 2019)."""
+"""A mixture of the shared model with the client's own, by the client's own gate (FL+DE, Peterson et al. 2019)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _MOST_NUMBERS = 2**20
 class WithExpert:
     """See :class:`fedping.protocol.personalization.Expert`.
 
-    A client keeps P, its gate, and how often it has trained them. All gradients are computed first, on the same
-    examples from the same mixture; then all parts move, w by what the client sends. Its mean gradient is divided by the
-    number of its examples after clipping and noise; the shared model's own penalty, which depends on no example, is
+    A client keeps P, its gate, and the number of their trainings. All gradients are computed first, on the same
+    examples from the same mixture; then all parts move, and the movement of w is sent. Its mean gradient is divided by
+    the number of its examples after clipping and noise; the shared model's own penalty, which depends on no example, is
     neither clipped nor noised.
 
     Attributes:
@@ -114,7 +114,7 @@ class WithExpert:
     ) -> Floats:
         """Return the clients' mean gradients by w, of examples' gradients that are shortened first, and of noise.
 
-        With a joint loss, an example's gradient is multiplied by a(x) before it is shortened.
+        A joint loss multiplies an example's gradient by a(x) before it is shortened.
         """
         clip = self.settings.clip
         assert clip is not None

@@ -21,9 +21,9 @@ from fedping.protocol.training import LocalSteps, OneGradient
 class FineTuned:
     """See :class:`fedping.protocol.personalization.FineTune`.
 
-    A client keeps the weights P that are not frozen, in the model's own precision, and how often it has trained them.
+    A client keeps the weights P that are not frozen, in the model's own precision, and the number of their trainings.
     So P stays where it is when w moves below it, and a client that has not trained predicts with w. P is not rounded
-    where the spec publishes whole numbers: steps of less than a half would lead nowhere.
+    where the spec publishes whole numbers: steps of less than a half would have no effect.
 
     Attributes:
         settings: what is asked for.
@@ -85,7 +85,7 @@ class FineTuned:
         return updates, joined(after, self._trained(unprojected(model), weights, batch, keys, own(state))), losses
 
     def _trained(self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, mine: State) -> State:
-        """Return what clients keep after their own steps; those without examples keep what they had."""
+        """Return the clients' state after their own steps; clients without examples keep theirs."""
         if not self.settings.steps:
             return mine
         free, there = self._free(model), counts(batch) > 0

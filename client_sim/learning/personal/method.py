@@ -17,14 +17,14 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.weights import WeightNames
 
 _OWN = "own_"
-"""What the names of a method's state begin with; the others are those of the algorithm for the shared weights."""
+"""Prefix of the names of a method's state; other names belong to the algorithm for the shared weights."""
 
 OWN_DRAWS = 1 << 33
-"""The child of a client's key that a method's mini-batches are drawn by, behind those of the shared weights."""
+"""Index of a client's child key for a method's mini-batches, after the one for the shared weights."""
 
 
 class PersonalAlgorithm(Algorithm, Personalizes, Protocol):
-    """An algorithm that also says with what a client predicts."""
+    """An algorithm that also gives a client's model for predictions."""
 
 
 @runtime_checkable
@@ -42,12 +42,12 @@ def unprojected(model: Model[Any]) -> Model[Any]:
 
 
 def own(state: State) -> State:
-    """Return what a method keeps, by the method's names."""
+    """Return a method's state, by the method's names."""
     return {name.removeprefix(_OWN): value for name, value in state.items() if name.startswith(_OWN)}
 
 
 def shared(state: State) -> State:
-    """Return what the algorithm for the shared weights keeps, by its names."""
+    """Return the state of the algorithm for the shared weights, by its names."""
     return {name: value for name, value in state.items() if not name.startswith(_OWN)}
 
 
@@ -62,7 +62,7 @@ def named(model: Model[Any], names: Sequence[str], setting: str) -> NDArray[np.b
     Args:
         model: the model.
         names: names of weights and blocks.
-        setting: the setting that names them, for the message.
+        setting: the setting that names them, used in the message.
 
     Raises:
         InvalidSettings: the model has no such weight or block.
@@ -84,7 +84,7 @@ def named(model: Model[Any], names: Sequence[str], setting: str) -> NDArray[np.b
 
 @dataclass(frozen=True)
 class Waiting:
-    """Trains the shared weights alone, and leaves what is to be the client's own as it is.
+    """Trains only the shared weights, and leaves the client's own part unchanged.
 
     Attributes:
         method: what comes later.
@@ -95,7 +95,7 @@ class Waiting:
     shared: Algorithm
 
     def init_state(self, model: Model[Any]) -> State:
-        """See :meth:`Algorithm.init_state`; it has room for what comes later."""
+        """See :meth:`Algorithm.init_state`; it has room for the later parts."""
         return self.method.init_state(model)
 
     def update(

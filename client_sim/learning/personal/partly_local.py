@@ -24,8 +24,8 @@ class PartlyLocalModel:
     """See :class:`fedping.protocol.personalization.PartlyLocal`.
 
     The model to train is a :class:`Part`, whose weights are the shared ones. A client keeps the others, in single
-    precision, and how often it has trained them. What it sends is a movement of the shared weights, which depends on
-    the local ones that it is computed beside, but has no place for them.
+    precision, and the number of their trainings. It sends a movement of the shared weights, which depends on the local
+    ones used in its computation, but has no place for them.
 
     Attributes:
         settings: what is asked for.
@@ -96,10 +96,10 @@ def part_of(model: Model[Any]) -> Part:
 
 
 def fitted(part: Part, weights: FloatArray, batch: Batch, keys: Keys, steps: LocalSteps) -> Floats:
-    """Return the local weights of k clients after some steps from where they are, beside shared ones, shape (k, l).
+    """Return the local weights of k clients after some steps with given shared ones, shape (k, l).
 
     Args:
-        part: the shared part, beside what the clients begin with, shape (k, l).
+        part: the shared part, with the clients' initial local weights, shape (k, l).
         weights: the shared weights, shape (m,) or (k, m).
         batch: the examples.
         keys: a random key for each client.
@@ -119,7 +119,7 @@ def _local(part: Part, mine: State) -> Floats:
 
 
 DIVISION = 1 << 33
-"""The child of a client's key that divides its examples, behind those of the shared weights' mini-batches."""
+"""Index of a client's child key for the division of its examples, after the shared weights' mini-batches."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Reconstructed:
     """See :class:`fedping.protocol.personalization.Reconstruct`.
 
     The model to train is a :class:`Part`, whose weights are the shared ones. Both parts of the examples have at least
-    one; of a single example the shared weights are trained beside the start of the local ones.
+    one; with a single example the shared weights are trained with the start of the local ones.
 
     Attributes:
         settings: what is asked for.
@@ -140,7 +140,7 @@ class Reconstructed:
     algorithm: Algorithm
 
     def init_state(self, model: Model[Any]) -> State:
-        """See :meth:`Algorithm.init_state`; it is that of the algorithm for the shared weights."""
+        """See :meth:`Algorithm.init_state`; it comes from the algorithm for the shared weights."""
         return self.algorithm.init_state(part_of(model))
 
     def update(
@@ -161,7 +161,7 @@ class Reconstructed:
         return found
 
     def _beside(self, part: Part, weights: FloatArray, batch: Batch) -> Part:
-        """Return the shared part beside local weights that are fitted on some examples, shape (k, l)."""
+        """Return the shared part with local weights fitted on some examples, shape (k, l)."""
         steps = LocalSteps(rate=self.settings.rate, steps=self.settings.steps)
         start = part.beside(np.tile(part.others, (len(batch), 1)).astype(precision(part), copy=False))
         return part.beside(fitted(start, weights, batch, np.zeros(len(batch), np.uint64), steps))

@@ -1,4 +1,4 @@
-"""A vector of the client's own, with which it predicts by w + U v (the personal vector of thesis 6.3)."""
+"""A client's own vector v, which predicts with w + U v (the personal vector of thesis 6.3)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fedping.protocol.training import LocalSteps, OneGradient
 from fedping.protocol.weights import Block, Normal, Step, start_values
 
 MOST_NUMBERS = 2**22
-"""The most numbers that a random U may have, which everybody has to draw; 32 MB."""
+"""Maximum number of values of a random U, which every client has to draw; 32 MB."""
 
 _FIRST_TURN = OWN_DRAWS + 1
 """The child of a client's key that draws what it trains first."""
@@ -44,9 +44,9 @@ _OF_WEIGHTS, _OF_VECTOR = 1, 2
 class WithVector:
     """See :class:`fedping.protocol.personalization.Vector`.
 
-    A client keeps v in single precision and one byte for whose turn is next, so that a million clients with a vector of
-    8 take 33 million bytes; with ``in_step`` the version tells the turn, and only v is kept. A training without
-    examples is no turn. What is kept is relative to w, so it moves along when w does.
+    A client keeps v in single precision and one byte for the next turn, so that a million clients with a vector of 8
+    take 33 million bytes; with ``in_step`` the version determines the turn, and only v is kept. A training without
+    examples is no turn. The kept vector is relative to w, so it moves along with w.
 
     Attributes:
         settings: what is asked for.
@@ -68,8 +68,8 @@ class WithVector:
         """See :meth:`Algorithm.init_state`."""
         if moves_itself(model):
             raise InvalidSettings(
-                "a personal vector is trained along a gradient, but the model moves its weights by a rule of its own, "
-                'as k-means does; leave [training.personal] out, or personalize with by = "fine_tune"'
+                "a personal vector is trained along a gradient, but the model moves its weights by its own rule, like "
+                'k-means. Remove [training.personal], or personalize with by = "fine_tune"'
             )
         basis = self._basis(model)
         mine: State = {"vector": np.zeros(basis.size, np.float32)}
@@ -125,7 +125,7 @@ class WithVector:
         return updates, joined(after, mine), losses
 
     def _trained(self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, mine: State) -> State:
-        """Return what clients keep after steps of v."""
+        """Return the clients' state after steps of v."""
         basis = self._basis(model)
         along = _AlongVector(model, weights.astype(precision(model), copy=False), basis)
         memory = {name: value for name, value in mine.items() if name not in ("vector", "turn")}
@@ -154,12 +154,12 @@ class WithVector:
 
 @dataclass(frozen=True)
 class Basis:
-    """U, of which only the rows of the named weights are not zero.
+    """U, whose rows are zero except for the named weights.
 
     Attributes:
         named: which weights they are, shape (m,).
         matrix: their rows of U, shape (named, size); the identity if None.
-        size: how many numbers v has.
+        size: the number of values of v.
     """
 
     named: NDArray[np.bool_]
@@ -180,7 +180,8 @@ def basis_of(settings: Vector, model: Model[Any]) -> Basis:
     """Return the basis that the settings describe.
 
     Raises:
-        InvalidSettings: the model has no weight of a name, or the size is not that of the named weights, or too large.
+        InvalidSettings: the model has no weight of a name, or the size differs from the named weights' number, or is
+            too large.
     """
     mask = named(model, settings.on, "on") if settings.on else np.ones(len(model.weight_names), np.bool_)
     rows = int(np.count_nonzero(mask))
@@ -210,7 +211,7 @@ def basis_of(settings: Vector, model: Model[Any]) -> Basis:
 def random_basis(rows: int, size: int, seed: int) -> FloatArray:
     """Return entries of N(0, 1) / √size from integer arithmetic, the same on every platform; shape (rows, size).
 
-    They are those of a block named U that starts at normal numbers (`fedping.protocol.weights`), row by row.
+    They are the start values of a block named U with a normal start (`fedping.protocol.weights`), row by row.
     """
     scale = 1.0 / math.sqrt(size)
     block = Block(name="U", shape=(rows, size), start=Normal(seed=seed, scale=scale), step=Step(scale, scale, scale))
@@ -245,7 +246,7 @@ class _AlongVector(Around):
     def pulled_back(self, vectors: Floats) -> Floats:
         """Return vectors that lead within the bounds, where each number belongs to one weight; else the same ones.
 
-        Without this, v would go on to grow where its weight is at a bound, and take as long to come back.
+        Without this, v would continue to grow while its weight is at a bound, and take as long to return.
         """
         if self.basis.matrix is not None or not has_bounds(self.model):
             return vectors

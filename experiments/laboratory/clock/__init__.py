@@ -1,6 +1,6 @@
-"""Simulated time: how long clients take, when they are available, and in which order their answers arrive.
+"""Simulated time: clients' durations, their availability, and the order of their answers.
 
-durations.py  seconds of a client's work     availability.py  when clients are there     clock.py  the events
+durations.py  seconds of a client's work     availability.py  when clients are available     clock.py  the events
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ HOUR = 3600.0
 """Seconds of an hour."""
 
 _FIRST = 1 << 32
-"""The child of a client's key for what holds for all its windows; the others are for one window each."""
+"""Index of a client's child key for draws common to all its windows; the others are for one window each."""
 
 
 class Windows:
@@ -31,7 +31,9 @@ class Windows:
         if settings is None:
             self.begins, self.ends = np.zeros(len(keys)), np.full(len(keys), np.inf)
         elif isinstance(settings, Hours):
-            start = (settings.start + settings.spread * normals(first, 1)[:, 0]) % 24 - 24  # that of the day before
+            start = (
+                settings.start + settings.spread * normals(first, 1)[:, 0]
+            ) % 24 - 24  # the window of the day before
             self._start = start * HOUR
             self.begins, self.ends = self._start.copy(), self._start + settings.hours * HOUR
         else:
@@ -41,7 +43,7 @@ class Windows:
             self.ends = self.begins + there
 
     def read(self, now: float) -> NDArray[np.bool_]:
-        """Move on to a time in seconds, not before that of the last call; return who is there, shape (clients,)."""
+        """Move on to a time in seconds, not before the last call's; return who is available, shape (clients,)."""
         while len(over := np.flatnonzero(self.ends <= now)):
             self._move(over)
         return self.begins <= now
@@ -59,6 +61,6 @@ class Windows:
             self.ends[over] = self.begins[over] + there
 
     def _drawn(self, clients: NDArray[np.intp], settings: OnOff) -> tuple[FloatArray, FloatArray]:
-        """Return for how many seconds clients are away, and then available."""
+        """Return the seconds until clients become available, and then the duration of their availability."""
         drawn = -np.log1p(-uniforms(child_keys(self._keys[clients], self._number[clients]), 2)) * HOUR
         return drawn[:, 0] * settings.off, drawn[:, 1] * settings.on

@@ -1,11 +1,12 @@
 """The events of a run in simulated time: clients are invited, answer or are lost, and rounds end.
 
 Of a synchronous round all clients are invited at its beginning. It ends with the last of the awaited answers, or when
-no more can come, or at its deadline (Bonawitz et al. 2019). Late answers are dropped, or arrive in a later round.
+all other answers are lost, or at its deadline (Bonawitz et al. 2019). Late answers are dropped, or arrive in a later
+round.
 
-An asynchronous run (FedBuff, Nguyen et al. 2022) has a number of clients at work at any time, and makes a version of
-each full buffer of answers; here that is a round. A client that ends is replaced by one drawn evenly from those that
-are available and have no work; the one whose answer fills the buffer is replaced after the step.
+An asynchronous run (FedBuff, Nguyen et al. 2022) has a number of clients at work at any time, and publishes a version
+for each full buffer of answers; here that is a round. A client that ends is replaced by one drawn evenly from those
+that are available and have no work; the client whose answer fills the buffer is replaced after the step.
 
 A client is lost if it drops out, after a random share of its time, or if it becomes unavailable before it has answered.
 """
@@ -28,15 +29,15 @@ from fedping.protocol.draws import Keys, child_keys, uniforms
 from fedping.protocol.errors import InvalidSettings
 
 FRUITLESS = 10_000
-"""Answers in a row that may be lost or too old, besides ten of each client, before an asynchronous run is given up."""
+"""Consecutive lost or too old answers, in addition to ten of each client, that end an asynchronous run."""
 
 
 @dataclass(frozen=True)
 class People:
-    """What clients bring with them.
+    """The clients' durations, availability and keys.
 
     Attributes:
-        seconds: how long each takes for an answer, shape (clients,).
+        seconds: each one's duration of an answer, shape (clients,).
         windows: when each is available.
         keys: a random key for each, for its answers, shape (clients,).
         may_be_invited: which of them an asynchronous run may invite, shape (clients,).
@@ -49,13 +50,13 @@ class People:
 
 
 class Work(NamedTuple):
-    """What one client does after an invitation, in the order in which it ends.
+    """A client's work after an invitation; works are ordered by their ends.
 
     Attributes:
         ends: when the answer arrives or the client is lost, in seconds.
         number: number of the invitation in the run.
         client: position among all clients.
-        round: number of the round in which it was invited.
+        round: number of the round of the invitation.
         version: number of the fetched version.
         attempt: number of earlier invitations of the client in the same round.
         began: when it was invited, in seconds.
@@ -78,8 +79,8 @@ class Answers:
 
     Attributes:
         clients: positions among all clients, shape (k,).
-        rounds: numbers of the rounds in which they were invited, shape (k,).
-        ages: how many versions old the fetched version is, shape (k,).
+        rounds: numbers of the rounds of their invitations, shape (k,).
+        ages: age of the fetched version, in versions, shape (k,).
         attempts: numbers of earlier invitations of the client in the same round, shape (k,).
         seconds: seconds from invitation to answer, shape (k,).
         others: number of clients that were lost, late or too late since the last round.
@@ -98,9 +99,9 @@ class Clock:
 
     Args:
         settings: when rounds end, and who drops out.
-        people: what clients bring with them.
+        people: the clients' durations, availability and keys.
         seed: the run's seed.
-        oldest: age in versions up to which answers are merged.
+        oldest: maximum age in versions of merged answers.
     """
 
     def __init__(self, settings: Settings, people: People, seed: int, oldest: int) -> None:
@@ -124,7 +125,7 @@ class Clock:
 
     @property
     def over(self) -> bool:
-        """Whether the run's hours are over."""
+        """Whether the run's hours have passed."""
         return self._settings.hours is not None and self.hours >= self._settings.hours
 
     @property
@@ -142,7 +143,7 @@ class Clock:
         return {"simulated_hours": self.hours, "invited": invited} | ({"age": self._age} if self._late else {})
 
     def free(self, learners: Clients) -> Clients:
-        """Return who of ``learners``, ascending, is available and has no work; wait for the first if none is."""
+        """Return the ones of ``learners``, ascending, is available and has no work; wait for the first if none is."""
         while True:
             free = self._free()[learners]
             if free.any() or not len(learners):
@@ -193,8 +194,9 @@ class Clock:
             others, fruitless = others + 1, fruitless + 1
             if fruitless > FRUITLESS + 10 * len(self._times):
                 raise InvalidSettings(
-                    f"[clock] leads nowhere: of {fruitless:,} invitations in a row none was answered in time. Lower "
-                    "'drop_out' or the seconds of clients, or raise the hours of 'available' or 'most' of 'staleness'"
+                    f"[clock] makes no progress: of {fruitless:,} invitations in a row none was answered in time. "
+                    "Lower 'drop_out' or the seconds of clients, or raise the hours of 'available' or 'most' of "
+                    "'staleness'"
                 )
         return self._answers(merged, others)
 
@@ -214,7 +216,7 @@ class Clock:
         }
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from what :meth:`snapshot` returned."""
+        """Continue from the state that :meth:`snapshot` returned."""
         self.now = float(saved["now"])
         self.version, self._invited, self._draws, self._before = saved["counts"].tolist()
         self._times, self._last_round = saved["times"].copy(), saved["last_round"].copy()
@@ -223,13 +225,13 @@ class Clock:
         self._working = [Work._make((ends, *row[:5], began, bool(row[5]))) for ends, row, began in rows]
 
     def _free(self) -> NDArray[np.bool_]:
-        """Return who is available and has no work, shape (clients,)."""
+        """Return which clients are available and have no work, shape (clients,)."""
         free = self._people.windows.read(self.now).copy()
         free[self._busy()] = False
         return free
 
     def _busy(self) -> list[int]:
-        """Return who works: in an asynchronous run until the answer is taken, else until it has arrived."""
+        """Return which clients work: in an asynchronous run until the answer is used, else until it arrives."""
         return [work.client for work in self._working if work.ends > self.now or self.asynchronous]
 
     def _next(self, learners: Clients) -> float:
@@ -238,7 +240,7 @@ class Clock:
         return min(self._next_begin(learners), min(ends, default=np.inf))
 
     def _next_begin(self, clients: Clients) -> float:
-        """Return when the next of some clients that are away and without work becomes available; infinity if none."""
+        """Return the time when the next of some absent clients without work becomes available; infinity if none."""
         self._people.windows.read(self.now)
         begins = self._people.windows.begins.copy()
         begins[self._busy()] = np.inf
@@ -246,7 +248,7 @@ class Clock:
         return float(begins[begins > self.now].min(initial=np.inf))
 
     def _arrived(self, end: float) -> tuple[list[Work], int]:
-        """Return the answers of earlier rounds that have arrived by now and are young enough; and how many others."""
+        """Return the arrived answers of earlier rounds that are recent enough, and the number of other answers."""
         merged: list[Work] = []
         others = 0
         while self._working and self._working[0].ends <= end:
@@ -268,7 +270,7 @@ class Clock:
         return Answers(clients.astype(np.intp), rounds, ages, attempts, seconds, others)
 
     def _fill(self, number: int, concurrency: int) -> None:
-        """Invite clients of an asynchronous run until so many are at work, as far as there are free ones."""
+        """Invite free clients of an asynchronous run until the required number is at work."""
         wanted = concurrency - len(self._working)
         if wanted <= 0:
             return

@@ -40,16 +40,16 @@ def clock_of(setup: Setup, problem: Problem) -> Clock | None:
     may_be_invited = np.zeros(len(sizes), np.bool_)
     may_be_invited[problem.learners] = sizes[problem.learners] > 0
     if not may_be_invited.any():
-        raise InvalidSettings("[clock]: no client has training examples, so that none can be invited. Divide more data")
+        raise InvalidSettings("[clock]: all clients lack training examples, so none can be invited. Divide more data")
     people = People(seconds, windows, child_keys(keys, _WORK), may_be_invited)
     oldest = setup.pipeline.staleness.most if setup.pipeline.staleness else 0
     return Clock(setup.clock, people, problem.seed, oldest if setup.clock.counts_late else 0)
 
 
 def examples_trained(training: Training, sizes: NDArray[np.int64]) -> FloatArray:
-    """Return how many examples clients compute for an answer, an example of each epoch once, shape (k,).
+    """Return the number of examples that clients compute for an answer, counting each epoch's, shape (k,).
 
-    Of an extension these are its steps times its setting ``batch``, or times all examples without one. If it does not
+    An extension's number is its steps times its setting ``batch``, or times all examples without one. If it does not
     say its steps, each example counts once.
     """
     if isinstance(training, OneGradient):
@@ -74,12 +74,12 @@ def amounts(amount: Amount, keys: Keys) -> FloatArray:
 
 
 def seconds_of_answers(settings: Settings, keys: Keys, examples: FloatArray, m: int, update_bytes: int) -> FloatArray:
-    """Return how long each client takes for an answer, in seconds, shape (clients,).
+    """Return each client's duration of an answer in seconds, shape (clients,).
 
     Args:
         settings: the amounts.
         keys: a random key for each client, shape (clients,).
-        examples: how many each computes, shape (clients,).
+        examples: number of examples that each computes, shape (clients,).
         m: number of weights of a version.
         update_bytes: bytes of an update.
     """

@@ -1,4 +1,4 @@
-"""Aggregations inside compiled rounds, in JAX; the formulas are those of `fedping.server_jobs.round.robust`.
+"""Aggregations inside compiled rounds, in JAX, with the formulas of `fedping.server_jobs.round.robust`.
 
 A rule gets all updates of a round, shape (k, m), as float32, and their votes, shape (k,), which are 0 for rows without
 a client. Each client is one row. Order statistics are found by bisection of the numbers' 32 bits, because XLA takes
@@ -40,7 +40,7 @@ def needs_all(settings: Combination) -> bool:
 
 
 class _NotInside:
-    """Stands for what compiled rounds don't have, such as a round's key; any use of it is an error."""
+    """A placeholder for values that compiled rounds don't have, such as a round's key; any use of it is an error."""
 
     def __getattr__(self, name: str) -> Any:
         raise TypeError(f"compiled rounds have no value for {name!r}")
@@ -66,7 +66,7 @@ def own_finish(settings: OwnAggregation) -> OfAll | None:
         shapes = abstract((5, 7), jnp.float32), abstract((5,), jnp.float64), abstract((7,), jnp.float64)
         try:
             found = jax.eval_shape(lambda *arrays: _by_own(finish, *arrays), *shapes)
-        except Exception:  # of whatever kind: NumPy then runs it, and says what is wrong if something is
+        except Exception:  # of any kind: NumPy then runs it, and says what is wrong if something is
             return None
     return finish if found.shape == (7,) else None
 
@@ -112,7 +112,7 @@ def rule_of(settings: Combination) -> Rule:
 
 
 def first_state_of(settings: Combination, m: int) -> Arrays:
-    """Return what a rule keeps in the server's state before the first round."""
+    """Return a rule's part of the server's state before the first round."""
     return {CENTER: np.zeros(m), CENTERED: np.zeros(())} if isinstance(settings, CenteredClip) else {}
 
 
@@ -143,7 +143,7 @@ def _votes_below(keys: Any, votes: Any, bound: Any) -> Any:
 def _largest(keys: Any, votes: Any, is_low: Callable[[Any], Any]) -> Any:
     """Return in each column the largest bound below which the sum of votes is low, shape (m,): a key of the column.
 
-    It is the first key with which the sum is no longer low.
+    It is the first key whose sum is no longer low.
     """
     from jax import lax
     from jax import numpy as jnp
@@ -230,7 +230,7 @@ def geometric_median_of(updates: Any, votes: Any, settings: GeometricMedian) -> 
 def krum_of(updates: Any, votes: Any, settings: Krum) -> Any:
     """Return the mean of the ``keep`` updates with the nearest neighbours by squared distance.
 
-    Distances come from products, in double precision, of what differs from the mean.
+    Distances are computed with products, in double precision, of differences from the mean.
     """
     from jax import numpy as jnp
 

@@ -1,12 +1,12 @@
 """CO-OP (Wang 2017): no rounds of clients, but one model that merges each client's own as it arrives.
 
-The global model has an age a, the number of models merged so far, and each client has that of the global model it last
-had, a_k. A client that has trained its own model is outdated if a - a_k > upper, and starts again from the global
-model; it is overactive if a - a_k < lower, and continues training; otherwise the models are mixed,
+The global model has an age a, the number of models merged so far, and each client has the age of its last global model,
+a_k. A client that has trained its own model is outdated if a - a_k > upper, and starts again from the global model; it
+is overactive if a - a_k < lower, and continues training; otherwise the models are mixed,
 
     w ← (1 - α) w + α w_k,   α = (a - a_k + 1)^(-1/2),   a ← a + 1,
 
-and the client continues from the mixture, with a_k = a. The first a is ``lower``, so that somebody can be the first.
+and the client continues from the mixture, with a_k = a. The first a is ``lower``, so that one client can be the first.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Fate = Literal["outdated", "overactive", "merged"]
 
 
 def merge_outcome(settings: CoOp, behind: int) -> Fate:
-    """Return what happens to the model of a client that is a - a_k = ``behind`` ages behind the global one."""
+    """Return the action for the model of a client that is a - a_k = ``behind`` ages behind the global one."""
     if behind > settings.upper:
         return "outdated"
     return "overactive" if behind < settings.lower else "merged"
 
 
 def mixed(weights: FloatArray, own: FloatArray, behind: int) -> FloatArray:
-    """Return the global model of shape (m,) mixed with the model of a client that is so many ages behind."""
+    """Return the global model of shape (m,) mixed with the model of a client that is a number of ages behind."""
     alpha = 1.0 / math.sqrt(behind + 1.0)
     return (1.0 - alpha) * weights + alpha * own
 
@@ -60,7 +60,7 @@ class CoOpRounds:
         if setup.co_op.lower >= clients:
             raise InvalidSettings(
                 f"[co_op] has lower = {setup.co_op.lower}, and of {clients} clients each is soon less than {clients} "
-                "ages behind, so that nobody would merge; set it lower"
+                "ages behind, so that clients would never merge. Set it lower"
             )
         speeds = np.resize(np.array(setup.co_op.speeds), clients)
         self._chances = speeds / speeds.sum()
@@ -91,7 +91,7 @@ class CoOpRounds:
     def run(self, sent: Iterable[Updates]) -> RoundReport:
         """See :meth:`Rounds.run`; clients are not asked for anything, so ``sent`` is not used.
 
-        The report is about the merged models; its loss is that of all clients that arrived, at their own models.
+        The report is about the merged models; its loss is the loss of all clients that arrived, at their own models.
         """
         clients = len(self._local)
         arriving = generator(self._problem.seed, "arrivals", self._number).choice(clients, clients, p=self._chances)

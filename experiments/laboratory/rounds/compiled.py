@@ -2,11 +2,11 @@
 
 Clients and examples are drawn on the host, as by the NumPy engine, and laid out in lanes (`lanes.py`). If the server's
 part can be compiled as well (`inside.py`), all rounds up to the next evaluation are one call (:class:`CompiledRounds`).
-Otherwise the clients' training alone is compiled (:class:`CompiledTraining`), and everything else is that of the NumPy
-engine, on the updates of a round.
+Otherwise only the clients' training is compiled (:class:`CompiledTraining`), and the NumPy engine does everything else,
+on the updates of a round.
 
-Weights agree with those of the NumPy engine up to rounding. A seed gives the same bits on one machine with one version
-of JAX; other processors and versions may round differently.
+Weights agree with the NumPy engine's up to rounding. A seed gives the same bits on one machine with one version of JAX;
+other processors and versions may round differently.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _UNEVEN = 8
 """Maximum lanes of clients that differ in size: with more, most of them wait for the largest client."""
 
 _MEMORY = 1 / 8
-"""Share of an accelerator's memory for the numbers of all lanes, of which there are some copies."""
+"""Share of an accelerator's memory for one of the several copies of all lanes' numbers."""
 
 _ROWS = 2**21
 """Places for examples in the plans of a call, unless a single round has more."""
@@ -108,7 +108,7 @@ _LOSS = 6
 _TOO_LARGE = "an update is larger than 1e30 or no longer finite; lower the rate, or standardise the features"
 
 _CAPACITIES: dict[tuple[object, ...], list[int]] = {}
-"""The sizes of plans for which there is a compilation, so that runs of other seeds use it too."""
+"""The sizes of compiled plans, so that runs of other seeds use them too."""
 
 
 def objective_of(problem: Problem, model: Model[Any]) -> Objective:
@@ -149,7 +149,7 @@ def rows_of(data: object) -> ExampleData:
 
 
 def local_of(training: OneGradient | LocalSteps, objective: Objective, *, in_one: bool = False) -> Local:
-    """Return what clients do; ``in_one`` is whether each step is one piece of a plan."""
+    """Return the clients' local work; ``in_one`` is whether each step is one piece of a plan."""
     whole = training.batch is None and not objective.draws
     if isinstance(training, OneGradient):
         return Local(None, 0.0, training.sign, LocalDescent(), whole, in_one, in_one)
@@ -158,14 +158,14 @@ def local_of(training: OneGradient | LocalSteps, objective: Objective, *, in_one
 
 
 def _steps_on_all(training: OneGradient | LocalSteps) -> int | None:
-    """Return how many steps clients take; None if that depends on their number of examples."""
+    """Return the number of steps of clients; None if it depends on their number of examples."""
     if isinstance(training, OneGradient):
         return 1
     return training.epochs if training.steps is None and training.batch is None else training.steps
 
 
 class _Round(NamedTuple):
-    """A round as it is drawn: the plan, the rows for the losses with their owners, and who takes part.
+    """A drawn round: the plan, the rows for the losses with their owners, and the participants.
 
     ``keepers`` are the clients that keep something, each once, in ascending order.
     """
@@ -184,13 +184,13 @@ class _Round(NamedTuple):
 
 @dataclass(frozen=True)
 class Padding:
-    """The examples that were computed, and those of them that were needed."""
+    """The number of computed examples, and of needed ones among them."""
 
     computed: int = 0
     needed: int = 0
 
     def and_of(self, plan: Plan, passes: int = 1) -> Padding:
-        """Return the sums with a plan that was computed so many times."""
+        """Return the sums with a plan that was computed a number of times."""
         return Padding(self.computed + passes * plan.computed, self.needed + passes * plan.needed)
 
     @property
@@ -206,7 +206,7 @@ class Padding:
 
 
 _MUCH = 0.5
-"""The share of examples computed for nothing from which a note is worth reading."""
+"""Minimum share of unneeded computed examples for a note."""
 
 
 class Lanes:
@@ -266,7 +266,7 @@ class Lanes:
             self.arrays = self._rectangle_on_device(self.rectangle)
 
     def _rectangle(self) -> Rectangle | None:
-        """Return where clients' examples lie, if all train on all of them in every round and have about as many."""
+        """Return the layout of clients' examples if all train on all theirs in every round and have similar numbers."""
         learners, model, (_, d) = self.problem.learners, self.problem.model, self.data.x.shape
         sizes, m = self.data.sizes[learners], self.problem.spec.m
         if not self.is_constant or self.how.method or (width := width_if_even(sizes)) is None:
@@ -330,7 +330,7 @@ class Lanes:
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
-        """Raise :class:`FedpingError` with what takes the memory where a device has too little."""
+        """Raise :class:`FedpingError` with the largest uses of memory if a device has too little."""
         try:
             yield
         except self.jax.errors.JaxRuntimeError as error:
@@ -346,13 +346,13 @@ class Lanes:
 
     @property
     def most_drawn(self) -> int:
-        """The most clients of a round, as far as it is known: a round by coins may have more."""
+        """The maximum number of clients of a round, as far as known: a round by coins may have more."""
         more = 4 * math.isqrt(self.drawn) if isinstance(self.setup.sampling, Bernoulli) else 0
         return min(self.drawn + more, max(1, len(self.problem.learners)))
 
     @property
     def most_trips(self) -> int:
-        """The most pieces of a lane in a round with the usual number of clients, whoever they are."""
+        """The maximum number of pieces of a lane in a round with the usual number of clients, for any clients."""
         sizes = self.data.sizes[self.problem.learners]
         pieces = np.zeros(len(sizes), np.int64)
         for training in (phase.training for phase in self.how.phases):
@@ -385,7 +385,7 @@ class Lanes:
         none = self.rectangle is not None
         pieces = Pieces.none(self.width) if none else pieces_of(self.how.phases, members, self.width)
         parts = [pieces]
-        if row is not None and repeats.any():  # a client's second training begins with what its first one keeps
+        if row is not None and repeats.any():  # a client's second training begins with the state after its first one
             nth = repeats[pieces.client]
             parts = [pieces.only(nth == each) for each in range(int(repeats.max()) + 1)]
         plan = joined([planned(part, members, self.count, draws=self.objective.draws, row=row) for part in parts])
@@ -410,7 +410,7 @@ class Lanes:
         )
 
     def capacity(self, work: Work, rounds: int) -> tuple[int, int]:
-        """Return the number of pieces and of blocks of examples of a call with so many rounds.
+        """Return the number of pieces and of blocks of examples of a call with a number of rounds.
 
         A size is reused from run to run, so that there is one compilation.
         """
@@ -475,7 +475,7 @@ _AT_A_TIME = 4096
 
 
 def _numbers_at_once(jax: Any) -> int:
-    """Return how many numbers all lanes may work on at a time."""
+    """Return the count of numbers that all lanes may work on at a time."""
     if jax.default_backend() == "cpu":
         return _CACHE
     told = jax.devices()[0].memory_stats() or {}
@@ -498,7 +498,7 @@ class _Made(NamedTuple):
 class CompiledRounds:
     """The rounds of a server in memory, compiled up to the next evaluation; see :class:`Rounds`.
 
-    The versions between two evaluations are nowhere but on the device: :attr:`weights` is the last one of a call.
+    The versions between two evaluations are only on the device: :attr:`weights` is the last one of a call.
 
     Raises:
         InvalidSettings: a part of the setup cannot run inside a compiled round, or JAX is missing.
@@ -530,7 +530,7 @@ class CompiledRounds:
             )
         all_updates = needs_all(pipeline.aggregate)
         self._width = self._lanes.most_drawn if all_updates or how.method is not None else 0
-        """Rows for the clients of a round, of what they keep and of their updates, where these are needed."""
+        """Rows for the states of a round's clients and for their updates, where these are needed."""
         self._number = 0
         self._made: list[_Made] = []
         self._begun = _Begun(0, 0, self._weights, state)
@@ -554,7 +554,7 @@ class CompiledRounds:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to know about the computation."""
+        """Notes about the computation."""
         return (self._lanes.made_by, *self._slots.notes, *self._lanes.padding.notes)
 
     def _written(self) -> None:
@@ -662,7 +662,7 @@ class CompiledRounds:
         ]
 
     def _called(self, plan: Any, seen: Any, per: tuple[NDArray[Any], ...], table: Arrays) -> Any:
-        """Return what the compiled rounds make of the state before the current call; ``table`` is used up."""
+        """Return the state after the compiled rounds from the state before the current call; ``table`` is used up."""
         state = {"weights": self._begun.weights, **self._begun.state}
         rounds, constants = compiled(self._work), self._lanes.how.constants
         with self._lanes.jax.enable_x64(True), self._lanes.fitting():
@@ -735,7 +735,7 @@ class CompiledRounds:
         return found
 
     def _round(self, number: int) -> _Round:
-        """Return a round as it is drawn."""
+        """Return a drawn round."""
         key = 0 if self._lanes.is_constant else number
         if (found := self._drawn.pop(key, None)) is None:
             found = self._lanes.drawn_round(*self._drawn_clients(number))
@@ -744,7 +744,7 @@ class CompiledRounds:
         return found
 
     def _drawn_clients(self, number: int) -> tuple[Clients, Keys]:
-        """Return who takes part in a round, and a key for each."""
+        """Return the participants of a round, and a key for each."""
         clients = self._lanes.participants.of_round(number)
         return clients, self._lanes.participants.keys(number, clients, repetitions(clients)[0])
 
@@ -779,7 +779,7 @@ class CompiledRounds:
 
 
 class _Begun(NamedTuple):
-    """What a call begins with: the rounds and steps so far, the weights, and the state of the server's optimizer."""
+    """The state before a call: the rounds and steps so far, the weights, and the state of the server's optimizer."""
 
     number: int
     steps: int
@@ -814,7 +814,7 @@ class CompiledTraining:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to know about the computation."""
+        """Notes about the computation."""
         return (*self._notes, self._lanes.made_by, *self._lanes.padding.notes)
 
     def updates(self, weights: FloatArray, clients: Clients, keys: Keys) -> Iterator[UpdateBlock]:
@@ -844,7 +844,7 @@ class CompiledTraining:
             yield UpdateBlock(at, updates[: len(at)], np.where(sizes > 0, losses[: len(at)] + penalty, 0.0))
 
     def _kept(self, drawn: _Round) -> Arrays:
-        """Return what the clients of a round keep, with rows for as many as train at once."""
+        """Return the states of a round's clients, with rows for all that train at once."""
         if not self._lanes.how.first:
             return {}
         kept = self._states.load(drawn.keepers)

@@ -1,6 +1,7 @@
 """The arithmetic of compiled rounds in JAX: local training in lanes, the mean, the clip and the server's optimizer.
 
-The formulas are those of the NumPy engine (`fedping.client_sim.learning`, `fedping.server_jobs.optimize.optimizers`).
+The formulas are the same as in the NumPy engine (`fedping.client_sim.learning`,
+`fedping.server_jobs.optimize.optimizers`).
 """
 
 from __future__ import annotations
@@ -83,10 +84,11 @@ class Local(NamedTuple):
         proximal: μ of FedProx.
         sign: whether only signs are sent.
         optimizer: the client optimizer.
-        whole: whether the first step gives the loss at the fetched weights: it uses all examples and draws nothing.
-        in_one: whether each step is one piece of a plan, so that no gradients have to be added up.
-        single: whether a client takes one such step alone, so that all are at the fetched weights.
-        steps: how many steps a client takes, if clients train side by side (`rectangle.py`).
+        whole: whether the first step gives the loss at the fetched weights: it uses all examples and has no random
+            draws.
+        in_one: whether each step is one piece of a plan, so that gradients need no adding up.
+        single: whether a client takes only one such step, so that all are at the fetched weights.
+        steps: number of a client's steps, if clients train side by side (`rectangle.py`).
     """
 
     rate: float | None
@@ -108,41 +110,41 @@ class Server(NamedTuple):
 
 
 class Method(Protocol):
-    """A training of one client besides plain local steps, as functions of JAX's arrays (`methods.py`).
+    """A training of one client other than plain local steps, as functions of JAX's arrays (`methods.py`).
 
     ``weights`` are the fetched ones in the model's precision, shape (m,); ``kept`` is what the client keeps, by name;
     ``local`` is what it works on during a training, by name. It is hashable, because a compilation belongs to it.
     """
 
     def whole(self, weights: Any, constants: Arrays) -> Any:
-        """Return the weights of the whole model at which the loss is measured."""
+        """Return the weights of the whole model to measure the loss at."""
         ...
 
     def begin(self, weights: Any, kept: Arrays, constants: Arrays) -> Arrays:
-        """Return what a training begins with."""
+        """Return the initial state of a training."""
         ...
 
     def at(self, weights: Any, local: Arrays, phase: Any) -> tuple[Any, ...]:
-        """Return the weights of the whole model at which gradients are taken."""
+        """Return the weights of the whole model to take gradients at."""
         ...
 
     def step(self, weights: Any, local: Arrays, slopes: tuple[Any, ...], phase: Any) -> Arrays:
-        """Return what a step makes of these gradients."""
+        """Return the state after a step with these gradients."""
         ...
 
     def end(self, weights: Any, local: Arrays, kept: Arrays) -> tuple[Any, Arrays]:
-        """Return what is sent, shape (m,), and what the client keeps from now on."""
+        """Return the sent update, shape (m,), and the client's state from now on."""
         ...
 
 
 class Work(NamedTuple):
-    """What is compiled: one compilation for each, and for each size of its arrays.
+    """The input of a compilation; each has one compilation for each size of its arrays.
 
     Attributes:
         objective: the loss.
-        local: what clients do.
-        server: what the server does; None for training alone.
-        at_once: how many clients train side by side at a time, if all train on all their examples in every round
+        local: the clients' local work.
+        server: the server's step; None for training only.
+        at_once: number of clients that train side by side, if all train on all their examples in every round
             (`rectangle.py`); 0 if they train in lanes.
         method: what clients do besides plain local steps; None for these.
         devices: the number of devices, each with some of the clients of a round.
@@ -170,7 +172,7 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
         return lambda weights, x, y: jax.vmap(lambda one, target: own(weights, one[None], target[None]))(x, y)
 
     def at_one(scores: Any, there: Any) -> Any:
-        """Return the score of the one that is there, or 0; its gradient needs no scatter, which takes long."""
+        """Return the score of the one that exists, or 0; its gradient needs no slow scatter."""
         return jnp.sum(jnp.where(there, scores, 0), axis=-1)
 
     def of_choices(weights: Any, x: Any, y: Any) -> Any:
@@ -335,11 +337,11 @@ def compiled(work: Work) -> Callable[..., Any]:
         found = jnp.sum(jnp.where(share > 0, loss_in_training(weights, x, y, words, place), 0) * share)
         return found + jnp.where(ends, penalty(weights), 0) if objective.l2 else found, found
 
-    # With weights that all clients share, a layer is one product for all of them, instead of one for each.
+    # If all clients share the weights, a layer is one product for all of them, instead of one for each.
     slopes = jax.vmap(jax.grad(goal, has_aux=True), in_axes=(None if local.single else 0, *[0] * 6))
 
     def after_step(moved: Any, uphill: Any, memory: Arrays) -> tuple[Any, Arrays]:
-        """Return how far clients have moved after a step, and the memory of their optimizers."""
+        """Return the clients' movements after a step, and the memory of their optimizers."""
         if local.rate is None:
             return -uphill, memory
         if plain:
@@ -359,7 +361,7 @@ def compiled(work: Work) -> Callable[..., Any]:
         return {name: jnp.full(of(name)[0], value, of(name)[1]) for name, value in initial.items()}
 
     def trained(weights: Any, data: Any, plan: Any, low: Any, high: Any, gathered: Any, take: Any) -> Any:
-        """Train clients from piece ``low`` to ``high``; ``take`` adds what clients send to what is gathered."""
+        """Train clients from piece ``low`` to ``high``; ``take`` adds the clients' updates to the gathered sums."""
         x, y, weight, _ = data
         rows, inverse, begin, apply, client, votes, loss_of, words, place, _ = plan
         lanes, m = rows.shape[1], len(weights)
@@ -384,7 +386,7 @@ def compiled(work: Work) -> Callable[..., Any]:
             def taken(gathered: Any) -> Any:
                 return take(gathered, sent_of(moved, memory), loss, client[t], votes[t])
 
-            # Adding up what clients send costs as much as a step, and in most pieces no client has done its last.
+            # Adding up clients' updates costs as much as a step, and in most pieces all clients have steps left.
             gathered = lax.cond(jnp.any(client[t] != NOBODY), taken, lambda gathered: gathered, gathered)
             return none if local.single else moved, uphill, loss, memory, gathered
 
@@ -510,7 +512,7 @@ def compiled(work: Work) -> Callable[..., Any]:
         return trained_by(method, weights, data, plan, bounds, gathered, take, kept, also)
 
     def measured_at(weights: Any, also: Arrays) -> Any:
-        """Return the weights at which losses are measured."""
+        """Return the weights to measure losses at."""
         return weights if method is None else method.whole(weights, also)
 
     def of_all(value: Any, merged: Any = lax.psum) -> Any:

@@ -1,15 +1,15 @@
-"""Gossip averaging: rounds without a server, in which nodes average their models with those of their neighbours.
+"""Gossip averaging: rounds without a server, where nodes average their models with their neighbours' models.
 
-Each node i has a model x_i of its own. In a round it trains, x_i ← x_i + u_i, and then takes the mean of its
-neighbours' models and its own by the weights of the graph,
+Each node i has its own model x_i. In a round it trains, x_i ← x_i + u_i, and then takes the mean of its neighbours'
+models and its own by the weights of the graph,
 
     x_i ← Σ_j W_ij x_j,
 
-once or several times (Boyd et al. 2006; D-PSGD, Lian et al. 2017, with any local training instead of one gradient).
-A node that is away in a round does neither, and the others mix by the weights of the graph among themselves.
+once or several times (Boyd et al. 2006; D-PSGD, Lian et al. 2017, with any local training instead of one gradient). An
+absent node does neither in a round, and the others mix by the weights of the graph among themselves.
 
-The weights are those of Metropolis and Hastings (Boyd, Diaconis and Xiao 2004), where each node counts itself among
-its neighbours (Xiao, Boyd and Lall 2005): node i takes of its neighbour j
+The weights are Metropolis and Hastings's (Boyd, Diaconis and Xiao 2004), where each node counts itself among its
+neighbours (Xiao, Boyd and Lall 2005): node i takes of its neighbour j
 
     W_ij = 1 / (1 + max(d_i, d_j)),   and of itself   W_ii = 1 - Σ_j W_ij,
 
@@ -73,15 +73,15 @@ class Order(NamedTuple):
 def averaged(models: FloatArray, moves: Floats, votes: FloatArray, order: Order) -> FloatArray:
     """Return each node's model after an exchange, shape (n, m); who does not take part keeps its own.
 
-    A row of the weights is added up by the functions and in the order in which a server adds up a round's updates, as
+    A row of the weights is added up by the functions and in the order of a server's sum over a round's updates, as
     movements from the model of the first node of the row. So a row of equal weights over nodes that have begun at the
-    same model comes to the bits of the server's mean, and nodes with the same row come to the same bits.
+    same model gives the bits of the server's mean, and nodes with the same row have the same bits.
 
     Args:
         models: before training, shape (n, m).
-        moves: by what nodes have moved since, shape (n, m).
-        votes: the weights of those that take part, up to a factor, shape (n, n).
-        order: of those that take part.
+        moves: the nodes' movements since, shape (n, m).
+        votes: the weights of the nodes that take part, up to a factor, shape (n, n).
+        order: the order of the nodes that take part.
     """
     mixed = models.copy()
     known: dict[bytes, FloatArray] = {}
@@ -107,7 +107,7 @@ def averaged(models: FloatArray, moves: Floats, votes: FloatArray, order: Order)
 class GossipRounds:
     """The rounds of a graph's nodes, which are the clients.
 
-    The mean of the nodes' models is what is measured as the run's model; nobody has it, unless all models are equal.
+    The mean of the nodes' models is measured as the run's model; the nodes don't have it, unless all models are equal.
     """
 
     def __init__(self, setup: Setup, problem: Problem) -> None:
@@ -115,8 +115,8 @@ class GossipRounds:
         nodes, spec = len(problem.train), problem.spec
         if spec.constraints or spec.integer.any():
             raise InvalidSettings(
-                "[gossip] averages weights as they are, and this model's are whole numbers or have constraints, which "
-                "a server sees to; leave out 'integer' and 'constraints' in [model]"
+                "[gossip] averages weights without a server's treatment of whole numbers and constraints, which this "
+                "model has. Remove 'integer' and 'constraints' from [model]"
             )
         if 8 * nodes * spec.m > MOST_BYTES:
             raise InvalidSettings(
@@ -140,7 +140,7 @@ class GossipRounds:
 
     @property
     def models(self) -> FloatArray:
-        """What nodes begin a round with: shape (m,) if it is the same for all, else each node's own, shape (n, m)."""
+        """The nodes' models before a round: shape (m,) if all are equal, else each node's own, shape (n, m)."""
         return self._models[0] if (self._models == self._models[0]).all() else self._models
 
     @property
@@ -149,7 +149,7 @@ class GossipRounds:
         return self
 
     def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:
-        """Return the models from which the nodes train; there are no older ones."""
+        """Return the models that the nodes train from; there are no older ones."""
         return [self.models]
 
     def snapshot(self) -> Arrays:
@@ -161,10 +161,10 @@ class GossipRounds:
         self._models = saved["models"]
 
     def run(self, sent: Iterable[Updates]) -> RoundReport:
-        """See :meth:`Rounds.run`; who sends something takes part, and a node without examples does with what it has.
+        """See :meth:`Rounds.run`; each sender takes part, a node without examples with its unchanged model.
 
-        The report's loss is that of the nodes, each at its own model, and its bytes are those of all models that were
-        sent, to each neighbour that takes part, in float64.
+        The report's loss is the nodes' loss, each at its own model, and its bytes count all models that were sent, to
+        each neighbour that takes part, in float64.
         """
         n, m = self._models.shape
         tally, moves = RoundTally(self._pipeline), np.zeros((n, m), np.float32)
@@ -197,12 +197,12 @@ class GossipRounds:
         return replace(tally.report(True, 0), update_bytes=int(adjacent.sum()) * self._message)
 
     def measured(self) -> Measured:
-        """Return what there is to know besides the mean model: the nodes' own models, and the graph.
+        """Return metrics in addition to the mean model's: of the nodes' own models, and of the graph.
 
-        ``nodes`` are the metrics of the nodes' own models on everybody's test examples, the mean over the nodes, and
+        ``nodes`` are the metrics of the nodes' own models on all test examples, the mean over the nodes, and
         ``nodes_worst`` that over the worst tenth. ``graph`` has the spectral gap of an exchange; the consensus
         distance, the root of the mean squared distance of a node's model from the mean model (Kong et al. 2021); and
-        how many kilobytes a node sends in a round where nobody is away.
+        the kilobytes that a node sends in a round with all nodes.
         """
         problem, models = self._problem, np.atleast_2d(self.models)
         apart = self._models - self.weights
@@ -240,7 +240,7 @@ COLUMNS = ["node", "neighbour"]
 
 
 def adjacency(settings: Gossip, names: Sequence[str], seed: int) -> NDArray[np.bool_]:
-    """Return which nodes are neighbours, symmetric, shape (n, n); nobody is its own.
+    """Return which nodes are neighbours, symmetric, shape (n, n); a node isn't its own.
 
     Args:
         settings: say which graph.
@@ -248,20 +248,21 @@ def adjacency(settings: Gossip, names: Sequence[str], seed: int) -> NDArray[np.b
         seed: a random graph follows from it.
 
     Raises:
-        InvalidSettings: there is no such graph of so many nodes, it is not connected, or the file cannot be read.
+        InvalidSettings: such a graph with this number of nodes doesn't exist, it is not connected, or the file cannot
+            be read.
     """
     import networkx as nx
 
     n = len(names)
     if n < 2:
         raise InvalidSettings(
-            "[gossip] has a single node, which has nobody to average with; divide the data among more 'clients' in "
+            "[gossip] has a single node and so no neighbours to average with. Divide the data among more 'clients' in "
             "[partition]"
         )
     if n > MOST_NODES:
         raise InvalidSettings(
-            f"[gossip] has {n:,} nodes, each with a model of its own to keep and to measure, and at most "
-            f"{MOST_NODES:,} are simulated; set fewer 'clients' in [partition]"
+            f"[gossip] has {n:,} nodes, each with its own model to keep and to measure, and at most {MOST_NODES:,} "
+            "are simulated; set fewer 'clients' in [partition]"
         )
     if settings.file is not None:
         graph = nx.Graph()
@@ -282,7 +283,7 @@ def adjacency(settings: Gossip, names: Sequence[str], seed: int) -> NDArray[np.b
 
 
 def _random_regular(degree: int, n: int, seed: int) -> Graph:
-    """Return a connected random graph of n nodes with so many neighbours each (Steger and Wormald 1999)."""
+    """Return a connected random graph of n nodes with an equal number of neighbours (Steger and Wormald 1999)."""
     import networkx as nx
 
     if degree >= n:
@@ -291,8 +292,8 @@ def _random_regular(degree: int, n: int, seed: int) -> Graph:
         )
     if degree * n % 2:
         raise InvalidSettings(
-            f"[gossip] has degree = {degree:,} for {n:,} nodes, and no graph has an odd number of both; raise or lower "
-            "'degree' by one"
+            f"[gossip] has degree = {degree:,} for {n:,} nodes, and a graph can't have an odd number of both. Raise "
+            "or lower 'degree' by one"
         )
     random = generator(seed, "graph")
     others = n - 1 - degree
@@ -341,8 +342,8 @@ def _edges_of(path: Path, names: Sequence[str]) -> Iterator[tuple[int, int]]:
                 )
         if pair[0] == pair[1]:
             raise InvalidSettings(
-                f"line {line} of {path} makes node {pair[0]} its own neighbour, and a node keeps a share of its own "
-                "model anyway; remove the line"
+                f"line {line} of {path} makes node {pair[0]} its own neighbour. A node keeps a share of its own model "
+                "anyway; remove the line"
             )
         yield number[pair[0]], number[pair[1]]
 

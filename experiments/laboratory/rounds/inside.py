@@ -37,7 +37,7 @@ from fedping.protocol.pipeline import (
 from fedping.protocol.training import LocalSteps, OneGradient, OwnTraining, Training
 
 MODELS = (LINEAR, LOGISTIC, NETWORK, RANKING, OWN, *NETWORKS)
-"""The names of the models whose training is compiled, besides networks of extensions."""
+"""The names of the models whose training is compiled, without networks of extensions."""
 
 
 def check_inside(setup: Setup) -> None:
@@ -70,7 +70,7 @@ def resolved(setup: Setup, begun: Setup | None = None) -> Setup:
 
     Args:
         setup: the setup.
-        begun: the setup with which the run was begun, whose engine is kept; None for a new run.
+        begun: the setup at the start of the run, whose engine is kept; None for a new run.
     """
     if setup.engine != "auto":
         return setup
@@ -94,12 +94,12 @@ def has_accelerator() -> bool:
 
     try:
         return bool(jax.default_backend() != "cpu")
-    except RuntimeError:  # the platform that JAX is told to use is not there
+    except RuntimeError:  # the platform that JAX is set to use is missing
         return False
 
 
 def outside(setup: Setup) -> str | None:
-    """Return the first part of a setup because of which its clients' training cannot be compiled; None if it can."""
+    """Return the first part of a setup that prevents a compilation of its clients' training; None if it can be."""
     training, personal = setup.training, getattr(setup.training, "personal", None)
     parts = {
         f"the model '{setup.model['name']}'": setup.model["name"] not in MODELS and not is_network(setup.model["name"]),
@@ -114,7 +114,7 @@ def outside(setup: Setup) -> str | None:
 
 
 WITH_STATE = ("scaffold", "feddyn", "apfl")
-"""The algorithms of `fedping.algorithms` that are compiled (`methods.py`), besides those that are stepwise."""
+"""The algorithms of `fedping.algorithms` that are compiled (`methods.py`), in addition to stepwise ones."""
 
 
 def _has_a_method(training: Training) -> bool:
@@ -132,7 +132,7 @@ def _measures_twice(training: Training) -> bool:
 
 
 ONCE = (All, Uniform, Bernoulli, Cluster)
-"""The samplings in which no client is drawn twice in a round; its updates would have to become one."""
+"""The samplings that draw a client at most once in a round; several updates would have to become one."""
 
 
 def _is_inside(aggregate: Combination, sampling: Sampling) -> bool:
@@ -167,7 +167,7 @@ def between(setup: Setup) -> tuple[str, ...]:
 
 
 def said_between(setup: Setup) -> str:
-    """Return the sentence on what NumPy computes between compiled parts of a setup, of which there is something."""
+    """Return the sentence on a setup's parts that NumPy computes between compiled ones; at least one has to exist."""
     *others, last = between(setup)
     listed = f"{', '.join(others)} and {last}" if others else last
     return f"JAX computes the training of clients, one round a call, and NumPy {listed}"

@@ -35,14 +35,14 @@ class Pieces:
 
     Attributes:
         client: the client's position in the round.
-        rows: the examples among those of all clients, or NO_EXAMPLE; shape (p, B).
+        rows: the examples' positions among all clients' examples, or NO_EXAMPLE; shape (p, B).
         share: one by the number of examples of the piece's step.
         apply: whether the piece is the last of its step.
         begins: whether it belongs to the client's first step.
         step: the number of the step, from 0.
-        place: the position of the piece's first example among those of its step.
+        place: the position of the piece's first example in its step.
         phase: the phase of the training that the piece belongs to, from 0.
-        key: what the client draws by in this phase.
+        key: the client's random key in this phase.
     """
 
     client: NDArray[np.intp]
@@ -98,9 +98,9 @@ class Plan:
         client: the client's position in the round at its last piece, else :data:`NOBODY`; shape (T, L).
         votes: the client's votes at its last piece, else 0; shape (T, L).
         loss: the number of the client's examples in pieces of its first step, else 0; shape (T, L).
-        words: the key of the piece's step, shape (T, L, 2); (T, L, 0) for a model that draws nothing in training.
+        words: the key of the piece's step, shape (T, L, 2); (T, L, 0) for a model without random draws in training.
         place: the position of the piece's first example among those of its step, shape (T, L).
-        of: the client's row among those that keep something, and the phase, shape (T, L, 2); (T, L, 0) for plain
+        of: the client's row among the clients with a state, and the phase, shape (T, L, 2); (T, L, 0) for plain
             training.
         needed: the number of examples of all pieces.
     """
@@ -130,7 +130,7 @@ class Plan:
 
 
 def width_of(batch: int | None, sizes: NDArray[np.int64]) -> int:
-    """Return how many examples a piece has at most, given the sizes of all clients.
+    """Return the maximum number of examples of a piece, given the sizes of all clients.
 
     The last piece of a client wastes half a piece on average, so pieces are halved while that is more than a fifth of a
     client. Sizes that differ by the seed alone mostly lead to the same width.
@@ -151,7 +151,7 @@ def rounded_up(count: int) -> int:
 
 @dataclass(frozen=True)
 class Members:
-    """The k clients of a round and their examples among those of all clients, which lie one client after another.
+    """The k clients of a round and their examples among all clients' examples, which are stored client by client.
 
     Attributes:
         first: the row of each client's first example, shape (k,).
@@ -185,7 +185,7 @@ class Members:
 
 
 def pieces_of(phases: Sequence[Phase], members: Members, width: int) -> Pieces:
-    """Return what the clients of a round do, phase after phase, in pieces of at most ``width`` examples."""
+    """Return the work of a round's clients, phase by phase, in pieces of at most ``width`` examples."""
     found = [
         (*part, np.full(len(part[0]), number, np.int32), keys[part[0]])
         for number, phase in enumerate(phases)
@@ -199,7 +199,7 @@ def pieces_of(phases: Sequence[Phase], members: Members, width: int) -> Pieces:
 
 
 def _keys_of(phase: Phase, keys: Keys) -> Keys:
-    """Return what clients draw by in a phase."""
+    """Return the clients' random keys in a phase."""
     if phase.is_fixed:
         return np.zeros_like(keys)
     return keys if phase.child is None else child_keys(keys, phase.child)
@@ -229,7 +229,7 @@ def _pieces(
 ) -> Iterator[tuple[NDArray[Any], ...]]:
     """Yield the columns of :class:`Pieces` for clients ``at`` of similar size, piece after piece.
 
-    ``keys`` are those of the phase, ``own`` the clients' own.
+    ``keys`` are the phase's, ``own`` the clients' own.
     """
     training, among = phase.training, _used(phase, own, weight)
     if among is not None:
@@ -316,7 +316,7 @@ def joined(plans: Sequence[Plan]) -> Plan:
 
 
 def _numbered(client: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return how often each number has occurred before."""
+    """Return each number's count of earlier occurrences."""
     order = np.argsort(client, kind="stable")
     ordered = client[order]
     found = np.empty(len(client), np.intp)

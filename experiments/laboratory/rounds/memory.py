@@ -34,14 +34,14 @@ class MemoryChannel:
     """Updates in memory, and the server's own round on arrays; see :class:`Channel`.
 
     Unless there is randomness, the results have the same bits as over files with one file per block, except if updates
-    of older versions are late: their files are read before those of the newest version.
+    of older versions are late: their files are read before the newest version's files.
 
     Args:
         line: the server's settings.
         ids: each client's id, which determines its shard, shape (clients, 16).
         seed: seed of the server's draws.
         shards: number of shards.
-        most_examples: maximum number of examples for which a ping counts; None for no limit.
+        most_examples: maximum number of examples that a ping counts for; None for no limit.
         groups: number of each client's group, shape (clients,); -1, as for all if None, without one.
     """
 
@@ -157,7 +157,7 @@ class MemoryChannel:
 
     def _named_round(self) -> AbstractContextManager[None]:
         """Add the number of the round to the error of a broken link."""
-        return sentences_with(f"round {self._number} came to nothing: ", kind=BrokenLink)
+        return sentences_with(f"round {self._number} failed: ", kind=BrokenLink)
 
     @property
     def _key(self) -> bytes:

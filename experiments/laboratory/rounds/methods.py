@@ -1,7 +1,7 @@
-"""What clients do in compiled rounds besides plain local training: control variates, mixtures and blocks of their own.
+"""Clients' training in compiled rounds other than plain local training: control variates, mixtures, local blocks.
 
 A method is written for one client, in JAX, and runs in all lanes at once. It says where gradients are taken, what a
-step makes of them, what is sent, and what the client keeps. The formulas are those of `fedping.algorithms` and of
+step makes of them, what is sent, and what the client keeps. The formulas are the same as in `fedping.algorithms` and of
 `fedping.client_sim.learning.personal`.
 """
 
@@ -33,11 +33,11 @@ from fedping.protocol.training import LocalSteps, OneGradient, OwnTraining, Trai
 
 
 class Prepared(NamedTuple):
-    """A method with what it needs of a problem.
+    """A method with the parts of a problem that it needs.
 
     Attributes:
         method: the method; None for plain training.
-        phases: the steps of a training, one after another, by what draws their examples.
+        phases: the steps of a training in order, with the draw of their examples.
         model: the model whose gradients are taken.
         first: the state of a client that has never trained.
         constants: arrays that all clients share.
@@ -274,7 +274,7 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, mine: Any) -> Runs:
-        """Return those of a mask of the shared weights, shape (M,)."""
+        """Return the values of a mask of the shared weights, shape (M,)."""
         edges = np.flatnonzero(np.diff(mine)) + 1
         bounds = [0, *edges.tolist(), len(mine)]
         return cls(tuple((bool(mine[low]), high - low) for low, high in zip(bounds, bounds[1:], strict=False)))
@@ -318,13 +318,13 @@ class Descent:
 
     @classmethod
     def of(cls, training: OneGradient | LocalSteps) -> Descent:
-        """Return that of a training."""
+        """Return the descent of a training."""
         if isinstance(training, OneGradient):
             return cls(None, 0.0, LocalDescent())
         return cls(training.rate, training.proximal, training.optimizer)
 
     def memory(self, like: Any) -> Arrays:
-        """Return what the optimizer begins with, by names of their own."""
+        """Return the optimizer's initial state, by its own names."""
         from jax import numpy as jnp
 
         return {
@@ -335,7 +335,7 @@ class Descent:
         }
 
     def moved(self, moved: Any, slope: Any, local: Arrays, rates: Any = None) -> tuple[Any, Arrays]:
-        """Return how far a step leads, and the memory after it; with ``rates`` for each weight instead of one."""
+        """Return a step's movement, and the memory after it; with ``rates`` for each weight instead of one."""
         if self.rate is None:
             return -slope, {}
         rate = self.rate if rates is None else rates
@@ -347,7 +347,7 @@ class Descent:
 
 
 def _unspoilt(sent: Any, local: Arrays) -> Any:
-    """Return what is sent, not finite if an optimizer's own numbers are not: it would silently stop all steps."""
+    """Return the update, not finite if an optimizer's own numbers are not: it would silently stop all steps."""
     from jax import numpy as jnp
 
     for name, value in local.items():
@@ -407,7 +407,7 @@ class TogetherMethod:
 
 @dataclass(frozen=True)
 class LocalFirstMethod:
-    """Blocks of the client's own that move first, in phase 0, and the shared ones beside them in phase 1.
+    """Local blocks that move first, in phase 0; the shared ones move with them fixed, in phase 1.
 
     FedRep keeps them (``keeps``); FedRecon fits them again each time, from where the model starts.
     """
@@ -463,7 +463,7 @@ class LocalFirstMethod:
 
 
 def prepared(training: Training, model: Model[Any]) -> Prepared:
-    """Return how clients train a problem's model in lanes; `inside.py` says which trainings can.
+    """Return the clients' training of a problem's model in lanes; `inside.py` says which trainings can.
 
     Args:
         training: the training.

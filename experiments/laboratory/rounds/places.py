@@ -33,7 +33,7 @@ def open_rounds(setup: Setup, problem: Problem, folder: Path, states: ClientStat
         setup: the settings.
         problem: has the line and the clients' ids.
         folder: an empty folder, which gets ``store`` and ``landing`` unless the rounds are in memory.
-        states: the store of what clients keep, for compiled rounds, in which clients train; in memory if None.
+        states: the store of clients' states, for compiled rounds where clients train; in memory if None.
 
     Raises:
         FedpingError: ingest or Spark does not start, or the server end of an upload link is missing.

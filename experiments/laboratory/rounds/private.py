@@ -35,8 +35,8 @@ class PrivateChannel(MemoryChannel):
     """The rounds of a private line, the only one of its study.
 
     A selected client sends until it has sent to ``contributions`` versions. A client doesn't know whether the operator
-    samples it, so it counts every version for which it was selected. Reported losses and numbers of clients are exact:
-    they are for the researcher, and not part of the private release. Top choices are not sent.
+    samples it, so it counts every version that selected it. Reported losses and numbers of clients are exact: they are
+    for the researcher, and not part of the private release. Top choices are not sent.
 
     Args:
         study: its arm follows the line; its noise multiplier is set.
@@ -57,7 +57,7 @@ class PrivateChannel(MemoryChannel):
 
     @property
     def spent(self) -> dict[str, float]:
-        """The maximum ε that the rounds so far cost a client, by guarantee, for the δ of each."""
+        """The maximum ε that the rounds so far cost a client, by guarantee, at the guarantee's δ."""
         releases = self._number
         if self._privacy.contributions is not None:
             releases = min(releases, self._privacy.contributions)
@@ -109,7 +109,7 @@ class PrivateChannel(MemoryChannel):
         return step is not None
 
     def _vectors(self, block: Updates) -> NDArray[np.int64]:
-        """Return what the clients of a block send, shape (k, m + 3), with the noise of those that add their own."""
+        """Return the payloads of a block's clients, shape (k, m + 3), with the noise of clients that add their own."""
         assert isinstance(block.updates, np.ndarray)
         chances = (_Seeded((self._seed, _CLIENTS, self._number, client)) for client in block.clients.tolist())
         return self._contributor.vectors(block.updates, block.losses, np.zeros(len(block.clients)), chances)

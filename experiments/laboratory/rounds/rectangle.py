@@ -1,6 +1,6 @@
 """All clients' examples as one rectangle, if all train on all they have in every round and have about as many.
 
-It is laid out once, so that no example is fetched by its number, which would be a copy of all of them in each round.
+It is laid out once, because fetching examples by number would copy all of them in each round.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedping.experiments.laboratory.rounds.compiling import NOBODY
 
 MUCH = 0.25
-"""The share of examples computed for nothing from which clients train in lanes instead, which compute less of them."""
+"""Minimum share of unneeded computed examples for training in lanes instead, which compute fewer of them."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Rectangle:
     """The places of clients and of their examples, one device's clients after another's.
 
     Attributes:
-        at_once: how many clients a device computes at a time.
+        at_once: number of clients that a device computes at a time.
         client: which client is in each place, shape (k,), or :data:`NOBODY`.
         rows: which example is in each place of it, shape (k, width); any where none is.
         there: whether an example is, shape (k, width).
@@ -47,8 +47,8 @@ def rectangle_of(
     Args:
         first: the first example of each client, shape (clients,).
         sizes: each client's number of examples, shape (clients,).
-        width: the most that a client has.
-        most: how many clients a device computes at a time at most.
+        width: the largest number of a client.
+        most: maximum number of clients that a device computes at a time.
         devices: the number of devices.
     """
     clients = np.flatnonzero(sizes > 0)

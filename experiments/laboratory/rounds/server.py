@@ -31,7 +31,7 @@ class RoundReport:
         clients: number of clients with a used update.
         pings: number of their pings.
         loss: mean loss over their examples (thesis eq. 2); NaN without examples.
-        stepped: whether the round made a version; False if there were too few clients.
+        stepped: whether the round published a version; False if there were too few clients.
         update_bytes: bytes of the updates as encoded.
         posted_bytes: bytes of the bodies of all pings.
         fetched_bytes: bytes of the versions that the clients fetched, one each.
@@ -87,11 +87,11 @@ class Rounds(Protocol):
 
     @property
     def checkpoint(self) -> Part | None:
-        """The part of a checkpoint from which the rounds resume; None if they start again after a kill."""
+        """The part of a checkpoint that the rounds resume from; None if they start again after a kill."""
         ...
 
     def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:
-        """Return the weights from which clients train, given the versions that they may hold, the newest first."""
+        """Return the weights that clients train from, given the versions that they may hold, the newest first."""
         ...
 
     def measured(self) -> Mapping[str, Mapping[str, float]]:

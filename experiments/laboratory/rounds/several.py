@@ -1,9 +1,9 @@
 """Rounds of several models: edge servers below a cloud (Liu et al. 2020), and clusters of clients.
 
-Each model has a server of its own, in memory, with the optimizer and the aggregation of the run, and each client trains
-one of the models in a round. They differ in who trains which model, and in what happens between two rounds:
+Each model has its own server, in memory, with the optimizer and the aggregation of the run, and each client trains one
+of the models in a round. They differ in the model that a client trains, and in the steps between two rounds:
 
-- of a hierarchy, the edges' models are averaged after every so many rounds;
+- of a hierarchy, the edges' models are averaged after a fixed number of rounds;
 - of IFCA (Ghosh et al. 2020), a client trains the model that has the least loss on its own training examples;
 - of bipartition (Sattler, Müller and Samek 2019), a model is divided in two where its clients' updates disagree.
 """
@@ -36,14 +36,14 @@ _AT_ONCE = 64
 """Clients whose losses are computed at a time."""
 
 Chosen = Callable[[Clients], NDArray[np.intp]]
-"""From k clients to the number of the model that each trains, shape (k,)."""
+"""Maps k clients to the number of the model that each trains, shape (k,)."""
 
 
 class Models(Sequence[FloatArray]):
-    """Several models of the same age, from which clients train, and which of them each client trains.
+    """Several models of the same age that clients train, and the model that each client trains.
 
     Args:
-        weights: those of each model, shape (m,).
+        weights: each model's weights, shape (m,).
         chosen: which model each client trains.
     """
 
@@ -79,10 +79,10 @@ def several_rounds(setup: Setup, problem: Problem) -> SeveralRounds:
 
 
 class SeveralRounds:
-    """The rounds of several models, each with a server of its own; see :class:`Rounds`.
+    """The rounds of several models, each with its own server; see :class:`Rounds`.
 
-    What is measured as the run's model is the mean of the models, by the clients of each, or by their examples if these
-    are the votes.
+    The model measured as the run's is the mean of the models, weighted by each model's clients, or by their examples if
+    these are the votes.
     """
 
     def __init__(self, setup: Setup, problem: Problem, count: int) -> None:
@@ -98,7 +98,7 @@ class SeveralRounds:
         """The model that each client has trained last."""
 
     def _new(self, like: MemoryChannel | None = None) -> MemoryChannel:
-        """Return the server of another model; a copy of that of ``like``, if it is given."""
+        """Return the server of another model; a copy of the server of ``like``, if it is given."""
         most = self._setup.limits.examples if self._setup.limits else None
         channel = MemoryChannel(self._problem.line, self._problem.ids, self._problem.seed, most_examples=most)
         if like is not None:
@@ -125,23 +125,23 @@ class SeveralRounds:
         return self._of[clients]
 
     def own_weights(self, clients: Clients) -> FloatArray:
-        """Return the weights with which these clients predict, shape (k, m)."""
+        """Return the weights that these clients predict with, shape (k, m)."""
         own: FloatArray = self.models[self.chosen(clients)]
         return own
 
     def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:
-        """Return the models, from which clients train."""
+        """Return the models that clients train from."""
         return Models([channel.weights for channel in self._channels], self.chosen)
 
     def measured(self) -> Mapping[str, Mapping[str, float]]:
-        """Return how many models there are, and the root of their mean squared distance from their mean."""
+        """Return the number of models, and the root of their mean squared distance from their mean."""
         models, votes = self.models, self._votes()
         apart = ((models - _mean(models, votes)) ** 2).sum(axis=1)
         distance = float(np.sqrt((apart * votes).sum() / votes.sum()))
         return {"models": {"count": float(len(models)), "distance": distance} | self._more()}
 
     def run(self, sent: Iterable[Updates]) -> RoundReport:
-        """See :meth:`Rounds.run`; a model with fewer than ``min_clients`` clients stays as it is."""
+        """See :meth:`Rounds.run`; a model with fewer than ``min_clients`` clients stays unchanged."""
         count = len(self._channels)
         tally, clients = RoundTally(self._setup.pipeline), np.zeros(count, np.int64)
         bytes_each = max(channel.begin() for channel in self._channels)
@@ -156,7 +156,7 @@ class SeveralRounds:
         return tally.report(any(stepped), bytes_each * self._fetched)
 
     def snapshot(self) -> Arrays:
-        """Return the state to resume from: that of each server, and which model each client has."""
+        """Return the state to resume from: each server's state, and the model of each client."""
         state = {"number": np.array(self._number), "models": np.array(len(self._channels)), "of": self._of}
         for number, channel in enumerate(self._channels):
             state |= {f"{number}/{name}": value for name, value in channel.snapshot().items()}
@@ -176,7 +176,7 @@ class SeveralRounds:
         return 1
 
     def _votes(self) -> FloatArray:
-        """Return how much each model counts in their mean, shape (models,)."""
+        """Return each model's weight in their mean, shape (models,)."""
         learners = self._problem.learners
         by_examples = self._setup.pipeline.weighting == "examples"
         each = self._problem.train.sizes[learners] if by_examples else np.ones(len(learners))
@@ -184,7 +184,7 @@ class SeveralRounds:
         return votes
 
     def _see(self, block: Updates) -> None:
-        """Keep what a later decision needs of a block."""
+        """Store the part of a block that a later decision needs."""
 
     def _after(self) -> None:
         """Do what follows a round."""
@@ -325,7 +325,7 @@ class BipartitionRounds(SeveralRounds):
 
 
 def divided(seen: _Seen, settings: Bipartition) -> Clients | None:
-    """Return the clients of the part that gets a model of its own, ascending; None if the cluster stays whole."""
+    """Return the clients of the part that gets a separate model, ascending; None if the cluster stays whole."""
     lengths = np.linalg.norm(seen.updates, axis=1)
     mean = np.linalg.norm(seen.votes @ seen.updates / seen.votes.sum())
     moved = np.flatnonzero(lengths)
@@ -344,8 +344,8 @@ def divided(seen: _Seen, settings: Bipartition) -> Clients | None:
 def bipartition(cosines: FloatArray) -> tuple[NDArray[np.bool_], float]:
     """Return which of n ≥ 2 are in the second of two parts, shape (n,), and the greatest cosine between the parts.
 
-    No other two parts have a lesser one: the parts are those of the maximum spanning tree without its weakest edge,
-    which Sattler et al. find by joining the most similar first. The first of the n is in the first part.
+    It is the least of any two parts: these are the parts of the maximum spanning tree without its weakest edge, which
+    Sattler et al. find by joining the most similar first. The first of the n is in the first part.
     """
     edges = sorted(_spanning(cosines), key=lambda edge: -edge[0])
     parts = np.arange(len(cosines))

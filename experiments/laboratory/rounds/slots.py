@@ -1,4 +1,4 @@
-"""What clients keep between compiled rounds: a table on the device, with a row for each client from its first use on.
+"""Clients' states between compiled rounds: a table on the device, with a row for each client from its first use on.
 
 If the table has room for all clients that will train, they keep their rows until the end of the run. Otherwise it is
 emptied into the host's store (`resuming.MappedStates`) whenever a call needs more rows than are free. The store is also
@@ -116,7 +116,7 @@ class Slots:
         self._table = table if self._first else None
 
     def commit(self) -> None:
-        """Take what the call has made for what clients keep from now on."""
+        """Store the clients' states after a call."""
         self._changed[self._call] = True
         self._call, self._before = np.zeros(0, np.intp), None
 
@@ -139,7 +139,7 @@ class Slots:
         self._changed[:] = False
 
     def forget(self) -> None:
-        """Begin with what the store has, as after a kill."""
+        """Begin with the states in the store, as after a kill."""
         self._slot[:], self._used, self._reused = -1, 0, True
         self._changed[:] = False
         self._call, self._before = np.zeros(0, np.intp), None

@@ -22,7 +22,7 @@ def study_of(line: Line, most_examples: int | None = None) -> Study:
 
     Args:
         line: the line, named :data:`LINE`.
-        most_examples: maximum number of examples for which a ping counts; None for no limit.
+        most_examples: maximum number of examples that a ping counts for; None for no limit.
     """
     personal = getattr(line.training, "personal", None) is not None
     return Study(
@@ -35,7 +35,7 @@ def study_of(line: Line, most_examples: int | None = None) -> Study:
 
 
 def with_a_turn(problem: Problem, privacy: Privacy, version: int, clients: Clients) -> Clients:
-    """Return those of some clients that have drawn a version to contribute to."""
+    """Return the ones of some clients that have drawn a version to contribute to."""
     share = privacy.turns
     if share == 1:
         return clients

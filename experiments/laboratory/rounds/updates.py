@@ -1,4 +1,4 @@
-"""What the clients of a round send, one block at a time, as it travels, and its size as JSON.
+"""The updates of a round's clients, one block at a time, in their transferred form, and their size as JSON.
 
 Sizes are of the bodies of requests and answers, without their heads and without compression.
 """
@@ -29,10 +29,11 @@ class Updates:
         clients: positions among all clients, shape (k,).
         repeats: number of earlier pings of the client in this round, shape (k,): 0 unless it was drawn again.
         pings: number of all pings of the client in this round, shape (k,).
-        updates: directions of descent, shape (k, m), as float32, or their payloads in another encoding, as they travel.
+        updates: directions of descent, shape (k, m), as float32, or their payloads in another encoding, in transferred
+            form.
         losses: losses at the fetched weights, shape (k,).
         examples: number of examples, shape (k,); a client without examples changes nothing.
-        age: age in versions of the weights from which they were computed.
+        age: age in versions of the weights that they were computed from.
         asked: number of other clients that fetched the newest weights in this round, and sent no update.
         model: the number of the model that they trained, in a run with several.
         seconds: simulated seconds from the invitation to the answer, shape (k,); None without a clock.

@@ -1,4 +1,4 @@
-"""A laboratory experiment as one file: what to train, on which data, how, how often, and compared with what."""
+"""A laboratory experiment as one file: the model, the data, the training, the repetitions and the comparisons."""
 
 from __future__ import annotations
 

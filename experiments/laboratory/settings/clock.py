@@ -1,4 +1,4 @@
-"""The settings of simulated time: how long clients take, when they are there, and when a round ends."""
+"""The settings of simulated time: clients' durations, their availability, and the end of a round."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Hours(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
     """A client is available at the same hours of every day; a run begins at hour 0.
 
     Attributes:
-        start: hour of the day at which it becomes available.
-        hours: number of hours for which it stays so.
+        start: hour of the day when it becomes available.
+        hours: number of hours that it stays available.
         spread: standard deviation of ``start`` over the clients, in hours.
     """
 
@@ -47,7 +47,7 @@ class Asynchronous(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """FedBuff (Nguyen et al. 2022) instead of rounds that wait for their clients.
 
     Attributes:
-        buffer: number of answers from which the server makes the next version.
+        buffer: number of answers for the server's next version.
         concurrency: number of clients that work at the same time; where one ends, another is invited.
     """
 
@@ -60,17 +60,17 @@ class Clock(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     Attributes:
         seconds_per_example: seconds for one example of one epoch.
-        seconds_per_answer: seconds of each answer besides, as for a start.
+        seconds_per_answer: additional seconds of each answer, as for a start.
         download_rate: bytes a second; versions take no time if absent. A version has 4 bytes a weight.
         upload_rate: bytes a second; updates take no time if absent. An update has the most bytes that its encoding has.
         available: when clients are available; always if absent. One that goes away before it has answered is lost.
         drop_out: probability that an invited client never answers.
         answers: number of answers of invited clients that end a round; all if absent.
-        deadline: seconds after which a round ends.
-        late: whether answers after the end of their round are ``dropped`` or ``counted`` in the round in which they
-            arrive, with their age, as the server's ``staleness`` says.
+        deadline: maximum seconds of a round.
+        late: whether answers after the end of their round are ``dropped`` or ``counted`` in the round of their arrival,
+            with their age, as the server's ``staleness`` says.
         asynchronous: see :class:`Asynchronous`; rounds wait for clients if absent.
-        hours: simulated hours after which a run ends, with the version that is then being made.
+        hours: simulated hours of a run, which then ends with the version in progress.
 
     Raises:
         InvalidSettings: settings of rounds in an asynchronous run, or late answers without an end of the round.
@@ -96,8 +96,8 @@ class Clock(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
         if self.late == "counted" and not (self.answers or self.deadline):
             raise InvalidSettings(
-                "[clock] has late = \"counted\" in rounds that wait for all clients, so none is late. Set 'answers' or "
-                "'deadline', or remove 'late'"
+                '[clock] has late = "counted" in rounds that wait for all clients, so late answers don\'t occur. Set '
+                "'answers' or 'deadline', or remove 'late'"
             )
 
     @property
@@ -107,7 +107,7 @@ class Clock(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def traits(self) -> Traits:
-        """What goes with it or not (`fedping.protocol.rules`)."""
+        """Checks of combinations (`fedping.protocol.rules`)."""
         own: dict[Trait, bool] = {
             "clock": True,
             "asynchronous": self.asynchronous is not None,

@@ -30,12 +30,12 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A data set by ``name``, your own ``file`` (CSV, Parquet or Arrow) with its ``target`` column, or ``users``.
 
     ``users`` is a number of synthetic users (thesis 7.3) of a model that ranks pages. Each round brings new searches,
-    of which they learn once; how they search is ``population``. The first ``judges`` of them search twice more, for
-    the validation and the test examples. No other setting is theirs.
+    which are learned from once; the way that users search is ``population``. The first ``judges`` of them search twice
+    more, for the validation and the test examples. No other setting is theirs.
 
     Users of a model of features see ``lists`` of a product's items instead, described as the rehearsal of a fleet. Each
     sees a number of lists in a round between the two ``examples``. The lists are in the order of the round's version,
-    or, unless ``applies``, always in that of the start weights.
+    or, unless ``applies``, always in the order of the start weights.
 
     For a file, ``features`` are the columns to predict from, all others if None; ``client`` the one with the owner of
     each row, for a partition by key; ``kind`` whether the target is a class or a number, if that is not apparent.
@@ -51,10 +51,10 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``most`` is the most training examples that a client learns from, drawn at random.
 
     The other settings are computed from sums over the clients' training examples, and applied to all: ``clip`` cuts
-    each feature at this quantile, such as 0.99; with ``clip_beyond`` only a feature whose largest value is over so many
-    times its quantile. ``drop_constant`` leaves out features with a single value, ``standardise`` scales the others to
-    mean 0 and deviation 1, ``class_weights`` gives rare classes as much weight as common ones. ``min_max`` scales
-    features to [0, 1] by a round of extremes, which are single examples' values rather than sums.
+    each feature at this quantile, such as 0.99; with ``clip_beyond`` only a feature whose largest value exceeds this
+    multiple of its quantile. ``drop_constant`` leaves out features with a single value, ``standardise`` scales the
+    others to mean 0 and deviation 1, ``class_weights`` gives rare classes as much weight as common ones. ``min_max``
+    scales features to [0, 1] by a round of extremes, which are single examples' values rather than sums.
 
     Raises:
         InvalidSettings: not exactly one source, settings of another source, or no examples left to train on.
@@ -109,7 +109,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.file is not None and self.settings:
             raise InvalidSettings("[data] settings are of a data set by 'name'; leave them out")
         if self.file is not None and self.target is None:
-            raise InvalidSettings(f"[data] file = \"{self.file}\" needs 'target', the column that is to be predicted")
+            raise InvalidSettings(f"[data] file = \"{self.file}\" needs 'target', the column to predict")
         if self.standardise and self.min_max:
             raise InvalidSettings("[data] has 'standardise' and 'min_max', two scales for the same features; give one")
         if self.clip_beyond is not None and self.clip is None:
@@ -141,7 +141,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings("the shares of [[data.groups]] do not sum to 1; make them")
         if self.lists is not None and self.searches:
             raise InvalidSettings(
-                "[data] has 'lists', and 'population' or 'groups', by which users search among pages. Remove one"
+                "[data] has 'lists', and 'population' or 'groups', whose users search among pages. Remove one"
             )
         if self.examples[0] > self.examples[1]:
             raise InvalidSettings(
@@ -151,7 +151,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def user_groups(self) -> tuple[UserGroup, ...]:
-        """The groups of synthetic users; one that is everybody unless groups are given."""
+        """The groups of synthetic users; a single one with all users unless groups are given."""
         return self.groups or (UserGroup(share=1.0, population=self.population),)
 
     @property

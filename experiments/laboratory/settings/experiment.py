@@ -1,7 +1,7 @@
 """An experiment's file: variants of one setup, each trained once per seed, and how they are read.
 
-A file has the settings of a line in tables of its own, such as [training] and [server], or writes them as a study
-does, in [line]. Both are read as the same :class:`Setup`. They differ in defaults: those of a [line] are a study's.
+A file has the settings of a line in its own tables, such as [training] and [server], or writes them as a study does, in
+[line]. Both are read as the same :class:`Setup`. They differ in defaults: a [line] has a study's defaults.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fedping.protocol.settings_file import converted, read_toml, validation_mess
 from fedping.protocol.spec import Name
 
 DEFAULTS: Raw = {"server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 1, "weighting": "examples"}}
-"""Defaults of a file without a [line] that differ from a study's: no privacy is at stake, so one client is enough."""
+"""Defaults of a file without a [line] that differ from a study's: privacy is not at stake, so one client is enough."""
 
 DEFAULTS_OF_LINE: Raw = {"server": {key: to_builtins(getattr(Pipeline(), key)) for key in DEFAULTS["server"]}}
 """The same settings in a file with a [line]: a study's defaults."""
@@ -73,7 +73,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """The contents of a file besides the setup."""
+    """The contents of a file except the setup."""
 
     name: Name | None = None
     seeds: Annotated[int, Meta(ge=1, le=10_000)] | Annotated[tuple[Seed, ...], Meta(min_length=1)] = 1
@@ -115,8 +115,8 @@ def _refuse_unheeded(raw: Raw, changes: Sequence[str], over: Sequence[str]) -> N
         without = _changed(raw, [other for other in texts if other != text], over)
         if _of_each_variant(without) == settings and laid_over(raw, assignments([text])) != raw:
             raise InvalidSettings(
-                f"--set {text} changes nothing, for every variant says itself what it has there; change the variants "
-                "in the file, or sweep over it: --over lies above what variants say"
+                f"--set {text} changes nothing, because every variant has its own value there. Change the variants in "
+                "the file, or sweep over it: --over overrides variants"
             )
 
 
@@ -167,7 +167,7 @@ def _experiment(raw: Raw, name: str, folder: Path) -> Experiment:
     seeds = tuple(range(1, head.seeds + 1)) if isinstance(head.seeds, int) else head.seeds
     repeated = [seed for seed in seeds if seeds.count(seed) > 1]
     if repeated:
-        raise InvalidSettings(f"seed {repeated[0]} is listed twice; a repetition with the same seed tells nothing new")
+        raise InvalidSettings(f"seed {repeated[0]} is listed twice; a repetition with the same seed adds nothing new")
     variants = _variants(base, head.variants)
     _refuse_names_of_baselines(variants)
     if "server" in raw and all(setup.parts.has_any("co_op", "gossip") for setup in variants.values()):
@@ -180,8 +180,8 @@ def _refuse_names_of_baselines(variants: Mapping[str, Setup]) -> None:
     baselines = {baseline for setup in variants.values() for baseline in setup.evaluation.baselines}
     for name in baselines & variants.keys():
         raise InvalidSettings(
-            f"a variant is named '{name}', as the baseline is that stands beside it; rename the variant, or leave the "
-            "baseline out of 'baselines' in [evaluation]"
+            f"a variant is named '{name}', like the baseline next to it. Rename the variant, or remove the baseline "
+            "from 'baselines' in [evaluation]"
         )
 
 
@@ -289,7 +289,7 @@ def _model(
 
 
 def with_noise(experiment: Experiment) -> Experiment:
-    """Return an experiment each private variant of which has the noise that keeps its guarantee.
+    """Return an experiment whose private variants have the noise that keeps their guarantees.
 
     It takes seconds for each variant with sampling that does not give its noise.
 

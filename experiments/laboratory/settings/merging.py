@@ -1,4 +1,4 @@
-"""Merging settings: how a variant, a grid or the command line changes those of an experiment."""
+"""Merging settings: how a variant, a grid or the command line changes an experiment's settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHOICES = {
     "gossip": "graph",
     "clusters": "by",
 }
-"""The key that makes the choice in each table: `algorithm = "local"` has other settings than "gradient" has."""
+"""The key of the choice in each table: `algorithm = "local"` has other settings than "gradient" has."""
 
 OPTIONAL = frozenset(
     {
@@ -62,7 +62,7 @@ SOURCES = ("name", "file", "users")
 """The sources of [data]; each has its own settings."""
 
 LINE_TABLE = "line"
-"""The table in which a file may write the settings of a line as a study does."""
+"""The table where a file may write the settings of a line in a study's form."""
 
 SETTINGS_OF_LINE = {"spec": "spec"} | {
     field.name: field.encode_name for field in fields(Setup) if field.name in LineSettings.__struct_fields__
@@ -74,11 +74,11 @@ _INSTEAD = {
     "early_stopping": ", or set [early_stopping] of the experiment",
     "participation": ", or set [sampling] of the experiment",
 }
-"""For settings of a study's line that a [line] does not have, those of an experiment in their place."""
+"""Maps settings of a study's line that a [line] lacks to the experiment's settings to use instead."""
 
 
 def of_file(raw: Mapping[str, Any]) -> Raw:
-    """Return a file's tables in the form without a [line], of which an empty table stays if the file has one."""
+    """Return a file's tables in the form without a [line]; an empty [line] stays if the file has one."""
     return {**without_line(raw), LINE_TABLE: {}} if LINE_TABLE in raw else dict(raw)
 
 
@@ -95,7 +95,7 @@ def without_line(tables: Mapping[str, Any]) -> Raw:
         raise InvalidSettings("'line' is not a table. Write the settings of a study's line in [line]")
     result = {key: value for key, value in tables.items() if key != LINE_TABLE}
     for key, value in line.items():
-        if key == "name":  # the line of a run has a name of its own
+        if key == "name":  # the line of a run has its own name
             continue
         name = SETTINGS_OF_LINE.get(key)
         if name is None and key in Line.__struct_fields__:
@@ -114,8 +114,8 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
     """Return ``below`` with the changes of ``above``; tables are merged, all else is replaced.
 
     A table that makes another choice, such as another optimizer, replaces the whole table, because its other settings
-    belonged to the previous choice. Settings in ``below`` without a choice belong to whatever ``above`` chooses. An
-    empty optional table replaces what is below it, and stays, to take away what is below that (:func:`laid_over`).
+    belonged to the previous choice. Settings in ``below`` without a choice belong to the choice of ``above`` chooses.
+    An empty optional table replaces what is below it, and stays, to take away what is below that (:func:`laid_over`).
     """
     result = dict(below)
     for key, value in above.items():

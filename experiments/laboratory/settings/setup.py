@@ -1,4 +1,4 @@
-"""The settings of one training: everything except how often it is repeated and what it is compared with."""
+"""The settings of one training: everything except its repetitions and comparisons."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ BaselineName: TypeAlias = Literal["centralised", "local", "start"]
 
 
 class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When and on what a model is evaluated.
+    """The times and the examples of a model's evaluation.
 
     Attributes:
         every: number of rounds between evaluations; the start model and the last one are always evaluated.
         local: whether to evaluate on each client's own test examples too: the mean over the clients, and over the worst
             tenth.
-        trained: whether to evaluate each client's own model too, as trained and before merging, on everybody's test
-            examples and on everybody else's; that takes as long as two evaluations per client.
+        trained: whether to evaluate each client's own model too, as trained and before merging, on all clients' test
+            examples and on all other clients'; that takes as long as two evaluations per client.
         newcomers: number or share of the clients with test examples that never train, drawn by the seed; the versions'
             mean over them is measured too.
         task: how predictions are judged; from the model if None.
         metric: the metric that determines the best variant; from the task if None.
-        decided_by: the metrics that determine the best variant and version and are compared with a target: those of
+        decided_by: the metrics that determine the best variant and version and are compared with a target: metrics of
             the shared model, or of the clients' own models, as the mean over the clients.
         target: a value of that metric; the rounds until a run reaches it are counted, on the validation examples if
             there are any, else on the test examples.
         metrics: further metrics, each an extension: its name, or a table with its settings.
         baselines: the baselines to compare the federated run with.
-        baseline_iterations: the most iterations of those that learn.
+        baseline_iterations: the maximum number of iterations of baselines that learn.
     """
 
     digest_name: ClassVar[str] = "Evaluation"
@@ -120,7 +120,7 @@ class CoOp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     relative frequencies of the clients' arrivals, assigned to the clients in turn.
 
     Raises:
-        InvalidSettings: no age is within the bounds.
+        InvalidSettings: the bounds exclude every age.
     """
 
     lower: Annotated[int, Meta(ge=0)] = 0
@@ -129,13 +129,15 @@ class CoOp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.lower > self.upper:
-            raise InvalidSettings(f"[co_op] has lower = {self.lower} above upper = {self.upper}; nobody would merge")
+            raise InvalidSettings(
+                f"[co_op] has lower = {self.lower} above upper = {self.upper}; clients would never merge"
+            )
 
 
 class Gossip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Gossip averaging instead of a server: every client is a node with a model of its own.
+    """Gossip averaging instead of a server: every client is a node with its own model.
 
-    In a round each node trains its model, and then averages it with those of its neighbours (D-PSGD, Lian et al. 2017).
+    In a round each node trains its model, and then averages it with its neighbours' models (D-PSGD, Lian et al. 2017).
 
     Attributes:
         graph: the kind of graph; None if ``file`` has the graph.
@@ -189,25 +191,25 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         spec: the model's spec; None if it follows from ``model`` and the data.
         data: the examples, and how they are prepared.
         partition: how examples are divided among clients.
-        training: what a client does.
-        upload: what it does to an update before sending it, link by link; nothing if empty.
-        server: what the server does with a round's updates, the ``pipeline`` of a line.
+        training: a client's training.
+        upload: the steps on an update before it is sent, link by link; none if empty.
+        server: the server's treatment of a round's updates, the ``pipeline`` of a line.
         sampling: which clients take part in a round.
         lateness: the shares of clients by the age of their version; all have the newest if None.
-        clock: simulated time, by which answers arrive; all arrive at once if None.
+        clock: simulated time of the answers' arrival; all arrive at once if None.
         co_op: merges clients as they arrive, instead of ``server``, ``sampling`` and ``lateness``; not used if None.
         gossip: averages the clients' models over a graph, instead of all these; not used if None.
         hierarchy: edge servers between the clients and a cloud; not used if None.
         clusters: several models, each for the clients that it fits; not used if None.
-        rounds: the most rounds.
+        rounds: maximum number of rounds.
         where: the updates go straight to the server's arithmetic (``memory``), through landed Parquet files
             (``files``), or over HTTP to an ingest that lands them (``http``).
         engine: computes the rounds: ``numpy``; ``spark`` those of ``files`` and ``http``; ``jax`` those of ``memory``,
             compiled; ``auto`` is ``jax`` where it sees an accelerator and can compile whole rounds, else ``numpy``.
         evaluation: see :class:`Evaluation`.
         early_stopping: see :class:`EarlyStopping`; none if absent.
-        attack: what hostile clients do; no client is hostile if absent.
-        privacy: the guarantee that clients have; none if absent.
+        attack: the hostile clients' behaviour; all clients are honest if absent.
+        privacy: the clients' guarantee; none if absent.
         limits: see :class:`PingLimits`; a ping counts as all of its examples if absent.
 
     Raises:
@@ -264,7 +266,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def parts(self) -> Parts:
-        """What its parts and its own settings are, for `fedping.protocol.rules`."""
+        """Its parts and its own settings, for `fedping.protocol.rules`."""
         evaluation, central = self.evaluation, self.privacy.central if self.privacy else None
         begins = getattr(getattr(self.training, "personal", None), "from_version", 0)
         share = self.sampling.share if isinstance(self.sampling, Bernoulli) else 1.0

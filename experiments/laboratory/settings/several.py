@@ -39,7 +39,7 @@ class Hierarchy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Ifca(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="ifca"):
-    """A number of models, of which each client trains the one with the least loss (IFCA, Ghosh et al. 2020).
+    """A number of models; each client trains its model of least loss (IFCA, Ghosh et al. 2020).
 
     Attributes:
         clusters: number of models.
@@ -53,15 +53,15 @@ class Ifca(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 class Bipartition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="bipartition"):
     """One model, whose clients are divided again and again where their updates disagree (Sattler et al. 2019).
 
-    A cluster is divided if the mean of its updates is short, as at a minimum of its common loss, while a client's is
-    long: then its clients have different minima. The two parts are those between which the greatest cosine of two
-    updates is least.
+    A cluster is divided if the mean of its updates is small, as at a minimum of its common loss, while a client's
+    update is large: then its clients have different minima. The two parts are those between which the greatest cosine
+    of two updates is least.
 
     Attributes:
-        mean_below: length of the mean below which a cluster may be divided, ε₁ in the paper.
-        norm_above: length of the longest update above which it may be, ε₂.
-        gamma: least √((1 - α) / 2) between the parts, where α is the greatest cosine; 0 divides whatever it is.
-        after: rounds before a cluster may be divided first.
+        mean_below: a cluster may be divided if its mean is shorter, ε₁ in the paper.
+        norm_above: a cluster may be divided if its longest update is longer, ε₂.
+        gamma: least √((1 - α) / 2) between the parts, where α is the greatest cosine; 0 divides at any cosine.
+        after: number of rounds before a cluster may first be divided.
         most: most clusters.
     """
 

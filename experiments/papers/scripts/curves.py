@@ -31,17 +31,17 @@ class Curve:
     of_seeds: list[list[float]]
 
     def first_above(self, level: float) -> list[int | None]:
-        """Return of each seed the first round in which the metric is above a level, None if it never is."""
+        """Return each seed's first round whose metric is above a level, None if it never is."""
         pairs = [zip(self.rounds, values, strict=True) for values in self.of_seeds]
         return [next((number for number, value in each if value > level), None) for each in pairs]
 
     def first_at_most(self, level: float) -> list[int | None]:
-        """Return of each seed the first round in which the metric is at most a level, None if it never is."""
+        """Return each seed's first round whose metric is at most a level, None if it never is."""
         pairs = [zip(self.rounds, values, strict=True) for values in self.of_seeds]
         return [next((number for number, value in each if value <= level), None) for each in pairs]
 
     def mean_first_above(self, level: float) -> int | None:
-        """Return the first round in which the mean over the seeds is above a level, None if it never is."""
+        """Return the first round whose mean over the seeds is above a level, None if it never is."""
         means = (band.mean for band in self.bands)
         return next((number for number, mean in zip(self.rounds, means, strict=True) if (mean or 0.0) > level), None)
 
@@ -64,14 +64,14 @@ def curves(folder: Path, split: str, metric: str) -> dict[str, Curve]:
 
 
 def _curve(of_seed: list[dict[int, float]]) -> Curve:
-    """Return the curve up to the last round that every seed has come to."""
+    """Return the curve up to the last round of every seed."""
     rounds = sorted(set.intersection(*(set(values) for values in of_seed)))
     values = [[one[number] for number in rounds] for one in of_seed]
     return Curve(rounds, [band(list(column)) for column in zip(*values, strict=True)], values)
 
 
 def megabytes_posted(folder: Path) -> dict[str, list[float]]:
-    """Return of each variant how many megabytes all its clients had posted after each round, the mean over the seeds.
+    """Return each variant's megabytes posted by all its clients after each round, the mean over the seeds.
 
     Raises:
         FedpingError: the folder has no results.
@@ -85,10 +85,10 @@ def megabytes_posted(folder: Path) -> dict[str, list[float]]:
 Corner: TypeAlias = Literal["lower left", "lower right", "upper left", "upper right", "upper center", "center left"]
 
 SHARE = (0.0, 1.0)
-"""What an accuracy or an AUC can be."""
+"""The range of an accuracy or an AUC."""
 
 POSITIVE = (0.0, float("inf"))
-"""What a loss or a distance can be."""
+"""The range of a loss or a distance."""
 
 
 class Style(NamedTuple):
@@ -97,7 +97,7 @@ class Style(NamedTuple):
     Attributes:
         place: the place among the lines, which determines the colour.
         within: the metric's bounds.
-        dashes: None for those of the place.
+        dashes: None for the colours of the place.
         marker: None for no markers.
     """
 

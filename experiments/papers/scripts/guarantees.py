@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 SIGMA, C, CLIENTS = 0.5, 0.2, 10
 THEIRS = {"a": (112, 187, 512), "b": (132, 314, 989)}
-"""The answers at which the paper's two models come to three levels of the AUC, which its text does not name."""
+"""The paper's numbers of answers for three levels of the AUC, of two models, which its text does not name."""
 
 LEVELS = (0.95, 0.98, 0.99)
-"""The AUC that ours come to."""
+"""The AUC of our models."""
 
 VARIANT = f"C = {C:g}"
 OURS = {"logistic regression": "fritsch_2018_figure_10", "network": "fritsch_2018_figure_11"}
@@ -35,10 +35,10 @@ OURS = {"logistic regression": "fritsch_2018_figure_10", "network": "fritsch_201
 
 
 class Spent(NamedTuple):
-    """ε of so many answers for one δ."""
+    """ε of a number of answers for one δ."""
 
     by_the_paper: float
-    """By the formulas of its theorems 1 and 2, with C for the sensitivity. They hold for answers of ε < 1 alone."""
+    """The formulas of its theorems 1 and 2, with C for the sensitivity. They hold for answers of ε < 1 alone."""
     by_the_theorems: float
     """The same with 2 C, which is the sensitivity."""
     exact: float
@@ -55,9 +55,9 @@ def spent(answers: int, delta: float) -> Spent:
 
 
 def answers_to(folder: Path, levels: tuple[float, ...] = LEVELS) -> dict[float, int]:
-    """Return after how many answers the mean AUC of a finished experiment is first above each level, with C = 0.2.
+    """Return the number of answers until a finished experiment's mean AUC is above each level, with C = 0.2.
 
-    Levels that it does not come to are left out. It is measured every few rounds only.
+    Levels that it does not reach are left out. It is measured every few rounds only.
 
     Raises:
         FedpingError: the folder has no results.
@@ -68,7 +68,7 @@ def answers_to(folder: Path, levels: tuple[float, ...] = LEVELS) -> dict[float, 
 
 
 def draw_guarantees(ours: dict[float, int]) -> Figure:
-    """Draw ε by δ: of the paper's answers to three levels of the AUC, and beside them of ours, as `answers_to` has."""
+    """Draw ε by δ: for the paper's answers up to three levels of the AUC, and for ours, as `answers_to` has."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     _draw(axes[0], {f"{answers:,} answers": answers for answers in THEIRS["a"]})
     _draw(axes[1], {f"AUC {level:g}: {answers:,} answers": answers for level, answers in ours.items()})

@@ -1,6 +1,6 @@
 """Draws the pictures of the thesis' experiments (Hartmann 2018), and prints the figures of its tables.
 
-The spread of samples (thesis 3.2) is how far the mean update of sampled users is from that of all users.
+The spread of samples (thesis 3.2) is the distance of the sampled users' mean update from all users' mean update.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FIGURE_13 = Path(__file__).parents[1] / "hartmann_2018_figure_13.toml"
 SAMPLING = Path(__file__).parents[1] / "hartmann_2018_sampling.toml"
 
 CLIENTS = 20
-"""Of a sample; a region has more, and a cluster is taken whole."""
+"""Number of users in a sample; a region has more, and a cluster is taken whole."""
 
 VILLAGES = 100
 
@@ -46,10 +46,11 @@ class Spread(NamedTuple):
     """How samples' mean updates lie about the mean update of all.
 
     Attributes:
-        clients: how many a sample has on average.
+        clients: the average number of a sample's clients.
         variance: the mean squared distance, summed over the weights.
-        of_simple: the same as a share of the variance of a simple sample of as many clients, drawn without replacement.
-        signs_wrong: the share of weights whose sign is not that of the mean of all.
+        of_simple: the same as a share of the variance of a simple sample of the same number of clients, drawn without
+            replacement.
+        signs_wrong: the share of weights whose sign differs from the mean of all.
     """
 
     clients: float
@@ -66,17 +67,17 @@ SCHEMES: Mapping[str, tuple[Sampling, str]] = MappingProxyType(
         "one of 100 villages": (Cluster(clusters=1), "village"),
     }
 )
-"""By name: the sampling, and what its groups are. People of a village are of any region, as chance will have it."""
+"""The samplings by name, with their groups. People of a village are of any region, as chance will have it."""
 
 
 def update_spreads(setup: Setup, seed: int, draws: int, searches: tuple[int, int] = (1, 2)) -> dict[str, Spread]:
-    """Return the spread of each scheme's updates at the start weights, over so many samples.
+    """Return the spread of each scheme's updates at the start weights, over a number of samples.
 
     Args:
         setup: with synthetic users in groups.
-        seed: of everything that is drawn.
-        draws: how many samples.
-        searches: how many searches each user has, from so many to so many.
+        seed: seed of all draws.
+        draws: number of samples.
+        searches: minimum and maximum number of searches of a user.
     """
     problem = prepare(_with_searches(setup, searches), seed, None)
     updates = start_updates(setup, problem)
@@ -124,8 +125,8 @@ def _spread(updates: FloatArray, sampling: Sampling, groups: NDArray[np.intp], s
 @click.argument("results", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--figures", type=click.Path(path_type=Path), help="Folder to draw the pictures into.")
 @click.option("--kind", type=click.Choice(["svg", "png"]), default="svg", show_default=True)
-@click.option("--spreads", is_flag=True, help="Measure how much sampled updates vary (thesis 3.2); takes a minute.")
-@click.option("--tradeoff", is_flag=True, help="Say how much the rounds of figure 13 vary, in closed form (4.5).")
+@click.option("--spreads", is_flag=True, help="Measure the variation of sampled updates (thesis 3.2); takes a minute.")
+@click.option("--tradeoff", is_flag=True, help="Print the variation of figure 13's rounds, in closed form (4.5).")
 def main(results: Path, figures: Path | None, kind: str, spreads: bool, tradeoff: bool) -> None:
     """Draw pictures of the finished experiments in RESULTS, and say when each passed a level."""
     done = [name for name in PICTURES if (results / name / "metrics.parquet").is_file()]

@@ -161,7 +161,7 @@ def draw_private_rounds(results: Path) -> Figure:
 
 
 def draw_regularisers(results: Path) -> Figure:
-    """Draw the test loss of a model that learns its examples by heart, with what private training does to it."""
+    """Draw the test loss of a model that learns its examples by heart, with and without private training."""
     figure, (axes,) = panels(LIGHT)
     found = curves(results / "hartmann_2018_private_regularisers", "test", "loss")
     lines = {name: curve for name, curve in found.items() if name not in LESS_NOISE}
@@ -185,11 +185,11 @@ def draw_figure_13(results: Path) -> Figure:
         one.set_ylim(0.88, 1.0)
         _finish(one, title, "iteration", "searches with the wanted page on top")
     axes[1].set_ylabel("")
-    return titled(noted(figure, drawn), "Masks, and how many users are asked (as figure 13)", theme=LIGHT)
+    return titled(noted(figure, drawn), "Masks, and the number of users asked (as figure 13)", theme=LIGHT)
 
 
 def draw_personalization(results: Path) -> Figure:
-    """Draw the accuracy of the shared model and of the users' own, by a model of one's own and by a vector."""
+    """Draw the accuracy of the shared model and of the users' own, with a personal model and with a vector."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     folder = results / "hartmann_2018_personalization"
     drawn: list[Band] = []
@@ -227,7 +227,7 @@ def draw_million(results: Path) -> Figure:
 
 
 def draw_structured(results: Path) -> Figure:
-    """Draw the accuracy of a network that is trained within what is sent, and of one of which the rest is left out."""
+    """Draw the accuracy of a network trained within the sent structure, and of one whose unsent rest is dropped."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     found = curves(results / "hartmann_2018_structured", "test", "accuracy")
     drawn: list[Band] = []
@@ -262,7 +262,7 @@ def _by_rounds_and_bytes(folder: Path, names: Sequence[str], within: tuple[float
     axes[1].xaxis.set_major_formatter("{x:g}")
     axes[1].tick_params(which="minor", color=LIGHT.faint)
     _finish(axes[0], "by round", "round", "accuracy")
-    _finish(axes[1], "by what all clients had posted", "MB, as they travel", "")
+    _finish(axes[1], "by the bytes that all clients had posted", "MB, as they travel", "")
     axes[1].get_legend().remove()  # type: ignore[union-attr]  # the same names
     return titled(noted(figure, drawn), title, theme=LIGHT)
 

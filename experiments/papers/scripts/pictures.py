@@ -1,4 +1,4 @@
-"""The pictures of the papers' experiments, from finished runs; those of the thesis are in ``hartmann_pictures.py``."""
+"""The pictures of the papers' experiments, from finished runs; the thesis's are in ``hartmann_pictures.py``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOTHING = Band(None, None, 0)
 
 
 def draw_by_size(results: Path, name: str, title: str) -> Figure:
-    """Draw what a lender gains by how much it has to learn from: figures 6 and 7."""
+    """Draw a lender's gain by its number of examples: figures 6 and 7."""
     summary = _summary(results / name)
     models = ("logistic regression", "network")
     figure, axes = panels(LIGHT, 2, width=11.0)
@@ -91,7 +91,7 @@ def draw_local_noise(results: Path, name: str, title: str, after: int = 0) -> Fi
 
 
 def draw_private(results: Path) -> Figure:
-    """Draw the loss of private training over the rounds, beside that of training without a guarantee."""
+    """Draw the loss of private training over the rounds, next to training without a guarantee."""
     figure, (axes,) = panels(LIGHT)
     drawn: list[Band] = []
     for place, (name, curve) in enumerate(_federated(results / "private", "test", "loss").items()):
@@ -281,11 +281,11 @@ def _finish(axes: Axes, title: str, across: str, up: str) -> None:
 
 
 def draw_ratings(results: Path) -> Figure:
-    """Draw the error of users' ratings over the rounds, with factors of their own and without: FedRecon's models."""
+    """Draw the error of users' ratings over the rounds, with and without their own factors: FedRecon's models."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     drawn: list[Band] = []
     for one, split, title in zip(
-        axes, ("personal", "central"), ("with factors of their own", "with none, as somebody new"), strict=True
+        axes, ("personal", "central"), ("with their own factors", "with none, as a new user"), strict=True
     ):
         found = _federated(results / "singhal_2021_movielens", split, "rmse")
         alone = found.pop("each alone").bands[-1].mean
@@ -300,7 +300,7 @@ def draw_ratings(results: Path) -> Figure:
 
 
 def draw_experts(results: Path) -> Figure:
-    """Draw how well users predict by the noise on what they send, with and without an expert: figure 3 of FL+DE."""
+    """Draw users' accuracy by the noise on their updates, with and without an expert: figure 3 of FL+DE."""
     folder = results / "peterson_2019_classification"
     summary = _summary(folder)
     titles = {"genres": "genres that 15 users like", "topics": "spam, 11 made topics", "at random": "spam at random"}
@@ -318,11 +318,11 @@ def draw_experts(results: Path) -> Figure:
     for one in axes[1:]:
         one.set_ylabel("")
     legend(axes[0], "lower left")
-    return titled(noted(figure, drawn), "With an expert of their own, and without (as figure 3)", theme=LIGHT)
+    return titled(noted(figure, drawn), "Clients with and without their own expert (as figure 3)", theme=LIGHT)
 
 
 def draw_methods(results: Path) -> Figure:
-    """Draw by how much clients predict better with each method than with one model for all, by their examples."""
+    """Draw clients' gain of each method over one model for all, by their number of examples."""
     folder = results / "personal_methods"
     one_for_all = "one model for all"
     found: dict[str, dict[str, list[str]]] = {}  # by data and examples, in the file's order
@@ -352,7 +352,7 @@ def draw_methods(results: Path) -> Figure:
             one.set_ylim(len(methods) - 0.5, -0.5)
             drawn += bands
         one.axvline(0, color=LIGHT.ink, linewidth=1.0)
-        one.set(title=data, xlabel="accuracy beyond that of one model for all")
+        one.set(title=data, xlabel="accuracy minus the accuracy of one model for all")
         one.title.set_fontsize(TEXT_SIZE)
         one.grid(axis="x", linewidth=0.8, color=LIGHT.faint)
     legend(axes[-1], "center left")
@@ -364,11 +364,11 @@ def draw_methods(results: Path) -> Figure:
 PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
     {
         "fritsch_2018_figure_6": lambda results: draw_by_size(
-            results, "fritsch_2018_figure_6", "Lenders by purpose, by how much each has to learn from (as figure 6)"
+            results, "fritsch_2018_figure_6", "Lenders by purpose, by their number of examples (as figure 6)"
         ),
         "fritsch_2018_figure_6_movielens": draw_by_ratings,
         "fritsch_2018_figure_7": lambda results: draw_by_size(
-            results, "fritsch_2018_figure_7", "Lenders at random, by how much each has to learn from (as figure 7)"
+            results, "fritsch_2018_figure_7", "Lenders at random, by their number of examples (as figure 7)"
         ),
         "fritsch_2018_figure_8": draw_by_hidden_units,
         "fritsch_2018_figure_9": draw_algorithms,

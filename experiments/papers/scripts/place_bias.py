@@ -9,7 +9,7 @@ the truth. Users look in one of three ways, and choose once a list:
 - ``consider``: the best, with noise, of the items that they consider, each with chance 1 / place^0.82;
 - ``cascade``: from the top down, the first item that is good enough, with more noise.
 
-The gain is in the true utility of the item on top: 0 is production's, 1 that of the truth. A second table is of a flag,
+The gain is in the true utility of the item on top: 0 is production's, 1 the truth's. A second table is of a flag,
 "sponsored", that a fifth of the items have, and that puts the first such item on top.
 """
 
@@ -48,7 +48,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 
 def spec_of(count: int, **settings: Any) -> ModelSpec:
-    """Return a spec with so many numbers."""
+    """Return a spec with a number of weights."""
     features = tuple(Number(name=f"n{number}") for number in range(count))
     return ModelSpec(name="bias", model="features", features=features, **settings)
 

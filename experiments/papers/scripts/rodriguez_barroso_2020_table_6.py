@@ -37,9 +37,9 @@ class Row(NamedTuple):
     """On the test homes, in 1,000 $."""
     r_squared: float
     runs: int = 1
-    """What the basic filter allows."""
+    """The variants that the basic filter allows."""
     by_advanced: int | None = None
-    """What the advanced filter allows."""
+    """The variants that the advanced filter allows."""
 
 
 def table_6(seed: int) -> tuple[list[Row], SampledSensitivity]:

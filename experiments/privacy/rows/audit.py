@@ -1,4 +1,4 @@
-"""An audit of a table: how many of its rows each attack recovers, with and without protection."""
+"""An audit of a table: the number of rows that each attack recovers, with and without protection."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ATTACKS: tuple[Attack, ...] = (
 """All attacks."""
 
 EXACT = 1e-3
-"""A row is recovered if each of its columns is guessed within so much of the column's deviation."""
+"""A row is recovered if each of its columns is guessed within this multiple of the column's deviation."""
 
 TINY = 1e-9
 """Deviation of a column that is the same in all rows."""
@@ -56,20 +56,20 @@ MOST_GUESSES = 200_000
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """What an attack found.
+    """The results of an attack.
 
     Attributes:
         attack: its name.
-        why_not: why it does not apply; empty if it does.
+        why_not: reason why it does not apply; empty if it does.
         rows: the number of rows recovered without protection.
         protected: the same with protection.
-        chance: rows of a table whose columns were shuffled, that is of nobody, that the same guesses hit without
-            protection: what chance gives.
+        chance: rows of a table with shuffled columns, which belong to no person, that the same guesses hit without
+            protection: the hits by chance.
         protected_chance: the same with protection.
-        tried: the number of rows that the attack was for; all rows for most.
-        refused: answers that the program refused, without protection and with it.
-        late: whether the time was over before the attack was, without protection or with it: more rows may fall.
-        seconds: how long both took.
+        tried: the number of attacked rows; all rows for most attacks.
+        refused: number of answers that the program refused, without protection and with it.
+        late: whether the time ended before the attack, without protection or with it: more rows may be recoverable.
+        seconds: duration of both.
     """
 
     attack: str
@@ -91,14 +91,14 @@ class Found(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is attacked.
+    """The target of an audit.
 
     Attributes:
-        versions: how many versions the institution answers, T.
+        versions: number of versions that the institution answers, T.
         epsilon: ε of its protection over all versions.
         delta: δ of it.
-        seconds: how long an attack may take, of each of its two runs.
-        runs: answers with a canary, and as many without it, of the proof of a least ε.
+        seconds: time limit of an attack, for each of its two runs.
+        runs: number of answers with a canary, and the same number without it, for the proof of a lower bound of ε.
         noise: noise multiplier that a study has agreed on; None if ε decides.
     """
 
@@ -121,13 +121,13 @@ class Plan:
         affordable = int(mu_of(self.epsilon, self.delta) ** 2 * noise**2)
         if not affordable:
             raise InvalidSettings(
-                f"of line '{line.name}' with noise {noise:g}, no version is answered at epsilon {self.epsilon:g}; give "
-                "a larger --epsilon, or a study with more noise"
+                f"of line '{line.name}' with noise {noise:g}, no version is answered at epsilon {self.epsilon:g}; "
+                "give a larger --epsilon, or a study with more noise"
             )
         return replace(self, noise=noise, versions=min(self.versions, affordable))
 
     def multiplier(self, training: Training, versions: int) -> float:
-        """Return the noise multiplier of each sum over the rows, if so many versions are answered."""
+        """Return the noise multiplier of each sum over the rows, given the number of answered versions."""
         return noise_multiplier(mu_of(self.epsilon, self.delta), versions * steps_on_rows(training))
 
 
@@ -135,18 +135,18 @@ class Report(Struct, frozen=True, kw_only=True):
     """The audit of a table.
 
     Attributes:
-        study, line, model, training: what was attacked.
+        study, line, model, training: the target.
         numbers: of an update, m.
         rows: the number of rows of the table.
-        versions: how many versions the institution answers.
-        epsilon, delta: the protection that was tried.
-        proven_epsilon: what one answer with all of that protection was proven to have at least, with 95 % confidence.
-        runs: answers with a canary, and as many without it, of that proof.
-        attacks: what each attack found.
-        noise: noise multiplier of a sum of institutions, of which all but the table and this noise is known; None where
-            an institution is by itself.
-        holds: whether protection keeps what it claims, as far as this audit tells: what is proven with 99.99 %
-            confidence is at most ``epsilon``, and each attack finds hardly more than chance gives.
+        versions: number of versions that the institution answers.
+        epsilon, delta: the tested protection.
+        proven_epsilon: proven lower bound of ε of one answer with all of that protection, with 95 % confidence.
+        runs: number of answers with a canary, and the same number without it, for that proof.
+        attacks: the results of each attack.
+        noise: noise multiplier of a sum of institutions, with all but the table and this noise known; None for a single
+            institution's sums.
+        holds: whether protection keeps its claim, as far as this audit shows: the bound proven with 99.99 % confidence
+            is at most ``epsilon``, and each attack recovers hardly more than by chance.
     """
 
     study: str
@@ -229,7 +229,7 @@ def audit_of_line(
 
 
 def audited(target: Target, table: Table, plan: Plan, watch: Callable[[str], None] = lambda _: None) -> list[Found]:
-    """Return what each attack finds of a table.
+    """Return each attack's results for a table.
 
     Args:
         target: what the attacker knows.
@@ -277,7 +277,7 @@ def _attacked(
 
 
 def recovered(rows: FloatArray, guesses: FloatArray, near: FloatArray) -> int:
-    """Return how many rows, shape (n, f), are among guesses, shape (g, f), within ``near``, shape (f,), a column.
+    """Return the number of rows, shape (n, f), among guesses, shape (g, f), within ``near``, shape (f,), a column.
 
     Each guess is held against the rows that are near it in the column with the most values.
     """
@@ -295,6 +295,6 @@ def recovered(rows: FloatArray, guesses: FloatArray, near: FloatArray) -> int:
 
 
 def _shuffled(rows: FloatArray, target: Target) -> FloatArray:
-    """Return rows of nobody: each column in an order of its own."""
+    """Return rows that belong to no person: each column is shuffled separately."""
     random = target.random()
     return np.stack([random.permutation(column) for column in rows.T], axis=1)

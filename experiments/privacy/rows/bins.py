@@ -1,7 +1,7 @@
-"""Bins: the units of a network's first layer differ by a threshold alone, so that each tells the rows above its own.
+"""Bins: the units of a network's first layer differ only by a threshold, so that each reveals the rows above it.
 
-The gradients of two neighbouring units differ by the rows between their thresholds. A row that is alone there is the
-difference of their weights over that of their offsets. One version has room for as many rows as units.
+The gradients of two neighbouring units differ by the rows between their thresholds. A single row there is the
+difference of their weights divided by the difference of their offsets. One version has room for as many rows as units.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Bins:
                 yield into[:, -1] / (offsets[-1] or 1.0)
 
     def _weights(self, model: Network, direction: FloatArray, thresholds: FloatArray) -> FloatArray:
-        """Return weights by which every unit of the first layer is pulled alike, shape (m,)."""
+        """Return weights that pull every unit of the first layer equally, shape (m,)."""
         weights = np.zeros(model.m)
         sizes = (model.features, *model.hidden, model.classes)
         at = 0

@@ -1,4 +1,4 @@
-"""The ε that runs with and without a row prove: a lower bound of what protection lets through."""
+"""The ε proven by runs with and without a row: a lower bound of the protection's ε."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedping.experiments.privacy.rows.victim import Target
 from fedping.protocol.draws import root_key
 
 LONG = 1e3
-"""Length of the canary's features: far beyond those of rows, so that its part has the largest norm there is."""
+"""Length of the canary's features: far beyond the rows', so that its part has the maximum norm."""
 
 QUIET = 1e-3
-"""Noise multiplier by which the attacker learns where the canary pulls the model."""
+"""Noise multiplier of the answers that show the attacker the canary's direction."""
 
 
 SURE = 0.9999
@@ -29,12 +29,12 @@ SURE = 0.9999
 
 
 class Canary(NamedTuple):
-    """What answers with a canary and without it prove.
+    """The lower bounds of ε by answers with and without a canary.
 
     Attributes:
         proven: the lower bound of ε, with 95 % confidence.
         sure: the lower bound of ε with the confidence of an alarm.
-        runs: how many answers with the canary there were, and as many without it.
+        runs: number of answers with the canary, and the same number without it.
     """
 
     proven: Proven
@@ -48,13 +48,13 @@ FEWEST = 20
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed, and how long it is tried.
+    """The claim, and the limits of its test.
 
     Attributes:
         multiplier: noise multiplier of each sum.
         delta: δ of the claim.
-        runs: answers with the canary, and as many without it, at most.
-        seconds: after which no more are made.
+        runs: maximum number of answers with the canary, and the same number without it.
+        seconds: time limit for answers.
     """
 
     multiplier: float
@@ -66,8 +66,8 @@ class Claim:
 def proven(target: Target, table: Table, claim: Claim) -> Canary:
     """Return the ε that one answer must have at least, by Gaussian differential privacy.
 
-    The attacker knows all rows but one, the canary, and which way that pulls the model, and scores an answer by how far
-    it went that way.
+    The attacker knows all rows but one, the canary, and the direction in which it pulls the model, and scores an answer
+    by its movement in that direction.
 
     Args:
         target: the model and the training.

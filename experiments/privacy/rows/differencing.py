@@ -15,7 +15,7 @@ from fedping.experiments.privacy.rows.victim import Over, Target, Victim
 from fedping.protocol.training import LocalSteps
 
 SURE = 1e3
-"""Offset of a model that is sure of a class, or wrong about a target, for each row."""
+"""Offset of a model that is sure of a class, or wrong about a target, on each row."""
 
 LEAST = 1e-3
 """Difference of the rows' counts, in rows, that is more than rounding."""
@@ -23,7 +23,7 @@ LEAST = 1e-3
 
 @dataclass(frozen=True)
 class Differencing:
-    """See the module. Each of so many rows is the one by which the table changes, for an attack of its own."""
+    """See the module. Number of rows that the table changes by; each is attacked separately."""
 
     rows: int = 20
     name: str = "differencing"
@@ -66,7 +66,7 @@ def _sums(target: Target, given: Answer) -> FloatArray:
 
 
 def _sure(target: Target) -> Iterator[FloatArray]:
-    """Yield weights by which a row pulls the model, whatever its class: the first class for sure, and another."""
+    """Yield weights that make a row of any class pull the model: sure of the first class, and of another."""
     model = target.kind
     for offset in (SURE, -SURE):
         weights = np.zeros(len(target.model.weight_names))

@@ -1,8 +1,8 @@
 """Evaluation: of a steep model, the loss beyond a plane is linear in the row that is alone there.
 
 Where a plane is beyond all rows, the loss of one class is linear in the plane's offset. Each row that the plane crosses
-adds its distance from it. With one row beyond, the loss for directions that are turned a little tells its columns one
-by one: some 2 f + 40 versions a row.
+adds its distance from it. If one row is beyond, the loss for slightly turned directions reveals its columns one by one:
+some 2 f + 40 versions a row.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Evaluation:
         model = target.kind
         if not isinstance(model, LogisticRegression) or model.classes > 2 or not model.intercept:
             return "it needs the loss of a logistic regression of two classes, with an intercept"
-        return "the loss has a penalty of its own, which is larger than a row's part" if model.l2 else None
+        return "the loss has its own penalty, which is larger than a row's part" if model.l2 else None
 
     def guesses(self, victim: Victim) -> Iterator[FloatArray]:
         """See :meth:`Attack.guesses`."""
@@ -50,7 +50,7 @@ class Evaluation:
             return
 
     def _row_beyond(self, victim: Victim, direction: FloatArray) -> FloatArray | None:
-        """Return the row that is the farthest along a direction; None if none can be told apart."""
+        """Return the row that is the farthest along a direction; None if rows can't be distinguished."""
         slope, ground = self._line(victim, direction)
 
         def distance(threshold: float) -> float:
@@ -90,7 +90,7 @@ class Evaluation:
         return row
 
     def _line(self, victim: Victim, direction: FloatArray) -> tuple[float, float]:
-        """Return the slope by the offset, and the height, of the sum of losses where no row is beyond the plane."""
+        """Return the slope by the offset, and the height, of the sum of losses without rows beyond the plane."""
         at, further = self._loss(victim, direction, FAR), self._loss(victim, direction, 2 * FAR)
         slope = (further - at) / FAR
         return slope, at - slope * FAR

@@ -1,7 +1,7 @@
-"""Steep weights: each version tells the sum of the rows beyond a plane, and two planes with one row between tell it.
+"""Steep weights: each version reveals the sum of the rows beyond a plane; two planes with one row between reveal it.
 
 A classifier whose scores are steep is sure of every row on either side of a plane, so its gradient is a sum of whole
-rows. For k-means, two centroids divide the rows in the same way. Planes are put closer until one row lies between two:
+rows. In k-means, two centroids divide the rows in the same way. Planes are put closer until one row lies between two:
 the first is found after some log2 n versions, each further version finds one or two.
 """
 
@@ -22,7 +22,7 @@ STEEP = 1e6
 """How steep scores are: rows nearer than some 40 / STEEP to a plane are on both sides."""
 
 FAR, FAR_OF_CENTROIDS = 1e12, 1e4
-"""Beyond all rows, also of columns that nobody has scaled; with centroids there, rounding would move the planes."""
+"""Beyond all rows, also of unscaled columns; with centroids there, rounding would move the planes."""
 
 OUT_OF_THE_WAY = 1e9
 """Where nothing is the nearest centroid, or the likeliest class."""
@@ -36,9 +36,9 @@ class HalfSpaces:
     """See the module.
 
     Attributes:
-        one_version: serve all weights under the number of one version, and refuse each ping, so that no round and no
-            log of the study shows it.
-        most: how many weights are served in that way.
+        one_version: serve all weights under the number of one version, and refuse each ping, so that it appears in
+            neither rounds nor logs of the study.
+        most: number of weights served in that way.
     """
 
     one_version: bool = False
@@ -57,9 +57,9 @@ class HalfSpaces:
                 return "for k-means it needs updates of one whole step"
             return None if model.counts and model.clusters > 1 else "it needs the counts of two clusters"
         if not isinstance(model, LogisticRegression):
-            return "it needs scores that are linear in a row, as those of logistic regression"
+            return "it needs scores that are linear in a row, as in logistic regression"
         if not model.intercept:
-            return "without an intercept, all planes go through one point"
+            return "without an intercept, all planes contain one point"
         return None if target.of_sums else "it needs updates of all rows at once, by plain steps"
 
     def guesses(self, victim: Victim) -> Iterator[FloatArray]:

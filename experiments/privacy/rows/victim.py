@@ -1,4 +1,4 @@
-"""The institution that is attacked: it answers so many versions, with noise or without."""
+"""The institution that is attacked: it answers a number of versions, with noise or without."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fedping.protocol.training import LocalSteps, OneGradient, Training
 
 
 class Over(Exception):
-    """The institution answers no further version, or the attacker's time is over."""
+    """The institution has stopped answering, or the attacker's time has ended."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What an attacker knows: everything but the rows.
+    """An attacker's knowledge: everything but the rows.
 
     Attributes:
         model: the line's model.
@@ -50,7 +50,7 @@ class Target:
 
     @property
     def of_sums(self) -> float | None:
-        """What makes a sum over the rows of an update; None where updates are no multiples of sums at one point."""
+        """Factor from an update to a sum over the rows; None if updates are no multiples of sums at one point."""
         match self.training:
             case OneGradient(batch=None, sign=False, personal=None):
                 return float(self.rows)
@@ -68,15 +68,15 @@ class Victim:
     """An institution with a table, which answers the weights of version after version.
 
     Args:
-        target: what is known of it.
+        target: the attacker's knowledge.
         table: its rows.
-        versions: how many versions it answers.
-        noise: what protects its rows; None if nothing does.
+        versions: number of versions that it answers.
+        noise: the protection of its rows; None without protection.
         ends: when it stops answering, by :func:`time.monotonic`.
 
     Attributes:
-        refused: how many answers it has refused.
-        late: whether it was asked when the time was over.
+        refused: number of refused answers.
+        late: whether it was asked after the end of its time.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Victim:
 
         Args:
             weights: shape (m,).
-            version: the number under which they are served; the next one if None. Under a number that has an answer, a
-                ledger allows the same weights alone.
+            version: the number that they are served under; the next one if None. Once a number has an answer, a ledger
+                allows only the same weights for it.
 
         Raises:
-            Over: all versions are answered, or the time is over.
+            Over: all versions are answered, or the time has ended.
         """
         if time.monotonic() > self._ends:
             self.late = True
@@ -136,7 +136,7 @@ class Attack(Protocol):
         ...
 
     def why_not(self, target: Target) -> str | None:
-        """Return why it does not apply to a model and training; None if it does, or may."""
+        """Return the reason why it does not apply to a model and training; None if it does, or may."""
         ...
 
     def guesses(self, victim: Victim) -> Iterator[FloatArray]:
