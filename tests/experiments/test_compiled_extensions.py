@@ -75,6 +75,36 @@ class Counting(fedping.Stepwise):
         return local["moved"], {"trained": 1}
 
 
+@fedping.client_algorithm("momentum-beside")
+@dataclass(frozen=True, kw_only=True)
+class MomentumBeside(fedping.Stepwise):
+    rate: float
+    adds_mean = True
+
+    def init_state(self, model):
+        return {"last": np.zeros(len(model.weight_names))}
+
+    def beside(self, model):
+        return (fedping.array("direction", (len(model.weight_names),)),)
+
+    def begin(self, weights, state):
+        fetched, direction = jnp.split(weights, 2)
+        return {"moved": jnp.zeros_like(fetched), "direction": direction}
+
+    def at(self, weights, local):
+        return jnp.split(weights, 2)[0] + local["moved"]
+
+    def step(self, weights, local, gradient):
+        return {**local, "moved": local["moved"] - self.rate * (gradient + 0.5 * local["direction"])}
+
+    def end(self, weights, local, state):
+        change = -local["moved"] - jnp.split(weights, 2)[1]
+        return jnp.concatenate([local["moved"], change]), {"last": local["moved"]}
+
+    def personal_weights(self, model, weights, batch, state):
+        return np.split(weights, 2)[0] + state["last"]
+
+
 @fedping.client_algorithm("misshapen")
 @dataclass(frozen=True, kw_only=True)
 class Misshapen(fedping.Stepwise):
@@ -160,6 +190,15 @@ def test_an_algorithm_in_jax_runs_inside_and_by_numpy(tmp_path: Path) -> None:
     np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(compiled, ours, rtol=1e-9, atol=1e-9)  # updates are rounded to float32
     assert between(setup(engine="jax", training=training)) == ()
+
+
+def test_clients_predict_without_what_is_published_beside(tmp_path: Path) -> None:
+    training = {"algorithm": "momentum-beside", "rate": 0.1, "steps": 2}
+    weights, metrics = run(tmp_path, "numpy", training=training)
+    compiled, same = run(tmp_path, "jax", training=training)
+    np.testing.assert_allclose(compiled, weights, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(same["personal loss"], metrics["personal loss"], rtol=1e-9)
+    assert metrics["personal loss"][-1] < 0.2 < metrics["personal loss"][0]
 
 
 def test_an_algorithm_may_have_plain_numbers_for_arrays(tmp_path: Path) -> None:
