@@ -76,6 +76,8 @@ def test_runs_that_differ_only_by_seed_are_one_row_with_their_mean_and_interval(
     page = page_of(address)
     rows = rows_of(page)
     assert (len(rows), f"{RUNS} runs in {RUNS // SEEDS} rows" in page) == (ON_A_PAGE, True)
+    assert "the newest is compared" in page
+    assert "the newest is compared" not in page_of(address, "?group=none")
     _, newest = rows[0]
     band = band_of([accuracy_of(number) for number in range(RUNS - SEEDS, RUNS)])
     assert band.mean is not None

@@ -1,7 +1,7 @@
 // Runs drawn: any two of the chosen settings and metrics against each other, and all of them as parallel coordinates.
 
 import { figure } from "/static/js/figures.js";
-import { number, tick } from "/static/js/format.js";
+import { count, number, tick } from "/static/js/format.js";
 import { getJSON } from "/static/js/http.js";
 import { options } from "/static/js/plots.js";
 
@@ -19,7 +19,7 @@ const table = ({ points }) => ({
   head: ["run", "runs", ...axes.map((axis) => named.get(axis))],
   rows: points.map(({ title, runs, values }) => [title, runs, ...values]),
 });
-const note = ({ points, rows }) => (rows > points.length ? `The first ${points.length} of ${rows} rows, in the order of the list.` : "");
+const note = ({ points, rows }) => (rows > points.length ? `The first ${count(points.length)} of ${count(rows)} rows, in the order of the list.` : "");
 
 const MOST_TICKS = 12;
 
