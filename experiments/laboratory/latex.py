@@ -71,10 +71,11 @@ def experiment_table(out: Path) -> str:
     beside = [_row(name, row, summary, _tested(tested, name)) for name, row in summary.baselines.items()]
     seeds = len(summary.seeds)
     words = [f"{escaped(summary.name)}: {escaped(summary.split)} examples, {_mean_of(seeds)}."]
+    elsewhere = "" if summary.chosen_on == summary.split else f" on the {escaped(summary.chosen_on)} examples"
     if tested:
         words.append(
-            f"Bold: the best {escaped(shown_as(summary.metric))}. $p$: paired $t$ test of the difference from it over "
-            "the seeds, adjusted by Holm's method."
+            f"Bold: the best {escaped(shown_as(summary.metric))}{elsewhere}. $p$: paired $t$ test of the difference "
+            "from it over the seeds, adjusted by Holm's method."
         )
     return _table(heads, [rows, beside], " ".join(words), summary.name, summary.digest)
 

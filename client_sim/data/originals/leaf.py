@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.data.originals.reading import OfUsers, bytes_of, damaged, files_in, of_users, reading
 from fedping.client_sim.data.table import Table, Target, feature_names
+from fedping.protocol.errors import FedpingError
 
 SIDE = 28
 CHARACTERS = Target("character", tuple(digits + ascii_uppercase + ascii_lowercase))
@@ -76,6 +77,13 @@ def files_of_leaf(folder: Path) -> list[Path]:
     data = folder / "data" if (folder / "data").is_dir() else folder
     if (data / "train").is_dir() and (data / "test").is_dir():
         return list(chain(*(files_in(data / part, ".json", "LEAF") for part in ("train", "test"))))
+    if not (data / "all_data").is_dir() and not any(data.glob("*.json")):
+        other = next((each for ending in ("*.h5", "*.sqlite*") for each in sorted(data.glob(ending))), None)
+        if other is not None:
+            raise FedpingError(
+                f"{other} is of TensorFlow Federated, whose files are not read. Make LEAF's *.json of the same data by "
+                "the scripts of its repository"
+            )
     return files_in(data / "all_data" if (data / "all_data").is_dir() else data, ".json", "LEAF")
 
 
