@@ -172,10 +172,10 @@ def field_table(values: NDArray[Real]) -> NDArray[Real]:
     """Return the table for :func:`looked_up`, from the value of each field, shape (2^bits,).
 
     It has a row for every byte, with the values of its fields. Fields of 3 bits fill no byte, but four of them fill
-    twelve bits.
+    twelve bits. For fields of 5, 6 and 7 bits it has a row for every field.
     """
     bits = len(values).bit_length() - 1
-    of = 12 if bits == 3 else 8
+    of = {3: 12, 5: 5, 6: 6, 7: 7}.get(bits, 8)
     numbers = np.arange(1 << of)[:, None] >> np.arange(0, of, bits)
     table: NDArray[Real] = values[numbers & (len(values) - 1)]
     return table
@@ -186,10 +186,20 @@ def looked_up(rows: NDArray[np.uint8], table: NDArray[Real]) -> NDArray[Real]:
     k, size = rows.shape
     if len(table) == 256:
         return np.take(table, rows, axis=0).reshape(k, size * table.shape[1])
+    if table.shape[1] == 1:
+        return np.take(table[:, 0], _unpacked(rows, len(table).bit_length() - 1))
     threes = np.pad(rows, ((0, 0), (0, -size % 3))).reshape(k, -(-size // 3), 3).astype(np.uint16)
     first, second, third = threes[:, :, 0], threes[:, :, 1], threes[:, :, 2]
     twelve = np.stack([first | (second & 15) << 8, second >> 4 | third << 4], axis=2)
     return np.take(table, twelve, axis=0).reshape(k, twelve.shape[1] * 2 * table.shape[1])
+
+
+def _unpacked(rows: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Return the fields of k rows of bytes, shape (k, n), n as many as are whole in them."""
+    k, size = rows.shape
+    n = 8 * size // bits
+    each = np.unpackbits(rows, axis=1, count=n * bits, bitorder="little").reshape(k, n, bits)
+    return np.packbits(each, axis=2, bitorder="little")[:, :, 0]
 
 
 def looked_up_between(rows: NDArray[np.uint8], where: slice, table: NDArray[Real]) -> NDArray[Real]:

@@ -1,7 +1,7 @@
 """Updates rounded at random to levels between the least and the greatest number of a block (thesis 4.2.2).
 
 The encoding `levels`. A payload has for every block of 1,024 weights two float32 numbers, its least and its greatest;
-after all of them the level of each weight, in 1, 2, 4 or 8 bits. With ``rotate`` a seed comes first, and the numbers
+after all of them the level of each weight, in 1 to 8 bits. With ``rotate`` a seed comes first, and the numbers
 belong to the rotated update, with its last block filled up with zeros to a power of two (Suresh et al. 2017).
 
 The mean of decoded payloads is the update. Its variance is d² f (1 - f), where d is the distance of two levels, and f
@@ -37,7 +37,7 @@ class Levels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
     ``rotate`` has each client rotate its update first, by its own rotation (Suresh et al. 2017).
     """
 
-    bits: Literal[1, 2, 4, 8]
+    bits: Literal[1, 2, 3, 4, 5, 6, 7, 8]
     rotate: bool = False
 
     @property
@@ -82,10 +82,10 @@ class Levels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
         )
 
 
-EXAMPLES = (Levels(bits=1), Levels(bits=2), Levels(bits=8), Levels(bits=4, rotate=True))
+EXAMPLES = (Levels(bits=1), Levels(bits=2), Levels(bits=8), Levels(bits=4, rotate=True), Levels(bits=5))
 """Settings that tests try."""
 
-_LEVELS = {bits: field_table(np.arange(2.0**bits)) for bits in (1, 2, 4, 8)}
+_LEVELS = {bits: field_table(np.arange(2.0**bits)) for bits in range(1, 9)}
 _WHOLE = {bits: table.astype(np.float32) for bits, table in _LEVELS.items()}
 
 

@@ -29,8 +29,8 @@ from tests.support.encodings import (
 )
 
 EXAMPLE = base64.b64decode("AACAvwAAAEDkQwI=")
-BITS = (1, 2, 4, 8)
-EVERY = [Levels(bits=bits, rotate=rotate) for bits in (1, 2, 4, 8) for rotate in (False, True)]
+BITS = tuple(range(1, 9))
+EVERY = [Levels(bits=bits, rotate=rotate) for bits in BITS for rotate in (False, True)]
 
 updates_ = hnp.arrays(
     np.float32,
@@ -61,6 +61,10 @@ def test_the_example_of_the_layout_is_read() -> None:
         ([15, 0, 7, 8, 1], 4, [15, 135, 1]),
         ([1, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0], 1, [13, 3]),
         ([7, 255], 8, [7, 255]),
+        ([31, 0, 1], 5, [31, 4]),
+        ([63, 1], 6, [127, 0]),
+        ([127, 1, 3], 7, [255, 192, 0]),
+        ([7, 0, 5], 3, [71, 1]),
     ],
 )
 def test_fields_are_filled_from_the_low_bits(fields: list[int], bits: int, rows: list[int]) -> None:

@@ -8,7 +8,7 @@
 
 import { BLOCK, paddedLength, rotate } from "./rotation.js";
 
-const BITS = [1, 2, 4, 8];
+const BITS = [1, 2, 3, 4, 5, 6, 7, 8];
 const SEED_BYTES = 8;
 const HEADER_BYTES = 8;
 
@@ -56,7 +56,10 @@ function inLevels(numbers, bits, uniforms, at) {
     headers.setFloat32(HEADER_BYTES * block + 4, high, true);
     for (let k = block * BLOCK; k < end && high > low; k += 1) {
       const level = Math.min(Math.floor(((numbers[k] - low) / (high - low)) * top + uniforms[k]), top);
-      fields[(k * bits) >> 3] |= level << ((k * bits) & 7);
+      const at = (k * bits) >> 3;
+      const shifted = level << ((k * bits) & 7);
+      fields[at] |= shifted;
+      fields[at + 1] |= shifted >> 8; // beyond the last byte it is 0, and nothing is written
     }
   }
   return bytes;
