@@ -54,7 +54,7 @@ def why_unprotected(training: Training) -> str | None:
     if not isinstance(training, OneGradient | LocalSteps):
         return f"the training '{training.name}' is an extension, whose sums over rows nobody has counted"
     if training.personal is not None:
-        return "a model of your own beside the shared one would be trained on your rows without noise"
+        return "your own model would be trained on your rows without noise, next to the shared one"
     return None
 
 
