@@ -114,7 +114,7 @@ def test_a_file_keeps_owners_apart_and_outlives_the_process_that_wrote_it(tmp_pa
         StateFile(tmp_path / "other")
 
 
-DAMAGED = r"state.sqlite is damaged; delete it, and clients begin anew"
+DAMAGED = r"state.sqlite is damaged. Delete it, and clients begin again"
 
 
 @pytest.mark.parametrize("row", ["x'00'", "5", "'abcdefghijklmnopqrstuvwx'", f"x'{'000000000000f87f' * 3}'"])

@@ -235,7 +235,7 @@ def test_what_cannot_be_protected_is_refused_unless_it_is_accepted(join: Typed) 
     arms = (replace(ARMS[0], share=1.0, personal=True),)
     with faulty_server(tumours(training=training, arms=arms)) as server:
         said = join.once(server.url, code=2)[1]
-        assert "cannot be protected here: a model of your own" in said
+        assert "cannot be protected here: your own model" in said
         assert not server.attempts
         join.once(server.url, OPEN)
         assert len(server.attempts) == 1

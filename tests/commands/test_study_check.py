@@ -134,7 +134,7 @@ REFUSED = [
     ),
     (
         study({**LOGISTIC, **ARRAYS}, "frecency-update"),
-        "which learns from examples, but the study takes frecency-update pings, which tell of a ranked list; set "
+        "which learns from examples, but the study takes frecency-update pings, which describe a ranked list. Set "
         'pings = "model-update"',
     ),
     (
@@ -250,7 +250,7 @@ def test_an_own_model_may_have_a_name_like_one_of_ours(tmp_path: Path, capsys: p
     described = study({"model": "logistic-regression-js", **weights(["a", "b"])})
     code, _, said = checked(tmp_path, capsys, described)
     assert code == 2
-    assert "did you mean 'logistic-regression'? For a model of your own of that name, give --own-model" in said[0]
+    assert "did you mean 'logistic-regression'? For your own model of that name, give --own-model" in said[0]
     assert checked(tmp_path, capsys, described, "--own-model", "logistic-regression-js")[::2] == (0, [])
 
 

@@ -80,7 +80,7 @@ def test_what_clients_learn_together_lies_between_the_baselines(file: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (['model={name="linear-regression"}'], "choices among candidates, of which the model 'linear-regression'"),
+        (['model={name="linear-regression"}'], "choices among candidates, and the model 'linear-regression'"),
         (['data={name="diabetes"}'], "'svm-ranking' learns from choices among candidates; name a data set of choices"),
         (["data.class_weights=true"], "class_weights are for classes"),
         (["evaluation.task=regression"], "but choices are ranked"),

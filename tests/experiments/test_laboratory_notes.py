@@ -35,7 +35,9 @@ def test_a_round_that_too_few_take_part_in_is_told_and_no_start_model_is_the_bes
     tables = small(rounds=2, server__min_clients=5, sampling={"sampling": "uniform", "clients": 3})
     summary = run_experiment(tables, tmp_path, jobs=1)
     assert summary.best is None
-    assert "no round made a version: fewer than min_clients = 5 clients with examples took part in" in summary.notes[1]
+    assert (
+        "rounds published no version: fewer than min_clients = 5 clients with examples took part in" in summary.notes[1]
+    )
     assert run_one(tmp_path / "other", rounds=2).versions == 2
 
 
@@ -43,7 +45,7 @@ def test_rounds_now_and_then_without_a_version_are_counted(tmp_path: Path) -> No
     outcome = run_one(tmp_path, rounds=20, server__min_clients=4, sampling={"sampling": "bernoulli", "share": 0.5})
     assert outcome.versions is not None
     assert 0 < outcome.versions < 20
-    assert outcome.notes[-1].startswith(f"{20 - outcome.versions} of 20 rounds made no version")
+    assert outcome.notes[-1].startswith(f"{20 - outcome.versions} of 20 rounds published no version")
 
 
 def test_clients_without_data_are_counted(tmp_path: Path) -> None:

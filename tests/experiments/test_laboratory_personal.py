@@ -385,7 +385,7 @@ def test_rounds_in_which_nobody_sends_go_on_everywhere(tmp_path: Path, where: st
     assert len({*central[2:]}) == 1
     assert len({*personal[2:]}) == 4
     [note] = [each for each in outcome.notes if "version" in each]
-    assert "clients send nothing any more from version 2 on (shares = false)" in note
+    assert "clients stop sending from version 2 on (shares = false)" in note
 
 
 def test_the_example_of_the_guide_shows_both_models_newcomers_and_what_each_learns_alone(tmp_path: Path) -> None:

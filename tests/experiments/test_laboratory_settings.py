@@ -162,7 +162,7 @@ training = { algorithm = "local", rate = 0.1, epochs = 1 }
 def test_a_change_that_no_variant_heeds_is_told(tmp_path: Path) -> None:
     path = tmp_path / "two.toml"
     path.write_text(VARIANTS)
-    with pytest.raises(InvalidSettings, match="3 changes nothing, for every variant says itself"):
+    with pytest.raises(InvalidSettings, match="3 changes nothing, because every variant"):
         experiment_from_toml(path, ["rounds=5", "training.rate=3"])
     for harmless in ("rounds=3", "where=memory", "seeds=1", "server.weighting=client"):
         assert experiment_from_toml(path, [harmless]) == experiment_from_toml(path)

@@ -22,7 +22,7 @@ PAPERS = Path(__file__).parents[2] / "experiments" / "papers"
 FILES = sorted(file for file in PAPERS.glob("*.toml") if not file.stem.startswith("hartmann"))
 NOTED = (
     "was chosen on the test examples",
-    "was chosen on the examples by which clients' own models are judged",
+    "was chosen on the examples of the evaluation of clients' own models",
     "it ended worse than it began",
     "the target 'diagnosis' is a class",
     "is a biased estimate",

@@ -304,7 +304,7 @@ def test_clients_go_on_from_a_tick_as_they_were(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_simulated_of_a_private_study_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSettings, match=r"leave \[evaluation\] out"):
+    with pytest.raises(InvalidSettings, match=r"Remove \[evaluation\]"):
         experiment_from_toml(private_experiment_file(tmp_path, more="[evaluation]\nticks = 3"))
     file = private_experiment_file(tmp_path)
     text = file.read_text()

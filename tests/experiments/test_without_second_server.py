@@ -34,7 +34,7 @@ def test_a_simulated_study_has_no_second_server(tmp_path: Path) -> None:
     (tmp_path / "private_study.toml").write_text(asked)
     file = tmp_path / "private_users.toml"
     file.write_text((EXPERIMENTS / "private_users.toml").read_text())
-    with pytest.raises(InvalidSettings, match=r"leave \[lines\.privacy\.shared\] out"):
+    with pytest.raises(InvalidSettings, match=r"Remove \[lines\.privacy\.shared\]"):
         simulation_from_toml(file)
     assert main(["simulate", str(file), "--out", str(tmp_path / "out")]) == 2
     (tmp_path / "private_study.toml").write_text(study)
