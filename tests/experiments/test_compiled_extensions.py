@@ -1,5 +1,7 @@
 """Extensions in compiled rounds: those written with JAX run inside; those with NumPy run between, or are refused."""
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.extensions import ExtensionFailed
 from fedping.server_jobs.optimize import BrokenLink
 from tests.experiments.test_compiled_methods import LOCAL, STEPS, run, setup
+from tests.support.registry import registry_of_its_own
 
 pytest.importorskip("jax")
 
@@ -169,10 +172,13 @@ def remembered():
 
 @pytest.fixture(autouse=True)
 def extensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the extensions on the path."""
+    """Register the extensions, for this test alone."""
+    registry_of_its_own(monkeypatch)
     (tmp_path / "extensions_in_compiled_rounds.py").write_text(EXTENSIONS)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("FEDPING_EXTENSIONS", "extensions_in_compiled_rounds")
+    monkeypatch.delitem(sys.modules, "extensions_in_compiled_rounds", raising=False)
+    importlib.import_module("extensions_in_compiled_rounds")
 
 
 def by(name: str, **settings: Any) -> dict[str, Any]:
@@ -233,7 +239,7 @@ def test_an_aggregation_in_jax_runs_inside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["numpy", "jax"])
 def test_an_aggregation_that_returns_no_number_is_named(engine: str, tmp_path: Path) -> None:
-    sentence = r"round 2 came to nothing: the aggregation 'spoilt' made a direction that is -?(inf|nan) at weight 'coe"
+    sentence = r"round 2 failed: the aggregation 'spoilt' made a direction that is -?(inf|nan) at weight 'coe"
     with pytest.raises(BrokenLink, match=sentence):
         run(tmp_path, engine, **by("spoilt"))
 

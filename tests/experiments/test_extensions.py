@@ -255,7 +255,7 @@ def test_a_version_is_computed_again_to_the_bit_and_with_other_code_not_at_all(s
             recompute(store, folder / "landing", "laboratory", "main", 3, engine)
         shutil.rmtree(site)
         forget()
-        with pytest.raises(InvalidSettings, match="' is an extension that is not here; install the package"):
+        with pytest.raises(InvalidSettings, match="' is an extension that is not loaded; install the package"):
             recompute(store, folder / "landing", "laboratory", "main", 3, engine)
 
 
@@ -577,8 +577,7 @@ def test_one_that_cannot_be_imported_is_told_of_only_where_one_is_needed(site: P
     done = fedping(tmp_path, "simulate", str(unknown))
     assert done.returncode == 2
     assert done.stderr.rstrip().endswith(
-        "the extension 'fedping_outside' of the package fedping-outside cannot be imported (OSError: no disk); fix it "
-        "first"
+        "the extension 'fedping_outside' of the package fedping-outside cannot be imported (OSError: no disk)"
     )
     assert "Traceback" not in done.stderr
 
@@ -607,10 +606,8 @@ def test_a_module_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "demo.toml").write_text(study)
     done = fedping(tmp_path, "study", "check", "demo.toml", FEDPING_EXTENSIONS="nowhere")
     assert done.returncode == 2
-    assert done.stderr.rstrip().endswith(
-        "the module 'nowhere' (FEDPING_EXTENSIONS) cannot be imported, for there is no module 'nowhere'; install it, "
-        "or name its folder in PYTHONPATH"
-    )
+    assert "the module 'nowhere' (FEDPING_EXTENSIONS) cannot be imported" in done.stderr
+    assert done.stderr.rstrip().endswith("PYTHONPATH")
 
 
 def test_they_travel_to_a_process_that_does_not_have_them(site: Path, tmp_path: Path) -> None:
@@ -671,7 +668,7 @@ def test_a_struct_never_runs_elsewhere_with_other_code_or_without_its_fields(tmp
     (tmp_path / "apart.py").write_text(STRUCT)
     modules, code = python("apart.py").split()
     assert modules == "False"
-    assert "the metric 'apart' is an extension that is not here; install the package" in python("-c", UNPACKED, code)
+    assert "the metric 'apart' is an extension that is not loaded; install the package" in python("-c", UNPACKED, code)
     assert python("-c", "import apart; apart.pack()") == f"True {code}"
     assert python("-c", UNPACKED, code) == "the metric 'apart'"
     (tmp_path / "apart.py").write_text(STRUCT.replace("ddof: int", "ddof: float"))
@@ -908,8 +905,7 @@ def test_a_module_that_breaks_on_an_executor_is_told_in_a_sentence(
     with pytest.raises(FedpingError) as raised:
         on_spark("breaks", tmp_path / "out", spark)
     assert str(raised.value) == (
-        "the metric 'breaks', which was sent to a worker process, cannot be imported (RuntimeError: nowhere else); fix "
-        "it first"
+        "the metric 'breaks', which was sent to a worker process, cannot be imported (RuntimeError: nowhere else)"
     )
 
 
