@@ -151,7 +151,7 @@ def test_the_command_says_where_they_are_and_what_it_needs(
     assert main(["export", str(out), *both]) == 0
     assert capsys.readouterr().out.count("3 runs are in ") == 2
     assert main(["export", str(out)]) == 2
-    assert "give --tensorboard or --mlflow" in capsys.readouterr().err
+    assert "give --tensorboard, --mlflow" in capsys.readouterr().err
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "experiment.json").write_bytes(b'{"name": "mi\xffe"}')
     for folder in (tmp_path, tmp_path / "damaged"):

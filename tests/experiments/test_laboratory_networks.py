@@ -95,7 +95,7 @@ def test_a_loss_that_is_not_finite_names_client_and_round(engine: str, tmp_path:
     sampler = sampler_for(asked.sampling, problem.train.sizes[problem.learners], 3, None)
     first = next(number for number in range(6) if worst in problem.learners[sampler.draw(number)])
     assert first > 0
-    says = f"in round {first + 1}: the loss of the model 'sometimes-nan' is nan for client {worst}; look"
+    says = f"in round {first + 1}: the loss of the model 'sometimes-nan' is nan for client {worst}; check"
     with pytest.raises(FedpingError, match=says):
         run_unit(Unit("a", None, asked, 3, None), tmp_path)
 

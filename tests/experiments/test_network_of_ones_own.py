@@ -15,7 +15,7 @@ pytest.importorskip("jax")
 pytest.importorskip("flax")
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
-SECTION = PAGE.partition("### A network\n")[2].partition("\n## ")[0]
+SECTION = re.split(r"\n##+ ", PAGE.partition("### A network\n")[2])[0]
 BLOCKS = dict(re.findall(r"```(?:python|toml)\n# ([a-z_.]+)(.*?)```", SECTION, re.DOTALL))
 LONGEST = 15
 

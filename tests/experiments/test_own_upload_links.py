@@ -168,4 +168,4 @@ def test_without_the_module_one_sentence_says_what_is_missing(ran: Path, environ
         assert told.returncode not in (0, None)
         assert "Traceback" not in told.stderr
         assert told.stderr.count("\n") <= 2
-        assert "is an extension that is not here; install the package" in told.stderr
+        assert "is an extension that is not loaded; install the package" in told.stderr
