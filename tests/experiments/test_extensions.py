@@ -672,7 +672,7 @@ def test_a_struct_never_runs_elsewhere_with_other_code_or_without_its_fields(tmp
     assert python("-c", "import apart; apart.pack()") == f"True {code}"
     assert python("-c", UNPACKED, code) == "the metric 'apart'"
     (tmp_path / "apart.py").write_text(STRUCT.replace("ddof: int", "ddof: float"))
-    assert "the metric 'apart' that is here has other code" in python("-B", "-c", UNPACKED, code)
+    assert "the metric 'apart' has other code here" in python("-B", "-c", UNPACKED, code)
 
 
 def steps_of(spec: Any, *, rates: tuple[float, ...] = (0.5, 1.0)) -> Transformation[Any]:

@@ -381,7 +381,7 @@ def test_a_store_without_conditional_writes_is_refused(bucket: Bucket) -> None:
 @only("s3")
 def test_an_odd_patience_is_refused(said: str, monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
     monkeypatch.setenv(PATIENCE_VARIABLE, said)
-    with pytest.raises(InvalidSettings, match="give 0 to 300"):
+    with pytest.raises(InvalidSettings, match="Set 0 to 300"):
         blobs_in(bucket).names("")
 
 

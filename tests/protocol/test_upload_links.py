@@ -217,9 +217,9 @@ def test_a_link_that_is_not_here_or_has_other_code_is_named() -> None:
     elsewhere, other = (OwnLink(name="elsewhere", code="0" * 64),), (OwnLink(name="times", code="0" * 64),)
     Line(name="main", spec=SPEC, upload=elsewhere)  # whoever only reads a study need not have its links
     for end in (sending, receiving):
-        with pytest.raises(InvalidSettings, match=r"the upload link 'elsewhere' is an extension that is not here"):
+        with pytest.raises(InvalidSettings, match=r"the upload link 'elsewhere' is an extension that is not loaded"):
             end(line_with(elsewhere))
-        with pytest.raises(OtherCode, match="the upload link 'times' that is here has other code"):
+        with pytest.raises(OtherCode, match="the upload link 'times' has other code here"):
             end(line_with(other))
 
 

@@ -196,7 +196,7 @@ def test_a_study_whose_link_the_server_does_not_have_is_told_of_and_the_others_a
     store = ingest.services.store
     other = study("a-foreign-one", (OwnLink(name="elsewhere", code=""),))
     store.create_study(other, first_versions(other, created=WHEN, code_version="test"))
-    said = "study 'a-foreign-one' cannot take pings: the upload link 'elsewhere' is an extension that is not here"
+    said = "study 'a-foreign-one' cannot take pings: the upload link 'elsewhere' is an extension that is not loaded"
     catalogue = Catalogue(store)
     assert str(catalogue.trouble).startswith(said)
     assert catalogue.names() == ["bits", "models", "study", "ternary"]
