@@ -119,7 +119,8 @@ def test_the_centralised_baseline_is_the_minimum_and_the_local_one_each_clients_
 
 @pytest.mark.parametrize("part", ["train", "validation"])
 @pytest.mark.parametrize(
-    ("name", "whose"), [("local", "for client 3; look for"), ("centralised", "for the pooled examples of the clients;")]
+    ("name", "whose"),
+    [("local", "for client 3; check it for"), ("centralised", "for the pooled examples of the clients;")],
 )
 def test_a_baseline_names_the_client_whose_loss_is_no_number(name: Any, whose: str, part: str) -> None:
     """By its number in the fleet; a central learner has pooled the examples, and they are no client's."""

@@ -151,7 +151,7 @@ def test_a_rollback_goes_forward_and_restores_weights_and_state(store: ModelStor
     old = store.version("study", "main", 1)
     assert (restored.weights, restored.state, restored.model) == (old.weights, old.state, old.model)
     assert store.head("study", "main") == restored
-    with pytest.raises(InvalidSettings, match="at version 4 already"):
+    with pytest.raises(InvalidSettings, match="already at version 4"):
         rollback(store, "study", "main", 4, created=WHEN, code_version="test")
     with pytest.raises(StoreError, match="no version 9"):
         rollback(store, "study", "main", 9, created=WHEN, code_version="test")

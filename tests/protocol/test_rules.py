@@ -122,13 +122,13 @@ DOCUMENTED: tuple[tuple[str, str, str, tuple[set[Trait], ...]], ...] = (
     ),
     (
         "researchers.md",
-        "`[training.personal]` does not go with `[co_op]`, `[gossip]`, a server that clusters again, or `trained`",
+        "`[training.personal]` can't be combined with `[co_op]`, `[gossip]`, a server that clusters again, or `trained`",
         "personal file",
         ({"co_op"}, {"centroids"}, {"trained"}),
     ),
     (
         "researchers.md",
-        "does not go with `[co_op]`, `[gossip]`",
+        "can't be combined with `[co_op]`, `[gossip]`",
         "gossip",
         ({"personal", "all clients", "local steps"},),
     ),

@@ -237,7 +237,7 @@ def test_clients_are_told_what_the_helper_was_told_of_what_its_noise_is_for() ->
         told(3.0, left_out=["a"]),
         told(2.0, contributions=1),  # times the longer vector, it is as much
     ):
-        with pytest.raises(InvalidSettings, match="the helper's offer is not for line 'shares'"):
+        with pytest.raises(InvalidSettings, match="the helper's offer does not fit line 'shares'"):
             agreed(offer, study, study.lines[0])
 
 
