@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import getpass
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -21,6 +22,14 @@ from fedping.protocol.location import Place, local_path, without_secrets
 
 if TYPE_CHECKING:
     from fedping.protocol.trust import Trust
+
+
+def current_user() -> str:
+    """Return the name of the user who runs this command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return f"user {os.getuid()}"
 
 
 class LocalPath(click.Path):

@@ -10,8 +10,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from fedping.commands.study_life import current_user
-from fedping.options import LocalPath, json_option, store_option
+from fedping.options import LocalPath, current_user, json_option, store_option
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.log import tell
 from fedping.protocol.notation import utc_now

@@ -13,11 +13,12 @@ from uuid import UUID
 import click
 import msgspec
 
-from fedping.commands.study_life import because_option, current_user
+from fedping.commands.study_life import because_option
 from fedping.options import (
     AnyPlace,
     ClientId,
     LocalPath,
+    current_user,
     journal_of,
     journal_option,
     json_option,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +10,7 @@ import msgspec
 
 from fedping.client_sim.learning.study_files import study_as_written
 from fedping.commands.study_file import checked, own_model_option
-from fedping.options import LocalPath, json_option, store_option
+from fedping.options import LocalPath, current_user, json_option, store_option
 from fedping.protocol.errors import FedpingError, TemporaryFailure
 from fedping.protocol.notation import utc_now
 from fedping.protocol.study import Declared, State, as_once_new
@@ -35,14 +33,6 @@ def _one_line(_: click.Context, __: click.Parameter, value: str) -> str:
 because_option = click.option(
     "--because", default="", metavar="TEXT", callback=_one_line, help="Reason, recorded in the study's history."
 )
-
-
-def current_user() -> str:
-    """Return the name of the user who runs this command."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
-        return f"user {os.getuid()}"
 
 
 @click.command()

@@ -122,7 +122,7 @@ DOCUMENTED: tuple[tuple[str, str, str, tuple[set[Trait], ...]], ...] = (
     ),
     (
         "researchers.md",
-        "`[training.personal]` can't be combined with `[co_op]`, `[gossip]`, a server that clusters again, or `trained`",
+        "can't be combined with `[co_op]`, `[gossip]`, a server that clusters again, or `trained`",
         "personal file",
         ({"co_op"}, {"centroids"}, {"trained"}),
     ),

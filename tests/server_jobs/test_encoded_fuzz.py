@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedping.protocol.links import Dense, OwnLink, PrivateVector, Rotation, SharedVector, UploadLink
+from fedping.protocol.links import Dense, ErrorFeedback, OwnLink, PrivateVector, Rotation, SharedVector, UploadLink
 from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.spec import Block, ModelSpec, Step
 from fedping.protocol.study import Study
@@ -38,8 +38,8 @@ from tests.support.model_updates import model_ping_json, model_study
 
 
 def test_every_link_that_encodes_is_fuzzed() -> None:
-    """But for those of private lines and of extensions; `dense` and `rotation` make no payload."""
-    others = {Dense, Rotation, PrivateVector, SharedVector, OwnLink}
+    """But for those of private lines and of extensions; `dense`, `error-feedback` and `rotation` make no payload."""
+    others = {Dense, ErrorFeedback, Rotation, PrivateVector, SharedVector, OwnLink}
     assert {type(link) for upload in ENCODED.values() for link in upload} == {*get_args(UploadLink)} - others
 
 

@@ -301,7 +301,7 @@ def test_a_version_whose_date_cannot_be_right_is_not_shown_as_fresh() -> None:
     assert told(Scene(now=NOW - 630)) == [], "clocks may be some seconds apart"
     ahead = Scene(now=NOW - 7 * 24 * 3_600)
     assert told(ahead) == [("rounds", "warning")]
-    assert f"Version {ROUNDS} is dated 2026-01-01 04:00 UTC, which is still to come" in only(ahead)
+    assert f"Version {ROUNDS} is dated 2026-01-01 04:00 UTC, in the future" in only(ahead)
     facts = Scene().facts
     *before, parent, newest = facts.line.outcomes
     behind = (*before, parent, replace(newest, created="2025-12-31T00:00:00.000+00:00"))
