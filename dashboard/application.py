@@ -24,6 +24,7 @@ from werkzeug.wrappers import Response as AnyResponse
 from fedping.dashboard import studies
 from fedping.dashboard.answers import MOST, NotThere, WrongState, sentence_of, wants_page
 from fedping.dashboard.changes import recording
+from fedping.dashboard.changes.log import NotRecorded
 from fedping.dashboard.feeds import Streams
 from fedping.dashboard.guard import Closed, Refused, guard
 from fedping.dashboard.runs.places import Place
@@ -127,7 +128,7 @@ def _home(settings: DashboardSettings) -> AnyResponse:
 
 
 def _status(error: FedpingError | OSError) -> HTTPStatus:
-    if isinstance(error, OSError):
+    if isinstance(error, OSError | NotRecorded):
         return HTTPStatus.INTERNAL_SERVER_ERROR
     if isinstance(error, StorageAway | Unreadable):
         return HTTPStatus.SERVICE_UNAVAILABLE

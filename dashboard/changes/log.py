@@ -42,6 +42,10 @@ SHORT = 200
 """Characters of a name or an address."""
 
 
+class NotRecorded(FedpingError):
+    """A change can't be written to the list, so that it was not made."""
+
+
 class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change that a person requested by the dashboard.
 
@@ -94,13 +98,13 @@ class ChangeLog:
         """Write down that a change is about to be made.
 
         Raises:
-            FedpingError: it can't be written, so that the change must not be made.
+            NotRecorded: it can't be written, so that the change must not be made.
         """
         try:
             self._append(_Line(requested=_shortened(change)))
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise FedpingError(
+            raise NotRecorded(
                 f"the list of changes in {self.folder} can't be written ({reason}), so nothing was changed; make room "
                 "or correct the permissions, and try again"
             ) from error

@@ -146,7 +146,7 @@ def roll_back(
 
 def _refuse_the_newest(study: str, line: str, head: Version, to: int) -> None:
     if to == head.iteration:
-        raise InvalidSettings(f"line '{line}' of study '{study}' is at version {to}; there is nothing to roll back")
+        raise InvalidSettings(f"line '{line}' of study '{study}' is already at version {to}. Nothing to roll back")
 
 
 def _overtaken(study: str, line: str, seen: str, there: int) -> VersionConflict:

@@ -500,7 +500,7 @@ def without_rows(line: Line) -> Line:
     [
         ({"training": LocalSteps(epochs=2, rate=0.1)}, "adds up in one gradient a version"),
         ({"noise": 0.01, "min_batch": 10_000}, "too small for whole numbers"),
-        ({"min_batch": 10_001}, "may need 10,000 at most"),
+        ({"min_batch": 10_001}, "at most 10,000"),
         ({"colluding": 3}, "none is left to add noise"),
         (
             {"arms": (HOSPITALS, replace(HOSPITALS, name="clinics", submits=False))},

@@ -226,7 +226,7 @@ NO_FILES = {
     _socket: "is a pipe, a socket or a device, not a file",
     _device: "is a pipe, a socket or a device, not a file",
     _folder: "is a folder, not a file",
-    _dangling: "is a link to nowhere.parquet, which is not there",
+    _dangling: "is a link to nowhere.parquet, which is missing",
     _empty: "is not a whole Parquet file",
 }
 
