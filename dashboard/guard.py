@@ -213,7 +213,7 @@ class Admission:
         return _named_by_proxy(request, team, self.settings) or (None if member is None else _as_visitor(member))
 
     def by_token(self, given: str) -> tuple[Visitor, str] | None:
-        """Return who has a token, and the mark for their cookie."""
+        """Return the person that a token belongs to, and the mark for their cookie."""
         token = self.settings.token
         if token is not None and same(given, token):
             return SHARED, _mark(token)

@@ -303,7 +303,7 @@ def open_records(path: Path, identity: str, *, a_copy: bool = False) -> Records:
             [(format_,)] = database.execute("PRAGMA user_version").fetchall()
             if format_ != FORMAT:
                 raise FedpingError(
-                    f"the records {path} have format {format_}, but this fedping reads {FORMAT}; update it"
+                    f"the records {path} have format {format_}, but this fedping reads {FORMAT}. Upgrade fedping"
                 )
             [(whose, file)] = database.execute("SELECT identity, file FROM folder").fetchall()
             if whose != identity:
@@ -320,7 +320,8 @@ def open_records(path: Path, identity: str, *, a_copy: bool = False) -> Records:
             raise
     except sqlite3.OperationalError as error:
         raise Unavailable(
-            f"the records {path} cannot be opened: {error}; make room on that disk, or do it as the owner of the folder"
+            f"the records {path} cannot be opened: {error}; free space on that disk, or run the command as the owner "
+            "of the folder"
         ) from error
     except (sqlite3.Error, ValueError) as error:
         raise FedpingError(f"the records {path} cannot be read: {error}; restore the folder from a backup") from error

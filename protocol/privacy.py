@@ -148,13 +148,14 @@ Local: TypeAlias = OneSign | LocalGaussian
 class Shared(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Clients split their vectors into two shares, so that no server sees any vector (`fedping.protocol.sharing`).
 
-    With a central guarantee, both servers add its noise: it holds against each of them, and is stronger against others.
+    With a central guarantee, both servers add all of its noise. So it holds against either of them, and more strongly
+    against all others.
 
     Attributes:
         helper: identity of the second server, run by another organisation ('fedping helper identity' prints it).
         min_batch: minimum number of clients of an arm in a sum.
         seal: encryption of the shares for the helper.
-        proofs: whether clients prove that they send votes, so that none of them counts as more than one.
+        proofs: whether clients prove that they send votes, so that a client counts at most once.
     """
 
     helper: Identity

@@ -281,7 +281,7 @@ class _Conversion:
         return {column: kind for column, kind in kinds.items() if column in fields or column in self._request.key}
 
     def lines(self, row: Mapping[str, Any], now_ms: int) -> Iterator[tuple[bytes, int]]:
-        """Yield the lines of a row, each with when it was received: a later outcome's one a value."""
+        """Yield the lines of a row, each with the time of its receipt; a later outcome has a line for each value."""
         values: dict[str, Any] = {}
         for name, column in self._request._ours(dict.fromkeys(row, "")).items():
             if name in self._types and (value := row.get(column)) is not None and value == value:  # not NaN

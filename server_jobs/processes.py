@@ -34,13 +34,12 @@ def exit_with_parent(parent: int) -> None:
 
 
 def child_command(command: Sequence[str], nice: int = 0) -> list[str]:
-    """Return a command that runs another one in the same process, which dies with this process.
+    """Return a command that runs another one, and ends when this process ends.
 
-    ``nice`` is added to its niceness, so that the program of that name is not needed.
+    ``nice`` is added to its niceness, without the program of that name.
 
-    It is for `subprocess`, whose ``preexec_fn`` would do the same in Python code between fork and exec, which may wait
-    forever for a lock that another thread of this process held. Except on Linux the tie does not survive the exec, so
-    there the command is not tied.
+    Use it with `subprocess` instead of a ``preexec_fn``, which runs Python between fork and exec and may wait forever
+    for a lock that another thread held. Only on Linux the command ends with this process; elsewhere it may outlive it.
     """
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(nice), *command]
 

@@ -510,8 +510,8 @@ def _content(path: Path) -> bytes:
     try:
         if others_may_use(path.stat().st_mode):
             raise InvalidSettings(
-                f"others than its owner may use the ledger {path}, whose secret determines the noise; correct that "
-                f"with 'chmod 600 {path}'"
+                f"the ledger {path} is open to users other than its owner, and its secret determines the noise. Run "
+                f"'chmod 600 {path}'"
             )
         if path.stat().st_size > MOST_BYTES:
             raise LedgerTrouble(f"the ledger {path} is longer than {MOST_BYTES:,} bytes, the maximum; {_REMEDY}")

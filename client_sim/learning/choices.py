@@ -132,7 +132,7 @@ class ChoiceData:
         return replace(self, x=x)
 
     def pooled(self, clients: Clients | None = None) -> ChoiceData:
-        """Return all choices, or some clients' choices, as a single client's."""
+        """Return the choices of all clients, or of some, as if one client had made them."""
         everyone = np.repeat(np.arange(len(self)), self.sizes)
         of = slice(None) if clients is None else np.isin(everyone, clients)
         shown = None if self.shown is None else self.shown[of]

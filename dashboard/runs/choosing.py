@@ -82,7 +82,7 @@ class View:
         return urlencode(given)
 
     def with_columns(self, columns: Sequence[str]) -> View:
-        """Return this view with these columns, so that rows that are requested later have no others."""
+        """Return this view with only these columns; rows that are requested later have only these."""
         return replace(self, columns=tuple(columns))
 
     def but(self, **changes: Any) -> str:

@@ -231,8 +231,8 @@ def _check_private(experiment: Experiment, study: Study) -> None:
     private = f"study '{study.name}' is private"
     if experiment.evaluation is not None:
         raise InvalidSettings(
-            f"{private}: the users' behaviour with a version is known only from the next round's release, so pings "
-            "without a round reveal nothing. Remove [evaluation]"
+            f"{private}: [evaluation] has no data here, because the users' behaviour with a version is known only "
+            "from the next round's release. Remove [evaluation]"
         )
     if not isinstance(experiment.optimization.length, FixedLength):
         raise InvalidSettings(

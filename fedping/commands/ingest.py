@@ -245,7 +245,7 @@ def _networks(texts: tuple[str, ...], prefix_rate: float | None) -> tuple[IPv4Ne
     try:
         networks = tuple(map(ip_network, texts))
     except ValueError as error:
-        raise InvalidSettings(f"--trusted-proxy: {error}; give an address, or a network as 10.0.0.0/8") from error
+        raise InvalidSettings(f"--trusted-proxy: {error}; give an address, or a network such as 10.0.0.0/8") from error
     if any(network.prefixlen == 0 for network in networks):
         raise InvalidSettings("--trusted-proxy can't be a network of all addresses; name your own proxies")
     return networks

@@ -64,9 +64,9 @@ def _starts(payloads: pa.BinaryArray) -> NDArray[np.signedinteger]:
 
 
 def rows_of(payloads: pa.BinaryArray, size: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Return the bytes of k payloads, shape (k, size), and which have that size, shape (k,); other rows are 0.
+    """Return the bytes of k payloads, shape (k, size), and which have this size, shape (k,); the other rows are 0.
 
-    Where all have, it is a view of their buffer.
+    If all have this size, the result is a view of their buffer.
     """
     import pyarrow as pa
 

@@ -52,8 +52,8 @@ class Steps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
     def __post_init__(self) -> None:
         if (self.size is None) == (self.step is None):
             raise UnfitTable(
-                "the upload link 'steps' needs 'size', in roots of an update's mean square, or 'step', the same for "
-                "all clients. Give one of them, such as size = 2.0"
+                "the upload link 'steps' needs either 'size', a multiple of the root of an update's mean square, or "
+                "'step', the same for all clients. Set one, such as size = 2.0"
             )
 
     def ends(self, spec: ModelSpec) -> Ends:

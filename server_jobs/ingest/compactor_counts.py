@@ -146,7 +146,7 @@ class Newcomers:
 
 
 def newcomers(folder: Path) -> Mapping[str, Mapping[int, int]]:
-    """Return by study and hour since 1970 how many new clients there were, since ingest was started."""
+    """Return the number of new clients since ingest started, by study and hour (counted from 1970)."""
     sums: dict[str, Counter[int]] = defaultdict(Counter)
     for path in sorted(folder.glob(f"*{_NEWCOMERS}")):
         for study, hours in msgspec.json.decode(path.read_bytes(), type=dict[str, dict[int, int]]).items():

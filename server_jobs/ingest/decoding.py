@@ -188,7 +188,7 @@ class _WholeNumbers:
         self._of_form, self._of_payload = _integers(form), _integers(payload)
 
     def rewritten(self, body: bytes) -> bytes:
-        """Return the document with its integers written as integers; raises the decoder's errors."""
+        """Return the document with whole numbers such as 1.0 written as 1; raises the decoder's errors."""
         found: Any = self._decoder.decode(body)
         self._rewrite(found, self._of_form)
         if found.payload is not UNSET:

@@ -286,7 +286,7 @@ class Clipped(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class WithMoments(Generic[A]):
-    """A partial together with the moments of the updates."""
+    """A partial sum together with the moments of its updates."""
 
     moments: Moments
     own: A

@@ -242,7 +242,7 @@ def _rows(batch: pa.RecordBatch, rules: Rules, file: PingFile) -> Rows:
 
 
 def _outcome(batch: pa.RecordBatch, outcome: NumericOutcome | None, file: PingFile) -> NDArray[np.float64]:
-    """Return an outcome within its bounds; one that was left out counts as nearest to 0."""
+    """Return an outcome moved into its bounds; a missing one becomes the value within them that is nearest to 0."""
     if outcome is None:
         return np.zeros((len(batch), 0))
     low, high = outcome_range(outcome)

@@ -161,7 +161,7 @@ def shard_groups(shards: Sequence[int], m: int) -> Iterator[Sequence[int]]:
 
 
 def too_many_private(shards: int) -> str:
-    """Return why a private round stops where other rounds leave out randomly chosen clients."""
+    """Return the reason why a private round with too many clients stops; other rounds leave out some by lot."""
     return (
         f"more than {shards * MOST_ROWS:,} clients have sent pings, which is the maximum of a round, and private lines "
         "leave no client out because of the others. Remove the pings of senders that flood the study, or let fewer "

@@ -111,7 +111,7 @@ class ArrivalCounter:
         self._of: dict[Place, frozenset[bytes]] = {}
 
     def count(self, version: int) -> Arrivals:
-        """Return the number of clients of a version; counting ends at the number that is waited for."""
+        """Return the number of clients of a version, counted up to the awaited number."""
         if version != self._version:
             self._version, self._of = version, {}
         clients: set[bytes] = set()

@@ -66,7 +66,8 @@ def bytes_of(file: Path) -> bytes:
         size = file.stat().st_size
         if size > MOST_BYTES:
             raise FedpingError(
-                f"the file {file} has {size:,} bytes, and at most {MOST_BYTES:,} are read of one. Divide it by users"
+                f"the file {file} has {size:,} bytes, and the maximum is {MOST_BYTES:,}. Split it into several files, "
+                "by users"
             )
         return file.read_bytes()
 

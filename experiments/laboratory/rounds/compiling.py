@@ -314,10 +314,10 @@ def server_step(settings: Optimizer) -> Callable[[Any, Arrays, Any], tuple[Any, 
 def compiled(work: Work) -> Callable[..., Any]:
     """Return the compiled function of weights, data and plans.
 
-    With a server it computes rounds: ``(state, data, plan, seen, rounds, kept, constants)`` to the last state, one
-    update of the last round, of each round the loss, the penalty, and the largest number of an update and of the
-    version, a version that is refused, and what clients keep. A round that diverges changes nothing, and nor do those
-    after it. Without a server it trains the clients of one round: ``(weights, data, plan, seen, round, kept, constants,
+    With a server it computes rounds. It takes ``(state, data, plan, seen, rounds, kept, constants)`` and returns the
+    last state; one update of the last round; for each round the loss, the penalty, and the largest numbers of an update
+    and of the version; a refused version; and what clients keep. A round that diverges changes nothing, nor do later
+    rounds. Without a server it trains the clients of one round: ``(weights, data, plan, seen, round, kept, constants,
     clients)`` to each client's update and loss, the penalty, and what clients keep. ``kept`` is empty without a method.
     """
     import jax
