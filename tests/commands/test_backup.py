@@ -1,4 +1,4 @@
-"""The procedures for backups and upgrades in `docs/operators.md`, followed command by command."""
+"""The procedure for backups in `docs/operators.md`, followed command by command."""
 
 import contextlib
 import http.client
@@ -21,7 +21,6 @@ from fedping.server_jobs.round import RoundOptions, engine_named, recompute, run
 from fedping.server_jobs.round.engine import NumpyEngine
 from tests.support.ingest_app import landed_ids
 from tests.support.ingest_server import IngestServer, running_ingest
-from tests.support.older import Older, older_program
 from tests.support.pings import ping_json
 from tests.support.processes import wait_until
 from tests.support.rounds import FIRST_MS, WHEN, crowd, land, store_with
@@ -29,7 +28,6 @@ from tests.support.versions import small_study
 
 ROOT = Path(__file__).parents[2]
 STUDY = "firefox"
-OLDER = "9ac16698c5c0551bad42ae3f7c2f2aeef1e0fc1a"
 GUIDE = (ROOT / "docs/operators.md").read_text()
 
 
@@ -52,7 +50,6 @@ def test_pings_of_a_study_that_is_not_there_are_not_said_to_be_copied(
 
 
 BACKUP, RESTORE, LOOK = blocks("6. Back up and restore")
-PAUSE, HEARTBEAT, GO_ON = blocks("7. Upgrade")
 
 
 class Machine:
@@ -250,43 +247,3 @@ def test_a_backup_that_is_made_while_pings_come_is_restored_on_another_machine(t
     for number in (2, 1002):
         other.recomputes(number)
     assert open_store(other.store).version(STUDY, "main", 1001).lineage.counts["used"] == 4 + len(documents)
-
-
-@pytest.fixture
-def older(tmp_path: Path) -> Older:
-    return older_program(OLDER, tmp_path / "older")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(
-    shutil.which("curl") is None, reason="curl, which the procedure asks the heartbeat with, is not installed"
-)
-def test_the_procedure_upgrades_a_study_of_an_older_fedping(tmp_path: Path, older: Older) -> None:
-    machine = Machine(tmp_path / "machine")
-    machine.install(older.folder)
-    file = tmp_path / "study.toml"
-    text = (ROOT / "tests/server_jobs/written_by_older/with_numbers/study.toml").read_text()
-    file.write_text(text.replace('name = "study"', f'name = "{STUDY}"', 1))
-    machine.type(f"fedping study create {file} --own-model mine")
-    round_ = f"fedping round {STUDY} --engine numpy"
-    with machine.running(older.folder):
-        for _ in range(3):
-            machine.sent(4)
-            assert machine.ingest is not None
-            machine.ingest.flush()
-            assert "published version" in machine.type(round_)
-        before = machine.sent(3)
-        machine.type(PAUSE)
-    machine.install(ROOT)
-    with machine.running():
-        assert '"ok"' in machine.type(HEARTBEAT)
-        before += machine.sent(3)
-        assert "is paused" in machine.type(f"{round_} 2>&1")
-        assert "version 3 of firefox/main is bit-identical" in machine.type(GO_ON)
-        machine.ingest.flush()
-        assert "published version 4" in machine.type(round_)
-    assert set(before) <= set(landed_ids(machine.landing, 3))
-    assert open_store(machine.store).version(STUDY, "main", 4).lineage.counts["used"] == len(before)
-    for number in range(5):
-        assert "bit-identical" in machine.type(f"fedping store recompute {STUDY} main {number}")
