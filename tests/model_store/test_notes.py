@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from multiprocessing import get_context
-from multiprocessing.context import ForkContext, SpawnContext
 from pathlib import Path
 
 import msgspec
@@ -213,10 +212,7 @@ def _write_for_ever(where: str, study: Study) -> None:
 def test_a_kill_at_any_moment_leaves_whole_notes(store: ModelStore, study: Study) -> None:
     draws = random.Random(33)
     for _ in range(5):
-        context: SpawnContext | ForkContext = (
-            get_context("spawn") if threading.active_count() > 1 else get_context("fork")
-        )
-        writer = context.Process(target=_write_for_ever, args=(store.where, study), daemon=True)
+        writer = get_context("spawn").Process(target=_write_for_ever, args=(store.where, study), daemon=True)
         before = store.notes.newest("noted")
         writer.start()
         deadline = time.monotonic() + 60
