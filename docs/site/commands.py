@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from docs.site.contents import END, START, with_contents
+from docs.site.markdown import cell, escaped
 from fedping.main import cli
 
 PAGE = Path(__file__).resolve().parents[1] / "commands.md"
@@ -67,7 +68,7 @@ def _row(option: click.Option, context: click.Context) -> str:
     said, *computed = _DEFAULT.split(option.help or "")
     text = " ".join([_plain(said).strip(), *(f"({note})" for note in notes)]).strip()
     default = "required" if "required" in extra else extra.get("default") or "".join(computed)
-    return f"| `{_cell(names)}` | {_cell(text)} | {_cell(_plain(default))} |"
+    return f"| `{cell(names)}` | {cell(text)} | {cell(_plain(default))} |"
 
 
 def _paragraphs(text: str) -> str:
@@ -81,13 +82,7 @@ def _paragraphs(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Return text on one line, in which nothing but words between backquotes is markup."""
-    parts = _ROOM.sub(" ", text).split("`")
-    parts[::2] = (re.sub(r"([*<\[\]])", r"\\\1", part) for part in parts[::2])
-    return "`".join(parts)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return escaped(_ROOM.sub(" ", text))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.site.contents import END, START, with_contents
+from docs.site.markdown import cell, escaped
 from fedping.protocol.json_schema import json_schema
 
 PAGE = Path(__file__).resolve().parents[1] / "settings.md"
@@ -76,7 +77,7 @@ def _table(name: str, table: Schema, places: list[str]) -> Iterator[str]:
         yield "| setting | values | default | |\n|---|---|---|---|"
         for setting, value in settings.items():
             default = "required" if setting in required else _json(value.get("default"))
-            yield f"| `{setting}` | {_cell(_values(value))} | {_cell(default)} | {_cell(attributes.get(setting, ''))} |"
+            yield f"| `{setting}` | {cell(_values(value))} | {cell(default)} | {cell(attributes.get(setting, ''))} |"
         yield ""
 
 
@@ -96,10 +97,7 @@ def _described(docstring: str) -> tuple[str, dict[str, str]]:
 
 def _plain(text: str) -> str:
     """Return a docstring's text as Markdown."""
-    text = _ROLE.sub(r"`\1`", text).replace("``", "`").replace("`\\", "`")
-    parts = text.split("`")
-    parts[::2] = (re.sub(r"([*<\[\]])", r"\\\1", part) for part in parts[::2])
-    return "`".join(parts)
+    return escaped(_ROLE.sub(r"`\1`", text).replace("``", "`").replace("`\\", "`"))
 
 
 def _values(value: Schema) -> str:
@@ -150,10 +148,6 @@ def _link(name: str) -> str:
 
 def _json(value: object) -> str:
     return "" if value is None else f"`{json.dumps(value)}`"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":
