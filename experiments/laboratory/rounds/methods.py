@@ -356,6 +356,18 @@ def _unspoilt(sent: Any, local: Arrays) -> Any:
     return sent
 
 
+def _others(weights: Any, constants: Arrays) -> Any:
+    """Return the start values of the blocks that stay with clients."""
+    return constants["others"].astype(weights.dtype)
+
+
+def _own(weights: Any, kept: Arrays, constants: Arrays) -> Any:
+    """Return a client's own blocks; their start values before it has trained."""
+    from jax import numpy as jnp
+
+    return jnp.where(kept["own_trained"] > 0, kept["own_weights"].astype(weights.dtype), _others(weights, constants))
+
+
 @dataclass(frozen=True)
 class TogetherMethod:
     """Blocks of the client's own that move with the shared ones (FedPer).
@@ -369,15 +381,13 @@ class TogetherMethod:
 
     def whole(self, weights: Any, constants: Arrays) -> Any:
         """See :meth:`Method.whole`."""
-        return self.runs.joined(weights, constants["others"].astype(weights.dtype))
+        return self.runs.joined(weights, _others(weights, constants))
 
     def begin(self, weights: Any, kept: Arrays, constants: Arrays) -> Arrays:
         """See :meth:`Method.begin`."""
         from jax import numpy as jnp
 
-        others = constants["others"].astype(weights.dtype)
-        local = jnp.where(kept["own_trained"] > 0, kept["own_weights"].astype(weights.dtype), others)
-        whole = self.runs.joined(weights, local)
+        whole = self.runs.joined(weights, _own(weights, kept, constants))
         return {"begun": whole, "moved": jnp.zeros_like(whole), **self.descent.memory(whole)}
 
     def at(self, weights: Any, local: Arrays, phase: Any) -> tuple[Any, ...]:
@@ -419,15 +429,13 @@ class LocalFirstMethod:
 
     def whole(self, weights: Any, constants: Arrays) -> Any:
         """See :meth:`Method.whole`."""
-        return self.runs.joined(weights, constants["others"].astype(weights.dtype))
+        return self.runs.joined(weights, _others(weights, constants))
 
     def begin(self, weights: Any, kept: Arrays, constants: Arrays) -> Arrays:
         """See :meth:`Method.begin`."""
         from jax import numpy as jnp
 
-        local = constants["others"].astype(weights.dtype)
-        if self.keeps:
-            local = jnp.where(kept["own_trained"] > 0, kept["own_weights"].astype(weights.dtype), local)
+        local = _own(weights, kept, constants) if self.keeps else _others(weights, constants)
         return {
             "local": local,
             "moved_local": jnp.zeros_like(local),
