@@ -40,6 +40,8 @@ SMALL: dict[str, Any] = {
 def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Return a function that imports a block of the page as a module of its own, and forgets it after the test."""
     registry_of_its_own(monkeypatch)
+    fedping.data_set("two-hands")(two_hands)
+    fedping.data_set("a-normal")(a_normal)
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def load(name: str) -> Any:
@@ -57,7 +59,6 @@ def ended(folder: Path, raw: dict[str, Any]) -> tuple[np.ndarray, Problem, Outco
     return np.load(unit.folder(folder).path / "last.npy"), prepare(setup, 1, None), outcome
 
 
-@fedping.data_set("two-hands")
 def two_hands(*, spoilt: bool = False) -> Any:
     """Rows of six clients; those of client 2 are others if ``spoilt``."""
     random = np.random.default_rng(1)
@@ -114,7 +115,6 @@ def test_tiers_need_fewer_hours_for_their_rounds(tmp_path: Path, written: Any) -
     assert hours["tiers"] < hours["uniform"]
 
 
-@fedping.data_set("a-normal")
 def a_normal() -> Any:
     return fedping.table(np.random.default_rng(3).normal(2.0, 0.5, size=(600, 1)), np.zeros(600))
 

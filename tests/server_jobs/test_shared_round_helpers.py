@@ -106,7 +106,7 @@ def test_a_request_is_not_sent_on_once_its_time_is_over() -> None:
     with helper_server(None, Said(202)) as server:
         with pytest.raises(HelperUnavailable, match=r"too slow to answer|broke off"):
             HttpHelper(server.url, patience=-1.0).answer(REQUEST, MOST)
-        assert server.asked == []
+        assert REQUEST not in [body for _, _, body in server.asked], "at most the headers are sent"
 
 
 def test_a_helper_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
