@@ -63,14 +63,14 @@ class Deployment:
 
     def __post_init__(self) -> None:
         for option, value, pattern, example in (
-            ("--host", self.host, _HOST, "a name such as telemetry.example.org"),
+            ("--host", self.host, _HOST, "a host name such as telemetry.example.org"),
             ("--user", self.user, _USER, "a user such as fedping"),
             ("--data", self.data, _FOLDER, "an absolute path such as /srv/fedping, without spaces"),
             ("--environment", self.environment, _FOLDER, "an absolute path such as /opt/fedping/.venv, without spaces"),
             ("--docs", self.docs, _DOCS, "an address such as https://docs.example/fedping"),
         ):
             if not pattern.fullmatch(value) or ".." in value:
-                raise InvalidSettings(f"{option} {value!r} can't stand in the files; give {example}")
+                raise InvalidSettings(f"{option} {value!r} can't be written to the files; give {example}")
 
     @property
     def names(self) -> dict[str, str]:
@@ -128,7 +128,7 @@ def write_files(files: dict[str, bytes], folder: Path, *, force: bool = False) -
         if edited and not force:
             more = f" and {len(edited) - 1} more" if edited[1:] else ""
             raise FedpingError(
-                f"{folder / edited[0]}{more} would be overwritten, and nothing was written. Give another folder, or "
+                f"{folder / edited[0]}{more} would be overwritten, so no file was written. Give another folder, or "
                 "--force."
             )
         for path in changed:

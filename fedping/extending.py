@@ -150,9 +150,7 @@ def model(name: str) -> Decorator:
 def _decorator(kind: Kind, name: str) -> Decorator:
     def decorate(made: F) -> F:
         if name in _built_in(kind):
-            raise InvalidSettings(
-                f"the {kind.replace('_', ' ')} '{name}' is one of fedping's own; give yours another name"
-            )
+            raise InvalidSettings(f"the {kind.replace('_', ' ')} '{name}' is one of fedping's; give yours another name")
         register(kind, name, made)
         return made
 

@@ -68,8 +68,8 @@ def missing_package(error: ImportError, who: str = "this", extra: str | None = N
         return None
     if package not in EXTRAS:
         return MissingPackage(
-            f"the package {package}, which fedping needs, is not installed for {sys.executable}: install fedping with "
-            "its dependencies, by `make install` in a checkout or by pip from there"
+            f"the package {package}, which fedping needs, is not installed for {sys.executable}; install fedping "
+            "with its dependencies, with `make install` or pip in a checkout"
         )
     extra = extra or EXTRAS[package]
     without = ", or choose --engine numpy" if extra == "spark" and who in WITH_ENGINES else ""

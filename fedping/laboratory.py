@@ -101,7 +101,7 @@ class Results:
         known = ", ".join([*self.summary.variants, *self.summary.baselines])
         seeds = ", ".join(map(str, self.summary.seeds))
         raise InvalidSettings(
-            f"{self.folder} has no run of '{name}' with seed {seed} and fold {fold}; it has {known}, seeds {seeds}"
+            f"{self.folder} has no run of '{name}' with seed {seed} and fold {fold}; choose from {known}, seeds {seeds}"
         )
 
     def write_report(self, path: str | Path | None = None) -> Path:
@@ -151,12 +151,12 @@ def run(
         MissingPackage: the extra ``laboratory`` is not installed.
     """
     if jobs < 1:
-        raise InvalidSettings(f"jobs is {jobs}; it has to be at least 1")
+        raise InvalidSettings(f"jobs is {jobs}; give at least 1")
     functions: dict[str, Callable[..., Any]] = {}
     settings, modules = _experiment(experiment, overrides or {}, functions)
     out = Path("simulated") / settings.name if folder is None else Path(folder)
     if not resume and out.exists():
-        raise InvalidSettings(f"{out} exists; give another folder, or resume=True to go on with what is in it")
+        raise InvalidSettings(f"{out} exists; give another folder, or resume=True to continue the run in it")
     if modules not in sys.path:  # last, so that a user's file doesn't hide a module of Python
         sys.path.append(modules)
     if any(name.startswith("__main__:") for name in functions):
@@ -173,7 +173,7 @@ def open_results(folder: str | Path) -> Results:
     """
     summary = read_summary(Path(folder))
     if summary is None:
-        raise FedpingError(f"{folder} has no finished experiment; run it, or go on with it, by fedping.run")
+        raise FedpingError(f"{folder} has no finished experiment; run or continue it with fedping.run")
     return Results(Path(folder), summary)
 
 
@@ -210,7 +210,7 @@ def _experiment(
     file = Path(experiment)
     tables = read_toml(file, "experiment file")
     if "study" in tables and tables.keys().isdisjoint({"model", "line"}):
-        raise InvalidSettings(f"{file} is the experiment of a study; run it by `fedping simulate {file}`")
+        raise InvalidSettings(f"{file} is the experiment of a study; run it with `fedping simulate {file}`")
     with sentences_with(f"the experiment file {file}: "):
         raw = _overridden(of_file(tables), overrides)
         return experiment_of(_by_name(raw, functions), name=file.stem, folder=file.parent), str(file.parent.resolve())
@@ -247,8 +247,8 @@ def _by_name(value: Any, functions: dict[str, Callable[..., Any]]) -> Any:
     module, name = getattr(function, "__module__", None) or "", getattr(function, "__qualname__", "")
     if getattr(sys.modules.get(module), name, None) is not function:
         raise InvalidSettings(
-            f"the function {name or function!r} cannot be found by a name: define it with def in a module or a cell, "
-            "not inside another function, and give the newest definition"
+            f"the function {name or function!r} can't be found by its name; define it with def in a module or a "
+            "cell, not inside another function, and pass the newest definition"
         )
     functions[f"{module}:{name}"] = function
     return f"{module}:{name}"

@@ -21,32 +21,36 @@ SUBCOMMANDS = {
     "study": (
         "fedping.commands.study",
         "study",
-        "Begin a study from a template, create its version 0; show, check, change or watch one.",
+        "Start a study from a template, create its version 0; show, check, change or watch one.",
     ),
-    "ingest": ("fedping.commands.ingest", "ingest", "Take pings over HTTP and land them in Parquet."),
-    "fleet": ("fedping.commands.fleet", "fleet", "Simulate browsers against an ingest address."),
-    "join": ("fedping.commands.join", "join", "Take part in a study with a table of your own."),
-    "simulate": ("fedping.commands.simulate", "simulate", "Run a whole study, or a laboratory experiment, here."),
+    "ingest": ("fedping.commands.ingest", "ingest", "Accept pings over HTTP and land them in Parquet."),
+    "fleet": ("fedping.commands.fleet", "fleet", "Simulate clients against an ingest address."),
+    "join": ("fedping.commands.join", "join", "Take part in a study with your own table."),
+    "simulate": (
+        "fedping.commands.simulate",
+        "simulate",
+        ("Run a whole study, or a laboratory experiment, on this machine."),
+    ),
     "sweep": ("fedping.commands.laboratory", "sweep", "Run a laboratory experiment over a grid of settings."),
     "compare": ("fedping.commands.laboratory", "compare", "Compare two laboratory runs, seed by seed."),
     "export": ("fedping.commands.laboratory", "export", "Export a laboratory experiment: metrics, tables, artifacts."),
     "reproduce": ("fedping.commands.laboratory", "reproduce", "Run an exported experiment again, and compare."),
-    "round": ("fedping.commands.round", "round_", "Turn the landed pings of the current version into the next."),
+    "round": ("fedping.commands.round", "round_", "Compute the next version from landed pings."),
     "schedule": ("fedping.commands.schedule", "schedule", "Run a round every 30 minutes in one warm Spark session."),
     "analyze": ("fedping.commands.analyze", "analyze", "Show the outcome of a study: verdict, tests, effects, report."),
-    "dashboard": ("fedping.commands.dashboard", "dashboard", "Serve the pages to watch studies and run experiments."),
-    "power": ("fedping.commands.power", "power", "Plan a study: how many users show an effect, or train a model."),
+    "dashboard": ("fedping.commands.dashboard", "dashboard", "Serve the dashboard: watch studies, run experiments."),
+    "power": ("fedping.commands.power", "power", "Plan a study: users needed to show an effect or train a model."),
     "plan": ("fedping.commands.plan", "plan", "Estimate upload sizes and fleet costs."),
     "store": (
         "fedping.commands.store",
         "store",
         "Versions: history, differences, rollback, recomputation; continue after a restored backup.",
     ),
-    "landing": ("fedping.commands.landing", "landing", "Landed pings: remove old ones, or those of one client."),
+    "landing": ("fedping.commands.landing", "landing", "Landed pings: remove, copy, import, inspect."),
     "privacy": ("fedping.commands.privacy", "privacy", "Plan and track privacy budgets."),
     "helper": ("fedping.commands.helper", "helper", "Run the helper (second server) of two-server lines."),
-    "audit": ("fedping.commands.audit", "audit", "Attack a study's lines here, to test their privacy."),
-    "deploy": ("fedping.commands.deploy", "deploy", "Write units of systemd, nginx, alerts and manifests."),
+    "audit": ("fedping.commands.audit", "audit", "Test the privacy of a study's lines by attacks."),
+    "deploy": ("fedping.commands.deploy", "deploy", "Write systemd units, nginx settings, alerts and manifests."),
     "docs": ("fedping.commands.docs", "docs", "Print a page of the docs, or list them."),
     "schema": ("fedping.commands.schema", "schema", "Print the JSON and Arrow schemas of messages and files."),
 }
@@ -137,7 +141,7 @@ def _storage_error(error: OSError) -> FedpingError | None:
     """Return the error about a disk or a file that a person can repair; None for other errors."""
     where = f" for {error.filename}" if error.filename else ""
     if error.errno in _FULL:
-        return FedpingError(f"the disk has no room left{where}; make room, then run the same command again")
+        return FedpingError(f"the disk is full{where}; free some space, then run the same command again")
     if error.filename and error.errno in _NOT_ALLOWED:
         return FedpingError(
             f"{error.filename}: {error.strerror}. Let the user that runs fedping read and write there, then run the "
@@ -145,8 +149,8 @@ def _storage_error(error: OSError) -> FedpingError | None:
         )
     if error.filename and error.errno in _AWAY:
         return TemporaryFailure(
-            f"{error.filename}: {error.strerror}. See that its disk is mounted and answers, then run the same command "
-            "again."
+            f"{error.filename}: {error.strerror}. Check that the disk is mounted and works, then run the same "
+            "command again."
         )
     return None
 

@@ -78,7 +78,7 @@ class ClientId(UUIDParameterType):
                 return read(value)
         return self.fail(
             f"{value!r} is not a client id. Give a UUID, 32 hexadecimal digits, or the 16 bytes as pandas, DuckDB, "
-            "Spark or JSON (base64) show them, in quotes.",
+            "Spark or JSON (base64) print them, in quotes.",
             param,
             ctx,
         )
@@ -144,12 +144,12 @@ def trust_options(command: _Command) -> _Command:
         "--ca",
         type=LocalPath(dir_okay=False),
         metavar="FILE",
-        help="PEM file of the only certificate authorities to trust.  [default: those of this machine]",
+        help="PEM file of the only certificate authorities to trust.  [default: this machine's authorities]",
     )
     insecure = click.option(
         "--insecure",
         is_flag=True,
-        help="Accept any certificate, for tests: anyone on the way can pass for the server.",
+        help="Accept any certificate, for tests only: anyone on the network path can impersonate the server.",
     )
     return ca(insecure(command))
 
@@ -166,10 +166,11 @@ def trust_of(url: str, ca: Path | None, insecure: bool) -> Trust:
     trust = Trust(ca, insecure)
     if trust != Trust() and not url.lower().startswith("https://"):
         option = "--insecure" if insecure else "--ca"
-        raise InvalidSettings(f"{option} changes nothing: {without_secrets(url)} is no https address; remove it")
+        raise InvalidSettings(f"{option} has no effect: {without_secrets(url)} is not an https address; remove it")
     if insecure:
         tell(
-            "warning: with --insecure anyone on the way can pass for the server, read what is sent, and answer for it",
+            "warning: with --insecure anyone on the network path can impersonate the server, read what is sent, and "
+            "answer in its place",
             "warning",
         )
     return trust
@@ -183,7 +184,7 @@ store_option = click.option(
     show_default=True,
     envvar="FEDPING_STORE",
     show_envvar=True,
-    help="Folder of the model store; or its place in an object store: s3://, gs:// or az://BUCKET/FOLDER.",
+    help="Folder of the model store, or its address in an object store: s3://, gs:// or az://BUCKET/FOLDER.",
 )
 
 landing_option = click.option(
@@ -193,7 +194,7 @@ landing_option = click.option(
     show_default=True,
     envvar="FEDPING_LANDING",
     show_envvar=True,
-    help="Folder where pings land in Parquet; or its place in an object store, as of --store.",
+    help="Folder where pings land in Parquet, or its address in an object store, as for --store.",
 )
 
 
@@ -226,7 +227,9 @@ journal_option = click.option(
     default=None,
     envvar="FEDPING_JOURNAL",
     show_envvar=True,
-    help="Folder of ingest's journal, on a local disk.  [default: .journal in --landing; ./journal if in a bucket]",
+    help=(
+        "Folder of ingest's journal, on a local disk.  [default: .journal in --landing; ./journal if that is a bucket]"
+    ),
 )
 
 

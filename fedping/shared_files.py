@@ -35,6 +35,6 @@ def shared_folder(in_checkout: str, installed: str, file: str) -> Path:
             if (folder / file).is_file():
                 return folder
     raise FedpingError(
-        f"this installation lacks share/fedping/{installed}. Install fedping's wheel into an environment of its own, "
-        "such as by 'python -m venv' and 'pip install'."
+        f"this installation lacks share/fedping/{installed}. Install fedping's wheel into a new environment, with "
+        "'python -m venv' and 'pip install'."
     )

@@ -184,11 +184,11 @@ def read_outcomes(
         UnreadableFile: a file is damaged, or is none of landed pings.
     """
     if rows < 1:
-        raise InvalidSettings(f"rows is {rows}; a batch has at least 1")
+        raise InvalidSettings(f"rows is {rows}; give at least 1")
     root = place_of(landing)
     files = open_landing(root).outcome_files(study)
     if not files:
-        raise FedpingError(f"no later outcomes of study '{study}' have landed in {root}; look for a misspelling")
+        raise FedpingError(f"no later outcomes of study '{study}' have landed in {root}; check the names")
     return _batches(files, columns, rows)
 
 

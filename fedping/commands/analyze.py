@@ -57,11 +57,14 @@ SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
 @click.option("--pairs", help="Pairs of arms, as treatment:control,treatment:other.  [default: all pairs]")
 @click.option(
     "--metrics",
-    help="Of interactions num_chars_typed, rank_selected, loss; of model updates loss, examples; of lists place, loss; "
-    "and those that the study declares.  [default: the first two, of lists the first, and what is declared]",
+    help="Metrics to compare. Interactions have num_chars_typed, rank_selected and loss; model updates loss and "
+    "examples; lists place and loss; a study can declare more.  [default: the first two (lists: the first) and "
+    "the declared ones]",
 )
-@click.option("--guardrails", default="", help="Metrics that must not become worse; the rest are goals.")
-@click.option("--alpha", type=float, default=0.05, show_default=True, help="Chance of any false alarm among all tests.")
+@click.option("--guardrails", default="", help="Metrics that must not get worse (guardrails); the rest are goals.")
+@click.option(
+    "--alpha", type=float, default=0.05, show_default=True, help=("Probability of any false alarm among all tests.")
+)
 @click.option("--correction", type=click.Choice(["bonferroni", "holm"]), default="bonferroni", show_default=True)
 @click.option("--from-iteration", type=ITERATION, help="First model version whose pings count.")
 @click.option("--to-iteration", type=ITERATION, help="Last model version whose pings count.")
@@ -70,22 +73,22 @@ SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
 @click.option(
     "--settle",
     type=click.IntRange(min=0),
-    help="Only pings from this many days after a client's first ping of the study on, in every arm.",
+    help="Ignore a client's pings of its first days in the study, counted from its first ping, in every arm.",
 )
 @click.option("--ratios", default="", help="Ratios of totals to compare, as paid/choices,returned/paid.")
 @click.option("--adjust", is_flag=True, help="Adjust means and ratios by what clients did before version 1 (CUPED).")
 @click.option(
     "--cap",
     type=click.FloatRange(0.5, 1, max_open=True),
-    help="Cap means at the value that this share of clients, over all arms, has at most, as 0.999.",
+    help="Cap values at this quantile of all clients before taking means, such as 0.999.",
 )
 @click.option(
-    "--interim", is_flag=True, help="Look before the planned end: an interval that is valid at every look decides."
+    "--interim", is_flag=True, help="Analyze before the planned end, with intervals that stay valid at every look."
 )
 @click.option(
     "--planned-clients",
     type=click.IntRange(2, 10**15),
-    help="For --interim: clients in two arms at the planned end. Choose it before the first look, then keep it.  "
+    help="For --interim: clients in two arms at the planned end. Choose it before the first look and keep it.  "
     "[default: 100000]",
 )
 @click.option(
@@ -200,7 +203,7 @@ class AnalyzeOptions:
         if self.subsample is not None and html is None and self.figures is None:
             raise InvalidSettings("--subsample is only for figures; give --html or --figures with it")
         if html is not None and not html.absolute().parent.is_dir():
-            raise InvalidSettings(f"the folder {html.parent} of the report does not exist; create it, or change --html")
+            raise InvalidSettings(f"--html: the folder {html.parent} does not exist; create it or give another path")
 
 
 def _warn_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -> None:
@@ -211,8 +214,8 @@ def _warn_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -
         changes_shares = any(change.startswith("arms.") for change in entry.told) and entry.kind == "changed"
         if changes_shares and (since_ms is None or since_ms < milliseconds_of(entry.at) // 1000 * 1000):
             click.echo(
-                f"fedping: warning: the shares of the arms of study '{study}' changed at {entry.at[:19]}, and the "
-                f"arms' sizes are compared with the present shares; give --since {entry.at[:19]} to count from then",
+                f"fedping: warning: study '{study}' changed the shares of its arms at {entry.at[:19]}, but the arms' "
+                f"sizes are compared with today's shares; give --since {entry.at[:19]} to count from then",
                 err=True,
             )
             return
@@ -240,13 +243,11 @@ def _show_private(store: ModelStore, study: Study, alpha: float, html: Path | No
     )
     if about_pings:
         raise InvalidSettings(
-            f"study '{study.name}' is private: its pings are deleted after each round, so that {about_pings[0]} has no "
-            "effect; remove it"
+            f"study '{study.name}' is private, and its pings are deleted after each round, so {about_pings[0]} has "
+            "no effect; remove it"
         )
     if not LEAST_LEVEL <= alpha < 1:
-        raise InvalidSettings(
-            f"--alpha {alpha:g} is not the chance of a false alarm; give one from {LEAST_LEVEL:g} to below 1, as 0.05"
-        )
+        raise InvalidSettings(f"--alpha is {alpha:g}; give a probability from {LEAST_LEVEL:g} to below 1, such as 0.05")
     result = private_result(store, study, 1 - alpha)
     caution = SIMULATED if store.studies.declared(study.name).simulated else ""
     written = None if html is None else _private_report(store, study, result, html, caution)
@@ -318,7 +319,7 @@ def _write(verdict: Verdict, given: AnalyzeOptions, read: Callable[[], list[Line
     if given.figures is not None:
         files, gaps = write_figures(verdict, histories, given.figures)
         lines.append(f"figures: {len(files)} files in {given.figures}")
-        lines += [f"not drawn ({gap.key}): {gap.reason}" for gap in gaps]
+        lines += [f"figure left out ({gap.key}): {gap.reason}" for gap in gaps]
     return lines
 
 

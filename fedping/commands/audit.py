@@ -18,16 +18,22 @@ if TYPE_CHECKING:
 @click.argument("study_file", type=LocalPath(dir_okay=False))
 @click.option("--line", "only", help="The line to attack.  [default: all lines of the study]")
 @click.option(
-    "--runs", type=click.IntRange(20), default=1000, show_default=True, help="Rounds with a canary, and without one."
+    "--runs",
+    type=click.IntRange(20),
+    default=1000,
+    show_default=True,
+    help=("Number of rounds with a canary, and of rounds without."),
 )
 @click.option(
     "--clients",
     type=click.IntRange(500, 1_000_000),
     default=12_000,
     show_default=True,
-    help="Simulated clients of ranking models, whose pings the attacker guesses.",
+    help="Number of simulated clients of ranking models, whose pings the attacker guesses.",
 )
-@click.option("--per-round", type=click.IntRange(2), default=100, show_default=True, help="Clients in a round.")
+@click.option(
+    "--per-round", type=click.IntRange(2), default=100, show_default=True, help=("Number of clients in a round.")
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of clients and attackers.")
 @json_option
 def audit(study_file: Path, only: str | None, as_json: bool, **effort: Any) -> None:
@@ -57,8 +63,8 @@ def audit(study_file: Path, only: str | None, as_json: bool, **effort: Any) -> N
     broken = [each.line for each in audits if not each.holds]
     if broken:
         raise FedpingError(
-            f"line '{broken[0]}' of study '{study.name}' breaks its guarantee: the proven epsilon is above the claimed "
-            "one, or its coins are uneven; do not run it, and report this"
+            f"line '{broken[0]}' of study '{study.name}' breaks its guarantee: the proven epsilon is above the "
+            "claimed one, or its random samples are biased. Don't run the line, and report this."
         )
 
 
@@ -66,19 +72,21 @@ def _print(report: Audit) -> None:
     click.echo(f"{report.study}/{report.line}")
     if (release := report.release) is not None:
         click.echo(
-            f"  a round, certain to sample the canary: epsilon = {release.claimed:.3g} is claimed (delta = "
+            f"  a round that surely samples the canary: epsilon = {release.claimed:.3g} is claimed (delta = "
             f"{release.delta:.2g}), at least {release.proven:.3g} is proven ({release.runs:,} runs with a canary, as "
             "many without; 95 % confidence)"
         )
         if release.one_run is not None:
             click.echo(f"  one round with many canaries: at least {release.one_run:.3g} is proven")
         if release.coins is not None:
-            click.echo(f"  coins: independent ones are as uneven with probability {release.coins:.2g}")
+            click.echo(f"  sampling: unbiased samples deviate this much with probability {release.coins:.2g}")
     if report.unprotected:
-        click.echo("  what one ping reveals of the chosen page (AUC; 0.5 is chance)    as sent          not private")
+        click.echo("  what a ping reveals about the choice (AUC; 0.5 is chance)     as sent          not private")
     for name, public in report.unprotected.items():
         private = report.attributes.get(name)
         as_sent = "" if private is None else f"{private.auc:.2f} ({private.low:.2f}-{private.high:.2f})"
         click.echo(f"    {name:<58}  {as_sent:<16} {public.auc:.2f} ({public.low:.2f}-{public.high:.2f})")
     if (member := report.membership) is not None:
-        click.echo(f"  who took part, from a published step: AUC {member.auc:.2f} ({member.low:.2f}-{member.high:.2f})")
+        click.echo(
+            f"  membership, guessed from a published step: AUC {member.auc:.2f} ({member.low:.2f}-{member.high:.2f})"
+        )

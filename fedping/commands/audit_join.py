@@ -26,26 +26,32 @@ if TYPE_CHECKING:
 @click.option("--line", "only", help="The line to attack.  [default: the study's only one]")
 @click.option("--epsilon", type=click.FloatRange(0.01, 100), default=3.0, show_default=True, help="Protection to try.")
 @click.option(
-    "--delta", type=click.FloatRange(1e-12, 0.5, max_open=True), help="Its delta.  [default: n^-1.1 of n rows]"
+    "--delta",
+    type=click.FloatRange(1e-12, 0.5, max_open=True),
+    help=("The delta of --epsilon.  [default: n^-1.1 of n rows]"),
 )
 @click.option(
-    "--versions", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Versions that are answered."
+    "--versions",
+    type=click.IntRange(1, 100_000),
+    default=50,
+    show_default=True,
+    help=("Number of versions that are answered."),
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(1, 3600),
     default=30.0,
     show_default=True,
-    help="Time of each attack without protection, and with it; and of the proof.",
+    help="Time limit of each attack (without protection, and with it) and of the proof.",
 )
 @click.option(
     "--runs",
     type=click.IntRange(20, 100_000),
     default=2000,
     show_default=True,
-    help="Answers with and without a row, by which a least epsilon is proven, at most.",
+    help="Maximum number of answers with a row, and without it, for the proof of a lower bound on epsilon.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the attackers.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the attacks.")
 @json_option
 def join(
     study_file: Path,
@@ -95,8 +101,8 @@ def join(
         _print(report, data, runs)
     if not report.holds:
         raise FedpingError(
-            f"line '{line.name}' of study '{study.name}': protection lets more through than it claims; repeat the "
-            "audit with another --seed, and if that says the same, do not join with this program, and report it"
+            f"line '{line.name}' of study '{study.name}': protected answers reveal more than claimed. Repeat the "
+            "audit with another --seed; if the result is the same, don't join with this program, and report it."
         )
 
 
@@ -132,24 +138,24 @@ def _print(report: Report, data: Path, runs: int) -> None:
         f"'{report.training}'; {report.rows:,} rows of {data}, {report.versions:,} versions"
     )
     if report.noise is not None:
-        click.echo(f"  in a sum with noise {report.noise:g}, of which all else is known but this table")
-    click.echo("  rows worked out exactly    without protection    protected    by chance")
+        click.echo(f"  in a sum with noise {report.noise:g}, where everything but this table is known")
+    click.echo("  rows reconstructed exactly without protection    protected    by chance")
     for each in report.attacks:
         if not each.why_not:
             of = f"{each.rows:,} of {each.tried:,}"
             click.echo(f"    {each.attack:<22} {of:>18} {each.protected:>15,} {each.protected_chance:>12,}")
     for each in report.attacks:
         if each.late:
-            click.echo(f"    {each.attack}: the time was over; more rows may fall with a larger --seconds")
+            click.echo(f"    {each.attack}: the time limit was reached; a larger --seconds may reconstruct more rows")
     for each in report.attacks:
         if each.refused[0]:
             times = "once" if each.refused[0] == 1 else f"{each.refused[0]:,} times"
-            click.echo(f"    {each.attack}: without protection, the program refused to answer {times}")
+            click.echo(f"    {each.attack}: without protection, the program rejected the request {times}")
     for each in report.attacks:
         if each.why_not:
             click.echo(f"    {each.attack} does not apply: {each.why_not}")
     click.echo(
         f"  protected: epsilon {report.epsilon:g} is claimed (delta {report.delta:.2g}), at least "
         f"{report.proven_epsilon:.3g} is proven ({report.runs:,} answers with a row, as many without; 95 % confidence)"
-        + ("; the time was over, and more answers prove more" if report.runs < runs else "")
+        + ("; the time limit was reached, and more answers would prove more" if report.runs < runs else "")
     )

@@ -29,7 +29,7 @@ _runs_option = click.option(
     show_default=True,
     envvar="FEDPING_RUNS",
     show_envvar=True,
-    help="Folder of the runs started from the dashboard.",
+    help="Folder for runs that are started from the dashboard.",
 )
 
 
@@ -38,7 +38,7 @@ _token_option = click.option(
     "--token-file",
     type=LocalPath(),
     default=None,
-    help=f"File with the token that visitors need; else {TOKEN_VARIABLE}.  [default: one that is made and printed]",
+    help=f"File with the token that visitors need; else {TOKEN_VARIABLE}.  [default: create one and print it]",
 )
 
 _team_option = click.option(
@@ -47,7 +47,10 @@ _team_option = click.option(
     default=None,
     envvar=TEAM_VARIABLE,
     show_envvar=True,
-    help="File with the people who may use it, each with a role and a token of their own: 'fedping dashboard team'.",
+    help=(
+        "File with the people who may use the dashboard, each with a role and a token; 'fedping dashboard team' "
+        "writes it."
+    ),
 )
 
 _viewers_option = click.option(
@@ -55,7 +58,7 @@ _viewers_option = click.option(
     type=click.IntRange(0, 1000),
     default=32,
     show_default=True,
-    help="Pages kept up to date over an open connection; further ones ask every 3 seconds.",
+    help="Number of pages that are updated over an open connection; further pages poll every 3 seconds.",
 )
 
 _no_token_option = click.option(
@@ -65,8 +68,7 @@ _no_token_option = click.option(
 _allow_host_option = click.option(
     "--allow-host",
     multiple=True,
-    help="With --no-token, or behind a proxy that names its visitors: another host name by which it may be opened; "
-    "repeatable.",
+    help="With --no-token, or behind a proxy that names its visitors: another host name to accept; repeatable.",
 )
 
 _data_option = click.option(
@@ -81,14 +83,14 @@ _runs_at_once_option = click.option(
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Number of runs at a time; the rest wait.",
+    help="Maximum number of runs at a time; the rest wait.",
 )
 
 _refresh_option = click.option(
     "--refresh",
     type=click.FloatRange(min=1),
-    help="Count the results of every study again after this many minutes, as interim looks: the test stays valid after "
-    "any number of looks.  [default: only when asked]",
+    help="Analyze every study again after this many minutes, as interim looks; the test stays valid after any number "
+    "of looks.  [default: only on request]",
 )
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -167,7 +169,7 @@ class DashboardOptions:
             return settings
         if settings.beyond_loopback and log.is_json():
             raise InvalidSettings(
-                f"the dashboard can't print its token into a log; give --token-file or set {TOKEN_VARIABLE}"
+                f"the dashboard doesn't print its token into a log; give --token-file or set {TOKEN_VARIABLE}"
             )
         try:
             token = new_token() if settings.beyond_loopback else kept_token(settings.token_file)
@@ -183,7 +185,7 @@ class DashboardOptions:
             raise InvalidSettings("--no-token admits every user of this machine, but you also give --team; remove one")
         assert self.team is not None
         if not any(each.role == "operator" for each in read_team(self.team).members) and settings.token is None:
-            tell(f"no one of the team in {self.team} is an operator", "warning")
+            tell(f"the team in {self.team} has no operator", "warning")
         return settings
 
 

@@ -35,7 +35,7 @@ _team_option = click.option(
 _roles = click.Choice(["reader", "analyst", "operator"])
 
 _by_proxy_option = click.option(
-    "--by-proxy", is_flag=True, help="Give no token: the person comes by the proxy, under this name."
+    "--by-proxy", is_flag=True, help="Create no token: the proxy authenticates the person under this name."
 )
 
 
@@ -50,7 +50,7 @@ def team() -> None:
 
 @team.command()
 @click.argument("name")
-@click.option("--role", type=_roles, required=True, help="What the person may do.")
+@click.option("--role", type=_roles, required=True, help="Role: what the person may do.")
 @_by_proxy_option
 @_team_option
 def add(name: str, role: Role, by_proxy: bool, file: Path) -> None:
@@ -59,8 +59,8 @@ def add(name: str, role: Role, by_proxy: bool, file: Path) -> None:
 
     if by_proxy and not name.isascii():
         raise InvalidSettings(
-            f"the dashboard's server passes on no header with other than ASCII letters, so no proxy can name {name!r}; "
-            "have the proxy send an address or an account's name instead"
+            f"the dashboard's server accepts only ASCII letters in headers, so a proxy can't send the name {name!r}; "
+            "let the proxy send an e-mail address or an account name"
         )
     token = "" if by_proxy else new_token()
     digest = token_digest(token) if token else ""
@@ -68,7 +68,7 @@ def add(name: str, role: Role, by_proxy: bool, file: Path) -> None:
     with changing(file) as write:
         before = read_team(file) if file.exists() else Team()
         write(with_member(before, member))
-    click.echo(token or f"{name} comes by the proxy; there is no token")
+    click.echo(token or f"the proxy authenticates {name}; no token was created")
     if by_proxy and before.proxy is None:
         tell("the team has no proxy yet; name it with 'fedping dashboard team proxy'", "warning")
 
@@ -76,7 +76,9 @@ def add(name: str, role: Role, by_proxy: bool, file: Path) -> None:
 @team.command()
 @click.argument("name")
 @click.option("--role", type=_roles, help="Another role.")
-@click.option("--new-token", is_flag=True, help="Print a new token; the old one and its cookies admit no longer.")
+@click.option(
+    "--new-token", is_flag=True, help=("Create and print a new token; the old one and its cookies stop working.")
+)
 @_team_option
 def change(name: str, role: Role | None, new_token: bool, file: Path) -> None:
     """Give the person NAME another role or a new token."""
@@ -97,7 +99,7 @@ def change(name: str, role: Role | None, new_token: bool, file: Path) -> None:
             by=current_user(),
         )
         write(replace(now, members=tuple(member if each is was else each for each in now.members)))
-    click.echo(token or f"{name} is {member.role} now, and was {was.role}")
+    click.echo(token or f"{name} is now {member.role} (before: {was.role})")
 
 
 @team.command()
@@ -114,9 +116,11 @@ def remove(name: str, file: Path) -> None:
 
 @team.command()
 @click.option("--header", help="Header with the person's name, of letters and digits, such as RemoteUser.")
-@click.option("--from", "addresses", multiple=True, help="Address or network that the proxy connects from; repeatable.")
-@click.option("--others", type=_roles, help="Role of people who are not on the team.  [default: refused]")
-@click.option("--none", "remove_it", is_flag=True, help="Believe no header from now on.")
+@click.option(
+    "--from", "addresses", multiple=True, help=("Address or network from where the proxy connects; repeatable.")
+)
+@click.option("--others", type=_roles, help="Role of people who are not on the team.  [default: rejected]")
+@click.option("--none", "remove_it", is_flag=True, help="Trust no header from now on.")
 @_team_option
 def proxy(header: str | None, addresses: tuple[str, ...], others: Role | None, remove_it: bool, file: Path) -> None:
     """Believe the header of a proxy that has checked who a person is.
@@ -132,11 +136,14 @@ def proxy(header: str | None, addresses: tuple[str, ...], others: Role | None, r
     with changing(file) as write:
         write(replace(read_team(file) if file.exists() else Team(), proxy=trusted))
     if trusted is None:
-        click.echo("no proxy's header is believed")
+        click.echo("no proxy header is trusted")
         return
-    click.echo(f"the header {trusted.header} is believed from {', '.join(trusted.addresses)}")
+    click.echo(f"the header {trusted.header} is trusted from {', '.join(trusted.addresses)}")
     if is_loopback(trusted):
-        tell("every program of this machine can send that header; use this where only the proxy runs on it", "warning")
+        tell(
+            "every program on this machine can send that header; use this only if nothing but the proxy runs here",
+            "warning",
+        )
 
 
 @team.command("list")
@@ -183,10 +190,12 @@ def _in_words(found: Team) -> list[str]:
     show_default=True,
     envvar="FEDPING_RUNS",
     show_envvar=True,
-    help="The dashboard's folder of runs, where its list of changes is.",
+    help="The dashboard's folder of runs, which holds its list of changes.",
 )
 @click.option("--study", default="", help="Only changes about this study.")
-@click.option("--most", type=click.IntRange(1, 100_000), default=50, show_default=True, help="How many at most.")
+@click.option(
+    "--most", type=click.IntRange(1, 100_000), default=50, show_default=True, help=("Maximum number of changes.")
+)
 @store_option
 @json_option
 def changes(runs: Path, study: str, most: int, store_path: Place, as_json: bool) -> None:
@@ -197,7 +206,7 @@ def changes(runs: Path, study: str, most: int, store_path: Place, as_json: bool)
 
     folder = DashboardSettings(store=store_path, landing=runs, journal=runs, runs=runs).changes_folder
     if not runs.is_dir():
-        raise InvalidSettings(f"there is no folder of runs {runs}; give the dashboard's by --runs")
+        raise InvalidSettings(f"the folder of runs {runs} does not exist; give the dashboard's with --runs")
     found, troubles = changes_in(ChangeLog(folder), store_path, study=study, most=most)
     for each in troubles:
         tell(each, "warning")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=LocalPath(),
-    help="An empty or new folder for everything it makes.  [default: demo-out/<date and time>]",
+    help="An empty or new folder for all output.  [default: demo-out/<date and time>]",
 )
 @click.option(
     "--bucket",
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     help="Keep the model store and the landed pings in an object store: s3://, gs:// or az://BUCKET/FOLDER.",
 )
 @click.option("--engine", type=click.Choice(["spark", "numpy"]), default="spark", show_default=True)
-@click.option("--secure", is_flag=True, help="Split what clients send between two servers; neither can read it.")
-@click.option("--stay", is_flag=True, help="Afterwards serve a page to try it, and keep running rounds, until Ctrl-C.")
+@click.option("--secure", is_flag=True, help="Split updates between two servers; neither can read them.")
+@click.option("--stay", is_flag=True, help="Afterwards serve a demo page and keep running rounds, until Ctrl-C.")
 @click.option("--every", default="20s", show_default=True, help="With --stay: time between rounds.")
 @click.option("--port", type=click.IntRange(1, 65535), help="With --stay: the page's port.  [default: a free one]")
 def demo(out: Path | None, bucket: Place | None, stay: bool, every: str, **options: Any) -> None:
@@ -67,7 +67,7 @@ def demo(out: Path | None, bucket: Place | None, stay: bool, every: str, **optio
     settings = DemoSettings(out=folder, page=stay, bucket=bucket, **options)
     console = Console(**AS_IT_IS)
     kept = f", store and pings to {bucket}" if bucket else ""
-    plan = f"{settings.clients:,} clients, {settings.iterations} iterations; everything goes to {folder}{kept}"
+    plan = f"{settings.clients:,} clients, {settings.iterations} iterations; all output is in {folder}{kept}"
     console.print(plan, highlight=False, soft_wrap=True)
     with ExitStack() as stack:
         running = _watched(settings, console, stack)
@@ -204,19 +204,19 @@ def _print_outcome(outcome: DemoOutcome, console: Console, stays: bool) -> None:
     line, store = f"{outcome.study.name} {outcome.line}", f"--store {outcome.store}"
     command = "fedping" if shutil.which("fedping") else sys.argv[0]
     where = {
-        "loss by arm, a picture": outcome.figure,
-        ("where pings were, until their round" if outcome.helper else "pings, in Parquet"): outcome.landing,
-        "versions, with state and lineage": outcome.store,
+        "chart of the loss by arm": outcome.figure,
+        ("pings, kept until their round" if outcome.helper else "pings, in Parquet"): outcome.landing,
+        "versions with state and lineage": outcome.store,
         "what ingest said": outcome.ingest_log,
         "see the versions": f"{command} store history {line} {store}",
         "what was learned": f"{command} store diff {line} 0 {store}",
-        "all of it on a page": f"{command} dashboard {store} --landing {outcome.landing}",
+        "everything on one page": f"{command} dashboard {store} --landing {outcome.landing}",
     }
     if outcome.helper is not None:
         where |= {
-            "the helper's keys and records": outcome.helper,
-            "what the helper answered": f"{command} helper status --folder {outcome.helper}",
-            "what clients are promised": f"{command} privacy card {outcome.study.name} {store}",
+            "keys and records of the helper": outcome.helper,
+            "answers of the helper": f"{command} helper status --folder {outcome.helper}",
+            "guarantee for the clients": f"{command} privacy card {outcome.study.name} {store}",
         }
     if not stays:
         where["try it in a browser"] = f"{command} demo --stay"
@@ -230,10 +230,11 @@ def _print_noise(outcome: DemoOutcome, console: Console) -> None:
     assert privacy is not None
     assert privacy.central is not None
     console.print(
-        "These losses are not those of a demo without --secure: clients send once a version, a loss above "
-        f"{privacy.loss[1]:g} counts as {privacy.loss[1]:g}, and each server adds noise to its sums, by which "
-        f"{privacy.central.rounds:,} rounds tell only so much of a client (epsilon = {privacy.central.epsilon:g}, a "
-        "demo's: promise people less). The fewer --clients, the more the noise shows.\n",
+        "These losses differ from a demo without --secure: clients send one ping a version, a loss above "
+        f"{privacy.loss[1]:g} counts as {privacy.loss[1]:g}, and each server adds noise to its sums. The noise "
+        f"bounds what {privacy.central.rounds:,} rounds reveal about a client (epsilon = "
+        f"{privacy.central.epsilon:g}, which is for a demo: choose a smaller one for people). With fewer --clients, "
+        "the noise is more visible.\n",
         highlight=False,
     )
 
@@ -242,7 +243,7 @@ def _print_seen(seen: Seen, console: Console) -> None:
     """Print what each of the two servers saw of one client, and a test of whether it is noise."""
     shown = 12
     votes = "  ".join(with_minus(f"{vote:+d}") if vote else "0" for vote in seen.votes[:shown].tolist())
-    console.print(f"what the servers saw of one client, ping {seen.document}", highlight=False)
+    console.print(f"what each server received from one client, ping {seen.document}", highlight=False)
     for name, text in (
         ("the leader, in the ping", _first(seen.leader)),
         ("the helper, from a sealed seed", _first(seen.helper)),
@@ -251,10 +252,10 @@ def _print_seen(seen: Seen, console: Console) -> None:
     ):
         console.print(f"  {name:<32} {text}", highlight=False, soft_wrap=True)
     console.print(
-        "Each share alone is noise: p is how often random bytes are at least as uneven as those of the "
-        f"{seen.clients:,} clients' whose arm trains. Any p from 0 to 1 is as likely as another; only one near 0, say "
-        "below 0.001, would show a pattern. Here one computer has both folders; of real servers neither has the "
-        "other's.\n",
+        "Each share alone is noise. p is the probability that random bytes are at least as uneven as the shares of "
+        f"the {seen.clients:,} clients whose arm trains. For noise, all p from 0 to 1 are equally likely; only a p "
+        "near 0, say below 0.001, would show a pattern. Here one computer has both folders; real servers don't have "
+        "each other's.\n",
         highlight=False,
     )
 

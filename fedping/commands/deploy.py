@@ -20,18 +20,21 @@ def deploy() -> None:
 @click.argument("folder", metavar="DIR", type=LocalPath(file_okay=False))
 @click.option("--study", type=LocalPath(dir_okay=False), help="The study's TOML file.  [default: an example, firefox]")
 @click.option(
-    "--host", default="telemetry.example.org", show_default=True, help="Name under which clients reach this machine."
+    "--host",
+    default="telemetry.example.org",
+    show_default=True,
+    help=("Host name of this machine, as clients reach it."),
 )
 @click.option(
     "--data", default="/srv/fedping", show_default=True, help="Folder on the machine for store and landed pings."
 )
-@click.option("--user", default="fedping", show_default=True, help="User who runs ingest and rounds.")
+@click.option("--user", default="fedping", show_default=True, help="User that runs ingest and rounds.")
 @click.option(
     "--environment",
-    help="Folder of the Python environment on the machine that has fedping.  [default: that of this command]",
+    help="Folder of the Python environment with fedping on the machine.  [default: the environment of this command]",
 )
-@click.option("--docs", default=_NO_DOCS, help="Address of the docs, for alerts.  [default: a place to fill in]")
-@click.option("--force", is_flag=True, help="Overwrite files that have other contents.")
+@click.option("--docs", default=_NO_DOCS, help="Address of the docs, for alerts.  [default: a placeholder]")
+@click.option("--force", is_flag=True, help="Overwrite files with different contents.")
 def files(folder: Path, study: Path | None, environment: str | None, force: bool, **names: str) -> None:
     """Write units of systemd, nginx with TLS, alerts of Prometheus and manifests of Kubernetes to DIR.
 
@@ -52,5 +55,5 @@ def files(folder: Path, study: Path | None, environment: str | None, force: bool
     changed = write_files(found, folder, force=force)
     click.echo(f"{folder} has {len(found):,} files for study '{name}', {len(changed):,} of them new or changed")
     if names["docs"] == _NO_DOCS:
-        click.echo(f"alerts lead to {_NO_DOCS}; give the address of your copy of the docs with --docs")
-    click.echo(f"Next: read {folder / 'README.md'}, which has the commands that install them")
+        click.echo(f"alerts link to {_NO_DOCS}; give the address of your copy of the docs with --docs")
+    click.echo(f"Next: read {folder / 'README.md'} for the commands that install these files")

@@ -8,9 +8,7 @@ import click
 @click.command()
 @click.argument("page", required=False)
 @click.option("--path", "only_path", is_flag=True, help="Print the path of the page's Markdown file.")
-@click.option(
-    "--open", "in_browser", is_flag=True, help="Print the address of the built page, and open it in a browser."
-)
+@click.option("--open", "in_browser", is_flag=True, help="Open the built page in a browser, and print its address.")
 def docs(page: str | None, only_path: bool, in_browser: bool) -> None:
     """Print a page of the docs; without PAGE, list all of them.
 
@@ -22,7 +20,7 @@ def docs(page: str | None, only_path: bool, in_browser: bool) -> None:
     from fedping.protocol.errors import InvalidSettings
 
     if only_path and in_browser:
-        raise InvalidSettings("--path and --open exclude each other; give one of them")
+        raise InvalidSettings("use either --path or --open, not both")
     if page is None and not in_browser:
         if only_path:
             raise InvalidSettings("--path needs a PAGE, such as 'operators'")
@@ -51,7 +49,7 @@ def _list() -> None:
             click.echo(f"{chr(10) if group else ''}{page.group}")
             group = page.group
         click.echo(f"  {page.name:{width}}  {page.title}")
-    click.echo("\nPrint one by 'fedping docs PAGE', a section by 'fedping docs PAGE#HEADING'.")
+    click.echo("\nPrint a page with 'fedping docs PAGE', a section with 'fedping docs PAGE#HEADING'.")
 
 
 def _open(address: str, anchor: str) -> None:
@@ -63,7 +61,7 @@ def _open(address: str, anchor: str) -> None:
     site = built_site()
     if site is None:
         raise FedpingError(
-            "--open: this installation has no built pages. Run 'make docs' in a checkout, or leave out --open."
+            "--open: this installation has no built pages. Run 'make docs' in a checkout, or remove --open."
         )
     if not (site / address).is_file():
         raise FedpingError(f"--open: the built site lacks {address}. Run 'make docs' again.")

@@ -73,13 +73,15 @@ class Pace:
 @click.option(
     "--run",
     type=click.IntRange(0),
-    help="Part of the document ids: reused, it makes duplicate pings.  [default: new]",
+    help="Prefix of the document ids; a reused one produces duplicate pings.  [default: new]",
 )
 @click.option(
     "--iterations", type=click.IntRange(1), help="Number of iterations.  [default: 1, or those of --duration]"
 )
 @click.option("--duration", help="Time in which new iterations start: 45s, 10m, 6h.")
-@click.option("--every", default="0s", show_default=True, help="Time from the start of one iteration to the next.")
+@click.option(
+    "--every", default="0s", show_default=True, help=("Time from the start of one iteration to the start of the next.")
+)
 @click.option(
     "--searches",
     type=(click.IntRange(0, 1000), click.IntRange(0, 1000)),
@@ -92,20 +94,21 @@ class Pace:
     type=click.FloatRange(0, 5),
     default=0.0,
     show_default=True,
-    help="For models that rank pages: spread of clients' preferences, as a deviation of logarithms of weights.",
+    help=(
+        "For models that rank pages: spread of clients' preferences, as the standard deviation of the logarithms of "
+        "the weights."
+    ),
 )
-@click.option("--profile", help="Search a real Firefox history: a profile's folder, places.sqlite, or 'default'.")
+@click.option("--profile", help="Search a real Firefox history: a profile folder, places.sqlite, or 'default'.")
 @click.option("--at-once", type=click.IntRange(1), default=64, show_default=True, help="Number of requests at a time.")
-@click.option(
-    "--gzip", "compressed", is_flag=True, help="Compress single pings of over 1 kB, which browsers' pages never do."
-)
+@click.option("--gzip", "compressed", is_flag=True, help="Compress single pings over 1 kB; pages in browsers never do.")
 @click.option("--jitter", default="0s", show_default=True, help="Time over which clients spread fetches and pings.")
 @click.option(
     "--gradient",
     type=click.Choice(["finite_differences", "analytic"]),
     default="finite_differences",
     show_default=True,
-    help="Method by which clients compute updates of interactions.",
+    help="How clients compute updates of interactions.",
 )
 @click.option(
     "--ticket-keys",
@@ -116,13 +119,13 @@ class Pace:
 @click.option("--duplicate", type=SHARE, default=0.0, help="Share of pings sent twice, with the same document id.")
 @click.option("--go-silent", type=SHARE, default=0.0, help="Share of clients that fall silent in an iteration.")
 @click.option(
-    "--silent-for", type=click.IntRange(1), default=3, show_default=True, help="... for this many iterations."
+    "--silent-for", type=click.IntRange(1), default=3, show_default=True, help="... for this number of iterations."
 )
 @click.option("--return-stale", type=SHARE, default=0.0, help="Share of returning clients that search before fetching.")
 @click.option(
     "--attack",
     type=LocalPath(),
-    help="File of an attack, as [attack] of the laboratory, by hostile clients.  [default: none]",
+    help="File with an attack by hostile clients, in the format of the laboratory's [attack] table.  [default: none]",
 )
 @click.option(
     "--examples",
@@ -133,30 +136,32 @@ class Pace:
 )
 @click.option(
     "--data",
-    help="For model updates: a data set to draw examples from, by its name in the laboratory.  [default: synthetic]",
+    help="For model updates: data set for the examples, by its name in the laboratory.  [default: synthetic]",
 )
 @click.option(
     "--rehearsal",
     type=LocalPath(dir_okay=False),
-    help="For models of features: a file with the items of lists, what users want, and how they look and choose.  "
-    "[default: random items]",
+    help="For models of features: a file with the items, the users' preferences, and how users scan a list and "
+    "choose.  [default: random items]",
 )
 @click.option(
     "--client-state",
     type=LocalPath(),
-    help="File for the state that a training keeps with its clients between rounds.  [default: kept until the end]",
+    help="File for the state that clients keep between rounds.  [default: kept until the end]",
 )
 @click.option(
     "--replay",
     type=AnyPlace(),
-    help="Post recorded pings again, of any model: a Parquet or NDJSON file, a folder of them, or a landing folder, "
-    "which may be in a bucket.",
+    help="Post recorded pings of any model again: a Parquet or NDJSON file, a folder of such files, or a landing "
+    "folder, which may be in a bucket.",
 )
 @click.option("--rate", type=float, help="For --replay: pings a second.  [default: as fast as they are accepted]")
 @click.option(
-    "--same-ids", is_flag=True, help="For --replay: keep the document ids; pings that have landed are copies."
+    "--same-ids",
+    is_flag=True,
+    help=("For --replay: keep the document ids; pings that have landed count as duplicates."),
 )
-@click.option("--to-current-version", is_flag=True, help="For --replay: pings claim the current version.")
+@click.option("--to-current-version", is_flag=True, help="For --replay: post pings as of the current version.")
 @click.option("--from-study", help="For --replay of a landing folder: the study whose pings to post.  [default: STUDY]")
 @trust_options
 @json_option
@@ -187,8 +192,8 @@ def _refuse_idle(named: set[str]) -> None:
     if idle:
         option = f"--{min(idle).replace('_', '-')}"
         if "replay" in named:
-            raise InvalidSettings(f"{option} is for simulated clients, and --replay has none; remove it")
-        raise InvalidSettings(f"{option} is for recorded pings; give --replay with it")
+            raise InvalidSettings(f"{option} applies only to simulated clients, and --replay has none; remove it")
+        raise InvalidSettings(f"{option} applies only to recorded pings; give --replay with it")
 
 
 def _refuse_idle_in(joined: Fleet, named: set[str]) -> None:
@@ -204,17 +209,16 @@ def _refuse_idle_in(joined: Fleet, named: set[str]) -> None:
     ):
         if name in named and ranks is not of_browsers:
             raise InvalidSettings(
-                f"--{name} changes nothing: the clients of study '{study.name}' learn from "
+                f"--{name} has no effect: the clients of study '{study.name}' learn from "
                 f"{'searches over pages' if ranks else 'examples'}; remove it"
             )
     if "client_state" in named and not joined.keeps_state:
         raise InvalidSettings(
-            f"--client-state changes nothing: no training of study '{study.name}' keeps state with its clients; "
-            "remove it"
+            f"--client-state has no effect: the clients of study '{study.name}' keep no state; remove it"
         )
     if "gradient" in named and study.pings != "frecency-update":
         raise InvalidSettings(
-            f"--gradient changes nothing: study '{study.name}' takes {study.pings} pings, whose models define their "
+            f"--gradient has no effect: study '{study.name}' uses {study.pings} pings, whose models define their "
             "gradients; remove it"
         )
 
@@ -259,8 +263,8 @@ def _simulate(url: str, study: str, as_json: bool, named: set[str], options: dic
             click.echo(_total(joined), err=as_json)
             if path is None and joined.is_personal:
                 click.echo(
-                    "the clients' personal models end with this fleet; with --client-state FILE, the next fleet of the "
-                    "same --seed continues from them",
+                    "the clients' personal models are lost when this fleet ends; with --client-state FILE, the next "
+                    "fleet with the same --seed continues from them",
                     err=True,
                 )
     return int(bool(joined.undelivered) and not joined.counts.accepted)
@@ -272,10 +276,10 @@ def _report_damage(joined: Fleet, path: Path | None, aside: Path | None) -> None
         return
     if joined.is_private:
         raise InvalidSettings(
-            f"{path} was damaged, and is kept as {aside}: its clients lost their contributions to private lines of the "
-            "study, and would contribute again; give another --seed, which makes other clients"
+            f"{path} is damaged and was renamed to {aside}. It recorded which clients have contributed to private "
+            "lines, and these would contribute again; give another --seed for other clients"
         )
-    click.echo(f"{path} was damaged; it is kept as {aside}, and clients start without state", err=True)
+    click.echo(f"{path} is damaged and was renamed to {aside}; clients start without state", err=True)
 
 
 def _report_other_settings(joined: Fleet, path: Path, opened: StateFile) -> None:
@@ -285,8 +289,8 @@ def _report_other_settings(joined: Fleet, path: Path, opened: StateFile) -> None
     for line in joined.study.lines:
         if opened.begins_afresh(owners_of(joined.study.name, line.name, joined.settings.seed)):
             click.echo(
-                f"the state in {path} of clients of line '{line.name}' is of another training or model spec of study "
-                f"'{joined.study.name}'; it stays there, and clients start without state",
+                f"the state in {path} of clients of line '{line.name}' belongs to another training or model spec of "
+                f"study '{joined.study.name}'; clients start without state, and the file keeps the old state",
                 err=True,
             )
 
@@ -429,7 +433,7 @@ def _text_line(summary: IterationSummary) -> str:
             "retried": pings.retried_by_reason,
         }
     )
-    reasons += [f"nothing is sent: {reason}" for reason in summary.waits.values()]
+    reasons += [f"no pings are sent: {reason}" for reason in summary.waits.values()]
     return line + "".join(f"\n    {reason}" for reason in reasons)
 
 

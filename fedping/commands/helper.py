@@ -35,7 +35,7 @@ offer_option = click.option(
     "--offer", "offer_file", type=LocalPath(dir_okay=False), help="Write the offer to this file.  [default: print it]"
 )
 threads_option = click.option(
-    "--threads", type=click.IntRange(1, 256), help="Threads that open shares.  [default: one per core]"
+    "--threads", type=click.IntRange(1, 256), help="Number of threads that decrypt shares.  [default: one per core]"
 )
 
 
@@ -84,7 +84,7 @@ def identity(folder: Path, as_json: bool) -> None:
     "--leader",
     required=True,
     metavar="IDENTITY",
-    help="The leader's identity, as 'fedping privacy identity' prints it there.",
+    help="The leader's identity, printed there by 'fedping privacy identity'.",
 )
 @offer_option
 @folder_option
@@ -99,12 +99,15 @@ def join(file: Path, line: str | None, leader: str, offer_file: Path | None, fol
     from fedping.helper.folder import open_folder
 
     if not _IDENTITY.match(leader):
-        raise InvalidSettings("--leader must be an identity of 64 hexadecimal digits; ask the leader for its own")
+        raise InvalidSettings(
+            "--leader must be an identity of 64 hexadecimal digits; ask the leader for the output of 'fedping "
+            "privacy identity'"
+        )
     helper_ = open_folder(folder)
     study = enrol.read_public_study(file)
     the_line = enrol.line_of(study, line, helper_.identity)
     offer, new = enrol.join(helper_, study, the_line, leader)
-    _give(helper_, offer, offer_file, "takes part in" if new else "takes part already in", as_json)
+    _give(helper_, offer, offer_file, "takes part in" if new else "already takes part in", as_json)
 
 
 @helper.command()
@@ -139,7 +142,7 @@ def retire(study: str, line: str, folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"study": study, "line": line, "retired": retired}).decode())
         return
-    deleted = f"deleted the older keys, of the offers {', '.join(retired)}" if retired else "no older key"
+    deleted = f"deleted the older keys (offers {', '.join(retired)})" if retired else "no older key"
     click.echo(f"line '{line}' of study '{study}': {deleted}")
 
 
@@ -187,7 +190,7 @@ def status(folder: Path, as_json: bool) -> None:
         for row in rows:
             click.echo(_in_words(row))
         if not rows:
-            click.echo("it has joined no line; join one with 'fedping helper join'")
+            click.echo("it has not joined a line yet; join one with 'fedping helper join'")
     for name, why in problems.items():
         click.echo(f"fedping: {name}: {why}", err=True)
     if problems:
@@ -199,10 +202,10 @@ def _of_rows(terms: Terms) -> dict[str, object]:
 
 
 def _in_words(row: dict[str, object]) -> str:
-    older = f"; older keys that still open: {row['older_keys']}" if row["older_keys"] else ""
+    older = f"; older keys still in use: {row['older_keys']}" if row["older_keys"] else ""
     of = f" of {row['rounds']:,}" if row["rounds"] is not None else ""
     newest = f", the newest is version {row['newest']}, on {row['answered']}" if row["newest"] is not None else ""
-    restored = f"restored: answers from version {row['first']} on, and counts all earlier ones as answered"
+    restored = f"restored: answers versions from {row['first']} on; all earlier ones count as answered"
     fence = f"\n  {restored}" if row["first"] else ""
     noise = f"noise of ± {row['sigma']:.6g}" if row["sigma"] else "no noise"
     noise = "the noise of the institutions" if "rows" in row else noise
@@ -228,7 +231,9 @@ def backup(to: Path, folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"backup": str(to), "identity": helper_.identity}).decode())
         return
-    click.echo(f"{to}: a backup with all keys; keep it where only you can read it ('fedping helper restore')")
+    click.echo(
+        f"{to}: a backup with all keys. Keep it where only you can read it; 'fedping helper restore' restores it."
+    )
 
 
 @helper.command()
@@ -238,7 +243,7 @@ def backup(to: Path, folder: Path, as_json: bool) -> None:
     "first",
     multiple=True,
     metavar="STUDY/LINE=VERSION",
-    help="The first version of a line to answer: one after the newest that is published. May be repeated.",
+    help="The first version of a line to answer: the newest published version plus one. May be repeated.",
 )
 @folder_option
 @json_option
@@ -254,13 +259,13 @@ def restore(copy: Path, first: tuple[str, ...], folder: Path, as_json: bool) -> 
     if as_json:
         click.echo(msgspec.json.encode({"folder": str(folder), "identity": made.identity}).decode())
         return
-    click.echo(f"{folder}: helper {made.identity} is restored; the leader goes on by 'fedping store continue'")
+    click.echo(f"{folder}: helper {made.identity} is restored; the leader continues with 'fedping store continue'")
 
 
 def _fence(text: str) -> tuple[tuple[str, str], int]:
     match = re.fullmatch(r"([^/=]+)/([^/=]+)=([0-9]{1,18})", text)
     if match is None:
-        raise InvalidSettings(f"--from {text}: give STUDY/LINE=VERSION, as in --from frecency/main=12")
+        raise InvalidSettings(f"--from is {text}; give STUDY/LINE=VERSION, such as frecency/main=12")
     return (match[1], match[2]), int(match[3])
 
 
@@ -289,7 +294,7 @@ def answer(request: Path, out: Path | None, threads: int | None, folder: Path, a
         write_answer(to, refusal)
         if as_json:
             click.echo(refusal.decode())
-        error.locate(f"the request {request} is refused ({error.reason})")
+        error.locate(f"the helper rejects the request {request} ({error.reason})")
         raise
     write_answer(to, sums.data)
     if as_json:
@@ -310,14 +315,14 @@ def answer(request: Path, out: Path | None, threads: int | None, folder: Path, a
     type=click.IntRange(1, 2048),
     default=128,
     show_default=True,
-    help="Largest request; about five times as much memory is used. 1 MiB is about 10,000 clients.",
+    help="Largest request; answering needs about five times its size in memory. 1 MiB is about 10,000 clients.",
 )
 @click.option(
     "--patience",
     type=click.FloatRange(0, 3600),
     default=20.0,
     show_default=True,
-    help="Seconds after which a waiting leader is asked to retry (202).",
+    help="Seconds after which a waiting leader gets 202 and retries.",
 )
 @threads_option
 @folder_option
@@ -370,14 +375,14 @@ def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str, as_
         }
         click.echo(msgspec.json.encode(document).decode())
         return
-    noise = "without noise: both servers learn exact sums"
+    noise = "without noise: both servers learn the exact sums"
     if not isinstance(terms.rows, msgspec.UnsetType):
         noise = (
-            f"with the noise of the institutions: {terms.rows.noise:g} times the norm of a row, as long as at most "
-            f"{terms.rows.colluding:,} of them collude with the leader"
+            f"with the noise of the institutions: {terms.rows.noise:g} times the norm of a row, which protects as "
+            f"long as at most {terms.rows.colluding:,} of them collude with the leader"
         )
     if terms.sigma:
-        noise = f"noise of ± {terms.sigma:.6g} on each; you sign for {terms.promise}"
+        noise = f"noise of ± {terms.sigma:.6g} on each number; you guarantee {terms.promise}"
     click.echo(
         f"this helper {what} line '{terms.line}' of study '{terms.study}': sums of {terms.numbers:,} numbers, "
         f"{terms.min_batch:,} clients or more, {noise}\n{file or 'above'}: the offer {offer.id.hex()}, for the leader "

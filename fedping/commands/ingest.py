@@ -36,14 +36,18 @@ _LOCAL = (HERE, "localhost", "::1")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port to listen on.")
 @click.option(
-    "--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Processes, each pinned to a core."
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help=("Number of worker processes, each pinned to a core."),
 )
 @click.option(
     "--threads",
     type=click.IntRange(1, 1024),
     default=64,
     show_default=True,
-    help="Batches and pages handled at a time, per worker.",
+    help="Maximum number of batches and pages that a worker handles at a time.",
 )
 @click.option(
     "--compact-every",
@@ -53,15 +57,23 @@ _LOCAL = (HERE, "localhost", "::1")
     help="Seconds between writing accepted pings to Parquet.",
 )
 @click.option(
-    "--roll-mib", type=click.IntRange(1, 1024), default=64, show_default=True, help="... or MiB of journal, if sooner."
+    "--roll-mib",
+    type=click.IntRange(1, 1024),
+    default=64,
+    show_default=True,
+    help=("... or after this many MiB of journal, if sooner."),
 )
 @click.option(
     "--max-ping-mib",
     type=click.IntRange(1, 256),
-    help="Largest ping, alone or in a batch.  [default: as large as a batch]",
+    help="Largest ping, alone or in a batch.  [default: --max-batch-mib]",
 )
 @click.option(
-    "--max-batch-mib", type=click.IntRange(1, 256), default=16, show_default=True, help="Largest batch, as sent."
+    "--max-batch-mib",
+    type=click.IntRange(1, 256),
+    default=16,
+    show_default=True,
+    help=("Largest batch, in bytes as sent."),
 )
 @click.option(
     "--max-unpacked-mib", type=click.IntRange(1, 1024), default=64, show_default=True, help="Largest batch, unpacked."
@@ -77,49 +89,55 @@ _LOCAL = (HERE, "localhost", "::1")
     "--operations-host",
     default=HERE,
     show_default=True,
-    help="Address of that port; every program that reaches it can read and do all of that.",
+    help="Address of that port. Every program that reaches it can read the metrics and flush.",
 )
 @click.option(
     "--memory-mib",
     type=click.IntRange(64, 65536),
     default=384,
     show_default=True,
-    help="Memory for a worker's large requests at a time; further ones get 503.",
+    help="Memory for the large requests of a worker; requests beyond it get 503.",
 )
 @click.option(
     "--body-seconds",
     type=click.FloatRange(min=0.1),
     default=10.0,
     show_default=True,
-    help="Time for a body to arrive, plus a second for every 16 KiB of it.",
+    help="Time limit for a body to arrive, plus one second for every 16 KiB.",
 )
 @click.option(
     "--slow-bodies",
     type=click.IntRange(1, 1024),
     default=256,
     show_default=True,
-    help="Bodies to wait for at a time, per worker; beyond that, the slowest are cut off.",
+    help="Number of unfinished bodies per worker; beyond it, the slowest are disconnected.",
 )
 @click.option(
     "--ticket-keys",
     type=LocalPath(dir_okay=False),
     envvar="FEDPING_TICKET_KEYS",
     show_envvar=True,
-    help="File of keys, for studies that ask for tickets; read again when it changes.",
+    help="File of ticket keys, for studies that need tickets; read again when it changes.",
 )
 @click.option(
     "--prefix-rate",
     type=click.FloatRange(min=0.1),
-    help="Pings a second from one network (/24, or /48 of IPv6), 30 s worth at once; beyond, 429.  [default: no limit]",
+    help=(
+        "Pings a second from one network (/24, or /48 of IPv6), with bursts of 30 seconds' worth; further pings get "
+        "429.  [default: no limit]"
+    ),
 )
 @click.option(
     "--trusted-proxy",
     "trusted_proxies",
     multiple=True,
     metavar="NETWORK",
-    help="For --prefix-rate: a proxy of yours, as 10.0.0.0/8, with a trusted X-Forwarded-For. May be repeated.",
+    help=(
+        "For --prefix-rate: address or network (10.0.0.0/8) of your proxies, whose X-Forwarded-For is trusted. May "
+        "be repeated."
+    ),
 )
-@click.option("--demo-page", is_flag=True, help="Serve a page to try a study with, at /demo/.")
+@click.option("--demo-page", is_flag=True, help="Serve a page at /demo/ to try a study.")
 @click.option(
     "--dashboard", "dashboard_port", type=click.IntRange(1, 65535), help="Serve the dashboard too, on this port."
 )
@@ -149,7 +167,7 @@ def ingest(dashboard_port: int | None, dashboard_host: str, **options: Any) -> i
     given = Options(**options)
     settings = given.settings
     if settings.operations_port in (settings.port, dashboard_port):
-        raise InvalidSettings(f"port {settings.operations_port} is already used here; change --operations-port")
+        raise InvalidSettings(f"--operations-port: port {settings.operations_port} is already in use; give another one")
     if settings.demo_page:
         page_files()
     pages = None
@@ -167,9 +185,9 @@ def ingest(dashboard_port: int | None, dashboard_host: str, **options: Any) -> i
     prepare(settings)
     if settings.prefix_rate is not None and not settings.trusted_proxies and settings.host in _LOCAL:
         say(
-            f"--prefix-rate: on {settings.host} all pings come from a proxy on this machine and count as one network. "
-            f"Name it with --trusted-proxy {'::1' if settings.host == '::1' else '127.0.0.1'}, and have it send "
-            "X-Forwarded-For.",
+            f"--prefix-rate: on {settings.host} all pings arrive from a proxy on this machine, so they count as one "
+            f"network. Name the proxy with --trusted-proxy {'::1' if settings.host == '::1' else '127.0.0.1'}, and "
+            "have it send X-Forwarded-For.",
             "warning",
         )
     listener = OperatorsListener(settings)
@@ -241,13 +259,13 @@ class Options:
 
 def _networks(texts: tuple[str, ...], prefix_rate: float | None) -> tuple[IPv4Network | IPv6Network, ...]:
     if texts and prefix_rate is None:
-        raise InvalidSettings("--trusted-proxy is only for the limits by network; give --prefix-rate with it")
+        raise InvalidSettings("--trusted-proxy needs --prefix-rate; add that, or remove the option")
     try:
         networks = tuple(map(ip_network, texts))
     except ValueError as error:
         raise InvalidSettings(f"--trusted-proxy: {error}; give an address, or a network such as 10.0.0.0/8") from error
     if any(network.prefixlen == 0 for network in networks):
-        raise InvalidSettings("--trusted-proxy can't be a network of all addresses; name your own proxies")
+        raise InvalidSettings("--trusted-proxy can't include all addresses; name your own proxies")
     return networks
 
 
@@ -273,16 +291,16 @@ def _refuse_idle_options(names: set[str]) -> None:
     context = click.get_current_context()
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            raise InvalidSettings(f"{option.opts[0]} is only for the dashboard; give --dashboard with it")
+            raise InvalidSettings(f"{option.opts[0]} needs --dashboard; add that, or remove the option")
 
 
 def _say_addresses(settings: IngestSettings, listener: OperatorsListener, pages: DashboardSettings | None) -> None:
     address = f"http://{settings.host}:{settings.port}"
     every = f"{settings.compact_every:g} s"
-    say(f"Taking pings on {address}; they land in {settings.landing} every {every}. Ctrl-C stops.")
-    say(f"For the operator: {listener.url} (/metrics, /__status__, /__heartbeat__, POST /__flush__)")
+    say(f"Accepting pings on {address}; they land in {settings.landing} every {every}. Ctrl-C stops.")
+    say(f"For operators: {listener.url} (/metrics, /__status__, /__heartbeat__, POST /__flush__)")
     if settings.demo_page:
-        say(f"The demo page: {address}/demo/ (it sends pings like any others)")
+        say(f"Demo page: {address}/demo/ (its pings count like any others)")
     if pages is not None:
         say(f"The dashboard: {at(pages)}")
 
@@ -300,7 +318,7 @@ def _say_recovered(settings: IngestSettings) -> None:
     if left.segments:
         pings, segments = format_count(left.pings, "ping"), format_count(left.segments, "segment")
         say(
-            f"Recovered {pings} in {segments} of the journal, which were accepted before and had not landed; they land "
+            f"Recovered {pings} in {segments} of the journal, accepted before the restart but not landed; they land "
             "now."
         )
 
@@ -315,6 +333,6 @@ def _dashboard(settings: DashboardSettings, ingest_port: int) -> Callable[[int],
     from fedping.dashboard.application import prepare, serve
 
     if settings.port == ingest_port:
-        raise InvalidSettings(f"port {ingest_port} takes the pings; give --dashboard another one")
+        raise InvalidSettings(f"--dashboard: port {ingest_port} is used for pings; give another one")
     prepare(settings, "--dashboard")
     return lambda parent: serve(settings, parent)

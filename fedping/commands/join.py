@@ -135,14 +135,14 @@ class Options:
         protects = (self.epsilon, self.delta, self.person, self.ledger)
         if self.accept_reconstruction and any(option is not None for option in protects):
             raise click.UsageError(
-                "--accept-reconstruction sends without protection, and --epsilon, --delta, --person and --ledger set "
-                "the protection; give one or the other"
+                "--accept-reconstruction sends without protection, but --epsilon, --delta, --person and --ledger set "
+                "the protection; remove one or the other"
             )
         for name in ("yes", "agree"):
             if self.show and getattr(self, name):
                 raise click.UsageError(f"use either --show or --{name}, not both")
         if self.held_out_ticket is not None and self.hold_out is None:
-            raise click.UsageError("--held-out-ticket is for rows of --hold-out; give both, or remove it")
+            raise click.UsageError("--held-out-ticket needs --hold-out; add that, or remove the option")
 
     def state_of(self, study: str) -> Path:
         """Return the folder of the client's state."""
@@ -213,16 +213,16 @@ class TimedRunner:
     "--hold-out",
     type=float,
     metavar="SHARE",
-    help="Share of the rows, such as 0.2, that are not trained on; the loss of versions on them is sent.",
+    help="Share of the rows, such as 0.2, to hold out from training; the loss of versions on these rows is sent.",
 )
 @click.option("--rounds", type=click.IntRange(1), help="End after this many versions.  [default: until stopped]")
 @click.option("--for", "duration", help="End after this time: 45s, 10m, 6h.  [default: until stopped]")
 @click.option("--every", default="60s", show_default=True, help="Time between two checks for a new version.")
 @click.option(
-    "--training-time", default="1h", show_default=True, help="Give up a training that takes longer than this."
+    "--training-time", default="1h", show_default=True, help="Maximum time of a training; a longer one is stopped."
 )
 @click.option("--yes", is_flag=True, help="Send without asking.")
-@click.option("--show", is_flag=True, help="Print what would be sent as JSON, and send nothing.")
+@click.option("--show", is_flag=True, help="Print the ping as JSON without sending it.")
 @click.option("--agree", is_flag=True, help="Accept the study's changed terms.")
 @click.option(
     "--ticket",
@@ -232,42 +232,47 @@ class TimedRunner:
 @click.option(
     "--held-out-ticket",
     type=LocalPath(dir_okay=False),
-    help="The same for the client id that reports on the rows of --hold-out.",
+    help="File with the ticket for the client id that reports on the rows of --hold-out.",
 )
 @click.option(
     "--epsilon",
     type=click.FloatRange(0.01, 100),
-    help="Budget of each row, over all studies together; less is safer.  [default: 3, or that of the ledger]",
+    help=(
+        "Privacy budget (epsilon) of each row, over all studies together; less is safer.  [default: 3, or the ledger's]"
+    ),
 )
 @click.option(
     "--delta",
     type=click.FloatRange(1e-12, 0.5, max_open=True),
-    help="Chance that the protection does not hold.  [default: n^-1.1 of n rows]",
+    help="Probability (delta) that the protection fails.  [default: n^-1.1 for n rows]",
 )
 @click.option(
     "--versions",
     type=click.IntRange(1),
     help="Maximum number of versions to answer; the budget is spread over them.  [default: 50 if protected]",
 )
-@click.option("--a-day", type=click.IntRange(1), help="Maximum number of pings in 24 hours.  [default: any]")
+@click.option("--a-day", type=click.IntRange(1), help="Maximum number of pings in 24 hours.  [default: no limit]")
 @click.option(
-    "--person", metavar="COLUMN", help="Protect persons instead of rows; COLUMN names the person of each row."
+    "--person", metavar="COLUMN", help="Protect persons instead of rows; COLUMN identifies the person of each row."
 )
 @click.option(
     "--ledger",
     type=LocalPath(dir_okay=False),
-    help="The table's ledger, if the table has another name than before.  [default: DATA.ledger]",
+    help="The table's ledger, if the table was renamed.  [default: DATA.ledger]",
 )
 @click.option(
     "--colluding",
     type=click.IntRange(0),
     metavar="NUMBER",
-    help="In sums of institutions: how many others may collude with the operator.  [default: the study's number]",
+    help=(
+        "In sums of institutions: number of other institutions that may collude with the operator.  [default: the "
+        "study's number]"
+    ),
 )
 @click.option(
     "--accept-reconstruction",
     is_flag=True,
-    help="Send updates without protection, from which rows of your table can be worked out.",
+    help="Send updates without protection; rows of your table can be reconstructed from them.",
 )
 @trust_options
 @json_option
@@ -322,9 +327,11 @@ def join(url: str, study: str, **options: Any) -> int:
         click.echo(f"fedping: {over}", err=True)
         return 0
     except _TimeOver as error:
-        raise TimedOut("time is over before there was anything to send; run the same command to continue") from error
+        raise TimedOut(
+            "the time limit was reached before there was anything to send; run the same command to continue"
+        ) from error
     except EndedBySignal as ended:
-        click.echo(f"fedping: {ended.sentence}; the same command continues", err=True)
+        click.echo(f"fedping: {ended.sentence}; run the same command to continue", err=True)
         return ended.exit_code
 
 
@@ -339,7 +346,7 @@ def _transport(url: str, trust: Trust) -> Transport:
         whole_timeout=MOST_SECONDS,
         compress="none",
         redirects="secure",
-        away="try again later, or correct the address, which the study's operator knows",
+        away="try again later, or ask the study's operator for the correct address",
         trust=trust,
     )
     return HttpTransport(url, settings)
@@ -360,8 +367,8 @@ def _warn_of_listeners(url: str) -> None:
 def _warn_of_one_class(rows: Table) -> None:
     if rows.target.is_class and len(rows) > 1 and (rows.y == rows.y[0]).all():
         log.tell(
-            f"warning: all rows have the same '{rows.target.name}', so a model can learn nothing else from them; "
-            "check that the table is complete",
+            f"warning: all rows have the same '{rows.target.name}', so a model can't learn to predict it; check that "
+            "the table is complete",
             "warning",
         )
 
@@ -370,8 +377,8 @@ def _warn_of_unprotected(institution: Institution) -> None:
     """Warn of a ping that was made before the rows were protected."""
     if (ping := institution.unprotected) is not None:
         log.tell(
-            f"warning: the ping of version {ping.version} in {institution.folder.path} was made without protection, "
-            "and is not sent; the server may have read it if an earlier run posted it",
+            f"warning: the ping of version {ping.version} in {institution.folder.path} was computed without "
+            "protection, so it is not sent; if an earlier run posted it, the server may have read it",
             "warning",
         )
 
@@ -466,7 +473,7 @@ def _institutions(
     if not member.arm.submits:
         raise InvalidSettings(
             f"the client in {state} is in arm '{member.arm.name}', which does not train, so it can't hold rows out; "
-            "give another folder with --state, which makes another client"
+            "give another folder with --state, which creates another client"
         )
     check_same_share(folder, share)
     decided = decide(member, folder, rows, chosen)
@@ -497,7 +504,7 @@ def _states_in(folder: StateFolder, files: ExitStack) -> StatesOf:
     def opened() -> StateFile:
         file, damaged = open_states(folder.states)
         if damaged is not None:
-            click.echo(f"{folder.states} was damaged; it is kept as {damaged}, and a new one is begun", err=True)
+            click.echo(f"{folder.states} is damaged and was renamed to {damaged}; a new file was started", err=True)
         return files.enter_context(file)
 
     def states_of(owner: str, first: State) -> ClientStates:
@@ -526,7 +533,7 @@ def _introduction(institution: Institution, data: Path) -> str:
     spec = member.line.spec
     pings = format_count(progress.sent, "ping")
     so_far = f"; {pings} taken so far, up to version {progress.version}" if progress.sent else ""
-    sends = "" if member.arm.submits else ", which sends its loss and no update"
+    sends = "" if member.arm.submits else ", which sends only its loss"
     rows = f"{len(table.rows):,} {'held-out rows' if table.held_out else 'rows'} of {data}"
     return (
         f"client {member.client_id} in arm '{member.arm.name}' of study '{institution.study.name}'{sends}: "
@@ -540,9 +547,9 @@ def _show(timed: TimedRunner, institution: Institution) -> None:
     if ping is None:
         problem = timed.run(institution.fetch())
         if institution.version < 0:
-            raise FedpingError(f"there is no model to train: {problem or 'none was published'}; try again later")
+            raise FedpingError(f"no model to train: {problem or 'none was published'}; try again later")
         if not institution.has_new:
-            click.echo(f"nothing would be sent: {problem or _nothing_to_send(institution)}", err=True)
+            click.echo(f"no ping would be sent: {problem or _nothing_to_send(institution)}", err=True)
             return
         ping = _train(institution, timed.pace, charge=False)
     click.echo(_summary(ping), err=True)
@@ -559,12 +566,12 @@ def _nothing_to_send(institution: Institution) -> str:
     if institution.version <= progress.version:
         return f"the ping of version {institution.version} was accepted"
     if institution.trains_once and institution.version <= progress.moved:
-        return f"version {institution.version} was trained, its ping was rejected, and there is no second one"
-    return f"this institution was not drawn for version {institution.version}"
+        return f"the ping of version {institution.version} was rejected, and this line accepts no second one"
+    return f"this institution was not selected for version {institution.version}"
 
 
 def _rest() -> str:
-    return "as many pings were posted in the last 24 hours as --a-day allows"
+    return "the limit of --a-day is reached for the last 24 hours"
 
 
 def _contributed_all(institution: Institution) -> str:
@@ -572,10 +579,10 @@ def _contributed_all(institution: Institution) -> str:
     if institution.consented_all:
         and_budget = "" if institution.protection is None else ", and a larger --epsilon if the budget is spent"
         return (
-            f"this institution has answered {format_count(times, 'version')}, as many as you consented to; to go on, "
-            f"give another --versions{and_budget}"
+            f"this institution has answered {format_count(times, 'version')}, the maximum that you consented to; to "
+            f"continue, give a larger --versions{and_budget}"
         )
-    return f"this institution has contributed {times:,} times, the maximum that the study promises"
+    return f"this institution has contributed {times:,} times, the maximum that the study guarantees"
 
 
 def _train(institution: Institution, pace: Pace, *, charge: bool = True) -> Waiting:
@@ -584,8 +591,8 @@ def _train(institution: Institution, pace: Pace, *, charge: bool = True) -> Wait
             return institution.train(charge=charge)
     except _TooSlow:
         raise FedpingError(
-            f"the training on version {institution.version} took longer than {pace.training:g} s, and nothing of it "
-            "was sent; give a longer --training-time, join with fewer rows, or ask the operator for a smaller training"
+            f"the training on version {institution.version} took longer than {pace.training:g} s and was stopped, so "
+            "no ping was sent; give a longer --training-time or use fewer rows"
         ) from None
 
 
@@ -620,7 +627,8 @@ def _make_prompt(as_json: bool) -> Callable[[Waiting], str]:
             line = sys.stdin.readline() if sys.stdin else ""
             if not line:
                 raise InvalidSettings(
-                    "--yes is missing, and there is no terminal to ask; check the ping with --show, then give --yes"
+                    "--yes is missing, and without a terminal fedping can't ask; check the ping with --show, then "
+                    "give --yes"
                 )
             answer = line.strip().lower()[:1] or "n"
             if answer == "s":
@@ -822,13 +830,14 @@ class Session:
         from fedping.server_jobs.shutdown import TimedOut
 
         if any(institution.waiting is not None for institution in self._institutions):
-            raise TimedOut("time is over, and the ping was not accepted; run the same command to send it")
+            raise TimedOut("the time limit was reached before the ping was accepted; run the same command to send it")
         if self._pace.rounds is not None:
             raise TimedOut(
-                f"time is over after {self._rounds} of {self._pace.rounds} rounds; run the same command to continue"
+                f"the time limit was reached after {self._rounds} of {self._pace.rounds} rounds; run the same "
+                "command to continue"
             )
         if not self._accepted:
-            raise TimedOut("time is over, and no ping was accepted; run the same command to continue")
+            raise TimedOut("the time limit was reached before a ping was accepted; run the same command to continue")
         raise _Finished(0)
 
 
@@ -847,7 +856,7 @@ def _rejection(institution: Institution, ping: Waiting, outcome: Outcome) -> Fed
             f"{member.client_id}, and give its file with {option}"
         )
     then = (
-        "continues with the next version, because this line takes one ping of each"
+        "continues with the next version, because this line accepts one ping per version"
         if institution.trains_once
         else "trains on that version again"
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--spent",
     type=click.FloatRange(0),
     metavar="EPSILON",
-    help="Begin a new ledger in place of a lost one, with so much spent at most.",
+    help="Start a new ledger to replace a lost one; EPSILON is the most that was spent.",
 )
 @click.option("--epsilon", type=click.FloatRange(0.01, 100), help="With --spent: the budget.  [default: 3]")
 @click.option(
@@ -54,11 +54,12 @@ def ledger(
     book = of_table.restored() if restored else of_table.read()
     if restored:
         click.echo(
-            "recorded: with its next ping, each study is charged for the versions that the backup may lack", err=True
+            "recorded; with the next ping to each study, the ledger charges the versions that the backup may lack",
+            err=True,
         )
     for path in stale:
         click.echo(
-            f"fedping: warning: {path} is damaged, lost or lacks entries; its other copy counts, and the next ping "
+            f"fedping: warning: {path} is damaged, missing or incomplete; its other copy is used, and the next ping "
             "repairs it",
             err=True,
         )
@@ -83,7 +84,7 @@ def _state(ledger: Ledger, data: Path, spent: float, epsilon: float | None, delt
         except LedgerTrouble:
             pass
         else:
-            raise InvalidSettings(f"the ledger {ledger.path} is whole, and records what was spent; remove --spent")
+            raise InvalidSettings(f"the ledger {ledger.path} is intact and records the spent budget; remove --spent")
     of_rows = usual_delta(read_arrow(data).num_rows) if delta is None else delta
     ledger.state(EPSILON if epsilon is None else epsilon, of_rows, spent)
 
@@ -119,9 +120,9 @@ def _print(ledger: Ledger, book: Book) -> None:
 
     facts = _facts(ledger, book)
     click.echo(
-        f"{ledger.path}: {facts['entries']:,} {'entry' if facts['entries'] == 1 else 'entries'}, the chain is whole\n"
-        f"budget of each row: epsilon {facts['epsilon']:g}, delta {facts['delta']:.2g}, over all studies\n"
-        f"spent: epsilon {facts['spent_epsilon']:.3g}; {facts['left_share']:.1%} of the budget is left"
+        f"{ledger.path}: {facts['entries']:,} {'entry' if facts['entries'] == 1 else 'entries'}, chain "
+        f"intact\nbudget of each row: epsilon {facts['epsilon']:g}, delta {facts['delta']:.2g}, over all "
+        f"studies\nspent: epsilon {facts['spent_epsilon']:.3g}; {facts['left_share']:.1%} of the budget is left"
     )
     for study in facts["studies"]:
         name = f"study '{study['study']}'" if study["study"] else "stated by --spent"
@@ -129,8 +130,8 @@ def _print(ledger: Ledger, book: Book) -> None:
         click.echo(f"  {name}: {pings}epsilon {study['epsilon']:.3g}, {study['share']:.1%} of the budget")
     if facts["refused"]:
         click.echo(
-            f"{format_count(facts['refused'], 'version')} came a second time with other weights, and got no second "
-            "answer: ask the studies' operators why"
+            f"{format_count(facts['refused'], 'version')} arrived a second time with other weights and got no second "
+            "answer; ask the studies' operators why"
         )
     if facts["left_share"] < 1e-9:
         click.echo(ended(book))

@@ -21,7 +21,7 @@ DIGITS = 16
 @click.command()
 @click.argument("state", type=LocalPath(file_okay=False))
 @click.option(
-    "--last", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Show so many answers at most."
+    "--last", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Maximum number of answers to show."
 )
 @json_option
 def status(state: Path, last: int, as_json: bool) -> int:
@@ -37,8 +37,8 @@ def status(state: Path, last: int, as_json: bool) -> int:
     joined = folder.joined
     if joined is None:
         raise InvalidSettings(
-            f"{state} isn't a folder of 'fedping join', or has not joined a study yet; give the folder of --state, by "
-            "default joined-STUDY"
+            f"{state} isn't a state folder of 'fedping join', or has not joined a study yet; give the folder of its "
+            "--state, by default joined-STUDY"
         )
     answers = list(islice(_answers(folder), last))
     if as_json:
@@ -91,11 +91,11 @@ def _print(folder: StateFolder, joined: Joined, answers: list[Sent]) -> None:
             "of the others collude with the operator"
         )
     click.echo(f"study '{joined.study}', line {joined.line}: {how}")
-    waits = "" if facts["waiting"] is None else f"; the ping of version {facts['waiting']:,} waits to be sent"
+    waits = "" if facts["waiting"] is None else f"; the ping of version {facts['waiting']:,} is waiting to be sent"
     up_to = f", up to version {facts['version']:,}" if facts["accepted"] else ""
     click.echo(f"{format_count(facts['accepted'], 'ping')} accepted{up_to}{waits}")
     for sent in answers:
-        digest = f"weights {sent.weights[:DIGITS]}" if sent.weights else "weights unknown (an earlier program)"
+        digest = f"weights {sent.weights[:DIGITS]}" if sent.weights else "weights unknown (sent by an older fedping)"
         why = f" ({sent.reason})" if sent.reason else ""
         click.echo(f"  version {sent.version:,}  {digest}  {sent.time}  {sent.outcome}{why}")
     if answers:

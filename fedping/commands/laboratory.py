@@ -61,8 +61,8 @@ def laboratory_options(command: _Command) -> _Command:
         click.option(
             "--replace",
             is_flag=True,
-            help="If the folder holds a laboratory experiment with other settings, code or data: run what has changed "
-            "again.",
+            help="If the folder holds a laboratory experiment with other settings, code or data: repeat the runs "
+            "that have changed.",
         ),
         click.option(
             "--set",
@@ -74,8 +74,8 @@ def laboratory_options(command: _Command) -> _Command:
         click.option(
             "--jobs",
             type=click.IntRange(1),
-            help="Runs of a laboratory experiment at a time; the result does not depend on it.  [default: 1, or the "
-            "cores where runs take seconds]",
+            help="Number of runs at a time of a laboratory experiment; the result does not depend on it.  [default: "
+            "1; for runs of seconds, the number of cores]",
         ),
         click.option(
             "--master",
@@ -87,7 +87,10 @@ def laboratory_options(command: _Command) -> _Command:
             type=click.Choice(["numpy", "spark"]),
             default="numpy",
             show_default=True,
-            help="This machine's processes, or Spark's executors. The result is the same to the last bit.",
+            help=(
+                "Where runs compute: processes of this machine, or Spark executors. The result is the same to the "
+                "last bit."
+            ),
         ),
     ):
         command = option(command)
@@ -124,12 +127,12 @@ class LaboratoryOptions:
     multiple=True,
     required=True,
     metavar="KEY=A,B,...",
-    help="An axis of the grid, as in --over training.rate=0.1,0.3; several make all combinations.",
+    help="A setting and its values, as in --over training.rate=0.1,0.3; several run all combinations.",
 )
 @click.option(
     "--out",
     type=LocalPath(),
-    help="A new folder for the results; or that of a sweep to continue.  [default: simulated/<file>-sweep]",
+    help="A new folder for the results, or the folder of a sweep to continue.  [default: simulated/<file>-sweep]",
 )
 @laboratory_options
 def sweep(experiment: Path, over: tuple[str, ...], out: Path | None, **options: Any) -> None:
@@ -157,7 +160,7 @@ def spark_for(engine_name: str, master: str | None, command: str) -> Iterator[Sp
     """
     if engine_name != "spark":
         if master is not None:
-            raise click.UsageError("--master needs --engine spark; add that, or remove --master")
+            raise click.UsageError("--master needs --engine spark; add that, or remove the option")
         yield None
         return
     if find_spec("pyspark") is None:
@@ -186,7 +189,7 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
     import msgspec
 
     if spark is not None and options.jobs is not None:
-        raise click.UsageError("--jobs does not apply: with --engine spark, the master says how many there are")
+        raise click.UsageError("--jobs has no effect with --engine spark, whose master sets the number; remove it")
     from fedping.experiments.laboratory.report import write_report
     from fedping.experiments.laboratory.run import run_experiment
     from fedping.experiments.laboratory.settings import experiment_from_toml
@@ -402,19 +405,17 @@ def _print_comparison(comparison: Comparison) -> None:
     console.print(table)
     count = len(comparison.seeds)
     basis = f"paired by {count} seeds, 95 % t interval" if count > 1 else "one seed, so there is no interval"
-    console.print(f"{basis}; one is better if the interval leaves out 0, for each metric by itself", highlight=False)
+    console.print(f"{basis}; one is better in a metric if the interval excludes 0", highlight=False)
     for note in comparison.notes or ():
         console.print(note, highlight=False)
 
 
 @click.command()
 @click.argument("folder", type=LocalPath())
-@click.option("--tensorboard", type=LocalPath(), help="A folder for event files, to be read by tensorboard --logdir.")
-@click.option(
-    "--mlflow", type=LocalPath(), help="A folder that is, or becomes, a file store of MLflow, such as mlruns."
-)
-@click.option("--latex", type=LocalPath(), help="A file for the table of final results, in LaTeX.")
-@click.option("--artifact", type=LocalPath(), help="A folder for reviewers, to be run by fedping reproduce.")
+@click.option("--tensorboard", type=LocalPath(), help="A folder for event files, for tensorboard --logdir.")
+@click.option("--mlflow", type=LocalPath(), help="A new or existing file store of MLflow, such as mlruns.")
+@click.option("--latex", type=LocalPath(), help="A file for the table of final results in LaTeX.")
+@click.option("--artifact", type=LocalPath(), help="A folder for reviewers, for fedping reproduce.")
 def export(
     folder: Path, tensorboard: Path | None, mlflow: Path | None, latex: Path | None, artifact: Path | None
 ) -> None:
@@ -430,7 +431,8 @@ def export(
 
     if tensorboard is None and mlflow is None and latex is None and artifact is None:
         raise click.UsageError(
-            "nothing to write; give --tensorboard, --mlflow or --artifact with a folder, or --latex with a file"
+            "the command has no output; give --tensorboard, --mlflow or --artifact with a folder, or --latex with a "
+            "file"
         )
     for to, write in ((tensorboard, write_tensorboard), (mlflow, write_mlflow)):
         if to is not None:
@@ -444,14 +446,14 @@ def export(
         from fedping.experiments.laboratory.artifact import write_artifact
 
         left = write_artifact(folder, artifact)
-        click.echo(f"the folder for reviewers is {artifact}; try it by: fedping reproduce {artifact}")
+        click.echo(f"the folder for reviewers is {artifact}; try it with: fedping reproduce {artifact}")
         for place in left:
-            click.echo(f"not copied: {artifact / place}; its README says what to put there")
+            click.echo(f"not copied: {artifact / place}; the README there describes the missing data")
 
 
 @click.command()
 @click.argument("folder", type=LocalPath())
-@click.option("--jobs", type=click.IntRange(1), help="Runs at a time; the result does not depend on it.")
+@click.option("--jobs", type=click.IntRange(1), help="Number of runs at a time; the result does not depend on it.")
 @json_option
 def reproduce(folder: Path, jobs: int | None, as_json: bool) -> None:
     """Run the experiment of FOLDER, written by `fedping export --artifact`, again, and compare every figure.
@@ -475,6 +477,6 @@ def reproduce(folder: Path, jobs: int | None, as_json: bool) -> None:
         for where, wanted, got in found.apart[:_MOST_APART]:
             click.echo(f"{where}: expected {wanted}, found {got}")
         if not found.same_environment:
-            click.echo("this machine or its libraries are of another kind than those of the results")
+            click.echo("this machine or its libraries differ from those of the results")
     if found.apart:
         raise click.exceptions.Exit(1)

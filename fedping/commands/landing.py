@@ -69,7 +69,7 @@ def flush_(url: str, timeout: int, ca: Path | None, insecure: bool) -> None:
     click.echo(f"Every ping that ingest at {url} had accepted is in Parquet.")
 
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be removed, without removing it.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class RemovalOptions:
     type=click.IntRange(min=1),
     required=True,
     metavar="VERSIONS",
-    help="Number of each line's newest versions that can be recomputed afterwards.",
+    help="Number of each line's newest versions that must stay recomputable.",
 )
 @dry_run_option
 @because_option
@@ -115,9 +115,7 @@ def prune(studies: tuple[str, ...], keep: int, **options: Any) -> None:
     store, pings = open_store(given.store_path), open_landing(given.landing)
     names = studies or tuple(name for name in store.studies.names() if not store.study(name).is_private)
     if not names and not given.as_json:
-        there = (
-            "has only private studies, and their rounds delete their pings" if store.studies.names() else "has no study"
-        )
+        there = "has only private studies, whose rounds delete the pings" if store.studies.names() else "has no study"
         click.echo(f"nothing to remove: the store at {given.store_path} {there}")
     with deletion_lock(pings, looks=given.dry_run):
         plans = [plan_pruning(store, pings, name, keep, int(time.time() * 1000)) for name in names]
@@ -158,7 +156,7 @@ def _show_pruning(plan: Pruning, given: RemovalOptions) -> None:
             click.echo(f"  {sentence}")
     else:
         files, *versions = plan.told
-        click.echo(f"study '{plan.study}', {'would go' if given.dry_run else 'removed'}: {files}")
+        click.echo(f"study '{plan.study}', {'would be removed' if given.dry_run else 'removed'}: {files}")
         for sentence in versions:
             click.echo(f"  {sentence}")
 
@@ -199,8 +197,8 @@ def forget(client_id: UUID, journal: Path | None, **options: Any) -> None:
     _show_erasure(erasure, waiting, given)
     if waiting is None:
         click.echo(
-            f"fedping: warning: there is no journal at {journal}, so pings of this client that have not landed yet "
-            "were not searched; run the command where ingest runs, with its --journal",
+            f"fedping: warning: there is no journal at {journal}, so pings that have not landed yet were not "
+            "searched; run the command where ingest runs, with its --journal",
             err=True,
         )
     if erasure.damaged:
@@ -260,10 +258,10 @@ def _erase(
 
     for study, versions in erasure.versions.items():
         files = erasure.files_of(study)
-        sentences = [f"pings of one client removed from {format_count(len(files), 'landed file')}"]
+        sentences = [f"pings of one client were removed from {format_count(len(files), 'landed file')}"]
         sentences += [
-            f"line {line}: {describe_versions(numbers)} {'was' if len(numbers) == 1 else 'were'} computed from these, "
-            "and can no longer be computed again"
+            f"line {line}: {describe_versions(numbers)} {'was' if len(numbers) == 1 else 'were'} computed from "
+            "these, and can no longer be recomputed"
             for line, numbers in versions.items()
         ]
         store.studies.note(
@@ -297,19 +295,21 @@ def _show_erasure(erasure: Erasure, waiting: list[str] | None, given: RemovalOpt
         }
         click.echo(msgspec.json.encode(document).decode())
     elif not erasure.plans:
-        click.echo("no landed ping is of this client")
+        click.echo("this client has no landed pings")
     else:
         outcome = "would be removed" if given.dry_run else "removed"
         files = format_count(len(erasure.plans), "landed file")
         click.echo(f"{format_count(pings, 'ping')} in {files} {outcome}")
         for study, versions in erasure.versions.items():
             for line, numbers in versions.items():
-                click.echo(f"  they went into {describe_versions(numbers)} of {study}/{line}")
+                click.echo(f"  they were used for {describe_versions(numbers)} of {study}/{line}")
 
 
 @landing.command()
 @click.argument("studies", nargs=-1)
-@click.option("--to", type=AnyPlace(), required=True, help="The other landing folder, or its place in an object store.")
+@click.option(
+    "--to", type=AnyPlace(), required=True, help=("The other landing folder, or its address in an object store.")
+)
 @store_option
 @landing_option
 @json_option
@@ -330,8 +330,8 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
     private = [name for name, study in known.items() if study.is_private]
     if studies and private:
         raise InvalidSettings(
-            f"study '{private[0]}' is private: its clients are promised that their pings are deleted once they have "
-            "been used, so its pings are not copied"
+            f"study '{private[0]}' is private: it guarantees its clients that used pings are deleted, so its pings "
+            "can't be copied; leave it out of the command"
         )
     of_studies: dict[str, list[Place]] = {name: [] for name in known if name not in private}
     unknown = set()
@@ -342,8 +342,8 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
             unknown.add(name)
     if unknown:
         click.echo(
-            f"fedping: warning: studies that the store at {store_path} does not have are not copied, as they may be "
-            f"private: {', '.join(sorted(unknown))}; correct --store",
+            f"fedping: warning: the store at {store_path} lacks these studies, which may be private, so they are not "
+            f"copied: {', '.join(sorted(unknown))}; correct --store",
             err=True,
         )
     with status("copying landed files") as set_status:
@@ -392,7 +392,7 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
             continue
         count = format_count(participants.clients, "client") + (" has" if participants.clients == 1 else " have")
         at_least = "" if participants.complete else "at least "
-        click.echo(f"{study}/{line}: {at_least}{count} sent pings that count")
+        click.echo(f"{study}/{line}: {at_least}{count} sent valid pings")
         for one in participants.listed:
             heard = time_at(one.heard_ms)[:19].replace("T", " ")
             click.echo(
@@ -426,7 +426,7 @@ def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: P
     for line in lines_of(store, study, lines):
         found = evaluations(pings, store.study(study), line)
         if not found and not as_json:
-            click.echo(f"{study}/{line}: the newest {MOST_PINGS:,} pings report on no held-out rows")
+            click.echo(f"{study}/{line}: none of the newest {MOST_PINGS:,} pings reports on held-out rows")
         for one in found:
             if as_json:
                 click.echo(msgspec.json.encode({"study": study, "line": line, **msgspec.to_builtins(one)}).decode())
@@ -468,24 +468,26 @@ def outcomes(study: str, store_path: Place, landing: Place, as_json: bool) -> No
             continue
         odd = [f"{one.repeated:,} repeated"]
         if one.without_choice is not None:
-            odd += [f"{one.without_choice:,} of no landed choice", f"{one.received_late:,} received late"]
+            odd += [f"{one.without_choice:,} without a landed choice", f"{one.received_late:,} received late"]
         arms = ", ".join(f"{arm} {number:,}" for arm, number in one.arms.items()) or "none"
         click.echo(f"{one.column:<24} {one.outcomes:>12,} of {one.clients:,} clients   {arms}   {', '.join(odd)}")
 
 
 @landing.command("import")
 @click.argument("files", nargs=-1, required=True, type=LocalPath(dir_okay=False))
-@click.option("--study", "name", required=True, help="The study whose pings the rows are.")
+@click.option("--study", "name", required=True, help="The study of the pings.")
 @click.option(
     "--map",
     "named",
     multiple=True,
     metavar="OURS=THEIRS",
-    help="A field of a ping, and the column that has it, such as client_id=visitor. May be repeated.",
+    help="A field of the pings and the column with its values, such as client_id=visitor. May be repeated.",
 )
-@click.option("--key", default="", metavar="COLUMNS", help="Columns that identify a row, for rows without document_id.")
-@click.option("--strict", is_flag=True, help="Import nothing if a row would be left out.")
-@click.option("--dry-run", is_flag=True, help="Say what would be left out, and import nothing.")
+@click.option(
+    "--key", default="", metavar="COLUMNS", help=("Columns that together identify a row, for rows without document_id.")
+)
+@click.option("--strict", is_flag=True, help="Import nothing if a row would be skipped.")
+@click.option("--dry-run", is_flag=True, help="Show which rows would be skipped, without importing.")
 @store_option
 @landing_option
 @journal_option
@@ -542,11 +544,11 @@ def import_(
         what = "would be imported" if dry_run or refused else "imported"
         click.echo(f"{found.rows:,} rows: {found.pings:,} pings {what}, {found.known:,} had landed before")
         for reason, number in found.left_out.most_common():
-            click.echo(f"  {number:,} left out, {reason}; the first: {found.examples[reason]}")
+            click.echo(f"  {number:,} skipped, {reason}; the first: {found.examples[reason]}")
         if found.ignored:
-            click.echo(f"  columns that are no field of such pings: {', '.join(found.ignored)}")
+            click.echo(f"  ignored columns, which are no fields of these pings: {', '.join(found.ignored)}")
     if refused:
         raise FedpingError(
-            f"{sum(found.left_out.values()):,} rows would be left out, and --strict imports all or nothing; correct "
-            "them, or run it without --strict"
+            f"{sum(found.left_out.values()):,} rows would be skipped, so --strict imports none; correct them, or "
+            "remove --strict"
         )

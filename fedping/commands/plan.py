@@ -29,10 +29,10 @@ def plan() -> None:
 @plan.command()
 @click.argument("file", type=LocalPath(), required=False)
 @click.option("--line", "name", help="The line, if the study has several.")
-@click.option("--weights", type=click.IntRange(1, 2_000_000), help="Number of weights of a model, instead of a FILE.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the updates that are measured."
+    "--weights", type=click.IntRange(1, 2_000_000), help=("Number of weights of the model, instead of a FILE.")
 )
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the simulated updates.")
 @json_option
 def upload(file: Path | None, name: str | None, weights: int | None, seed: int, as_json: bool) -> None:
     """Show the size of an update under each encoding, and recommend one.
@@ -59,14 +59,16 @@ def _fleet_option(name: str, default: float, help_text: str) -> Callable[[Comman
 
 
 def _price_option(name: str, unit: str) -> Callable[[Command], Command]:
-    return click.option(name, type=click.FloatRange(0), help=f"Price of {unit}, in any currency; none is assumed.")
+    return click.option(
+        name, type=click.FloatRange(0), help=(f"Price of {unit}, in any currency; without it, this cost is left out.")
+    )
 
 
 @plan.command()
 @click.option("--clients", type=click.FloatRange(1), required=True, help="Number of clients.")
-@_fleet_option("--pings-a-day", 5.0, "Pings of a client a day, on average.")
-@_fleet_option("--fetches-a-day", 5.0, "Fetches of the newest model by a client a day.")
-@_fleet_option("--outcomes-a-day", 0.0, "Later outcomes of a client a day, on average. No round reads them.")
+@_fleet_option("--pings-a-day", 5.0, "Average number of pings of a client a day.")
+@_fleet_option("--fetches-a-day", 5.0, "Number of model fetches of a client a day.")
+@_fleet_option("--outcomes-a-day", 0.0, "Average number of later outcomes of a client a day. Rounds don't read them.")
 @_fleet_option("--peak", 3.0, "Ratio of the busiest hour to the mean.")
 @click.option("--every", default="30m", show_default=True, help="Time between rounds: 30m, 6h, ...")
 @click.option("--within", default="5m", show_default=True, help="Maximum time of a round at the peak.")
@@ -74,18 +76,18 @@ def _price_option(name: str, unit: str) -> Callable[[Command], Command]:
 @click.option(
     "--machine-cores", type=click.IntRange(1), default=8, show_default=True, help="Cores of an ingest machine."
 )
-@_fleet_option("--keep-days", 30.0, "Days for which landed pings are kept.")
-@_fleet_option("--journal-hours", 4.0, "Hours of the peak that journals can hold if nothing lands.")
+@_fleet_option("--keep-days", 30.0, "Number of days that landed pings are kept.")
+@_fleet_option("--journal-hours", 4.0, "Hours at the peak that journals can hold while nothing lands.")
 @click.option(
     "--model",
     default="firefox-2018",
     show_default=True,
-    help="Model whose measured costs are used: firefox-2018, million.",
+    help="Model with measured costs: firefox-2018 or million.",
 )
 @click.option(
     "--costs",
     type=LocalPath(dir_okay=False),
-    help="File of your own measured costs: 'python -m benchmarks.unit_costs --json' in a checkout.",
+    help="File of costs measured on your machine: 'python -m benchmarks.unit_costs --json' in a checkout.",
 )
 @_price_option("--price-core-hour", "a core for an hour")
 @_price_option("--price-gb-month", "a gigabyte on disk for a month")
@@ -116,8 +118,8 @@ def fleet(
         raise InvalidSettings(f"--model '{model}' has no measured costs; give one of {', '.join(known)}")
     prices = {name: given.pop(f"price_{name}") for name in Prices.__struct_fields__}
     given |= {"every_s": parse_every(every), "within_s": parse_every(within, "a time for --within")}
-    fleet = converted(given, Fleet, "this fleet can't be planned: ")
-    result = planned(fleet, known[model], converted(prices, Prices, "these prices can't be used: "))
+    fleet = converted(given, Fleet, "can't plan this fleet: ")
+    result = planned(fleet, known[model], converted(prices, Prices, "can't use these prices: "))
     if as_json:
         click.echo(msgspec.json.encode(result).decode())
         return
@@ -132,12 +134,12 @@ def _rows(result: FleetPlan) -> Iterator[tuple[str, str]]:
     yield "from clients", f"{ingest.peak_mbit_s:,.0f} Mbit/s at the peak"
     yield (
         "ingest",
-        f"{ingest.machines:,} machines of {fleet.machine_cores} cores, one of them to spare; {ingest.busy_cores:,.1f} "
-        "cores are busy at the peak",
+        f"{ingest.machines:,} machines of {fleet.machine_cores} cores, including a spare one; "
+        f"{ingest.busy_cores:,.1f} cores are busy at the peak",
     )
     yield (
         "journal of each",
-        f"{ingest.journal_gb_a_machine:,.1f} GB, for {fleet.journal_hours:g} hours of the peak in which nothing lands",
+        f"{ingest.journal_gb_a_machine:,.1f} GB, for {fleet.journal_hours:g} hours at the peak while nothing lands",
     )
     yield (
         "pings in Parquet",
@@ -145,7 +147,7 @@ def _rows(result: FleetPlan) -> Iterator[tuple[str, str]]:
     )
     yield "a round at the peak", f"{rounds.pings:,.0f} pings in {rounds.seconds:,.0f} s; cores: {rounds.cores:,}"
     yield "its shards and memory", f"{rounds.shards:,} shards, {rounds.memory_gb:,.1f} GB at a time on all cores"
-    yield "its requests", f"about {rounds.reads:,.0f}, where pings lie in a bucket"
+    yield "its requests", f"about {rounds.reads:,.0f}, if pings are in a bucket"
     yield "all rounds", f"{rounds.a_day:,.0f} a day, {rounds.core_hours_a_day:,.1f} core hours"
     yield (
         "models to clients",
@@ -154,7 +156,7 @@ def _rows(result: FleetPlan) -> Iterator[tuple[str, str]]:
     for name, amount in result.money.items():
         yield f"{name}, a month", f"{amount:,.2f}"
     if result.money:
-        yield "in all, a month", f"{sum(result.money.values()):,.2f} by the prices given"
+        yield "total a month", f"{sum(result.money.values()):,.2f} at the given prices"
 
 
 def _line(file: Path | None, name: str | None, weights: int | None) -> Line:
@@ -170,7 +172,7 @@ def _line(file: Path | None, name: str | None, weights: int | None) -> Line:
         return Line(name="main", spec=converted({"name": "any", "model": "any", "blocks": [block]}, ModelSpec, ""))
     tables = read_toml(file, "study file")
     if isinstance(study_file := tables.get("study"), str):
-        raise InvalidSettings(f"{file} is an experiment; plan the study that it is of, {file.parent / study_file}")
+        raise InvalidSettings(f"{file} is an experiment; plan its study, {file.parent / study_file}")
     if isinstance(tables.get("model"), dict):
         raise InvalidSettings(
             f"{file} is an experiment of the laboratory; give the number of its model's weights with --weights, or the "
@@ -181,10 +183,10 @@ def _line(file: Path | None, name: str | None, weights: int | None) -> Line:
     study = study_from_toml(file)
     if name is None and len(study.lines) > 1:
         raise InvalidSettings(
-            f"study '{study.name}' has the lines {', '.join(line.name for line in study.lines)}; say which with --line"
+            f"study '{study.name}' has the lines {', '.join(line.name for line in study.lines)}; choose one with --line"
         )
     if not study.lines:
-        raise InvalidSettings(f"study '{study.name}' has no model line, so that its clients send no updates")
+        raise InvalidSettings(f"study '{study.name}' has no model line, so its clients send no updates")
     return study.lines[0] if name is None else study.line(name)
 
 
@@ -223,10 +225,12 @@ def _print(result: UploadPlan) -> None:
     for upload, reason in result.refused.items():
         screen.print(f"not {upload}, because {reason}", highlight=False)
     kind = (
-        "that simulated clients learn at version 0" if result.learned else "that are drawn with zeros and a heavy tail"
+        "learned by simulated clients at version 0"
+        if result.learned
+        else ("drawn at random, with zeros and a heavy tail")
     )
     screen.print(
-        f"means over {result.pings:,} updates {kind}; error: E|h~ - h|² / E|h|², of one client; clients: the factor by "
-        "which a round needs more clients for as exact a mean",
+        f"means over {result.pings:,} updates {kind}; error: E|h~ - h|² / E|h|², of one client; clients: factor of "
+        "clients that a round needs for an equally exact mean",
         highlight=False,
     )

@@ -41,22 +41,22 @@ def _pilot_options(command: _Command) -> _Command:
             "--metric",
             default="num_chars_typed",
             show_default=True,
-            help="Metric of the pilot; without a pilot, only a name.",
+            help="Metric of the pilot; without a pilot, only a label.",
         ),
         click.option(
             "--unit",
             type=click.Choice(["client", "ping"]),
             default="client",
             show_default=True,
-            help="The unit of one value; the verdict of 'fedping analyze' counts clients.",
+            help="Unit of analysis; the verdict of 'fedping analyze' counts clients.",
         ),
-        click.option("--from-iteration", type=ITERATION, help="Of the pilot: first model version whose pings count."),
-        click.option("--to-iteration", type=ITERATION, help="Of the pilot: last model version whose pings count."),
-        click.option("--since", type=TIMES, help="Of the pilot: only pings received from this time on (UTC)."),
-        click.option("--until", type=TIMES, help="Of the pilot: only pings received before this time (UTC)."),
+        click.option("--from-iteration", type=ITERATION, help="First model version of the pilot whose pings count."),
+        click.option("--to-iteration", type=ITERATION, help="Last model version of the pilot whose pings count."),
+        click.option("--since", type=TIMES, help="Only pings of the pilot received from this time on (UTC)."),
+        click.option("--until", type=TIMES, help="Only pings of the pilot received before this time (UTC)."),
         click.option("--master", help="Spark's master URL, to count the pilot; else local[*]."),
-        click.option("--values", type=LocalPath(), help="A file: CSV of value,count, or TOML."),
-        click.option("--counts", help="The distribution itself, as 0:120,1:60,2:20; counts or shares."),
+        click.option("--values", type=LocalPath(), help="File of a distribution: CSV of value,count, or TOML."),
+        click.option("--counts", help="The distribution as value:count, such as 0:120,1:60,2:20; counts or shares."),
     )
     for option in reversed(options):
         command = option(command)
@@ -73,19 +73,26 @@ def _pilot_options(command: _Command) -> _Command:
 @click.option(
     "--users",
     type=click.IntRange(1),
-    help="Users enrolled in all arms (or pings): computes the power, or the least effect.",
+    help="Number of users enrolled in all arms (or pings), to compute the power or the smallest effect.",
 )
-@click.option("--table", help="Numbers of enrolled users for the table of power, as 10000,20000,50000.")
+@click.option("--table", help="Numbers of enrolled users for the table of power, such as 10000,20000,50000.")
 @click.option(
-    "--power", "wanted", type=float, default=0.8, show_default=True, help="The probability of finding the effect."
+    "--power",
+    "wanted",
+    type=float,
+    default=0.8,
+    show_default=True,
+    help=("Power: the probability of detecting the effect."),
 )
-@click.option("--alpha", type=float, default=0.05, show_default=True, help="Chance of any false alarm among all tests.")
+@click.option(
+    "--alpha", type=float, default=0.05, show_default=True, help=("Probability of any false alarm among all tests.")
+)
 @click.option("--tests", type=click.IntRange(1), default=1, show_default=True, help="Number of tests that share alpha.")
 @click.option(
     "--shares", default="50/50", show_default=True, help="Shares of the arms; the first is compared with the second."
 )
 @click.option(
-    "--exposed", type=float, default=1.0, show_default=True, help="Share of the enrolled users that is compared."
+    "--exposed", type=float, default=1.0, show_default=True, help="Share of the enrolled users that are compared."
 )
 @click.option("--simulations", type=click.IntRange(100, 1_000_000), default=4000, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the simulation.")
@@ -105,9 +112,7 @@ def effect(store_path: Place, landing: Place, as_json: bool, **options: Any) -> 
     given = EffectOptions(**options)
     change, table = _change(given.change, given.superiority), _numbers(given.table, ",", "--table")
     if change is None and given.users is None:
-        raise InvalidSettings(
-            "give the effect to show, with --change or --superiority, or the number of users, with --users"
-        )
+        raise InvalidSettings("give the effect with --change or --superiority, or the number of users with --users")
     with status("reading the pilot") as set_status:
         pilot = _pilot(given, store_path, landing, set_status)
         report = answer(pilot, given.design, change, given.users, [int(number) for number in table], set_status)
@@ -174,7 +179,7 @@ def _pilot(given: EffectOptions, store_path: Place, landing: Place, set_status: 
     from fedping.analysis.power import no_pilot, pilot_from_file, pilot_from_text
 
     if sum(source is not None for source in (given.study, given.values, given.counts)) > 1:
-        raise InvalidSettings("a distribution comes from one place; give a STUDY, or --values, or --counts")
+        raise InvalidSettings("give only one source of the distribution: a STUDY, --values or --counts")
     if given.values is not None:
         return pilot_from_file(given.values, given.metric, given.unit)
     if given.counts is not None:
@@ -210,7 +215,7 @@ def _change(change: str | None, superiority: float | None) -> Change | None:
     from fedping.analysis.power import MeanChange, Superiority
 
     if change is not None and superiority is not None:
-        raise InvalidSettings("an effect is stated in one way; give --change or --superiority, not both")
+        raise InvalidSettings("use either --change or --superiority, not both")
     if change is not None:
         return MeanChange.parse(change)
     return None if superiority is None else Superiority(superiority)
@@ -224,7 +229,7 @@ def _numbers(given: str | None, separator: str, option: str) -> list[float]:
             f"{option} '{given}' is not a list of numbers; see 'fedping power effect --help'"
         ) from error
     if any(not 0 < number < float("inf") for number in numbers):
-        raise InvalidSettings(f"{option} '{given}' has a number that is not above 0; correct it")
+        raise InvalidSettings(f"{option} '{given}' must have only numbers above 0; correct it")
     return numbers
 
 
@@ -233,38 +238,51 @@ FIGURES = (".svg", ".png", ".pdf")
 
 @click.command()
 @click.argument("experiment", type=LocalPath())
-@click.option("--cohorts", default="50,100,200,400,800", show_default=True, help="Mean numbers of clients in a round.")
 @click.option(
-    "--seeds", type=click.IntRange(1), default=3, show_default=True, help="Runs per cohort, each with different users."
+    "--cohorts",
+    default="50,100,200,400,800",
+    show_default=True,
+    help=("Mean numbers of clients in a round, such as 50,100,200."),
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help=("Number of runs per cohort, each with different users."),
 )
 @click.option(
     "--out",
     type=LocalPath(),
-    help="A new folder for the runs and the curve; or that of earlier ones, to continue or add to.  "
-    "[default: power/<name of the experiment's file>]",
+    help="A new folder for the runs and the curve, or an earlier one to continue or extend.  [default: power/<name "
+    "of the experiment's file>]",
 )
-@click.option("--iterations", type=click.IntRange(1), help="Iterations of the training, instead of the experiment's.")
+@click.option(
+    "--iterations", type=click.IntRange(1), help=("Number of training iterations, instead of the experiment's.")
+)
 @click.option("--line", help="The model line to train, if the study has several.")
 @click.option(
     "--validation-searches",
     type=click.IntRange(100, 10_000_000),
     default=20_000,
     show_default=True,
-    help="Searches of users who never train, over which the final loss is the mean.",
+    help="Number of searches, by users who never train, for the mean final loss.",
 )
 @click.option(
     "--within",
     type=click.FloatRange(0, 1000),
     default=5.0,
     show_default=True,
-    help="Largest difference from the best loss that is good enough, in percent.",
+    help="Largest acceptable difference from the best loss, in percent.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(1),
-    help="Runs at a time; the result does not depend on it.  [default: as many as there are cores]",
+    help="Number of runs at a time; the result does not depend on it.  [default: the number of cores]",
 )
-@click.option("--figure", type=LocalPath(dir_okay=False), help="Draw the curve here too: .svg, .png or .pdf.")
+@click.option(
+    "--figure", type=LocalPath(dir_okay=False), help=("Also draw the curve to this file: .svg, .png or .pdf.")
+)
 @click.option("--keep-pings", is_flag=True, help="Keep the landed pings of finished runs.")
 @json_option
 def train(experiment: Path, as_json: bool, **options: Any) -> None:

@@ -26,7 +26,7 @@ def privacy() -> None:
     type=click.FloatRange(0, 1, min_open=True),
     default=1.0,
     show_default=True,
-    help="Share of the clients that counts in a round, drawn by secret coins.",
+    help="Share of the clients that a round samples in secret.",
 )
 @click.option("--contributions", type=click.IntRange(1), help="Maximum number of rounds that a client contributes to.")
 @click.option("--rounds", type=click.IntRange(1, 1_000_000), help="Number of rounds.")
@@ -42,9 +42,7 @@ def privacy() -> None:
     help="The delta of the guarantee.  [default: clients to the power of -1.1]",
 )
 @click.option("--noise", "noise_multiplier", type=click.FloatRange(0, min_open=True), help="The noise multiplier.")
-@click.option(
-    "--weights", type=click.IntRange(1), default=22, show_default=True, help="Number of weights that get noise."
-)
+@click.option("--weights", type=click.IntRange(1), default=22, show_default=True, help="Number of weights with noise.")
 @click.option("--shared", is_flag=True, help="Plan for two servers, each of which adds the noise.")
 @json_option
 def plan(as_json: bool, **options: Any) -> None:
@@ -55,7 +53,7 @@ def plan(as_json: bool, **options: Any) -> None:
     from fedping.server_jobs.privacy.planning import planned, refuse_lost
     from fedping.terminal import status
 
-    with status("counting what rounds cost"):
+    with status("computing the cost of rounds"):
         result = planned(**options)
     refuse_lost(result)
     if as_json:
@@ -90,7 +88,7 @@ def spent(study: str | None, store_path: Place, as_json: bool) -> None:
         click.echo(msgspec.json.encode({"lines": lines, "together": total}).decode())
         return
     if not lines:
-        click.echo("no line here is private" if study is None else f"no line of study '{study}' is private")
+        click.echo("this store has no private line" if study is None else f"study '{study}' has no private line")
         return
     click.echo(f"{'study':<24}  {'line':<16}  {'rounds':>7}  {'left':>7}  {'epsilon':>9}  {'of':>7}  {'delta':>8}")
     for each in lines:
@@ -99,13 +97,13 @@ def spent(study: str | None, store_path: Place, as_json: bool) -> None:
         if each.epsilon is None and each.ping_epsilon is None:
             click.echo(f"{row}{'none':>9}, because the sums of its two servers have no noise")
         elif each.epsilon is None:
-            click.echo(f"{row}{each.ping_epsilon:>9.4g} a ping, by noise of the client's own")
+            click.echo(f"{row}{each.ping_epsilon:>9.4g} a ping, by the client's own noise")
         else:
             click.echo(f"{row}{each.epsilon:>9.4g}  {each.most:>7g}  {each.delta:>8.2g}")
     counted = [each for each in lines if each.epsilon is not None]
     if counted:
-        more = "" if len(counted) == len(lines) else ", and what each ping to the other lines costs"
-        click.echo(f"a client that is in all of them: epsilon = {total.epsilon:.4g}, delta = {total.delta:.2g}{more}")
+        more = "" if len(counted) == len(lines) else ", plus the cost of each ping to the other lines"
+        click.echo(f"a client in all of these lines: epsilon = {total.epsilon:.4g}, delta = {total.delta:.2g}{more}")
 
 
 @privacy.command()
@@ -139,7 +137,7 @@ def key(file: Path) -> None:
     from fedping.server_jobs.privacy.keys import make_key
 
     make_key(file)
-    click.echo(f"{file}: a new key, which only you can read; keep a copy, because a line never changes its key")
+    click.echo(f"{file}: a new key, readable only by you. Keep a copy: a line can't change its key.")
 
 
 @privacy.command()

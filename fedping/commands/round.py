@@ -34,7 +34,7 @@ engine_option = click.option(
     type=click.Choice(["spark", "numpy"]),
     default="spark",
     show_default=True,
-    help="What computes the round: Spark, or NumPy in this process. The result is the same to the last bit.",
+    help="Compute the round with Spark, or with NumPy in this process. The result is the same to the last bit.",
 )
 master_option = click.option("--master", help="Spark's master URL; without one, what spark-submit says, or local[*].")
 
@@ -44,13 +44,13 @@ privacy_key_option = click.option(
     type=LocalPath(dir_okay=False),
     envvar="FEDPING_PRIVACY_KEY",
     show_envvar=True,
-    help="File of the key that samples the clients of private lines, and signs requests to helpers; 'fedping privacy "
-    "key' makes one.",
+    help="File of the key that samples the clients of private lines and signs requests to helpers; 'fedping privacy "
+    "key' creates it.",
 )
 keep_option = click.option(
     "--keep",
     is_flag=True,
-    help="Keep the pings of private lines after their round, which breaks the promise to their clients.",
+    help="Keep the pings of private lines after their round. This breaks the guarantee to their clients.",
 )
 
 helper_option = click.option(
@@ -58,7 +58,7 @@ helper_option = click.option(
     "helpers",
     multiple=True,
     metavar="[LINE=]URL",
-    help="Address of the helper of a line with a second server; repeat it with LINE= if lines have different ones.",
+    help="Address of the helper of two-server lines; repeat it with LINE= if lines have different helpers.",
 )
 
 metrics_file_option = click.option(
@@ -66,22 +66,22 @@ metrics_file_option = click.option(
     type=LocalPath(dir_okay=False),
     envvar="FEDPING_METRICS_FILE",
     show_envvar=True,
-    help="File to write the metrics of all rounds of the store to after each, for node_exporter's textfile collector; "
-    "its name ends with .prom.",
+    help="After each round, write the round metrics of the store to this .prom file, for node_exporter's textfile "
+    "collector.",
 )
 
 wait_for_option = click.option(
     "--wait-for",
     type=click.IntRange(1),
     metavar="CLIENTS",
-    help="Wait until so many clients have sent an update to each line's newest version.  [default with --wait-at-most: "
-    "the line's min_clients]",
+    help="Wait until this many clients have sent an update to the newest version of each line.  [default with "
+    "--wait-at-most: the line's min_clients]",
 )
 wait_at_most_option = click.option(
     "--wait-at-most",
     metavar="TIME",
-    help="Longest time to wait for clients, such as 2h; then the round takes what there is.  [default with --wait-for: "
-    "a day]",
+    help="Longest time to wait for clients, such as 2h; then the round starts with the pings that have landed.  "
+    "[default with --wait-for: a day]",
 )
 
 EXHAUSTED = 5
@@ -93,10 +93,10 @@ DOING = {
     "aggregated": "computing the step",
     "drawn": "computing the step",
     "stepped": "publishing",
-    "held": "showing it to the clients of the stage",
+    "held": "publishing it to the clients of the stage",
     "judged": "publishing",
     "intended": "publishing",
-    "summed": "keeping the request to the helper",
+    "summed": "storing the request to the helper",
     "asked": "waiting for the helper",
     "answered": "adding up with the helper",
 }
@@ -140,7 +140,7 @@ class Options:
 @click.option(
     "--answer",
     type=LocalPath(dir_okay=False),
-    help="File with the answer of the helper of LINE, if no --helper can be reached.",
+    help="File with the helper's answer for LINE, instead of --helper.",
 )
 @keep_option
 @wait_for_option
@@ -149,12 +149,12 @@ class Options:
     "--time-limit",
     default="30m",
     show_default=True,
-    help="Longest time for all lines together: 90s, 30m, 6h, ..., or none. A round that reaches it publishes nothing.",
+    help=(
+        "Time limit for all lines together: 90s, 30m, 6h, ..., or none. A round that reaches it publishes no version."
+    ),
 )
-@click.option("--release", "decision", flag_value="release", help="Publish the version of LINE that is held back.")
-@click.option(
-    "--discard", "decision", flag_value="discard", help="Discard the version of LINE that is held back, and its pings."
-)
+@click.option("--release", "decision", flag_value="release", help="Publish the held version of LINE.")
+@click.option("--discard", "decision", flag_value="discard", help="Discard the held version of LINE, and its pings.")
 @metrics_file_option
 @json_option
 @log_format_option
@@ -180,12 +180,15 @@ def round_(study: str, line: str | None, **options: Any) -> int:
 
     given = Options(**options)
     if given.answer is not None and (line is None or given.helpers):
-        raise click.UsageError("--answer needs the LINE that it is for, and no --helper")
+        raise click.UsageError(
+            "--answer needs the argument LINE, and excludes --helper; name the line and remove --helper"
+        )
     wait = wait_of(given.wait_for, given.wait_at_most)
     if given.decision is not None:
         if line is None:
             raise click.UsageError(
-                f"--{given.decision} needs the LINE whose version is held, as in: fedping round {study} main"
+                f"--{given.decision} needs the argument LINE, the line with the held version, as in: fedping round "
+                f"{study} main"
             )
         if wait is not None:
             raise click.UsageError(f"--{given.decision} can't wait for clients; remove --wait-for and --wait-at-most")
@@ -245,7 +248,7 @@ def wait_of(clients: int | None, at_most: str | None, every: int | None = None) 
     seconds = longest if at_most is None else parse_every(at_most, "a time for --wait-at-most")
     if seconds > longest:
         raise InvalidSettings(
-            f"--wait-at-most {at_most} is longer than nine tenths of the interval, which would delay the next round; "
+            f"--wait-at-most {at_most} is longer than nine tenths of the interval, so it would delay the next round; "
             "give a shorter time"
         )
     return Wait(clients, seconds)
@@ -270,7 +273,7 @@ def _decide(store: ModelStore, study: str, line: str, given: Options) -> None:
         min_clients=store.study(study).line(line).pipeline.min_clients,
     )
     if given.decision == "release" and not given.as_json:
-        sentence = f"{study}/{line}: published version {version.iteration}, which was held back"
+        sentence = f"{study}/{line}: published the held version {version.iteration}"
         log.say(sentence, study=study, line=line, version=version.iteration, outcome="published")
     else:
         show(with_lineage(version, result), given.as_json)
@@ -323,8 +326,8 @@ class PrivateOptions:
 
         if self.keep:
             log.tell(
-                "warning: with --keep the pings of a private line stay, although its clients are promised their "
-                "deletion after the round; a later round without it deletes them",
+                "warning: --keep keeps the pings of private lines, whose clients were promised deletion after the "
+                "round; the next round without --keep deletes them",
                 "warning",
                 study=study,
             )
@@ -340,15 +343,15 @@ class PrivateOptions:
 
         lines = [line.name for line in study.lines if line.privacy is not None and line.privacy.shared is not None]
         if not lines:
-            raise InvalidSettings(f"no line of study '{study.name}' has a second server; remove --helper and --answer")
+            raise InvalidSettings(f"study '{study.name}' has no two-server line; remove --helper and --answer")
         helpers: dict[str, Helper] = {} if self.answer is None else {"": FileHelper(self.answer)}
         for option in self.helpers:
             first, _, rest = option.partition("=")
             line, url = ("", option) if "://" in first or not rest else (first, rest)
             if line and line not in lines:
                 raise InvalidSettings(
-                    f"--helper {option} is for line '{line}', but the lines of study '{study.name}' with a second "
-                    f"server are {', '.join(lines)}; correct the name"
+                    f"--helper {option} names line '{line}', but the two-server lines of study '{study.name}' are "
+                    f"{', '.join(lines)}; correct the name"
                 )
             if line in helpers:
                 raise InvalidSettings(f"--helper gives two addresses for {f'line {line!r}' if line else 'all lines'}")
@@ -364,7 +367,7 @@ def lines_of(store: ModelStore, study: str, chosen: tuple[str, ...]) -> list[str
     """
     the_study = store.study(study)
     if not the_study.lines:
-        raise FedpingError(f"study '{study}' has no model line, so there is nothing to train")
+        raise FedpingError(f"study '{study}' has no model line, so it needs no rounds")
     return [the_study.line(name).name for name in chosen] or [line.name for line in the_study.lines]
 
 
@@ -409,8 +412,8 @@ class StudyRounds:
             # Another attempt makes sense only if it does for every line.
             kind = TemporaryFailure if all(isinstance(e, TemporaryFailure) for e in errors.values()) else FedpingError
             raise kind(
-                f"no round of {', '.join(errors)} in study '{self.study}', for the reason above; the other lines were "
-                "dealt with"
+                f"no round of {', '.join(errors)} in study '{self.study}', for the reason above; the other lines are "
+                "done"
             )
         return VersionHeld.exit_code if "held" in statuses else EXHAUSTED if "exhausted" in statuses else 0
 
@@ -461,7 +464,9 @@ class StudyRounds:
             for line in store.study(study).lines:
                 delete_pings(self.landing, study, line.name, upto=None)
         state = f"is paused since {format_time(declared.since)}" if declared.state == "paused" else "has ended"
-        return f"no round, for study '{study}' {state}{declared.told}; 'fedping study resume {study}' lets it go on"
+        return (
+            f"no round, because study '{study}' {state}{declared.told}; run 'fedping study resume {study}' to continue"
+        )
 
     def show_resting(self) -> None:
         """Print as JSON, a line of output for each model line, that the study rests; people read it in the log."""
@@ -497,7 +502,7 @@ class StudyRounds:
             counters = [ArrivalCounter(self.landing, settings, line, wait.clients) for line in self.lines]
             arrivals = wait_for_clients(self.store, counters, wait.seconds, on_change=show_change)
         if missing := [each.in_words for each in arrivals if each.clients < each.wanted]:
-            log.tell(f"{study}: waited long enough: {'; '.join(missing)}", "info", study=study)
+            log.tell(f"{study}: stopped waiting: {'; '.join(missing)}", "info", study=study)
 
     @contextmanager
     def noting_before_attempts(self) -> Iterator[None]:

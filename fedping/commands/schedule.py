@@ -73,11 +73,11 @@ class Options:
         if self.plan is None:
             return
         if self.helpers:
-            raise click.UsageError("--plan has the helpers' addresses, in helpers = [...]; remove --helper")
+            raise click.UsageError("the plan sets the helpers' addresses (helpers = [...]); remove --helper")
         context = click.get_current_context()
         for name in ("every", "offset", "time_limit", "wait_for", "wait_at_most"):
             if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-                raise click.UsageError(f"--plan has the times of rounds; remove --{name.replace('_', '-')}")
+                raise click.UsageError(f"the plan sets the times of rounds; remove --{name.replace('_', '-')}")
 
     @property
     def studies(self) -> tuple[Planned, ...]:
@@ -135,8 +135,8 @@ class Options:
 @click.option("--now", "now_first", is_flag=True, help="Run one round immediately, before the first on the clock.")
 @click.option(
     "--time-limit",
-    help="Longest time for the rounds of all lines together: 90s, 27m, ..., or none.  [default: nine tenths of the "
-    "interval, but no less than 10m]",
+    help="Time limit for the rounds of all lines together: 90s, 27m, ..., or none.  [default: nine tenths of the "
+    "interval, at least 10m]",
 )
 @click.option(
     "--plan",
@@ -150,7 +150,10 @@ class Options:
     "--until",
     "ends_at",
     metavar="TIME",
-    help="When to end instead: 18:00 or 2026-11-25T08:00 by this machine's clock, 2026-11-25T08:00+01:00, ...",
+    help=(
+        "Time at which the schedule ends: 18:00 or 2026-11-25T08:00 by this machine's clock, 2026-11-25T08:00+01:00, "
+        "..."
+    ),
 )
 @store_option
 @landing_option
@@ -224,7 +227,7 @@ def schedule(**options: Any) -> None:
                 return Job(run, study.next_after, study.name if given.plan is not None else "")
 
             if given.ends_at is not None:
-                on_the_clock(f"no round begins from {full_utc(until)} on")
+                on_the_clock(f"no round starts from {full_utc(until)} on")
             run_jobs([job(*each) for each in prepared], clock, on_the_clock, now_first=given.now_first, until=until)
     except KeyboardInterrupt:  # from any source: PySpark raises its own while it starts
         tell("stopped", "info")
@@ -267,6 +270,6 @@ def _reported(engine: Engine, study: str, line: str = "") -> Iterator[None]:
     except FedpingError as error:
         tell(f"no round of {of}: {error}", **about)
     except Exception:
-        sentence = f"the round of {of} failed; the next one begins with a new Spark session"
+        sentence = f"the round of {of} failed; the next one starts with a new Spark session"
         tell(sentence, trace=traceback.format_exc().rstrip(), **about)
         engine.close()

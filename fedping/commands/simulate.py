@@ -29,19 +29,23 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=LocalPath(),
-    help="A new folder for the store, the landed pings and the summary; or that of a run to continue.  "
+    help="A new folder for the store, the landed pings and the summary, or the folder of a run to continue.  "
     "[default: simulated/<name of the experiment's file>]",
 )
 @click.option("--clients", type=click.IntRange(1), help="Number of clients, instead of the experiment's.")
 @click.option(
-    "--iterations", type=click.IntRange(0), help="Iterations of the optimization, instead of the experiment's."
+    "--iterations", type=click.IntRange(0), help="Number of training iterations, instead of the experiment's."
 )
 @click.option(
-    "--evaluation-ticks", type=click.IntRange(0), help="Ticks of the evaluation, instead of the experiment's."
+    "--evaluation-ticks",
+    type=click.IntRange(0),
+    help=("Number of ticks of the evaluation, instead of the experiment's."),
 )
 @click.option("--seed", type=click.IntRange(0), help="Seed, instead of the experiment's.")
 @click.option(
-    "--threads", type=click.IntRange(1), help="Threads for a study; the result does not depend on it.  [default: 2]"
+    "--threads",
+    type=click.IntRange(1),
+    help=("Number of threads for a study; the result does not depend on it.  [default: 2]"),
 )
 @laboratory_options
 def simulate(experiment: Path, out: Path | None, **options: Any) -> None:
@@ -60,7 +64,7 @@ def simulate(experiment: Path, out: Path | None, **options: Any) -> None:
     folder = out or Path("simulated") / experiment.stem
     if _is_of_laboratory(experiment):
         of_study.refuse_all(
-            f"{experiment} is a laboratory experiment; change its settings by --set, as in --set rounds=10"
+            f"{experiment} is a laboratory experiment; change its settings with --set, as in --set rounds=10"
         )
         with spark_for(of_laboratory.engine_name, of_laboratory.master, "simulate") as spark:
             run_laboratory(experiment, folder, of_laboratory, spark)
@@ -128,8 +132,8 @@ def _is_of_laboratory(path: Path) -> bool:
         return False
     if tables.keys().isdisjoint({"model", "line", "study"}):
         raise InvalidSettings(
-            f"the file {path} describes nothing to simulate: it has neither a [model] or [line], as laboratory "
-            'experiments have, nor study = "...", the study file that an experiment is about'
+            f"the file {path} is not an experiment: add [model] or [line] for a laboratory experiment, or study = "
+            '"..." to simulate a study file'
         )
     return "study" not in tables
 
@@ -137,7 +141,7 @@ def _is_of_laboratory(path: Path) -> bool:
 def _refuse(options: Mapping[str, object], reason: str) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise click.UsageError(f"{given[0]} does not apply: {reason}")
+        raise click.UsageError(f"{given[0]} has no effect: {reason}")
 
 
 def _simulate_study(file: Path, folder: Path, of_study: StudyOptions, given: LaboratoryOptions) -> None:
@@ -150,7 +154,7 @@ def _simulate_study(file: Path, folder: Path, of_study: StudyOptions, given: Lab
     if needs_accounting(study) and not (folder / "store").exists():
         click.echo("fedping: deriving the noise that keeps the guarantee, which may take some seconds", err=True)
     if given.engine_name == "spark" and of_study.threads is not None:
-        raise click.UsageError("--threads does not apply: with --engine spark, the master says how many there are")
+        raise click.UsageError("--threads has no effect with --engine spark, whose master sets the number; remove it")
     with spark_for(given.engine_name, given.master, "simulate") as spark, _progress() as watch:
         summary = run(settings, study, folder, of_study.threads or 2, watch, spark)
     if given.as_json:
@@ -199,7 +203,7 @@ def _print(summary: Summary, folder: Path) -> None:
             f"{'evaluated' if summary.evaluation else 'is the newest'}; {_compared(line)}",
             highlight=False,
         )
-    console.print(f"everything is in {folder}; all figures are in {folder / 'summary.json'}", highlight=False)
+    console.print(f"the results are in {folder}; all figures are in {folder / 'summary.json'}", highlight=False)
 
 
 def _print_private(summary: PrivateSummary, folder: Path) -> None:
@@ -211,21 +215,21 @@ def _print_private(summary: PrivateSummary, folder: Path) -> None:
     for name, line in summary.lines.items():
         ended = " The line ended there." if line.exhausted else ""
         click.echo(f"line {name}: version {line.version}. {line.spent.sentence}{ended}")
-    click.echo(f"everything is in {folder}; all figures are in {folder / 'summary.json'}")
+    click.echo(f"the results are in {folder}; all figures are in {folder / 'summary.json'}")
 
 
 def _compared(line: LineFigures) -> str:
     """Return in words how the loss of the trained arms compares with that of the controls."""
     if not line.controls:
-        return "its loss has no control to be compared with, for every arm that follows it applies it"
+        return "its loss has no control to compare with, because every arm that follows the line applies its versions"
     raw, smooth = line.below_all_controls_from, line.below_all_controls_from_smoothed
     if raw is None and smooth is None:
-        return "the loss of the trained arms was not below that of every control to the end"
-    below = "the loss of the trained arms was below that of every control"
+        return "the loss of the trained arms was not below every control's until the end"
+    below = "the loss of the trained arms was below every control's"
     if raw is None:
-        return f"smoothed over five versions, {below} from version {smooth} onwards; unsmoothed, not to the end"
-    smoothed = "not to the end" if smooth is None else f"from version {smooth} onwards"
-    return f"{below} from version {raw} onwards (smoothed over five versions: {smoothed})"
+        return f"smoothed over five versions, {below} from version {smooth} on; unsmoothed, not until the end"
+    smoothed = "not to the end" if smooth is None else f"from version {smooth} on"
+    return f"{below} from version {raw} on (smoothed over five versions: {smoothed})"
 
 
 def _print_phase(console: Console, name: str, phase: PhaseFigures) -> None:
@@ -233,7 +237,7 @@ def _print_phase(console: Console, name: str, phase: PhaseFigures) -> None:
     from rich.table import Table
 
     title = f"{name}: {phase.pings:,} pings of {phase.clients:,} clients"
-    title += f", {phase.hostile_pings:,} pings of hostile ones" if phase.hostile_pings else ""
+    title += f", {phase.hostile_pings:,} pings by hostile ones" if phase.hostile_pings else ""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     table.add_column("arm", no_wrap=True)
     for heading in ("clients", "pings", "selections", "characters", "rank", "loss"):

@@ -42,7 +42,7 @@ def store() -> None:
 @click.option(
     "--sketches",
     is_flag=True,
-    help="For --json: with the sketches of known clients (lineage.known), 2 kB a version where a guard keeps one.",
+    help="For --json: include the sketches of known clients (lineage.known), 2 kB a version of guarded lines.",
 )
 @store_option
 @json_option
@@ -53,7 +53,7 @@ def history(study: str, line: str, last: int, sketches: bool, store_path: Place,
     their approximate number, 'known_clients'.
     """
     if sketches and not as_json:
-        raise InvalidSettings("--sketches is only for --json; give both")
+        raise InvalidSettings("--sketches needs --json; add that, or remove the option")
     from fedping.model_store.store import MissingVersion, open_store
     from fedping.model_store.version import date_trouble
 
@@ -91,7 +91,7 @@ def history(study: str, line: str, last: int, sketches: bool, store_path: Place,
             f"{v.iteration:>7}  {v.created[:23]:<23}  {origin:<12}  {numbers[0]:>8}  {numbers[1]:>9}  {numbers[2]:>8}"
         )
         if (begun := v.lineage.warm_start) is not None:
-            click.echo(f"{'':>7}  its weights are those of {begun.taken.told} that both lines have")
+            click.echo(f"{'':>7}  it starts from the weights of {begun.taken.told}, where both lines have them")
 
 
 def _row(version: Version, sketches: bool) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def scales(study: str, line: str, columns: Path, store_path: Place) -> None:
     newest = opened.lines.newest(study, line)
     if newest == 0:
         raise FedpingError(
-            f"line '{line}' of study '{study}' has no round yet; run one after all institutions have sent"
+            f"line '{line}' of study '{study}' has no round yet; run one when all institutions have sent"
         )
     click.echo(as_toml(scaled(agreed, np.array(opened.version(study, line, newest).weights))), nl=False)
 
@@ -165,7 +165,7 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
         click.echo(msgspec.json.encode(version).decode())
         return
     if version is None or guard is None:
-        click.echo(f"no version of {study}/{line} is held back")
+        click.echo(f"{study}/{line} has no held version")
         return
     # the settings that it was computed with, and is compared by
     settings = opened.studies.settings(study, version.lineage.settings)[1].line(line)
@@ -175,7 +175,7 @@ def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
         staged = describe_staged(version.iteration, version.staged.share)
         click.echo(f"{study}/{line}: {staged}, since {version.created}{waits}")
     else:
-        click.echo(f"version {version.iteration} of {study}/{line}, computed {version.created}, is held back:")
+        click.echo(f"version {version.iteration} of {study}/{line}, computed {version.created}, is held:")
     for alarm in guard.alarms:
         click.echo(f"  - {alarm}")
     _show_changes(difference(opened.head(study, line), version, names), version.iteration - 1, version.iteration)
@@ -208,7 +208,7 @@ def _show_changes(changes: list[dict[str, Any]], old: int, new: int) -> None:
         before, after = with_minus(f"{change['old']:>12g}"), with_minus(f"{change['new']:>12g}")
         click.echo(f"{change['name']:<28} {before} -> {after}  ({with_minus(format(change['change'], '+g'))})")
     if not changes:
-        click.echo(f"versions {old} and {new} publish the same weights")
+        click.echo(f"versions {old} and {new} have the same weights")
 
 
 @store.command()
@@ -259,14 +259,14 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pl
     opened.check_publishing()
     version = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)
     click.echo(
-        f"published version {version.iteration}, which repeats version {version.parent}; clients fetch it from now on, "
-        "and rounds go on from it"
+        f"published version {version.iteration}, which repeats version {version.parent}; clients fetch it from now "
+        "on, and rounds continue from it"
     )
 
 
 @store.command()
 @click.argument("study")
-@click.option("--to", "target", type=AnyPlace(), required=True, help="The other store: a folder or a bucket.")
+@click.option("--to", "target", type=AnyPlace(), required=True, help="The store to copy to: a folder or a bucket.")
 @store_option
 def copy(study: str, target: Place, store_path: Place) -> None:
     """Copy a STUDY with all its versions into another store, from a folder to a bucket or back.
@@ -293,8 +293,8 @@ def _warn_without_landing(landing: Place) -> None:
 
     if not open_landing(landing).exists():
         click.echo(
-            f"fedping: warning: there is no landing folder at {landing}, so the published versions noted there "
-            "can't be checked; if it is elsewhere, give --landing",
+            f"fedping: warning: the landing folder {landing} does not exist, so the versions recorded there can't be "
+            "checked; correct --landing",
             err=True,
         )
 
@@ -319,13 +319,13 @@ class RecomputeOptions:
     "--privacy-key",
     "privacy_key",
     type=LocalPath(dir_okay=False),
-    help="File of a private line's key; if its pings were kept, it checks the size of the noise too.",
+    help="File of a private line's key, which also checks the size of the noise if the pings were kept.",
 )
 @click.option(
     "--from-store",
     "from_store",
     type=AnyPlace(),
-    help="The store of the version whose weights version 0 took over.  [default: that of --store]",
+    help="The store with the version that version 0 started from.  [default: --store]",
 )
 @store_option
 @landing_option
@@ -363,9 +363,9 @@ def _in_words(again: Recomputed, where: str) -> Iterator[str]:
     if again.given:
         yield f"note: {again.given}"
     if again.noise is not None:
-        size = "has the size that it should have" if again.noise else "does NOT have the size that it should have"
-        yield f"the noise of {where} {size}, by the pings that were kept"
+        size = "has the correct size" if again.noise else "does NOT have the correct size"
+        yield f"the noise of {where} {size}, compared with the kept pings"
     if again.identical:
-        yield f"{where} is bit-identical when computed again from its lineage"
+        yield f"{where} is bit-identical when recomputed from its lineage"
     else:
-        yield f"{where} differs when computed again: {'; '.join(again.differences)}"
+        yield f"{where} differs when recomputed: {'; '.join(again.differences)}"

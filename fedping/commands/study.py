@@ -124,11 +124,15 @@ def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: 
         for name, each in warm.items():
             click.echo(f"line '{name}' {summary_of(the_study, name, each)}")
         if any(line.privacy and line.privacy.central and line.privacy.central.sampling < 1 for line in the_study.lines):
-            click.echo("its rounds toss secret coins: 'fedping privacy key FILE' makes their key, once for the study")
+            click.echo(
+                "its rounds sample clients in secret: create the study's key once with 'fedping privacy key FILE'"
+            )
         for line in shared_lines(the_study):
-            click.echo(f"clients of line '{line.name}' wait for its helper's offer: 'fedping study offer' publishes it")
+            click.echo(
+                f"clients of line '{line.name}' wait for its helper's offer: publish it with 'fedping study offer'"
+            )
     else:
-        click.echo(f"study '{the_study.name}' was in {store_path} already, with these settings; nothing changed")
+        click.echo(f"study '{the_study.name}' is already in {store_path} with these settings; nothing changed")
 
 
 @study.command()
@@ -184,7 +188,12 @@ def show(name: str, store_path: Place, as_json: bool) -> None:
 
 
 @study.command(name="list")
-@click.option("--state", "with_state", is_flag=True, help="With state, number of versions of each line, and reason.")
+@click.option(
+    "--state",
+    "with_state",
+    is_flag=True,
+    help=("Include each study's state with its reason, and the number of versions of each line."),
+)
 @store_option
 @json_option
 def list_(with_state: bool, store_path: Place, as_json: bool) -> None:
@@ -231,8 +240,8 @@ def health(names: tuple[str, ...], store_path: Place, landing: Place, journal: P
     "--webhook",
     envvar="FEDPING_WEBHOOK",
     show_envvar=True,
-    help="Address that each change of judgement is posted to. Other users can read a command line: if the address is a "
-    "secret, use the variable.",
+    help="Address to post each change of health to. Other users can read a command line: if the address is a secret, "
+    "use the variable.",
 )
 @store_option
 @landing_option
@@ -311,7 +320,7 @@ def arm(name: str, client_id: UUID, store_path: Place) -> None:
     from fedping.protocol.enrolment import enrol
 
     enrolled = enrol(open_store(store_path).study(name), str(client_id))
-    click.echo(enrolled.name if enrolled else "not enrolled: the client falls beyond the sum of the shares")
+    click.echo(enrolled.name if enrolled else "not enrolled: the client is outside the arms' shares")
 
 
 @study.command(name="ticket-key")
@@ -341,7 +350,7 @@ def ticket_key(file: Path) -> None:
         unfinished.unlink(missing_ok=True)
         raise FedpingError(f"cannot write the ticket keys {file}: {error.strerror}; correct the path") from error
     kept = f"; those of key {keys[1].name} stay valid" if len(keys) > 1 else ""
-    click.echo(f"{file}: tickets are made with key {keys[0].name} from now on{kept}")
+    click.echo(f"{file}: new tickets use key {keys[0].name}{kept}")
 
 
 @study.command(name="ticket")
@@ -355,7 +364,13 @@ def ticket_key(file: Path) -> None:
     show_envvar=True,
     help="File of keys.",
 )
-@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="Days until they expire.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=365,
+    show_default=True,
+    help=("Number of days until the tickets expire."),
+)
 def ticket_(name: str, client_ids: tuple[UUID, ...], keys: Path, days: int) -> None:
     """Print tickets of CLIENT_IDS for study NAME, one per line; a product makes them itself, when a client enrols."""
     from fedping.protocol.tickets import read_keys, ticket
@@ -380,8 +395,8 @@ def _described(the_study: Study) -> str:
             votes += f" and {most:,} a client at most"
         steps = f"{_optimizer(line.pipeline.optimizer)} on {_aggregate(line.pipeline.aggregate)}"
         rows.append(
-            f"  line {line.name}: {line.spec.model}, {line.spec.m} weights, {steps}, one vote "
-            f"{votes}, at least {format_count(line.pipeline.min_clients, 'client')} a round"
+            f"  line {line.name}: {line.spec.model}, {line.spec.m} weights, {steps}, one vote {votes}, at least "
+            f"{format_count(line.pipeline.min_clients, 'client')} a round"
         )
         rows += (
             f"    {sentence}"
@@ -400,23 +415,23 @@ def _described(the_study: Study) -> str:
 def _limits(the_study: Study) -> Iterator[str]:
     """Yield in words the pings that a study takes, and the limits of their values."""
     if the_study.shards != SHARDS:
-        yield f"a round divides the clients into {the_study.shards:,} shards, for as many tasks at most"
+        yield f"a round divides the clients into {the_study.shards:,} shards, so it runs at most that many tasks"
     if the_study.enrolment == "hash":
-        yield "a client's arm is that of its id's hash, and a ping of another is refused"
+        yield "the hash of a client's id decides its arm; pings of another arm are rejected"
     if the_study.tickets == "required":
-        yield "a ping is refused without a ticket"
+        yield "pings without a ticket are rejected"
     if (limits := the_study.limits) is not None:
         if limits.loss is not None:
-            yield f"a loss is believed from {limits.loss[0]:,.9g} to {limits.loss[1]:,.9g}"
+            yield f"a loss is accepted from {limits.loss[0]:,.9g} to {limits.loss[1]:,.9g}"
         if limits.clip_loss is not None:
-            yield f"a loss counts as {limits.clip_loss[0]:,.9g} at least and {limits.clip_loss[1]:,.9g} at most"
+            yield f"a loss is clipped to {limits.clip_loss[0]:,.9g} to {limits.clip_loss[1]:,.9g}"
         if limits.rank is not None:
-            yield f"a selected rank is believed up to {limits.rank:,}"
+            yield f"a selected rank is accepted up to {limits.rank:,}"
         if limits.examples is not None:
-            yield f"a ping counts as {limits.examples:,} examples at most"
+            yield f"a ping counts as at most {limits.examples:,} examples"
         if limits.round_tails:
             share = _percent(limits.round_tails)
-            yield f"rounds decide by an arm's losses and ranks with {share} of its clients cut off at either end"
+            yield f"rounds trim {share} of the clients at either end of an arm's losses and ranks"
     if declared := ", ".join(outcome.in_words for outcome in at_choice(the_study.outcomes)):
         yield f"clients report with a choice: {declared}"
     if declared := ", ".join(f"{one.in_words} within {one.within}" for one in later(the_study.outcomes)):
@@ -427,7 +442,7 @@ def _own(line: Line) -> Iterator[str]:
     """Yield in words what clients of a line keep for themselves, if anything."""
     if (personal := getattr(line.training, "personal", None)) is not None:
         begins = f" from version {since:,} on" if (since := getattr(personal, "from_version", 0)) else ""
-        yield f"clients of personal arms keep something of their own, by {personal.__struct_config__.tag}{begins}"
+        yield f"clients of personal arms keep private state: {personal.__struct_config__.tag}{begins}"
 
 
 def _sent(line: Line) -> Iterator[str]:
@@ -436,9 +451,9 @@ def _sent(line: Line) -> Iterator[str]:
     The link of a private line follows from its guarantee, whose sentence describes it.
     """
     if line.participation < 1:
-        yield f"{_percent(line.participation)} of the clients send an update of a version, drawn by their ids"
+        yield f"{_percent(line.participation)} of the clients send an update of a version, selected by their ids"
     if line.upload and line.privacy is None:
-        yield f"an update is sent through {in_words(line.upload)}"
+        yield f"updates are encoded by {in_words(line.upload)}"
 
 
 def _rows(the_study: Study, line: Line) -> Iterator[str]:
@@ -457,13 +472,13 @@ def _rows(the_study: Study, line: Line) -> Iterator[str]:
     if the_study.pings != MODEL_UPDATE.name or line.spec.model not in TABLE_MODELS or line.privacy is not None:
         return
     if (why := why_unprotected(line.training)) is not None:
-        yield f"institutions with tables have to accept that rows can be worked out: {why}"
+        yield f"institutions with tables must accept that rows can be reconstructed: {why}"
         return
-    yield f"institutions with tables protect each row, by epsilon {EPSILON:g} over all versions if they choose no other"
+    yield f"institutions with tables protect each row, by default with epsilon {EPSILON:g} over all versions"
     if line.spec.model in GRADIENT_MODELS:
         steps = steps_on_rows(line.training)
         noise = [noise_of_gradient(rows, VERSIONS, steps) for rows in (300, 3000)]
-        of = "each of its steps" if steps > 1 else "its gradient, shortened to norm 1 a row"
+        of = "each of its steps" if steps > 1 else "its gradient, clipped to norm 1 a row"
         yield (
             f"noise on each number of {of}, where {VERSIONS} versions share the budget: {noise[0]:.2g} with 300 rows, "
             f"{noise[1]:.2g} with 3,000"
@@ -473,22 +488,22 @@ def _rows(the_study: Study, line: Line) -> Iterator[str]:
 def _safeguards(line: Line) -> Iterator[str]:
     """Yield in words the settings that keep one client from moving a line."""
     if line.limits is not None and line.limits.weight is not None:
-        yield f"an update with a number beyond {line.limits.weight:,.9g} is refused"
+        yield f"an update with a number beyond {line.limits.weight:,.9g} is rejected"
     if line.limits is not None and line.limits.norm is not None:
-        yield f"an update longer than {line.limits.norm:,.9g} is refused"
+        yield f"an update with a norm above {line.limits.norm:,.9g} is rejected"
     clip = line.pipeline.clip
     if isinstance(clip, ClipByNorm):
-        yield f"an update longer than {clip.norm:g} is shortened to it"
+        yield f"updates are clipped to norm {clip.norm:g}"
     elif isinstance(clip, ClipByQuantile):
         times = "" if clip.multiple == 1 else f"{clip.multiple:g} times "
         longer = "longer, in the weights' first steps," if clip.units == "step" else "longer"
-        yield f"an update {longer} than {times}the {clip.quantile:g} quantile of the round before is shortened to it"
+        yield f"an update {longer} than {times}the {clip.quantile:g} quantile of the previous round is clipped to it"
     if line.pipeline.bucketing is not None:
-        yield f"updates are averaged by {line.pipeline.bucketing:,} clients, drawn by lot, before they are aggregated"
+        yield f"updates are averaged in random groups of {line.pipeline.bucketing:,} clients before aggregation"
     if (quorum := line.pipeline.quorum) is not None:
-        yield f"a weight stays unless more than {quorum.decides:.4g} of the votes could have moved it"
+        yield f"a weight changes only if more than {quorum.decides:.4g} of the votes could have moved it"
     if line.guard is not None and line.guard.enabled:
-        yield "a version that stands out is held back until an operator decides"
+        yield "a version that raises an alarm is held until an operator decides"
         if (rail := line.guard.guardrail) is not None:
             from fedping.protocol.guard import CLAIMED
 
@@ -504,8 +519,8 @@ def _safeguards(line: Line) -> Iterator[str]:
             )
         if (stage := line.guard.stage) is not None:
             yield (
-                f"a version goes to {100 * stage.share:g} % of clients first, and to all once {stage.clients:,} of "
-                f"them and of the others have been heard, if its loss is at most {stage.most:g} times theirs"
+                f"a version goes to {100 * stage.share:g} % of clients first, and to all after {stage.clients:,} "
+                f"clients on each side have reported, if its loss is at most {stage.most:g} times the others'"
             )
 
 
@@ -533,10 +548,10 @@ def _aggregate(aggregate: Combination) -> str:
             nearest = "the update" if keep == 1 else f"the mean of the {keep:,} updates"
             return f"{nearest} nearest to the others (Krum, of up to {_percent(hostile)} hostile)"
         case CenteredClip(radius=radius):
-            return f"the mean of the updates, each brought within {radius:g} of the last direction"
+            return f"the mean of the updates, each clipped to {radius:g} around the last direction"
         case Recluster():
-            return "the clients' centroids, clustered once more"
-    return f"what the extension '{aggregate.name}' makes of the updates"
+            return "the clients' centroids, clustered again"
+    return f"the aggregation of the extension '{aggregate.name}'"
 
 
 def _percent(share: float) -> str:
@@ -551,17 +566,19 @@ def _guarantee(line: Line) -> Iterator[str]:
         return
     if (central := line.privacy.central) is not None:
         noise = (
-            "" if central.noise_multiplier is None else f", by noise of {central.noise_multiplier:.4g} times the bound"
+            ""
+            if central.noise_multiplier is None
+            else (f", with noise of {central.noise_multiplier:.4g} times the bound")
         )
         yield f"epsilon {central.epsilon:g} at delta {central.delta:g} for {central.rounds:,} rounds together{noise}"
         if central.sampling < 1:
-            yield f"{100 * central.sampling:g} % of the clients count in a round, by a secret coin: rounds need the key"
+            yield f"each round samples {100 * central.sampling:g} % of the clients in secret: rounds need the key"
     if (local := line.privacy.local) is not None:
-        yield f"epsilon {local.epsilon:g} for each contribution, by noise that clients add"
+        yield f"epsilon {local.epsilon:g} for each contribution, with noise that clients add"
     if (shared := line.privacy.shared) is not None:
         yield (
-            f"clients send shares, of which the helper {shared.helper[:16]}… sums those of at least "
-            f"{shared.min_batch:,} clients of an arm, sealed by {shared.seal}"
+            f"clients send shares; the helper {shared.helper[:16]}… sums those of at least {shared.min_batch:,} "
+            f"clients of an arm, sealed by {shared.seal}"
         )
         if (rows := line.privacy.rows) is not None:
             yield (
@@ -570,13 +587,13 @@ def _guarantee(line: Line) -> Iterator[str]:
             )
             few, many = (int((mu_of(EPSILON, usual_delta(n)) * rows.noise) ** 2) for n in (300, 3_000))
             yield (
-                f"of a table with epsilon {EPSILON:g}, that is enough for {few:,} versions with 300 rows, and for "
+                f"with epsilon {EPSILON:g} for a table, that is enough for {few:,} versions with 300 rows, and for "
                 f"{many:,} with 3,000"
             )
         if shared.proofs:
-            yield "clients prove that they send votes and nothing else"
+            yield "clients prove that they send only votes"
         else:
-            yield "nothing proves what is shared, so that one client can move the model as it likes"
+            yield "shares come without proof, so one client can move the model at will"
 
 
 def _ending(line: Line) -> Iterator[str]:

@@ -30,7 +30,7 @@ own_model_option = click.option(
     "own_models",
     multiple=True,
     metavar="NAME",
-    help="A model of the product's own clients: neither its weights nor its settings are checked. May be repeated.",
+    help="A model of the product's own clients, whose weights and settings are not checked. May be repeated.",
 )
 
 
@@ -76,21 +76,23 @@ def warm_options(command: _Command) -> _Command:
             "--from-store",
             "from_store",
             type=AnyPlace(),
-            help="The store of the other study.  [default: that of --store]",
+            help="The store of the other study.  [default: --store]",
         ),
         click.option(
             "--renamed",
             multiple=True,
             metavar="NEW=OLD",
-            help="A weight or block whose name was OLD; with an empty OLD, NEW keeps its start value. May be repeated.",
+            help=(
+                "A weight or block that was named OLD; with an empty OLD, NEW keeps its start value. May be repeated."
+            ),
         ),
         click.option(
             "--from",
             "wanted",
             multiple=True,
             metavar="[LINE=]OLD_STUDY/LINE[@VERSION]",
-            help="Begin with the weights of a version (default: the newest) of another study's line, by their names. "
-            "May be repeated, with LINE= for each of several lines.",
+            help="Start with the weights of a version (default: the newest) of another study's line, matched by "
+            "name. Repeat it with LINE= if several lines do so.",
         ),
     ):
         command = option(command)
@@ -127,13 +129,12 @@ def wanted_of(study: Study, texts: tuple[str, ...]) -> list[Wanted]:
         if match is None:
             raise InvalidSettings(
                 f"--from {without_secrets(text)!r} names no version; give OLD_STUDY/LINE or OLD_STUDY/LINE@VERSION, "
-                "after LINE= if only that line of the new study takes weights over"
+                "with LINE= in front for one line of the new study"
             )
         if match["line"] is None and len(study.lines) != 1:
             has = ", ".join(line.name for line in study.lines) or "none"
             raise InvalidSettings(
-                f"--from {text} does not say which line of study '{study.name}' takes the weights over, and it has "
-                f"{has}; give --from LINE={text}"
+                f"--from {text} names no line of study '{study.name}', which has {has}; give --from LINE={text}"
             )
         line = study.lines[0] if match["line"] is None else study.line(match["line"])
         if any(each.line is line for each in versions):
@@ -153,7 +154,7 @@ def warm_starts(study: Study, options: WarmOptions, store_path: Place) -> dict[s
     if not options.wanted:
         if options.renamed or options.from_store is not None:
             idle = "--renamed" if options.renamed else "--from-store"
-            raise InvalidSettings(f"{idle} is only for weights that are taken over; give --from with it")
+            raise InvalidSettings(f"{idle} needs --from; add that, or remove the option")
         return {}
     from fedping.model_store.store import open_store
     from fedping.server_jobs.warm_start import warm_from
@@ -201,7 +202,7 @@ def _names(wanted: list[Wanted], renamed: tuple[str, ...], source: ModelStore) -
                 if sign == "=" and _has(new, text[:at]) and (at + 1 == len(text) or _has(old, text[at + 1 :]))
             ]
             if len(ways) > 1 or (ways and ways[0][0] in old_names[each.line.name]):
-                raise InvalidSettings(f"--renamed {text!r} can be read in two ways, or repeats a name; remove it")
+                raise InvalidSettings(f"--renamed {text!r} is ambiguous or repeats a name; remove it")
             fits = fits or bool(ways)
             old_names[each.line.name].update(ways)
         if not fits:
@@ -223,13 +224,13 @@ def warnings_about(study: Study, warm: dict[str, Warm]) -> list[str]:
         line, taken = study.line(name), each.origin.taken
         if line.spec.model != each.model:
             sentences.append(
-                f"line '{name}' evaluates the model '{line.spec.model}', and {taken.told} was trained for "
-                f"'{each.model}': the same names may mean something else there"
+                f"line '{name}' evaluates the model '{line.spec.model}', but {taken.told} was trained for "
+                f"'{each.model}', where the same names may have another meaning"
             )
         if line.privacy is not None and not taken.private:
             sentences.append(
-                f"line '{name}' is private, but {taken.told} was learned from pings without a guarantee: what version "
-                "0 reveals of these is not covered"
+                f"line '{name}' is private, but {taken.told} was learned from pings without a guarantee: the line's "
+                "guarantee does not cover what version 0 reveals about these"
             )
     return sentences
 
@@ -259,10 +260,10 @@ def warm_document(study: Study, warm: dict[str, Warm]) -> dict[str, dict[str, An
 def summary_of(study: Study, name: str, warm: Warm) -> str:
     """Return in words the weights that a line begins with."""
     anew = study.line(name).spec.m - warm.begun.taken
-    rest = f", and {anew:,} start{'s' if anew == 1 else ''} anew" if anew else ""
-    moved = f"; its constraints move {len(warm.begun.moved):,}" if warm.begun.moved else ""
+    rest = f", and {anew:,} keep{'s' if anew == 1 else ''} the start value" if anew else ""
+    moved = f"; its constraints change {len(warm.begun.moved):,}" if warm.begun.moved else ""
     taken = f"{warm.begun.taken:,} weight{'' if warm.begun.taken == 1 else 's'}"
-    return f"takes {taken} over from {warm.origin.taken.told}{rest}{moved}"
+    return f"takes over {taken} from {warm.origin.taken.told}{rest}{moved}"
 
 
 def _rows(warm: Warm) -> Iterator[str]:
@@ -282,7 +283,7 @@ def _rows(warm: Warm) -> Iterator[str]:
             notes += ["moved by a constraint"] if count else []
         else:
             row = f"{in_words(part.shape):>12}    {'begins anew' if part.taken is None else 'taken over'}"
-            notes += [f"{count:,} moved by a constraint"] if count else []
+            notes += [f"{count:,} changed by a constraint"] if count else []
         yield f"    {part.name:<28} {row}" + (f"  ({'; '.join(notes)})" if notes else "")
     if len(begun.parts) > MOST_ROWS:
         yield f"    and {len(begun.parts) - MOST_ROWS:,} more"

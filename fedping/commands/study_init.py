@@ -29,7 +29,7 @@ class _Template(click.ParamType[str]):
         from fedping.experiments.first_study import TEMPLATES
 
         if value not in TEMPLATES:
-            self.fail(f"there is no template '{value}'; choose {', '.join(TEMPLATES)}", param, ctx)
+            self.fail(f"unknown template '{value}'; choose one of {', '.join(TEMPLATES)}", param, ctx)
         return str(value)
 
 
@@ -41,9 +41,9 @@ class _Template(click.ParamType[str]):
     default="shop",
     show_default=True,
     metavar="TEMPLATE",
-    help="What to begin with: shop, feed, autocomplete or prediction; --list describes them.",
+    help="Template: shop, feed, autocomplete or prediction; --list describes them.",
 )
-@click.option("--folder", type=LocalPath(), help="Folder to write.  [default: NAME]")
+@click.option("--folder", type=LocalPath(), help="Folder to create.  [default: NAME]")
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the templates.")
 def init(name: str, template: str, folder: Path | None) -> None:
     """Write a folder with all of a first study called NAME: its file, items, a rehearsal and a page that takes part.
@@ -55,5 +55,5 @@ def init(name: str, template: str, folder: Path | None) -> None:
 
     target = Path(name) if folder is None else folder
     files = write_first_study(name, template, target)
-    click.echo(f"{target} is the study '{name}', from the template '{template}': {', '.join(files)}, and fedping/")
-    click.echo(f"Next: cd {target}, and read README.md; it begins with 'fedping study check study.toml'")
+    click.echo(f"{target}: created the study '{name}' from the template '{template}': {', '.join(files)}, and fedping/")
+    click.echo(f"Next: cd {target} and read README.md; the first step is 'fedping study check study.toml'")

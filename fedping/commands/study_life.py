@@ -26,7 +26,7 @@ _MOST_WORDS = 500
 def _one_line(_: click.Context, __: click.Parameter, value: str) -> str:
     words = " ".join(value.split())
     if len(words) > _MOST_WORDS or not words.isprintable():
-        raise click.BadParameter(f"give up to {_MOST_WORDS} printable characters")
+        raise click.BadParameter(f"give at most {_MOST_WORDS} printable characters")
     return words
 
 
@@ -58,7 +58,7 @@ def end(name: str, because: str, store_path: Place) -> None:
     pings with 410. Landed pings stay; but those of private lines are deleted by the next 'fedping round', or the next
     time of a schedule, without a new version.
     """
-    _declare(store_path, name, "ended", because, "clients learn it, and pings are no longer accepted")
+    _declare(store_path, name, "ended", because, "clients are informed, and pings are no longer accepted")
 
 
 @click.command()
@@ -77,7 +77,7 @@ def _declare(store_path: Place, name: str, state: State, because: str, words: st
     after = store.history.newest(name)
     try:
         if store.studies.declared(name).state == state and name in store.studies.names():
-            click.echo(f"study '{name}' {_IS[state]} already; nothing changed")
+            click.echo(f"study '{name}' already {_IS[state]}; nothing changed")
             return
     except StoreError as error:
         click.echo(f"fedping: {error}; the state is replaced", err=True)
@@ -92,7 +92,7 @@ _IS: dict[State, str] = {"running": "is running", "paused": "is paused", "ended"
 @click.command()
 @click.argument("file", type=LocalPath())
 @own_model_option
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, without changing it.")
 @because_option
 @store_option
 @json_option
@@ -130,14 +130,14 @@ def change(
         click.echo(msgspec.json.encode(document).decode())
         return
     if not sentences:
-        click.echo(f"study '{wanted.name}' is in {store_path} with these settings; nothing changed")
+        click.echo(f"study '{wanted.name}' already has these settings in {store_path}; nothing changed")
         return
     for sentence in sentences:
         click.echo(f"  {sentence}")
     if dry_run:
-        click.echo(f"study '{wanted.name}' may change so; nothing changed yet")
+        click.echo(f"study '{wanted.name}' can change this way; nothing changed yet")
     else:
-        click.echo(f"study '{wanted.name}' has these settings from its next rounds on")
+        click.echo(f"study '{wanted.name}' has these settings from its next round on")
 
 
 @click.command()
@@ -167,7 +167,7 @@ def history(name: str, store_path: Place, as_json: bool) -> None:
     for entry in entries:
         click.echo("\n".join(_described(entry)))
     if not entries:
-        click.echo(f"study '{name}' was not changed since it was created")
+        click.echo(f"study '{name}' has not changed since its creation")
 
 
 def _described(entry: Entry) -> list[str]:
@@ -190,7 +190,7 @@ def as_declared(store: ModelStore, name: str) -> list[str]:
     if declared.since and not declared.simulated:
         sentences.append(f"  it {_IS[declared.state]} since {format_time(declared.since)}{declared.told}")
     if entry:
-        sentences.append(f"  its settings are those of entry {entry} of its history: 'fedping study history {name}'")
+        sentences.append(f"  its settings are from entry {entry} of its history: 'fedping study history {name}'")
     return sentences
 
 

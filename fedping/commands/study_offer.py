@@ -38,7 +38,7 @@ CONNECT_SECONDS, READ_SECONDS, MOST_SECONDS = 5.0, 10.0, 30.0
     type=LocalPath(dir_okay=False),
     envvar="FEDPING_PRIVACY_KEY",
     show_envvar=True,
-    help="File of the key of the rounds: an offer for another leader is refused.",
+    help="File of the rounds' key; an offer for another leader is rejected.",
 )
 @trust_options
 @store_option
@@ -56,7 +56,7 @@ def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path
     store = open_store(store_path)
     the_line = store.study(name).line(line)
     if the_line.privacy is None or the_line.privacy.shared is None:
-        raise InvalidSettings(f"line '{line}' of study '{name}' has no helper, so it takes no offer")
+        raise InvalidSettings(f"line '{line}' of study '{name}' has no helper, so it needs no offer")
     new = read_offer(offer, name, line, trust_of(offer, trusted["ca"], trusted["insecure"]))
     if privacy_key is not None:
         from fedping.server_jobs.privacy.keys import leader_identity, read_key
@@ -64,12 +64,13 @@ def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path
         ours, theirs = leader_identity(read_key(privacy_key)), agreed(new, store.study(name), the_line).leader
         if ours != theirs:
             raise InvalidSettings(
-                f"the offer is for the leader {theirs[:16]}…, but {privacy_key} is the key of {ours[:16]}…, whose "
-                "requests the helper would refuse; have its operator repeat 'fedping helper join' with yours"
+                f"the offer is for the leader {theirs[:16]}…, but {privacy_key} is the key of {ours[:16]}…, so the "
+                "helper would reject this key's requests; ask its operator to repeat 'fedping helper join' with your "
+                "leader identity"
             )
     before = store.studies.publish_offer(name, line, new)
     if before == new:
-        click.echo(f"line '{line}' of study '{name}' has this offer already, {new.id.hex()}; nothing changed")
+        click.echo(f"line '{line}' of study '{name}' already has the offer {new.id.hex()}; nothing changed")
         return
     terms = agreed(new, store.study(name), the_line)
     click.echo(
@@ -77,7 +78,7 @@ def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path
         f"{terms.made}, for the leader {terms.leader[:16]}…"
         + (f"; it replaces {before.id.hex()}" if before is not None else "")
     )
-    click.echo("clients seal for it from their next fetch of the study on")
+    click.echo("clients encrypt for it after their next fetch of the study")
     if privacy_key is None:
         click.echo("the helper answers only that leader: 'fedping privacy identity FILE' must print the same identity")
 
@@ -94,11 +95,14 @@ def offers_in_words(store: ModelStore, the_study: Study) -> Iterator[str]:
     for line in shared_lines(the_study):
         offered = store.studies.offer(the_study.name, line.name)
         if offered is None:
-            yield f"  line {line.name} has no offer of its helper yet, so clients send nothing: 'fedping study offer'"
+            yield (
+                f"  line {line.name} has no helper offer yet, so clients send no pings; publish one with 'fedping "
+                "study offer'"
+            )
         else:
             terms = agreed(offered, the_study, line)
             yield (
-                f"  line {line.name} has the offer {offered.id.hex()} of its helper, made {terms.made}, for the leader "
+                f"  line {line.name} has the helper offer {offered.id.hex()}, made {terms.made}, for the leader "
                 f"{terms.leader}"
             )
 
@@ -115,7 +119,7 @@ def read_offer(where: str, study: str, line: str, trust: Trust = USUAL) -> Offer
         return msgspec.json.decode(data, type=Offer)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidSettings(
-            f"{where} is not a helper's offer: {error}; give its file, or the address at which the helper serves"
+            f"{where} is not a helper's offer: {error}; give the file, or the helper's address"
         ) from error
 
 
@@ -150,18 +154,19 @@ def _fetched(url: str, trust: Trust) -> bytes:
                     break
     except requests.exceptions.SSLError as error:
         raise FedpingError(
-            f"the certificate of the helper at {url} is not trusted. If it is signed by an authority of its operator, "
-            "give the PEM file of that with --ca."
+            f"the certificate of the helper at {url} is not trusted. If the helper's operator has a private "
+            "certificate authority, give its PEM file with --ca."
         ) from error
     except requests.RequestException as error:
         raise FedpingError(
-            f"can't reach the helper at {url} ({type(error).__name__}); check the address, and that the helper serves"
+            f"can't reach the helper at {url} ({type(error).__name__}); check the address, and whether the helper is "
+            "running"
         ) from error
     if time.monotonic() > deadline:
-        raise FedpingError(f"the helper has not answered {url} within {MOST_SECONDS:g} seconds; try it again later")
+        raise FedpingError(f"the helper has not answered {url} within {MOST_SECONDS:g} seconds; try again later")
     if answer.status_code == 404:
         raise InvalidSettings(
-            f"the helper has no offer at {url}; its operator makes one with 'fedping helper join', from the study as "
+            f"the helper has no offer at {url}; ask its operator to run 'fedping helper join' with the study as "
             "ingest publishes it"
         )
     if answer.status_code != 200:
@@ -174,6 +179,6 @@ def _fetched(url: str, trust: Trust) -> bytes:
 def _bounded(data: bytes, where: str) -> bytes:
     if len(data) > MOST_BYTES:
         raise InvalidSettings(
-            f"{where} has more than {MOST_BYTES:,} bytes and so is not an offer; give the helper's offer"
+            f"{where} has more than {MOST_BYTES:,} bytes, so it is not an offer; give the helper's offer"
         )
     return data

@@ -70,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["study", "--alpha", "5"], 2, "the level alpha lies between 0 and 1, not at 5"),
         (["study", "--planned-clients", "500"], 2, "give --interim with it"),
         (["study", "--subsample", "500"], 2, "give --html or --figures with it"),
-        (["study", "--html", "nowhere/report.html"], 2, "the folder nowhere of the report"),
+        (["study", "--html", "nowhere/report.html"], 2, "--html: the folder nowhere does not exist"),
         (["study", "--landing", "nowhere"], 1, "there is no landing folder at nowhere; start 'fedping ingest' with it"),
     ],
 )

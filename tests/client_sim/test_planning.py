@@ -200,7 +200,7 @@ def test_a_model_spec_alone_is_planned(tmp_path: Path, capsys: pytest.CaptureFix
         ([str(ROOT / "experiments/compression.toml")], "is an experiment of the laboratory; give the number of its"),
         (
             [str(ROOT / "experiments/firefox_study.toml")],
-            f"is an experiment; plan the study that it is of, {ROOT / 'experiments/firefox_2018.toml'}",
+            f"is an experiment; plan its study, {ROOT / 'experiments/firefox_2018.toml'}",
         ),
     ],
 )

@@ -63,12 +63,12 @@ def test_what_a_store_holds_can_be_read(store: Path, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "arm treatment" in shown
     for safe in (  # what the file does not say, and a new study gets
-        "a ping of another is refused",
-        "a loss is believed from 0 to 1e+15",
-        "a loss counts as 0 at least and 1,000,000 at most",
+        "pings of another arm are rejected",
+        "a loss is accepted from 0 to 1e+15",
+        "a loss is clipped to 0 to 1,000,000",
         "longer, in the weights' first steps, than 0.1 times the 0.5 quantile",
-        "a weight stays unless more than 0.015 of the votes could have moved it",
-        "held back until an operator decides",
+        "a weight changes only if more than 0.015 of the votes could have moved it",
+        "held until an operator decides",
     ):
         assert safe in shown
     assert main(["study", "arm", "demo", "00000000-0000-4000-8000-000000000000", "--store", str(store)]) == 0
@@ -222,7 +222,7 @@ def test_a_full_disk_is_told_in_a_sentence(
             main(["simulate"])
         return
     assert main(["simulate"]) == 1
-    assert capsys.readouterr().err == "fedping: the disk has no room left; make room, then run the same command again\n"
+    assert capsys.readouterr().err == "fedping: the disk is full; free some space, then run the same command again\n"
 
 
 @pytest.mark.parametrize(

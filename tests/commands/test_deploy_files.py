@@ -159,7 +159,7 @@ def test_nothing_that_was_changed_is_overwritten(folder: Path, capsys: pytest.Ca
     unit.write_text(unit.read_text() + "# ours\n")
     rules.unlink()
     assert main(again) == 1
-    assert f"{unit} would be overwritten, and nothing was written" in capsys.readouterr().err
+    assert f"{unit} would be overwritten, so no file was written" in capsys.readouterr().err
     assert not rules.exists()
     assert main([*again, "--force"]) == 0
     assert "2 of them new or changed" in capsys.readouterr().out
@@ -169,9 +169,9 @@ def test_nothing_that_was_changed_is_overwritten(folder: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
-        (["--host", "x y"], 2, "--host 'x y' can't stand in the files"),
+        (["--host", "x y"], 2, "--host 'x y' can't be written to the files"),
         (["--host", "a.example;"], 2, "--host"),
-        (["--data", "srv"], 2, "--data 'srv' can't stand in the files"),
+        (["--data", "srv"], 2, "--data 'srv' can't be written to the files"),
         (["--data", "/srv/a b"], 2, "without spaces"),
         (["--data", "/srv/../etc"], 2, "--data"),
         (["--user", "root\nExecStart=x"], 2, "--user"),

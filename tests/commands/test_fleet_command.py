@@ -137,9 +137,9 @@ def test_what_clients_keep_for_themselves_is_not_lost_in_silence(
         with faulty_server(personal) as running:
             heard.append(said(capsys, running.url, STUDY, "--clients", "20", *where)[1])
     gone, *afresh = heard
-    assert gone.startswith("the clients' personal models end with this fleet; with --client-state")
+    assert gone.startswith("the clients' personal models are lost when this fleet ends; with --client-state")
     assert [len(each.splitlines()) for each in afresh] == [0, 0, 1, 0]
-    assert "of line 'main' is of another training or model spec of study 'fleet'" in afresh[2]
+    assert "of line 'main' belongs to another training or model spec of study 'fleet'" in afresh[2]
 
 
 def test_options_of_behaviour_reach_the_clients(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:

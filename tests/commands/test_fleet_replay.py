@@ -468,10 +468,14 @@ def test_what_is_refused_or_not_taken_is_counted_with_its_reason(
     [
         (["--replay", "nowhere"], 1, "there is no recording at nowhere; give a Parquet or NDJSON file, or a landing"),
         (["--replay", "{empty}"], 1, "holds no recording: no file ends with .parquet, .ndjson"),
-        (["--replay", "{empty}", "--clients", "5"], 2, "--clients is for simulated clients, and --replay has none"),
-        (["--replay", "{empty}", "--searches", "1", "2"], 2, "--searches is for simulated clients"),
-        (["--rate", "5"], 2, "--rate is for recorded pings; give --replay with it"),
-        (["--same-ids"], 2, "--same-ids is for recorded pings; give --replay with it"),
+        (
+            ["--replay", "{empty}", "--clients", "5"],
+            2,
+            ("--clients applies only to simulated clients, and --replay has none"),
+        ),
+        (["--replay", "{empty}", "--searches", "1", "2"], 2, "--searches applies only to simulated clients"),
+        (["--rate", "5"], 2, "--rate applies only to recorded pings; give --replay with it"),
+        (["--same-ids"], 2, "--same-ids applies only to recorded pings; give --replay with it"),
         (["--replay", "{empty}", "--rate", "0"], 2, "a rate of 0 pings a second cannot be meant"),
         (["--replay", "{frecency}"], 1, "has no column 'examples', so it holds no model-update pings, which study"),
         (["--replay", "{damaged}"], 1, "is not a whole Parquet file "),
@@ -500,10 +504,10 @@ def test_options_that_change_nothing_are_refused(tmp_path: Path, capsys: pytest.
     browsers = fleet_study()
     with faulty_server(browsers) as running:
         assert main(["fleet", running.url, browsers.name, "--examples", "1", "2"]) == 2
-        assert "--examples changes nothing: the clients of study 'fleet' learn from searches" in capsys.readouterr().err
+        assert "--examples has no effect: the clients of study 'fleet' learn from searches" in capsys.readouterr().err
         state = ["--client-state", str(tmp_path / "state.sqlite")]
         assert main(["fleet", running.url, browsers.name, *state]) == 2
-        assert "--client-state changes nothing: no training of study 'fleet' keeps" in capsys.readouterr().err
+        assert "--client-state has no effect: the clients of study 'fleet' keep" in capsys.readouterr().err
         assert running.attempts == []
 
 

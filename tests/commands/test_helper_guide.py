@@ -71,7 +71,7 @@ def test_the_guide_is_typed_as_it_stands(
             said = run(capfd, *words)
             if words[:2] == ["helper", "join"]:
                 assert re.search(
-                    r"noise of ± \d+.* on each; you sign for epsilon \S+ and delta \S+ for \d+ rounds", said
+                    r"noise of ± \d+.* on each number; you guarantee epsilon \S+ and delta \S+ for \d+ rounds", said
                 ), said
             if words[1] in ("join", "rotate"):
                 offer = msgspec.json.decode(Path("offer.json").read_bytes(), type=Offer)
@@ -91,7 +91,7 @@ def test_a_printed_offer_is_alone_and_what_it_promises_is_said_beside_it(
     monkeypatch.chdir(tmp_path)
     run(capfd, "helper", "init")
     prepared(tmp_path)
-    for what in ("takes part in", "takes part already in"):
+    for what in ("takes part in", "already takes part in"):
         assert main(["helper", "join", "study.json", "--leader", "ab" * 32]) == 0
         said = capfd.readouterr()
         msgspec.json.decode(said.out, type=Offer)

@@ -227,7 +227,7 @@ def with_spec(spec: ModelSpec, training: Training) -> Study:
 
 
 def test_rows_of_one_class_are_warned_of(server: FaultyServer, join: Typed, tmp_path: Path) -> None:
-    says = f"warning: all rows have the same '{LABEL}', so a model can learn nothing else from them; check that"
+    says = f"warning: all rows have the same '{LABEL}', so a model can't learn to predict it; check that"
     assert says not in join(server.url, "--show")[1]
     lines = Path(join.rows[1]).read_text().splitlines(keepends=True)
     few = tmp_path / "few.csv"
@@ -321,7 +321,7 @@ def test_a_ping_is_logged_before_the_server_can_read_it(server: FaultyServer, jo
 @pytest.mark.long
 def test_time_is_over_before_the_ping_is_taken_and_the_next_command_sends_it(server: FaultyServer, join: Typed) -> None:
     server.plan = lambda name, attempt: refusal(503)
-    assert "the ping was not accepted; run the same command" in join.once(server.url, "--for", "8s", code=75)[1]
+    assert "before the ping was accepted; run the same command" in join.once(server.url, "--for", "8s", code=75)[1]
     shown, _ = join(server.url, "--show")
     server.plan = lambda name, attempt: LANDED
     join.once(server.url)
@@ -355,8 +355,8 @@ def test_time_is_kept_while_an_answer_is_slow(
     fallback = threading.Timer(60, over.set)
     fallback.start()
     try:
-        assert "time is over" in join.once(server.url, "--for", "1s", code=75)[1]
-        assert "time is over" in join(server.url, "--yes", "--for", "1s", code=75)[1]
+        assert "the time limit was reached" in join.once(server.url, "--for", "1s", code=75)[1]
+        assert "the time limit was reached" in join(server.url, "--yes", "--for", "1s", code=75)[1]
         assert not over.is_set()
     finally:
         fallback.cancel()
@@ -381,8 +381,8 @@ def test_without_rounds_a_service_whose_time_is_over_ends_well(server: FaultySer
 def test_time_is_kept_while_a_training_is_long(join: Typed) -> None:
     """A training of 1,200,000 steps is given up; nothing of it is kept, and nothing is sent."""
     with faulty_server(tumours(training=LocalSteps(epochs=100_000, batch=16, rate=0.1))) as server:
-        assert "time is over after 0 of 1 rounds" in join.once(server.url, "--for", "2s", code=75)[1]
-        assert "time is over" in join(server.url, "--show", "--for", "2s", code=75)[1]
+        assert "the time limit was reached after 0 of 1 rounds" in join.once(server.url, "--for", "2s", code=75)[1]
+        assert "the time limit was reached" in join(server.url, "--show", "--for", "2s", code=75)[1]
         assert server.attempts == []
     assert not (join.state / "waiting.json").exists()
 
@@ -566,7 +566,7 @@ def test_a_refused_ping_by_which_its_own_model_moved_is_not_made_again(join: Typ
         assert "and the same command continues with the next version" in said
         server.plan = lambda name, attempt: LANDED
         said = join(server.url, "--show")[1]
-        assert "version 0 was trained, its ping was rejected, and there is no second one" in said
+        assert "the ping of version 0 was rejected, and this line accepts no second one" in said
         assert "so far" not in said
         join.once(server.url, "--for", "0.1s", code=75)
         assert len(server.attempts) == 1
@@ -616,7 +616,7 @@ def test_a_model_that_is_none_is_refused(join: Typed, model: Callable[[FaultySer
         assert msgspec_fits is None or msgspec.convert(msgspec_fits, ModelDocument)
         said = join.once(server.url, "--for", "2s", code=75)[1]
         assert said.count(says) == 1
-        assert "time is over after 0 of 1 rounds" in said
+        assert "the time limit was reached after 0 of 1 rounds" in said
         assert server.attempts == []
         server.publish(4)
         join.once(server.url)
@@ -836,7 +836,7 @@ def test_mistakes_are_sentences(server: FaultyServer, join: Typed, tmp_path: Pat
         assert says in join(server.url, *options, code=code)[1]
     away = join.once("http://127.0.0.1:9", code=1)[1]
     assert "cannot reach http://127.0.0.1:9: " in away
-    assert "; try again later, or correct the address, which the study's operator knows" in away
+    assert "; try again later, or ask the study's operator for the correct address" in away
     assert "fedping ingest" not in away
     assert "http://127.0.0.2:9 is not encrypted" in join.once("http://127.0.0.2:9", code=1)[1]
     assert "is not an ingest address" in join.once("nowhere", code=2)[1]

@@ -158,7 +158,7 @@ def test_rounds_know_how_versions_do_on_rows_that_were_held_out(
         (study_with_place(), ["--hold-out", "1"], "--hold-out 1 is no share of rows"),
         (study_with_place(), ["--hold-out", "nan"], "--hold-out nan is no share of rows"),
         (study_with_place(), ["--hold-out", "0.0001"], "leaves 0 held out and 190 to learn from"),
-        (study_with_place(), ["--held-out-ticket", "x"], "--held-out-ticket is for rows of --hold-out"),
+        (study_with_place(), ["--held-out-ticket", "x"], "--held-out-ticket needs --hold-out"),
     ],
 )
 def test_what_cannot_be_held_out_is_refused(typed: Typed, study: Study, options: list[str], says: str) -> None:

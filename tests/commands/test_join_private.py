@@ -133,7 +133,7 @@ def test_of_versions_that_it_has_not_drawn_it_sends_nothing(typed: Typed) -> Non
     central = replace(QUIET, rounds=10**6)
     with faulty_server(private(central=central, contributions=1)) as server:
         _, said = typed(server.url, "--show")
-        assert "was not drawn for version 0" in said
+        assert "was not selected for version 0" in said
         assert "waiting for a version after 0" in typed(server.url, "--yes", "--rounds", "1", "--for", "2s", code=75)[1]
         assert server.attempts == []
 

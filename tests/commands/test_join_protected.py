@@ -170,7 +170,7 @@ def test_no_more_versions_are_answered_than_were_consented_to(server: FaultyServ
         server.attempts.clear()
         said = join(server.url, "--yes", *options)[1]
         assert len(server.attempts) == int(options[-1])
-        assert "as many as you consented to" in said
+        assert "the maximum that you consented to" in said
 
 
 @pytest.mark.parametrize("options", [["--versions", "9"], [OPEN]])
@@ -183,7 +183,7 @@ def test_no_more_pings_are_posted_a_day_than_it_allows_also_refused_ones(
     join.once(server.url, *options, "--a-day", "2", code=1)
     server.publish(2)
     said = join(server.url, "--yes", *options, "--a-day", "2", "--for", "1s", code=75)[1]
-    assert "as many pings were posted in the last 24 hours" in said
+    assert "is reached for the last 24 hours" in said
     assert len(server.attempts) == 2
     lines = [json.loads(line) for line in (join.state / "sent.ndjson").read_text().splitlines()]
     old = [json.dumps({**line, "time": "2018" + line["time"][4:]}) for line in lines]
@@ -211,7 +211,7 @@ def test_a_training_that_takes_too_long_is_given_up_and_sends_nothing(
     with monkeypatch.context() as slow:
         slow.setattr(ProtectedRows, "_sum", lambda self, *given: time.sleep(30))
         said = join.once(server.url, "--training-time", "0.2s", code=1)[1]
-    assert "the training on version 0 took longer than 0.2 s, and nothing of it was sent" in said
+    assert "the training on version 0 took longer than 0.2 s and was stopped, so no ping was sent" in said
     assert not server.attempts
     assert join.entries == ["opened", "table", "release"]
     join.once(server.url)  # which is paid for already
@@ -429,10 +429,10 @@ def test_a_damaged_copy_of_the_ledger_is_reported_and_then_repaired(
         join.ledger.copy.write_bytes(damaged)
         assert main(shown) == 0
         said = capsys.readouterr()
-        assert f"{join.ledger.copy} is damaged, lost or lacks entries" in said.err
-        assert "the chain is whole" in said.out
+        assert f"{join.ledger.copy} is damaged, missing or incomplete" in said.err
+        assert "chain intact" in said.out
     assert main([*shown, "--restored"]) == 0
-    assert "each study is charged for the versions that the backup may lack" in capsys.readouterr().err
+    assert "the ledger charges the versions that the backup may lack" in capsys.readouterr().err
     assert main(shown) == 0
     assert not capsys.readouterr().err
 
@@ -441,7 +441,7 @@ def test_the_ledger_is_shown(server: FaultyServer, join: Typed, capsys: pytest.C
     join.once(server.url)
     assert main(["join", "ledger", str(join.data)]) == 0
     shown = capsys.readouterr().out
-    assert "3 entries, the chain is whole" in shown
+    assert "3 entries, chain intact" in shown
     assert "study 'tumours': 1 ping," in shown
     assert "98.0% of the budget is left" in shown
     content = join.ledger.path.read_bytes()
@@ -459,7 +459,7 @@ def test_status_tells_the_digest_of_each_versions_weights(
     server: FaultyServer, join: Typed, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
     assert main(["join", "status", str(join.state)]) == 2
-    assert "isn't a folder of 'fedping join'" in capsys.readouterr().err
+    assert "isn't a state folder of 'fedping join'" in capsys.readouterr().err
     weights = [np.zeros(31), np.arange(31.0)]
     serve(server, 0, weights[0])
     join.once(server.url, *options)

@@ -405,7 +405,7 @@ def test_a_ping_that_was_kept_before_a_kill_counts_among_the_versions(
         assert not server.attempts
         typed(server.url, *PROTECTED)
         server.files[latest] = json.dumps(model | {"iteration": 1}).encode()
-        assert "as many as you consented to" in typed(server.url, *PROTECTED)[1]
+        assert "the maximum that you consented to" in typed(server.url, *PROTECTED)[1]
         assert len(server.attempts) == 1
 
 
@@ -421,7 +421,7 @@ def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_
         for version in (1, 2, 3):
             server.files[latest] = json.dumps(model | {"iteration": version}).encode()
             said = typed(server.url, *PROTECTED)[1]
-        assert "has answered 2 versions, as many as you consented to" in said
+        assert "has answered 2 versions, the maximum that you consented to" in said
         assert len(server.attempts) == 2
         typed(server.url, *PROTECTED, "--versions", "5")
         assert len(server.attempts) == 3

@@ -72,7 +72,7 @@ def test_with_protection_no_ping_of_before_is_sent(
     monkeypatch.setattr(ProtectedRows, "_sum", lambda self, *given: noisy.append(self._z) or summed(self, *given))
     waits = (folder / name / "waiting.json").exists()
     said = join(server, folder, name, "--epsilon", "3")[1]
-    assert ("was made without protection, and is not sent" in said) == waits == (name == "waiting")
+    assert ("was computed without protection, so it is not sent" in said) == waits == (name == "waiting")
     assert not (folder / name / "waiting.json").exists()
     assert [each["model_version"] for each in payloads(server)] == [2, 2] if name == "holding" else [2]
     assert len(noisy) == {"holding": 1 + 3}.get(name, 3), "each sum over rows has noise, of three epochs"
@@ -84,7 +84,7 @@ def test_with_protection_no_ping_of_before_is_sent(
 def test_to_look_at_protection_shows_no_ping_of_before_and_removes_none(folder: Path, server: Server) -> None:
     waiting = (folder / "waiting" / "waiting.json").read_bytes()
     shown, said = join(server, folder, "waiting", "--show", "--epsilon", "3")
-    assert "was made without protection, and is not sent" in said
+    assert "was computed without protection, so it is not sent" in said
     assert json.loads(shown)["payload"]["model_version"] == 2
     assert (folder / "waiting" / "waiting.json").read_bytes() == waiting
     join(server, folder, "waiting", code=6)

@@ -148,7 +148,7 @@ def test_the_history_has_numbers_of_clients_and_sketches_on_request(
         assert row == full
     code, _, err = run(capsys, *(word for word in words if word != "--json"), "--sketches")
     assert code == 2
-    assert "--sketches is only for --json" in err
+    assert "--sketches needs --json" in err
 
 
 def test_a_recomputation_says_whether_and_where_a_version_differs(

@@ -109,7 +109,7 @@ def test_options_of_a_study_do_not_apply(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
 ) -> None:
     assert main(["simulate", str(small_file(tmp_path)), "--out", str(tmp_path / "out"), option, value]) == 2
-    assert "is a laboratory experiment; change its settings by --set" in capsys.readouterr().err
+    assert "is a laboratory experiment; change its settings with --set" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -119,7 +119,7 @@ def test_ingest_logs_objects_and_nothing_of_its_clients_whatever_happens(tmp_pat
     assert CANARY not in text
     assert out.read_text() == ""
     by_level = {level: [one["message"] for one in told if one["level"] == level] for level in ("info", "error")}
-    assert any(message.startswith("Taking pings on http://127.0.0.1:") for message in by_level["info"])
+    assert any(message.startswith("Accepting pings on http://127.0.0.1:") for message in by_level["info"])
     assert any("died (SIGKILL) and is started again" in message for message in by_level["error"])
     assert any("answered 200 and have not landed" in message for message in by_level["error"])
 

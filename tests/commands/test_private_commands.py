@@ -91,8 +91,13 @@ def test_a_study_is_made_with_the_noise_that_keeps_its_guarantee(
         assert main(["study", "create", "study.toml"]) == 0
     told = capsys.readouterr()
     assert told.err.count("noise that keeps the guarantee") == 1
-    assert "was in store already, with these settings" in told.out
-    assert told.out.count("its rounds toss secret coins: 'fedping privacy key FILE' makes their key") == 1
+    assert "is already in store with these settings" in told.out
+    assert (
+        told.out.count(
+            "its rounds sample clients in secret: create the study's key once with 'fedping privacy key FILE'"
+        )
+        == 1
+    )
     central = open_store(folder / "store").study("private").lines[0].privacy.central  # type: ignore[union-attr]
     assert central is not None
     assert central.noise_multiplier is not None
@@ -116,9 +121,9 @@ def test_rounds_tell_what_is_spent_and_end_with_the_budget(folder: Path, capsys:
         assert main([*command, "--keep"]) == 0
         told = capsys.readouterr()
         assert "from about " in told.out and left in told.out  # noqa: PT018
-        assert "with --keep the pings of a private line stay" in told.err
+        assert "--keep keeps the pings of private lines" in told.err
         assert main(["store", "recompute", "private", "main", str(n + 1), "--privacy-key", "key"]) == 0
-        assert "has the size that it should have" in capsys.readouterr().out
+        assert "has the correct size" in capsys.readouterr().out
     assert main(["schedule", "private", "--help"]) == 0
     assert len(landed_files(partition(folder / "landing", "private", "main", 1))) == 1
     capsys.readouterr()
@@ -188,7 +193,7 @@ def test_what_clients_cost_by_their_own_noise_is_told_by_the_ping(
     store_with(folder / "store", local)
     assert main(["privacy", "spent"]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"alone +main +0 +2 a ping, by noise of the client's own", told[1])
+    assert re.fullmatch(r"alone +main +0 +2 a ping, by the client's own noise", told[1])
     assert len(told) == 2, "no total of what the server does not count"
     assert main(["privacy", "spent", "--json"]) == 0
     [line] = json.loads(capsys.readouterr().out)["lines"]
@@ -197,7 +202,7 @@ def test_what_clients_cost_by_their_own_noise_is_told_by_the_ping(
     open_store(folder / "store").create_study(study, first_versions(study, created=WHEN, code_version="test"))
     assert main(["privacy", "spent"]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert "what each ping to the other lines costs" in told[-1]
+    assert "the cost of each ping to the other lines" in told[-1]
     assert "epsilon = 0, delta = 0" in told[-1]
 
 

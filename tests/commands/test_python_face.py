@@ -108,7 +108,7 @@ def test_a_store_that_is_not_there_is_told_by_the_name_of_the_parameter(tmp_path
 
 
 def test_there_are_no_results_in_a_file(tmp_path: Path) -> None:
-    with pytest.raises(fedping.FedpingError, match="has no finished experiment; run it"):
+    with pytest.raises(fedping.FedpingError, match="has no finished experiment; run"):
         fedping.open_results(small_file(tmp_path))
 
 
@@ -129,12 +129,12 @@ def test_results_read_again_are_the_same_and_have_weights_and_tables(tmp_path: P
 
 
 def test_what_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(fedping.InvalidSettings, match="study; run it by `fedping simulate"):
+    with pytest.raises(fedping.InvalidSettings, match="study; run it with `fedping simulate"):
         fedping.run(ROOT / "experiments" / "firefox_study.toml", folder=tmp_path / "out")
     with pytest.raises(fedping.InvalidSettings, match="jobs is 0"):
         fedping.run(tables(), folder=tmp_path / "out", jobs=0)
     model = {"name": "own", "function": lambda weights, x, y: 0.0, "weights": 1}
-    with pytest.raises(fedping.InvalidSettings, match="cannot be found by a name"):
+    with pytest.raises(fedping.InvalidSettings, match="can't be found by its name"):
         fedping.run(tables(model=model), folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

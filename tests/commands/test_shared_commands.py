@@ -55,7 +55,7 @@ def test_an_answer_can_come_as_a_file(line: SharedLine, capsys: pytest.CaptureFi
     request = tmp_path / "store/private/main/asked/0.request"
     assert main(["helper", "answer", str(request), "--folder", "helper", "--out", "answer"]) == 0
     assert main(["round", "private", "--engine", "numpy", "--answer", "answer"]) == 2
-    assert "--answer needs the LINE" in capsys.readouterr().err
+    assert "--answer needs the argument LINE" in capsys.readouterr().err
     (tmp_path / "cut").write_bytes((tmp_path / "answer").read_bytes()[:-1])
     assert main([*ROUND, "--answer", "cut"]) == 1
     assert "is not signed by the helper" in capsys.readouterr().err

@@ -137,7 +137,7 @@ def test_versions_of_before_are_computed_again_with_the_settings_of_then(
         "arms.control.share: 0.25 -> 0.3",
         "lines.main.pipeline.min_clients: 1 -> 5",
         "lines.main.guard.norm: 50.0 -> 40.0",
-        "has these settings from its next rounds on",
+        "has these settings from its next round on",
     ):
         assert line in told
     assert is_the_same_again(file, 1)

@@ -84,7 +84,7 @@ def test_whose_updates_count_and_how_much_is_told(tmp_path: Path, capsys: pytest
     code, told, _ = checked(tmp_path, capsys, described)
     assert code == 0
     assert "one vote an example and 2,000 a client at most, at least 100 clients a round" in told
-    assert "30 % of the clients send an update of a version, drawn by their ids" in told
+    assert "30 % of the clients send an update of a version, selected by their ids" in told
 
 
 REFUSED = [
@@ -218,7 +218,7 @@ def test_the_spec_that_each_model_proposes_is_one(
         ({"algorithm": "gradient"}, "each number of its gradient", "protects each of its rows by itself"),
         ({"algorithm": "local", "steps": 5, "rate": 0.1}, "number of each of its steps", "protects each of"),
         ({"algorithm": "apfl", "steps": 5, "rate": 0.1},
-         "have to accept that rows can be worked out: the training 'apfl'", "has to accept that its rows"),
+         "must accept that rows can be reconstructed: the training 'apfl'", "has to accept that its rows"),
     ],
 )  # fmt: skip
 def test_what_institutions_make_of_a_line_is_said_and_on_its_privacy_card(
@@ -377,13 +377,13 @@ def test_a_majority_that_one_client_can_be_is_a_warning(
         ({}, "RProp on the mean of the updates"),
         ({"aggregate": {"by": "mean_of_signs"}}, "RProp on the mean of the updates' signs"),
         ({"aggregate": {"by": "median"}, "bucketing": 2}, "RProp on the median of each weight"),
-        ({"aggregate": {"by": "median"}, "bucketing": 2}, "averaged by 2 clients, drawn by lot"),
+        ({"aggregate": {"by": "median"}, "bucketing": 2}, "averaged in random groups of 2 clients"),
         ({"aggregate": {"by": "trimmed_mean"}}, "the mean of each weight without 10 % of the votes at either end"),
         ({"aggregate": {"by": "geometric_median"}}, "the geometric median of the updates"),
         ({"aggregate": {"by": "krum"}}, "the update nearest to the others (Krum, of up to 20 % hostile)"),
         ({"aggregate": {"by": "krum", "keep": 9}}, "the mean of the 9 updates nearest to the others"),
-        ({"aggregate": {"by": "centered_clip", "radius": 2.0}}, "each brought within 2 of the last direction"),
-        ({"clip": {"by": "norm", "norm": 3.0}}, "an update longer than 3 is shortened to it"),
+        ({"aggregate": {"by": "centered_clip", "radius": 2.0}}, "each clipped to 2 around the last direction"),
+        ({"clip": {"by": "norm", "norm": 3.0}}, "updates are clipped to norm 3"),
     ],
 )
 def test_the_check_tells_how_a_round_defends_itself(
@@ -404,7 +404,7 @@ def test_the_check_names_what_somebody_has_added(
     file = written(tmp_path, study({**LOGISTIC, **ARRAYS}, pipeline=pipeline))
     assert main(["study", "check", str(file)]) == 0
     told = capsys.readouterr().out
-    assert "the extension 'lion' on what the extension 'middle' makes of the updates" in told
+    assert "the extension 'lion' on the aggregation of the extension 'middle'" in told
 
 
 TWICE = blocks(coefficients=[30], intercept=[1], control=[31])
@@ -458,8 +458,8 @@ def test_the_check_tells_what_guards_a_line(tmp_path: Path, capsys: pytest.Captu
     assert "rolled back when its loss was more than 1.2 times the control's for 4 rounds in a row" in out
     assert "goes to 10 % of clients first" in out
     assert "an update with a number beyond 5 is refused" in out
-    assert "an update longer than 40 is refused" in out
-    assert "with 2.5 % of its clients cut off at either end" in out
+    assert "an update with a norm above 40 is rejected" in out
+    assert "trim 2.5 % of the clients at either end" in out
 
 
 def with_control(described: dict[str, Any]) -> dict[str, Any]:
@@ -480,7 +480,7 @@ def test_it_tells_what_updates_are_sent_through(tmp_path: Path, capsys: pytest.C
     upload = [{"link": "mask", "keep": 0.5}, {"link": "float32"}]
     file = written(tmp_path, study({**LOGISTIC, **ARRAYS}, training=LOCAL, upload=upload))
     assert main(["study", "check", str(file)]) == 0
-    assert "an update is sent through mask keep = 0.5, float32" in capsys.readouterr().out
+    assert "updates are encoded by mask keep = 0.5, float32" in capsys.readouterr().out
 
 
 def test_it_tells_which_arm_is_personal_and_by_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -490,7 +490,7 @@ def test_it_tells_which_arm_is_personal_and_by_what(tmp_path: Path, capsys: pyte
     assert main(["study", "check", str(written(tmp_path, described))]) == 0
     out = capsys.readouterr().out
     assert "follows main  applies submits personal" in out
-    assert "clients of personal arms keep something of their own, by fine_tune from version 12 on" in out
+    assert "clients of personal arms keep private state: fine_tune from version 12 on" in out
 
 
 @pytest.mark.parametrize(

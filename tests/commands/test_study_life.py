@@ -32,7 +32,7 @@ def command(store_path: Path, *words: str) -> int:
 
 def test_the_history_tells_who_when_and_why(store_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(store_path, "study", "history", "study") == 0
-    assert "was not changed since" in capsys.readouterr().out
+    assert "has not changed since" in capsys.readouterr().out
     assert command(store_path, "study", "pause", "study", "--because", "the loss  went\nup") == 0
     assert command(store_path, "study", "resume", "study") == 0
     assert command(store_path, "study", "end", "study", "--because", "it is over") == 0

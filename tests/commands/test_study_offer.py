@@ -51,7 +51,7 @@ def test_an_offer_is_published_replaced_and_shown(folder: Path, capsys: pytest.C
     helper, store = Helper(), open_store(folder / "store")
     first, second = helper.offer(STUDY), helper.offer(STUDY, made="2026-01-02T00:00:00Z")
     assert main(["study", "show", STUDY.name]) == 0
-    assert "line main has no offer of its helper yet, so clients send nothing" in capsys.readouterr().out
+    assert "line main has no helper offer yet, so clients send no pings" in capsys.readouterr().out
     assert publish(written(first)) == 0
     assert f"has the offer {first.id.hex()} of helper" in capsys.readouterr().out
     assert store.studies.offer(STUDY.name, "main") == first
@@ -64,7 +64,7 @@ def test_an_offer_is_published_replaced_and_shown(folder: Path, capsys: pytest.C
     shown = capsys.readouterr().out
     assert f"line main has the offer {second.id.hex()} of its helper" in shown
     assert LEADER in shown
-    assert "nothing proves what is shared" in shown
+    assert "shares come without proof" in shown
     assert publish(written(first)) == 2
     assert "is older than the one that line 'main'" in capsys.readouterr().err
     assert store.studies.offers(STUDY) == {"main": second}
@@ -249,12 +249,12 @@ def test_a_study_of_shares_is_checked_created_and_said_to_wait(
     assert main(["study", "check", "study.toml"]) == 0
     said = capsys.readouterr().out
     assert f"the helper {LEADER[:16]}… sums those of at least 100 clients of an arm" in said
-    assert "an update is sent through" not in said
+    assert "updates are encoded by" not in said
     proven = SHARED_STUDY.replace("HELPER", LEADER).replace(LEADER + '"', LEADER + '"\nproofs = true')
     Path("proven.toml").write_text(proven)
     assert main(["study", "check", "proven.toml"]) == 0
     said = capsys.readouterr().out
-    assert "clients prove that they send votes and nothing else" in said
+    assert "clients prove that they send only votes" in said
     assert "nothing proves" not in said
     assert "metric" not in said
     assert main(["study", "create", "study.toml"]) == 0

@@ -58,7 +58,7 @@ def test_a_fleet_goes_through_tls_by_an_authority_of_its_own(
         assert sent
         code, err = told(capsys, *fleet, "--insecure")
         assert code == 0
-        assert err.startswith("fedping: warning: with --insecure anyone on the way can pass for the server")
+        assert err.startswith("fedping: warning: with --insecure anyone on the network path can impersonate the server")
         assert len(server.attempts) > sent
 
 

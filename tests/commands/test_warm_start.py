@@ -100,7 +100,7 @@ def test_a_check_shows_what_a_study_takes_over_and_creating_it_does_so(
     wanted = ("--from", "old/main@2", *RENAMED)
     assert typed(tmp_path, "check", *wanted) == 0
     table = capsys.readouterr().out.partition("  line main takes ")[2].splitlines()
-    assert table[0] == "4 weights over from version 2 of old/main; its constraints move 1:"
+    assert table[0] == "4 weights over from version 2 of old/main; its constraints change 1:"
     assert [row.split()[0] for row in table[1:]] == ["low", "high", "w2", "a=b"]
     assert table[1].endswith("(its kind was coefficient, and is cutoff; was 'w0')")
     assert table[2].endswith("(was 'w1'; moved by a constraint)")
@@ -224,7 +224,7 @@ def test_a_repetition_changes_nothing_and_another_beginning_is_refused(
         (("--from", "old/main@4"), 1, "has no version 4"),
         (("--from", "old/main", "--from-store", "nowhere"), 1, "there is no model store at"),
         (("--from", "old/main", "--from-store", "ftp://x/y"), 2, "ftp://x/y"),
-        (("--renamed", "low=w0"), 2, "give --from with it"),
+        (("--renamed", "low=w0"), 2, "needs --from"),
         (("--from", "old/main", "--renamed", "low"), 2, "is not NEW=OLD"),
         (("--from", "old/main", "--renamed", "low=w9"), 2, "is not NEW=OLD"),
         (("--from", "old/main", "--renamed", "w9=w0"), 2, "is not NEW=OLD"),
@@ -428,7 +428,7 @@ def test_a_private_study_that_begins_with_weights_of_pings_without_a_promise_is_
     file += "\n[lines.privacy.central]\nepsilon = 2.0\ndelta = 1e-6\nrounds = 5\npopulation = 1000\n"
     (tmp_path / "new.toml").write_text(file)
     assert typed(tmp_path, "create", "--from", "old/main") == 0
-    assert "what version 0 reveals of these is not covered" in capsys.readouterr().err
+    assert "does not cover what version 0 reveals about these" in capsys.readouterr().err
     assert main(["privacy", "card", "new", "--store", str(tmp_path / "store")]) == 0
     assert "version 3 of old/main was learned from pings to which nothing was promised" in capsys.readouterr().out
 

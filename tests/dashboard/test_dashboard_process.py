@@ -177,14 +177,14 @@ def _listens(pid: int, port: int) -> bool:
             "No such file or directory; correct --token-file",
         ),
         (["dashboard", "--token-file", "{file}"], "the dashboard's token has 5 characters; give at least 16"),
-        (["ingest", "--token-file", "{file}"], "--token-file is only for the dashboard; give --dashboard with it"),
-        (["ingest", "--dashboard-host", "0.0.0.0"], "--dashboard-host is only for the dashboard; give --dashboard"),
-        (["ingest", "--data", "."], "--data is only for the dashboard; give --dashboard with it"),
+        (["ingest", "--token-file", "{file}"], "--token-file needs --dashboard"),
+        (["ingest", "--dashboard-host", "0.0.0.0"], "--dashboard-host needs --dashboard"),
+        (["ingest", "--data", "."], "--data needs --dashboard"),
         (
             ["ingest", "--dashboard", "{free}", "--no-token", "--token-file", "{token}"],
             "remove one of the two",
         ),
-        (["ingest", "--port", "{free}", "--dashboard", "{free}"], "port {free} takes the pings"),
+        (["ingest", "--port", "{free}", "--dashboard", "{free}"], "port {free} is used for pings"),
         (["ingest", "--port", "{free}", "--dashboard", "{taken}"], "or give another port with --dashboard"),
     ],
 )

@@ -264,6 +264,6 @@ def test_what_two_servers_saw_is_said_to_people(tmp_path: Path, capsys: pytest.C
     said = " ".join(capsys.readouterr().out.split())
     assert "selected rank" not in said  # which no vector has
     assert "a loss above 600 counts as 600, and each server adds noise" in said
-    assert "only one near 0, say below 0.001, would show a pattern" in said
+    assert "only a p near 0, say below 0.001, would show a pattern" in said
     assert f"helper status --folder {out / 'helper'}" in said
-    assert f"where pings were, until their round {out / 'landing'}" in said
+    assert f"pings, kept until their round {out / 'landing'}" in said

@@ -241,7 +241,7 @@ def test_what_cannot_be_spread_is_refused_at_the_start(
     ("given", "word"),
     [
         (["--master", "local[2]"], "--master needs --engine spark"),
-        (["--engine", "spark", "--threads", "3"], "--threads does not apply"),
+        (["--engine", "spark", "--threads", "3"], "--threads has no effect"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -254,7 +254,7 @@ def test_options_that_do_not_go_together_are_refused(
 def test_jobs_are_the_masters_to_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--engine", "spark", "--jobs", "2"]
     assert main(["simulate", str(small_file(tmp_path)), "--out", str(tmp_path / "out"), *given]) == 2
-    assert "--jobs does not apply" in capsys.readouterr().err
+    assert "--jobs has no effect" in capsys.readouterr().err
 
 
 def test_that_spark_is_not_installed_is_told_before_anything_is_read(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_an_institution_waits_for_its_turn_and_follows_a_share_that_has_changed(
     never = tumours(participation=1e-9)
     with faulty_server(never) as server:
         assert main(["join", server.url, STUDY, "--show", OPEN, *rows, *state]) == 0
-        assert "was not drawn for version 0" in capsys.readouterr().err
+        assert "was not selected for version 0" in capsys.readouterr().err
 
         running = joining(server.url, "--yes", "--rounds", "1", *rows, *state)
         wait_until(lambda: len(server.fetches) > 4)

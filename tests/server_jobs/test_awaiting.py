@@ -117,7 +117,7 @@ def test_the_command_takes_what_there_is_when_time_is_over(
     land(tmp_path / "landing", study, *(Said(client=k, arm="hospitals") for k in range(2)), m=M)
     assert main(["round", STUDY, "--wait-for", "3", "--wait-at-most", "1s", *places(tmp_path)]) == 0
     said = capsys.readouterr()
-    assert "waited long enough: line 'main' has 2 of 3 clients" in said.err
+    assert "stopped waiting: line 'main' has 2 of 3 clients" in said.err
     assert "published version 1 from 2 pings" in said.out
     assert open_store(tmp_path / "store").lines.newest(STUDY, "main") == 1
 

@@ -88,7 +88,7 @@ def test_all_pings_of_a_client_go_and_the_versions_they_went_into_are_named(
     assert forget(tmp_path, "--because", "they asked us to") == 0
     said = capsys.readouterr().out
     assert "3 pings in 3 landed files removed" in said
-    assert "they went into versions 1 to 2 of study/main" in said
+    assert "they were used for versions 1 to 2 of study/main" in said
     assert pings_of(tmp_path) == 0
     assert pings_of(tmp_path, str(uuid.UUID(bytes=id_of("client", 2)))) == 3, "others keep theirs"
     store = open_store(tmp_path / "store")
@@ -102,14 +102,16 @@ def test_all_pings_of_a_client_go_and_the_versions_they_went_into_are_named(
         assert CLIENT not in written.read_text(), "nobody is remembered for having been forgotten"
 
     assert forget(tmp_path) == 0
-    assert "no landed ping is of this client" in capsys.readouterr().out
+    assert "this client has no landed pings" in capsys.readouterr().out
     assert len(store.studies.history("study")) == 1
 
 
 def test_it_is_told_where_there_is_no_journal_to_look_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     played(tmp_path)
     assert forget(tmp_path, "--dry-run", "--journal", str(tmp_path / "elsewhere")) == 0
-    assert f"there is no journal at {tmp_path / 'elsewhere'}, so pings of this client" in capsys.readouterr().err
+    assert (
+        f"there is no journal at {tmp_path / 'elsewhere'}, so pings that have not landed yet" in capsys.readouterr().err
+    )
     (tmp_path / "elsewhere").mkdir()
     assert forget(tmp_path, "--dry-run", "--json", "--journal", str(tmp_path / "elsewhere")) == 0
     said = capsys.readouterr()

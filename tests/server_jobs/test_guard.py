@@ -152,7 +152,7 @@ def test_the_commands_hold_show_release_and_discard(
     assert "version 6 of study/main" in shown
     assert "the updates together are" in shown
     assert main(["round", "study", "--discard", *places]) == 2
-    assert "--discard needs the LINE" in capsys.readouterr().err
+    assert "--discard needs the argument LINE" in capsys.readouterr().err
     assert main(["round", "study", "main", "--discard", *places]) == 0
     assert "published version 6, which repeats version 5" in capsys.readouterr().out
     assert main(["round", "study", "main", "--release", *places]) != 0

@@ -272,7 +272,7 @@ def test_no_round_of_a_study_that_rests(
     assert main(["study", word, "study", *options]) == 0
     landing = ["--landing", str(tmp_path / "landing")]
     assert main(["round", "study", *options, *landing, "--engine", "numpy"]) == 0
-    assert f"no round, for study 'study' {told}" in capsys.readouterr().err
+    assert f"no round, because study 'study' {told}" in capsys.readouterr().err
     assert store.iterations("study", "main") == [0, 1]
 
 

@@ -387,10 +387,10 @@ def test_port_0_is_any_free_one_and_what_is_printed_says_which(tmp_path: Path) -
         running = subprocess.Popen([*map(str, command)], cwd=ROOT, env={**os.environ, **mark}, stdout=sink)
     try:
         deadline = time.monotonic() + 240
-        while "For the operator: http://127.0.0.1:" not in said.read_text():
+        while "For operators: http://127.0.0.1:" not in said.read_text():
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        port = int(said.read_text().partition("For the operator: http://127.0.0.1:")[2].split()[0])
+        port = int(said.read_text().partition("For operators: http://127.0.0.1:")[2].split()[0])
         assert asked(port, "GET", "/__status__")[0] == 200
         assert children(running.pid)
     finally:

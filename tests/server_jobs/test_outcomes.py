@@ -413,7 +413,7 @@ def test_what_is_odd_about_later_outcomes_is_counted(
     }
     assert (returned["outcomes"], returned["without_choice"]) == (1, None)
     assert command(ingest, "outcomes", SHOP) == 0
-    assert "1 of no landed choice, 1 received late" in capsys.readouterr().out
+    assert "1 without a landed choice, 1 received late" in capsys.readouterr().out
     assert command(ingest, "outcomes", "study") == 0
     assert "declares no later outcome" in capsys.readouterr().out
 

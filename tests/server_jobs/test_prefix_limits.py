@@ -268,10 +268,10 @@ def test_a_proxy_that_would_be_the_only_network_is_told_at_the_start(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--trusted-proxy", "10.0.0.0/8"], "give --prefix-rate with it"),
+        (["--trusted-proxy", "10.0.0.0/8"], "needs --prefix-rate"),
         (["--prefix-rate", "5", "--trusted-proxy", "nonsense"], "give an address, or a network"),
         (["--prefix-rate", "5", "--trusted-proxy", "10.0.0.1/8"], "give an address, or a network"),
-        (["--prefix-rate", "5", "--trusted-proxy", "::/0"], "a network of all addresses"),
+        (["--prefix-rate", "5", "--trusted-proxy", "::/0"], "can't include all addresses"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(

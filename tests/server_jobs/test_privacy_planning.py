@@ -147,7 +147,7 @@ def test_the_commands_tell_people_and_programs(tmp_path: Path, capsys: pytest.Ca
     assert main(["study", "create", "experiments/firefox_2018.toml", "--store", store]) == 0
     capsys.readouterr()
     assert main(["privacy", "spent", "--store", store]) == 0
-    assert capsys.readouterr().out == "no line here is private\n"
+    assert capsys.readouterr().out == "this store has no private line\n"
     assert main(["privacy", "card", "experiments/firefox_2018.toml"]) == 0
     assert "none" in capsys.readouterr().out
 

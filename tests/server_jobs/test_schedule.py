@@ -275,7 +275,7 @@ def test_a_spark_session_stays_warm_and_a_dead_one_is_replaced(tmp_path: Path, s
     said = (tmp_path / "said").read_text()
     assert said.rstrip().endswith("fedping: stopped")
     assert "Traceback" not in said
-    assert "the next one begins with a new" not in said, "a session that died between two rounds costs none"
+    assert "the next one starts with a new" not in said, "a session that died between two rounds costs none"
     deadline = time.monotonic() + 240
     while any(Path(f"/proc/{pid}").exists() for pid in everything) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -492,7 +492,7 @@ def test_a_study_says_how_many_shards_it_has(tmp_path: Path, capsys: pytest.Capt
     file.write_text(FILE.format(shards=256, by="mean", m=3))
     assert study_from_toml(file).shards == 256
     assert main(["study", "check", str(file), "--own-model", "mine"]) == 0
-    assert "a round divides the clients into 256 shards, for as many tasks at most" in capsys.readouterr().out
+    assert "a round divides the clients into 256 shards, so it runs at most that many tasks" in capsys.readouterr().out
     file.write_text(FILE.format(shards=100, by="mean", m=3))
     assert main(["study", "check", str(file), "--own-model", "mine"]) == 2
     assert "shards = 100, and it has to be a power of two" in capsys.readouterr().err

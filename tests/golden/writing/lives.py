@@ -78,6 +78,6 @@ def forget(folder: Path) -> None:
     client = ids("client", "gone", "main", "main-trains", "", k=1)[0].tobytes()
     file = next(each for each in landed_files(partition(landing, "gone", "main", 0)) if f"{FIRST_MS}" in each.name)
     key = file.relative_to(landing).as_posix()
-    told = ("pings of one client removed from 1 landed files",)
+    told = ("pings of one client were removed from 1 landed files",)
     store.studies.note("gone", "forgotten", told, at=WHEN, by="an operator", versions={"main": (1,)}, files=(key,))
     rewrite(file, lambda table: table.filter([each.as_py() != client for each in table["client_id"]]))
