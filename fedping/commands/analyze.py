@@ -46,10 +46,10 @@ class _VersionNumber(click.ParamType[int]):
 
 MOST_ITERATION = 10**15
 ITERATION = _VersionNumber()
-"""The type of a version's number as the bound of a window; the Results page allows no larger one."""
+"""Type of a version's number as the bound of a window, with the same maximum as on the Results page."""
 
 SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
-"""Java's second compiler speeds up counting, which is done in Java; rounds, in Python, gain nothing from it."""
+"""Option for Java's second compiler: it speeds up counting, which runs in Java, but not rounds, which run in Python."""
 
 
 @click.command()
@@ -111,9 +111,9 @@ SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
 @landing_option
 @json_option
 def analyze(study: str, store_path: Place, landing: Place, as_json: bool, **options: Any) -> None:
-    """Show the outcome of STUDY: the verdict in one sentence, and one table of effects. --verbose adds the rest.
+    """Show the outcome of STUDY: a verdict in one sentence and a table of effects. --verbose adds the rest.
 
-    The verdict counts every client once, since the pings of one client are not independent of each other.
+    The verdict counts every client once, because the pings of one client depend on each other.
     """
     from fedping.analysis.report import table_notes, training_note
     from fedping.analysis.rounds import round_traffic
@@ -198,7 +198,7 @@ class AnalyzeOptions:
         )
 
     def refuse_idle_options(self) -> None:
-        """Raise InvalidSettings for options without effect, and a report without a folder, before the count begins."""
+        """Raise InvalidSettings for options without effect and for a missing report folder, before counting."""
         html = self.html
         if self.subsample is not None and html is None and self.figures is None:
             raise InvalidSettings("--subsample is only for figures; give --html or --figures with it")
@@ -207,7 +207,7 @@ class AnalyzeOptions:
 
 
 def _warn_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -> None:
-    """Warn if arms had other shares in the window: then their sizes don't follow from their present shares."""
+    """Warn if the arms' shares changed in the window, because the arms' sizes then don't follow from today's shares."""
     from fedping.protocol.notation import milliseconds_of
 
     for entry in reversed(store.studies.history(study)):
@@ -222,7 +222,7 @@ def _warn_of_other_shares(store: ModelStore, study: str, since_ms: int | None) -
 
 
 def _show_private(store: ModelStore, study: Study, alpha: float, html: Path | None, as_json: bool) -> None:
-    """Show the releases of the rounds of a private study, whose pings are deleted, and write its report.
+    """Show the rounds' releases of a private study, whose pings are deleted, and write its report.
 
     Raises:
         InvalidSettings: an option about pings was given.
@@ -327,7 +327,7 @@ def _write(verdict: Verdict, given: AnalyzeOptions, read: Callable[[], list[Line
 def analysis_session(name: str, master: str | None) -> Iterator[SparkSession]:
     """Start Spark for counting, and stop it.
 
-    Spark's own log is off, with its stack traces: errors are raised, and reported in a sentence.
+    Spark's log with its stack traces is off: errors are raised, and reported in a sentence.
     """
     from fedping.server_jobs.spark.session import spark_session
     from fedping.server_jobs.spark.settings import SparkSettings

@@ -1,4 +1,4 @@
-"""`fedping audit`: attacks on the lines of a study, to measure whether they keep their privacy guarantees."""
+"""`fedping audit`: attacks that test the privacy guarantees of a study's lines."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of clients and attackers.")
 @json_option
 def audit(study_file: Path, only: str | None, as_json: bool, **effort: Any) -> None:
-    """Attack the lines of STUDY_FILE, to measure whether their noise keeps the guarantee, and what single pings reveal.
+    """Test the privacy guarantees of the lines of STUDY_FILE by attacks, and measure what single pings reveal.
 
-    It runs its own rounds on this machine, with invented clients; a running study is not touched. Exits with 1 if a
-    guarantee is broken.
+    The attacks run on this machine with simulated clients; a running study is not affected. Exits with 1 if a guarantee
+    is broken.
 
-    'fedping audit join STUDY_FILE --data TABLE' attacks a table of an institution instead.
+    'fedping audit join STUDY_FILE --data TABLE' attacks the table of an institution instead.
     """
     from fedping.client_sim.learning.study_files import study_from_toml
     from fedping.experiments.privacy.auditing import Effort

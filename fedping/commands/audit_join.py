@@ -1,4 +1,4 @@
-"""`fedping audit join`: attacks on an institution's own table, to see what a study's author could work out."""
+"""`fedping audit join`: attacks on an institution's own table, to show what a study's author could reconstruct."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def join(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Attack your own table as the author of STUDY_FILE could, who chooses the weights, and count the rows that fall.
+    """Attack your own table as the author of STUDY_FILE could, and count the rows that can be reconstructed.
 
     STUDY_FILE is the operator's TOML file, or the study.json that the server sends to clients
     (https://ADDRESS/models/STUDY/study.json).
 
-    Each attack is tried twice: on updates as they are, and on those that 'fedping join' protects. Nothing leaves this
-    machine, no study is touched, and the table's ledger is not charged. Exits with 1 if protection lets more rows
-    through than chance does, or more than it claims.
+    The author chooses the weights. Each attack runs twice: on unprotected updates, and on updates as 'fedping join'
+    protects them. All data stays on this machine, and the table's ledger is not charged. Exits with 1 if protected
+    updates reveal more rows than chance would, or more than they claim.
     """
     from fedping.client_sim.joining.columns import read_columns
     from fedping.experiments.privacy.rows.audit import Plan, audit_of_line, target_of

@@ -115,7 +115,7 @@ def dashboard_options(command: _F) -> _F:
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardOptions:
-    """A dashboard's options, except its address and what it reads; see their help."""
+    """A dashboard's options, except its address and its store and landing folder; see their help."""
 
     token_file: Path | None
     team: Path | None
@@ -133,7 +133,7 @@ class DashboardOptions:
         return {field.name for field in fields(cls)}
 
     def settings(self, *, store: Place, landing: Place, journal: Path, host: str, port: int) -> DashboardSettings:
-        """Return the settings, with the operator's token, or else a token of the dashboard, which is to be printed.
+        """Return the settings, with the operator's token or a new one that the caller prints.
 
         On loopback that token is the same at every start, so that open pages and bookmarks stay valid.
 
@@ -208,7 +208,7 @@ def _operators_token(file: Path | None) -> str | None:
 
 
 def at(settings: DashboardSettings) -> str:
-    """Return the address to open, with the token if the dashboard made it: printed text may be stored in a log."""
+    """Return the address to open, with the token only if the dashboard created it: printed text may end up in a log."""
     host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.host
     url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
     if settings.token_is_ours and log.is_json():
@@ -232,13 +232,13 @@ def dashboard(
     port: int,
     **options: Any,
 ) -> None:
-    """Serve the pages to watch studies live, read their results, and describe, start and compare experiments.
+    """Serve the dashboard: watch studies live, read their results, and describe, start and compare experiments.
 
-    Visitors need a token: the one in --token-file or FEDPING_DASHBOARD_TOKEN, otherwise one that the dashboard makes
-    and prints as part of its address. A browser that has opened that address stays logged in. Stopping the dashboard
-    does not stop the runs that were started from it.
+    Visitors need a token: the one in --token-file or FEDPING_DASHBOARD_TOKEN, otherwise one that the dashboard creates
+    and prints as part of its address. A browser that has opened that address stays logged in. Runs continue when the
+    dashboard stops.
 
-    For several people, --team admits each by a token of their own or by a proxy, as reader, analyst or operator.
+    For several people, --team gives each a role (reader, analyst or operator) and a token, or trusts a proxy's login.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return

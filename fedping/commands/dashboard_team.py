@@ -1,4 +1,4 @@
-"""`fedping dashboard team` and `fedping dashboard changes`: who may use a dashboard as what, and who changed what."""
+"""`fedping dashboard team` and `fedping dashboard changes`: people, roles and the list of changes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _by_proxy_option = click.option(
 
 @click.group()
 def team() -> None:
-    """Say who may use a dashboard, and as what; 'fedping dashboard --team FILE' admits these people.
+    """Manage the people who may use a dashboard, and their roles; 'fedping dashboard --team FILE' admits them.
 
     A reader sees all pages. An analyst also counts results, writes notes, and starts and stops experiments. An operator
-    also rolls lines back, decides about held versions, and deletes runs. A change holds from the next request on.
+    also rolls lines back, decides about held versions, and deletes runs. A change applies from the next request on.
     """
 
 
@@ -54,7 +54,7 @@ def team() -> None:
 @_by_proxy_option
 @_team_option
 def add(name: str, role: Role, by_proxy: bool, file: Path) -> None:
-    """Add the person NAME, and print their token. It is shown once: the file has its SHA-256 alone."""
+    """Add the person NAME and print their token. It is shown only once: the file stores only its SHA-256."""
     from fedping.dashboard.team import Member, Team, changing, new_token, read_team, token_digest, with_member
 
     if by_proxy and not name.isascii():
@@ -123,10 +123,10 @@ def remove(name: str, file: Path) -> None:
 @click.option("--none", "remove_it", is_flag=True, help="Trust no header from now on.")
 @_team_option
 def proxy(header: str | None, addresses: tuple[str, ...], others: Role | None, remove_it: bool, file: Path) -> None:
-    """Believe the header of a proxy that has checked who a person is.
+    """Trust the header of a proxy that authenticates people.
 
-    The proxy has to set the header in every request, and so replace what a visitor sends under its name. The dashboard
-    has to be started with --allow-host and the name by which people open it.
+    The proxy must set the header in every request, so that it replaces one from the visitor. Start the dashboard with
+    --allow-host and the host name that people open.
     """
     from fedping.dashboard.team import Proxy, Team, changing, checked_proxy, is_loopback, read_team
 
@@ -150,7 +150,7 @@ def proxy(header: str | None, addresses: tuple[str, ...], others: Role | None, r
 @json_option
 @_team_option
 def list_(file: Path, as_json: bool) -> None:
-    """List the people, their roles and how they are known; tokens are not in the file."""
+    """List the people with their roles and how they log in; the file holds no tokens."""
     from fedping.dashboard.team import read_team
 
     found = read_team(file)
@@ -199,7 +199,7 @@ def _in_words(found: Team) -> list[str]:
 @store_option
 @json_option
 def changes(runs: Path, study: str, most: int, store_path: Place, as_json: bool) -> None:
-    """Show who changed what, newest first: by the dashboard, and in the studies' histories."""
+    """Show who changed what, newest first: changes by the dashboard, and in the studies' histories."""
     from fedping.dashboard.changes.log import ChangeLog
     from fedping.dashboard.changes.views import as_row, changes_in
     from fedping.dashboard.settings import DashboardSettings

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @click.option("--every", default="20s", show_default=True, help="With --stay: time between rounds.")
 @click.option("--port", type=click.IntRange(1, 65535), help="With --stay: the page's port.  [default: a free one]")
 def demo(out: Path | None, bucket: Place | None, stay: bool, every: str, **options: Any) -> None:
-    """Run the whole journey here: ingest, a fleet of clients over HTTP, and a Spark round per iteration.
+    """Run everything on this machine: ingest, a fleet of clients over HTTP, and a Spark round per iteration.
 
     Ctrl-C ends it at any moment and leaves no process behind.
     """
@@ -240,7 +240,7 @@ def _print_noise(outcome: DemoOutcome, console: Console) -> None:
 
 
 def _print_seen(seen: Seen, console: Console) -> None:
-    """Print what each of the two servers saw of one client, and a test of whether it is noise."""
+    """Print what each of the two servers received from one client, with a test for noise."""
     shown = 12
     votes = "  ".join(with_minus(f"{vote:+d}") if vote else "0" for vote in seen.votes[:shown].tolist())
     console.print(f"what each server received from one client, ping {seen.document}", highlight=False)

@@ -1,4 +1,4 @@
-"""`fedping deploy files`: writes units of systemd, nginx, alerts and manifests for a deployment."""
+"""`fedping deploy files`: writes systemd units, nginx settings, alerts and manifests for a deployment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_DOCS = "https://HOST/PATH/docs"
 
 @click.group()
 def deploy() -> None:
-    """Write the files that run fedping on a machine of your own, or on Kubernetes."""
+    """Write the files that run fedping on your own machine, or on Kubernetes."""
 
 
 @deploy.command()
@@ -36,10 +36,10 @@ def deploy() -> None:
 @click.option("--docs", default=_NO_DOCS, help="Address of the docs, for alerts.  [default: a placeholder]")
 @click.option("--force", is_flag=True, help="Overwrite files with different contents.")
 def files(folder: Path, study: Path | None, environment: str | None, force: bool, **names: str) -> None:
-    """Write units of systemd, nginx with TLS, alerts of Prometheus and manifests of Kubernetes to DIR.
+    """Write systemd units, nginx with TLS, Prometheus alerts and Kubernetes manifests to DIR.
 
     The README.md in DIR has the commands that install them, and the limits of open files, memory and connections. Safe
-    to repeat; a file that you have changed is overwritten with --force only.
+    to repeat; only --force overwrites a file that you have changed.
     """
     from fedping.deployment import Deployment, example_study, files_of, present_environment, write_files
     from fedping.protocol.settings_file import read_toml

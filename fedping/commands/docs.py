@@ -12,9 +12,9 @@ import click
 def docs(page: str | None, only_path: bool, in_browser: bool) -> None:
     """Print a page of the docs; without PAGE, list all of them.
 
-    PAGE is a name of the list, such as `operators`, or a path as messages have it, such as `docs/operators.md`. With a
-    heading, such as `operators#nginx`, only its section is printed. A released wheel has the pages that
-    --open needs; in a checkout, `make docs` builds them.
+    PAGE is a name from the list, such as `operators`, or a path from a message, such as `docs/operators.md`. With a
+    heading, such as `operators#nginx`, only its section is printed. A released wheel includes the pages for --open; in
+    a checkout, `make docs` builds them.
     """
     from fedping.documentation import page_of, section
     from fedping.protocol.errors import InvalidSettings

@@ -39,14 +39,14 @@ SHARE = click.FloatRange(0, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """The number or the time of iterations, and the seconds from one to the next."""
+    """Number or duration of iterations, and the seconds from one start to the next."""
 
     iterations: int | None
     duration: float | None
     every: float
 
     def has_time(self, began: float) -> bool:
-        """Return whether the time is not over; ``began`` is a monotonic time."""
+        """Return whether time is left; ``began`` is a monotonic time."""
         return self.duration is None or time.monotonic() - began < self.duration
 
     def repeat(self, runner: asyncio.Runner, run_once: Callable[[float], None]) -> None:
@@ -169,11 +169,11 @@ class Pace:
 def fleet(context: click.Context, /, url: str, study: str, as_json: bool, **options: Any) -> int:
     """Run a fleet of simulated clients against the ingest at URL, in STUDY, or replay recorded pings.
 
-    In an iteration every client fetches the model, searches or learns, and posts its pings. The model may be any of
-    fedping. For other models, and to load a deployment, --replay posts recorded pings again, with new document ids.
+    In an iteration every client fetches the model, searches or learns, and posts its pings. All of fedping's models
+    work. For other models, or to load-test a deployment, --replay posts recorded pings again, with new document ids.
 
-    Ctrl-C ends the fleet cleanly: pings that were not accepted by then count as undelivered. Exits with 1 if there are
-    undelivered pings and none was accepted.
+    Ctrl-C ends the fleet cleanly: pings that are not accepted by then count as undelivered. Exits with 1 if pings are
+    undelivered and none was accepted.
     """
     named = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     _refuse_idle(named)
@@ -197,7 +197,7 @@ def _refuse_idle(named: set[str]) -> None:
 
 
 def _refuse_idle_in(joined: Fleet, named: set[str]) -> None:
-    """Raise :class:`InvalidSettings` for options of browsers where clients train on examples, and vice versa."""
+    """Raise :class:`InvalidSettings` for search options if clients train on examples, and vice versa."""
     ranks, study = joined.ranks_pages, joined.study
     for name, of_browsers in (
         ("searches", True),
@@ -271,7 +271,7 @@ def _simulate(url: str, study: str, as_json: bool, named: set[str], options: dic
 
 
 def _report_damage(joined: Fleet, path: Path | None, aside: Path | None) -> None:
-    """Report a damaged state file; raise :class:`InvalidSettings` where clients have lost their contributions."""
+    """Report a damaged state file; raise :class:`InvalidSettings` if it counted private contributions."""
     if aside is None:
         return
     if joined.is_private:
@@ -283,7 +283,7 @@ def _report_damage(joined: Fleet, path: Path | None, aside: Path | None) -> None
 
 
 def _report_other_settings(joined: Fleet, path: Path, opened: StateFile) -> None:
-    """Report clients whose stored state is of another training or model of the same line."""
+    """Report clients whose stored state belongs to another training or model of the same line."""
     from fedping.client_sim.fleet.fleet import owners_of
 
     for line in joined.study.lines:
@@ -445,7 +445,7 @@ def _recovered(found: Recovered) -> str:
 
 
 def _reasons(by_outcome: dict[str, dict[str, int]]) -> list[str]:
-    """Return the first five reasons of outcomes, with their numbers."""
+    """Return the five most frequent reasons of outcomes, with their numbers."""
     reasons = ((n, outcome, reason) for outcome, counts in by_outcome.items() for reason, n in counts.items())
     return [f"{n:,} {outcome}: {reason}" for n, outcome, reason in islice(reasons, 5)]
 

@@ -41,9 +41,9 @@ threads_option = click.option(
 
 @click.group()
 def helper() -> None:
-    """Run the helper (second server) of two-server lines: open the shares sealed for it, and return only sums.
+    """Run the helper (second server) of two-server lines: decrypt its shares, and return only sums.
 
-    The other server, the leader, runs ingest and the rounds. Neither learns what a client sends, as long as their
+    The other server, the leader, runs ingest and the rounds. Neither learns a client's update, as long as their
     operators don't collude.
     """
 
@@ -52,7 +52,7 @@ def helper() -> None:
 @folder_option
 @json_option
 def init(folder: Path, as_json: bool) -> None:
-    """Make a helper: a folder with a new identity, which studies then name."""
+    """Create a helper: a folder with a new identity, for studies to name."""
     from fedping.helper.folder import make_helper
 
     new = make_helper(folder)
@@ -92,8 +92,8 @@ def identity(folder: Path, as_json: bool) -> None:
 def join(file: Path, line: str | None, leader: str, offer_file: Path | None, folder: Path, as_json: bool) -> None:
     """Join the LINE of a study, given the study FILE that clients fetch, and offer it a key.
 
-    LINE can be omitted if only one line names this helper. The promises of the settings to clients are checked, and the
-    terms are pinned: requests of this line are answered by these terms. Safe to repeat: the offer is printed again.
+    LINE can be omitted if only one line names this helper. The command checks the study's guarantees to clients, and
+    pins the terms for all later requests of this line. Safe to repeat: the offer is printed again.
     """
     from fedping.helper import enrol
     from fedping.helper.folder import open_folder
@@ -117,7 +117,7 @@ def join(file: Path, line: str | None, leader: str, offer_file: Path | None, fol
 @folder_option
 @json_option
 def rotate(study: str, line: str, offer_file: Path | None, folder: Path, as_json: bool) -> None:
-    """Make a new key for a LINE of a STUDY, and offer it; older keys still open shares until they are retired."""
+    """Create and offer a new key for a LINE of a STUDY; older keys still decrypt shares until you retire them."""
     from fedping.helper import enrol
     from fedping.helper.folder import open_folder
 
@@ -131,9 +131,9 @@ def rotate(study: str, line: str, offer_file: Path | None, folder: Path, as_json
 @folder_option
 @json_option
 def retire(study: str, line: str, folder: Path, as_json: bool) -> None:
-    """Delete all keys for a LINE of a STUDY but the newest: shares sealed for them can never be opened again.
+    """Delete all but the newest key for a LINE of a STUDY: shares for older keys can never be decrypted again.
 
-    Wait until the leader has published the newer offer long enough for every client to have it.
+    First wait until the leader has published the newer offer long enough for every client to fetch it.
     """
     from fedping.helper import enrol
     from fedping.helper.folder import open_folder
@@ -223,7 +223,7 @@ def _in_words(row: dict[str, object]) -> str:
 @folder_option
 @json_option
 def backup(to: Path, folder: Path, as_json: bool) -> None:
-    """Copy the helper's folder, keys included, to the new folder TO, also while it serves."""
+    """Copy the helper's folder with its keys to the new folder TO; also works while the helper runs."""
     from fedping.helper.folder import back_up, open_folder
 
     helper_ = open_folder(folder)
@@ -248,10 +248,10 @@ def backup(to: Path, folder: Path, as_json: bool) -> None:
 @folder_option
 @json_option
 def restore(copy: Path, first: tuple[str, ...], folder: Path, as_json: bool) -> None:
-    """Make the helper's folder, which must not exist, from a backup COPY.
+    """Create the helper's folder, which must not exist, from a backup COPY.
 
-    The copy lacks the answers that were made after it, but no version may be answered twice. So give for each line the
-    first version that was certainly not answered: one after the newest that the leader has published.
+    A version must not be answered twice, and the backup lacks later answers. So give for each line the first version
+    that was certainly not answered: the newest version that the leader has published, plus one.
     """
     from fedping.helper.folder import restore as restored
 
@@ -278,8 +278,8 @@ def _fence(text: str) -> tuple[tuple[str, str], int]:
 def answer(request: Path, out: Path | None, threads: int | None, folder: Path, as_json: bool) -> None:
     """Answer the REQUEST in a file, for example in an hourly job.
 
-    The same request gets the same answer, byte for byte. Exits with 1 if it is refused; the answer's file has the
-    reason, for the leader.
+    The same request gets the same answer, byte for byte. Exits with 1 if the request is rejected; the answer file has
+    the reason, for the leader.
     """
     from fedping.helper.folder import open_folder
     from fedping.helper.requests import read_request, reply, write_answer
@@ -330,8 +330,8 @@ def answer(request: Path, out: Path | None, threads: int | None, folder: Path, a
 def serve(host: str, port: int, max_request_mib: int, patience: float, threads: int | None, folder: Path) -> None:
     """Answer the requests of leaders over HTTP.
 
-    An answer is on disk before it is sent. Ctrl-C (or SIGTERM) stops and discards unfinished work; the leader asks
-    again. Put a proxy with TLS in front of it.
+    An answer is on disk before it is sent. Ctrl-C (or SIGTERM) stops and discards unfinished work; the leader retries.
+    Put a TLS proxy in front of it.
     """
     from fedping.helper.serving import ServeSettings
     from fedping.helper.serving import serve as serving
@@ -345,7 +345,7 @@ def _cores() -> int:
 
 
 def _give(helper_: HelperFolder, offer: Offer, file: Path | None, what: str, as_json: bool) -> None:
-    """Print an offer, or write it to a file and say so; as JSON with its terms."""
+    """Print an offer or write it to a file; as JSON, with its terms."""
     from fedping.protocol.sharing.offer import terms_of
 
     text = msgspec.json.encode(offer).decode()

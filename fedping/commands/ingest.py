@@ -147,15 +147,16 @@ _LOCAL = (HERE, "localhost", "::1")
 @dashboard_options
 @log_format_option
 def ingest(dashboard_port: int | None, dashboard_host: str, **options: Any) -> int:
-    """Take pings over HTTP and land them in Parquet.
+    """Accept pings over HTTP and land them in Parquet.
 
-    A ping that is answered 200 is on disk. Ctrl-C (or SIGTERM) stops ingest cleanly: open requests are answered, and
-    everything that was accepted goes to Parquet. A second Ctrl-C stops at once; the next start lands the rest.
+    A ping is on disk before it is answered with 200. Ctrl-C (or SIGTERM) stops ingest cleanly: open requests are
+    answered, and all accepted pings are written to Parquet. A second Ctrl-C stops immediately; the next start lands the
+    rest.
 
-    Metrics, status and flush are on a separate port for operators, which only programs on this machine can reach.
+    Metrics, status and flush are on a separate port for operators, which only programs on this machine reach.
 
-    --dashboard also serves the dashboard, from its own process and port. Visitors need a token (see fedping dashboard);
-    clients never do.
+    --dashboard also serves the dashboard, from another process and port. Visitors need a token (see fedping dashboard);
+    clients don't.
     """
     _import_numpy_without_threads()
     from fedping.server_jobs.ingest.backlog import ending, unlanded
@@ -270,7 +271,7 @@ def _networks(texts: tuple[str, ...], prefix_rate: float | None) -> tuple[IPv4Ne
 
 
 def _import_numpy_without_threads() -> None:
-    """Import NumPy without threads for matrix products, which ingest does not need: its processes fork.
+    """Import NumPy without threads for matrix products: ingest doesn't need them, and its processes fork.
 
     OpenBLAS ends its threads before a fork, but the kernel may count a thread that is ending a moment longer.
     """
@@ -287,7 +288,7 @@ def _import_numpy_without_threads() -> None:
 
 
 def _refuse_idle_options(names: set[str]) -> None:
-    """Raise :class:`InvalidSettings` for options of a dashboard without --dashboard, such as a token without effect."""
+    """Raise :class:`InvalidSettings` for dashboard options without --dashboard."""
     context = click.get_current_context()
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
@@ -306,7 +307,7 @@ def _say_addresses(settings: IngestSettings, listener: OperatorsListener, pages:
 
 
 def _say_recovered(settings: IngestSettings) -> None:
-    """Say how many pings an earlier ingest has accepted and not landed, if it left any segment."""
+    """Log the number of pings that an earlier ingest accepted but did not land, if it left any segment."""
     from fedping.protocol.notation import format_count
     from fedping.server_jobs.ingest.backlog import recovered
 

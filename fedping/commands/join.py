@@ -40,7 +40,7 @@ LONGEST_WAIT = 900.0
 """Maximum seconds between two fetches, after any number of failures, unless --every is longer."""
 
 FETCHES_A_STUDY = 10
-"""Number of waits after which the study is fetched too: it may have ended."""
+"""Number of waits after which the study is fetched too, because it may have ended."""
 
 MOST_BYTES = 2**26
 """Maximum size of an answer of the server."""
@@ -53,7 +53,7 @@ _TICKET = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """The time between two fetches, and the end: a number of rounds, or seconds.
+    """Time between two fetches, and the end as a number of rounds or seconds.
 
     Attributes:
         training: maximum seconds of a training.
@@ -72,9 +72,9 @@ class Pace:
 
     @contextmanager
     def limited(self) -> Iterator[None]:
-        """Have a training raise :class:`_TimeOver` when no time is left, or :class:`_TooSlow` if it takes too long.
+        """Make a training raise :class:`_TimeOver` when no time is left, or :class:`_TooSlow` if it takes too long.
 
-        A timer does that in the main thread, which alone can be interrupted.
+        A timer does that in the main thread, the only one that can be interrupted.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -150,7 +150,7 @@ class Options:
 
     @property
     def pace(self) -> Pace:
-        """How often to ask for a version, and when to end, from now on."""
+        """The interval of fetches and the time of the end, from now on."""
         return Pace(
             rounds=self.rounds,
             seconds=None if self.duration is None else seconds_in("--for", self.duration),
@@ -279,15 +279,15 @@ class TimedRunner:
 def join(url: str, study: str, **options: Any) -> int:
     """Take part in STUDY, served by the ingest at URL, with your own table.
 
-    Fetches the model, trains it on your rows, shows what it would send, asks, and posts it: an update, its loss and its
-    number of rows. Then it waits for the next version. The rows never leave this machine.
+    The command fetches the model, trains it on your rows, shows the ping (an update, its loss and the number of rows),
+    asks for your consent, and posts it. Then it waits for the next version. The rows never leave this machine.
 
-    Each row is protected by noise, which the ledger of the table accounts for: 'fedping join ledger' shows it, and
-    'fedping join status' what was answered, with the digests of the weights, for institutions to compare.
+    Noise protects each row, and the table's ledger records its budget: 'fedping join ledger' shows it. 'fedping join
+    status' lists the answers with the digests of the weights, for institutions to compare.
 
-    Safe to stop, to kill and to run again: with the same --state it continues, and nothing is counted twice. Exits with
-    0 if all was done, or the study has ended; with 75 if the time of --for was over before a ping was accepted, or
-    before --rounds; with 130 or 143 if SIGINT or SIGTERM ended it.
+    Safe to stop, kill and run again: with the same --state it continues, and no ping counts twice. Exits with 0 if it
+    is done or the study has ended; with 75 if the time limit --for was reached before a ping was accepted, or before
+    --rounds; with 130 or 143 if SIGINT or SIGTERM ended it.
     """
     from fedping.client_sim.joining.holding_out import keep_share
     from fedping.client_sim.joining.ledger import BudgetEnded
@@ -374,7 +374,7 @@ def _warn_of_one_class(rows: Table) -> None:
 
 
 def _warn_of_unprotected(institution: Institution) -> None:
-    """Warn of a ping that was made before the rows were protected."""
+    """Warn about a ping that was computed before the rows were protected."""
     if (ping := institution.unprotected) is not None:
         log.tell(
             f"warning: the ping of version {ping.version} in {institution.folder.path} was computed without "
@@ -384,7 +384,7 @@ def _warn_of_unprotected(institution: Institution) -> None:
 
 
 def _tell_promises(institution: Institution) -> None:
-    """Log what is sent to a private line, and what its guarantee covers."""
+    """Log the contents of a private line's pings, and what the guarantee covers."""
     from fedping.client_sim.joining.terms import promises
 
     if institution.member.line.privacy is not None:
@@ -393,7 +393,7 @@ def _tell_promises(institution: Institution) -> None:
 
 
 def _check_terms(institution: Institution, options: Options) -> None:
-    """Raise :class:`StudyChanged` unless the study's terms are agreed to; with --show, only warn."""
+    """Raise :class:`StudyChanged` unless the study's terms are accepted; with --show, only warn."""
     from fedping.client_sim.joining.terms import StudyChanged, describe_changes
 
     if not institution.changes:
@@ -410,9 +410,9 @@ def _check_terms(institution: Institution, options: Options) -> None:
 def _institutions(
     transport: Transport, timed: TimedRunner, files: ExitStack, name: str, options: Options
 ) -> tuple[tuple[Institution, ...], Deciding]:
-    """Return the client that trains, after the one that evaluates on held-out rows, if any; and what is consented to.
+    """Return the clients (evaluation on held-out rows first, if any, then training) and the consent.
 
-    With --show, nothing is consented to yet.
+    With --show, the consent is still empty.
     """
     from fedping.client_sim.joining.columns import read_columns
     from fedping.client_sim.joining.deciding import Chosen, decide
@@ -496,7 +496,7 @@ def _institutions(
 
 
 def _states_in(folder: StateFolder, files: ExitStack) -> StatesOf:
-    """Return where a training keeps state: a file, created if it keeps any."""
+    """Return the file for a training's state, created if the training keeps any."""
     from fedping.client_sim.learning.algorithm import State
     from fedping.client_sim.learning.states import ClientStates, StateFile, in_memory, open_states
 
@@ -542,7 +542,7 @@ def _introduction(institution: Institution, data: Path) -> str:
 
 
 def _show(timed: TimedRunner, institution: Institution) -> None:
-    """Print the ping that waits to be posted, or that would be posted now."""
+    """Print the pending ping, or the one that would be posted now."""
     ping = institution.waiting
     if ping is None:
         problem = timed.run(institution.fetch())
@@ -557,7 +557,7 @@ def _show(timed: TimedRunner, institution: Institution) -> None:
 
 
 def _nothing_to_send(institution: Institution) -> str:
-    """Return why no ping is sent of the version that an institution holds."""
+    """Return the reason why an institution sends no ping for its version."""
     if institution.contributed_all:
         return _contributed_all(institution)
     if institution.rests:
@@ -640,7 +640,7 @@ def _make_prompt(as_json: bool) -> Callable[[Waiting], str]:
 
 
 class _Finished(Exception):
-    """Taking part is over, with an exit code."""
+    """The end of the participation, with an exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__()
@@ -648,13 +648,13 @@ class _Finished(Exception):
 
 
 class Session:
-    """Drives clients by their next actions, turn after turn, until the end; of several clients the last one trains.
+    """Runs the clients' next actions, turn after turn, until the end; the last client trains.
 
     Args:
         timed: runs their requests.
         institutions: the clients.
         ask: asks a person whether to send a ping; None sends without asking.
-        told: what was consented to, for reports in JSON; None for lines.
+        told: the consent, for reports in JSON; None for lines.
     """
 
     def __init__(
@@ -687,7 +687,7 @@ class Session:
         return 0
 
     def _take_turn(self) -> None:
-        """Do what is next for each client, and wait for the next turn.
+        """Run the next action of each client, and wait for the next turn.
 
         The client that trains comes after the others have evaluated the version that it holds, so that all of them are
         part of one round. A rejected evaluation is reported after the training.
@@ -719,7 +719,7 @@ class Session:
     def _next_ping(self, institution: Institution) -> tuple[Waiting | None, str | None]:
         """Take a client's actions up to its next post; return the ping that waits for it.
 
-        If there is none, return None, and why no version was available, if so.
+        Without one, return None and the reason why no version was available, if so.
         """
         from fedping.client_sim.client import Action
         from fedping.client_sim.joining.ledger import AlreadyAnswered
@@ -759,7 +759,7 @@ class Session:
         return answer != "n"
 
     def _delay(self, institution: Institution, ping: Waiting) -> None:
-        """Wait until a ping of a private line may be sent."""
+        """Wait until a private line's ping may be sent."""
         seconds = institution.seconds_until(ping)
         if not seconds:
             return
@@ -802,7 +802,7 @@ class Session:
         click.echo(msgspec.json.encode(row).decode())
 
     def _explain(self, problem: str | None, awaited: str = "") -> None:
-        """Log a problem, or what is awaited without one, unless it was logged last."""
+        """Log a problem, or else the reason for waiting, unless it was logged last."""
         self._failures = self._failures + 1 if problem else 0
         explanation = f"waiting: {problem}" if problem else f"waiting for {awaited}" if awaited else ""
         if explanation and explanation != self._last_explanation:
@@ -867,9 +867,9 @@ def _rejection(institution: Institution, ping: Waiting, outcome: Outcome) -> Fed
 
 
 def run_interruptible(runner: asyncio.Runner, request: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end; a signal cancels it first, and then has its own effect.
+    """Run a coroutine to its end; a signal first cancels it, then takes effect.
 
-    asyncio would report an exception that a signal raises in the middle of a task a second time, with a traceback.
+    Otherwise asyncio would report an exception that a signal raises inside a task twice, with a traceback.
     """
     signals: list[int] = []
     tasks: list[asyncio.Task[Any]] = []

@@ -1,4 +1,4 @@
-"""`fedping join ledger`: what has been told of a table, and how much may still be told."""
+"""`fedping join ledger`: the spent and the remaining privacy budget of a table."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def ledger(
     delta: float | None,
     as_json: bool,
 ) -> int:
-    """Show the ledger of the table DATA: the pings of each study, their price, and how much of the budget is left.
+    """Show the ledger of the table DATA: each study's pings, their cost, and the remaining budget.
 
-    Checks the chain of its entries, and its copy. Exits with 1 if the ledger is lost, or both copies are damaged.
+    Checks the chain of entries and the ledger's copy. Exits with 1 if the ledger is lost, or both copies are damaged.
     """
     from fedping.client_sim.joining.ledger import Ledger, ledger_of
 

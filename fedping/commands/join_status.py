@@ -1,4 +1,4 @@
-"""`fedping join status`: what an institution's folder has answered, and which weights it was served."""
+"""`fedping join status`: the answers of an institution's folder, with the digests of the weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedping.client_sim.joining.folder import Joined, Sent, StateFolder
 
 DIGITS = 16
-"""Digits of a digest that are printed for people."""
+"""Number of digits of a digest in text output."""
 
 
 @click.command()
@@ -25,10 +25,10 @@ DIGITS = 16
 )
 @json_option
 def status(state: Path, last: int, as_json: bool) -> int:
-    """Show what the folder STATE of 'fedping join' has answered, and the digest of the weights that each version had.
+    """Show the answers of 'fedping join' in the folder STATE, with the digest of each version's weights.
 
-    Compare these digests with other institutions: a server that sends one institution different weights can work out
-    that institution's part, also of a sum. The command only reads the folder, and may run while 'fedping join' does.
+    Compare these digests with other institutions: a server that sends one institution different weights can reconstruct
+    that institution's part, even of a sum. The command only reads the folder, and can run next to 'fedping join'.
     """
     from fedping.client_sim.joining.folder import StateFolder
     from fedping.protocol.errors import InvalidSettings

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 _WIDE = 120
-"""Columns of tables where there is no terminal, as in a file."""
+"""Width of tables without a terminal, in columns."""
 
 _MOST_APART = 10
-"""Figures that differ, which are printed."""
+"""Maximum number of differing figures to print."""
 
 _HEADINGS = {
     "central": "{},\ncentral",
@@ -102,7 +102,7 @@ class LaboratoryOptions:
     """The options of a laboratory experiment by their names in Python.
 
     Attributes:
-        engine_name: "numpy" for processes of this machine, or "spark".
+        engine_name: "numpy" for processes on this machine, or "spark".
         master: Spark's master URL; None for the default.
         jobs: number of parallel runs; None for the default.
         changes: settings of --set.
@@ -138,9 +138,9 @@ class LaboratoryOptions:
 def sweep(experiment: Path, over: tuple[str, ...], out: Path | None, **options: Any) -> None:
     """Run the laboratory experiment in the file EXPERIMENT at every point of a grid over any of its settings.
 
-    Each point is a variant, and each of the file's own variants runs at each point; results are those of 'fedping
-    simulate'. If it is killed at any moment, the same command continues where it was. With --engine spark, executors do
-    the runs; all of them must see the folder --out.
+    Each point is a variant, and the file's own variants run at each point; the output is the same as of 'fedping
+    simulate'. After a kill, the same command continues. With --engine spark, executors compute the runs; all of them
+    must see the folder --out.
     """
     folder = out or Path("simulated") / f"{experiment.stem}-sweep"
     given = LaboratoryOptions(over=over, **options)
@@ -150,7 +150,7 @@ def sweep(experiment: Path, over: tuple[str, ...], out: Path | None, **options: 
 
 @contextmanager
 def spark_for(engine_name: str, master: str | None, command: str) -> Iterator[SparkEngine | None]:
-    """Yield Spark's engine for simulations, and close it in the end; yield None if the engine is not "spark".
+    """Yield Spark's engine for simulations and close it at the end; yield None if the engine is not "spark".
 
     SIGINT and SIGTERM end the block in order.
 
@@ -208,10 +208,10 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
 
 
 def _let_import_from(folder: Path) -> None:
-    """Let modules that an experiment names, such as that of its own loss, lie next to its file.
+    """Allow an experiment to import modules next to its file, such as its own loss.
 
-    The folder comes last in the path, so that its files never hide modules of Python or fedping. Runs in other
-    processes inherit the path.
+    The folder is last in the path, so its files never hide modules of Python or fedping. Runs in other processes
+    inherit the path.
     """
     if (path := str(folder.resolve())) not in sys.path:
         sys.path.append(path)
@@ -219,7 +219,7 @@ def _let_import_from(folder: Path) -> None:
 
 @contextmanager
 def _bar(experiment: Experiment) -> Iterator[Watch]:
-    """Show a bar over all rounds, with rounds a second, on a terminal; elsewhere nothing: the summary has it all."""
+    """Show a bar over all rounds, with rounds a second, on a terminal; without one, only the summary is printed."""
     from fedping.experiments.laboratory.units import units_of
     from fedping.terminal import bars
 
@@ -267,7 +267,7 @@ def print_summary(summary: Summary, folder: Path) -> None:
 
 
 def wide_console() -> Console:
-    """Return the console to print tables on; where it is no terminal, it is wide enough for them."""
+    """Return the console for tables; without a terminal, it is wide enough for them."""
     from rich.console import Console
 
     from fedping.terminal import AS_IT_IS
@@ -325,7 +325,7 @@ def _table(summary: Summary, stands: Standing) -> Table:
 
 
 def _to_target(summary: Summary, *reached: Band | UnsetType) -> list[str]:
-    """Return the cells of what it took to the target, if there is one; with the seeds, if not all reach it."""
+    """Return the cells with the cost of reaching the target, if any, and the seeds if not all reach it."""
     return [] if summary.target is None else [_reached(each, len(summary.seeds)) for each in reached]
 
 
@@ -421,11 +421,11 @@ def export(
 ) -> None:
     """Write the results of the laboratory experiment in FOLDER for other tools, a paper or its reviewers.
 
-    For TensorBoard and MLflow every finished run becomes a run there, and every metric a series over the rounds, named
-    by its split: test/accuracy. Neither tool has to be installed. The table has the variants and baselines, the best in
+    In TensorBoard and MLflow every finished run is a run, and every metric a series over the rounds, named by its
+    split: test/accuracy. Neither tool needs to be installed. The table has the variants and baselines, the best in
     bold, with the p-values of paired t tests against it. The folder for reviewers has the experiment's file with all
-    settings and seeds, its data, the packages' versions, and the figures to be met. Writing again replaces what was
-    written.
+    settings and seeds, its data, the packages' versions, and the expected figures. A repeated command overwrites its
+    output.
     """
     from fedping.experiments.laboratory.exporting import write_mlflow, write_tensorboard
 
@@ -456,10 +456,10 @@ def export(
 @click.option("--jobs", type=click.IntRange(1), help="Number of runs at a time; the result does not depend on it.")
 @json_option
 def reproduce(folder: Path, jobs: int | None, as_json: bool) -> None:
-    """Run the experiment of FOLDER, written by `fedping export --artifact`, again, and compare every figure.
+    """Repeat the experiment of FOLDER, written by `fedping export --artifact`, and compare every figure.
 
-    It checks the files' digests, and leaves its results in FOLDER/rerun. If it is killed, the same command continues.
-    Exit code 1 if a figure differs by more than 1e-6 of its size.
+    It checks the files' digests and writes its results to FOLDER/rerun. After a kill, the same command continues. Exits
+    with 1 if a figure differs by more than 1e-6 of its size.
     """
     from fedping.experiments.laboratory.artifact import reproduce as run_again
 

@@ -57,11 +57,11 @@ def landing() -> None:
 )
 @trust_options
 def flush_(url: str, timeout: int, ca: Path | None, insecure: bool) -> None:
-    """Have ingest land every ping that it has accepted, and wait until all are in Parquet.
+    """Make ingest land every accepted ping, and wait until all are in Parquet.
 
     URL is the address of ingest's operations port.  [default: http://127.0.0.1:8082]
 
-    Exits with 75 if the same command may succeed later: ingest does not answer, or needs more time. Safe to repeat.
+    Exits with 75 if ingest does not answer or needs more time: try again later. Safe to repeat.
     """
     from fedping.server_jobs.ingest.backlog import flush
 
@@ -98,14 +98,14 @@ class RemovalOptions:
 @landing_option
 @json_option
 def prune(studies: tuple[str, ...], keep: int, **options: Any) -> None:
-    """Remove landed pings that are older than the newest VERSIONS of the STUDIES (default: all that are not private).
+    """Remove landed pings older than the newest VERSIONS of the STUDIES (default: all that are not private).
 
-    Keeps all pings needed to recompute these versions, and those that upcoming rounds may use: pings of the newest
-    version, and late ones that still count. Older versions stay, but can no longer be computed again, and analyses lack
-    their pings. The study's history names them, before anything is removed.
+    Keeps all pings needed to recompute these versions or by upcoming rounds: pings of the newest version, and late ones
+    that still count. Older versions stay, but can't be recomputed any more, and analyses lack their pings. The study's
+    history names them before the removal.
 
-    Safe to repeat: after an interruption the same command goes on. Nothing that landed in the last hour is removed. If
-    nothing can be removed, it says why.
+    Safe to repeat: after an interruption, the same command continues. Pings that landed in the last hour stay. If no
+    ping can be removed, it prints the reason.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
@@ -126,7 +126,7 @@ def prune(studies: tuple[str, ...], keep: int, **options: Any) -> None:
 
 
 def _prune(store: ModelStore, plan: Pruning, because: str) -> None:
-    """Note in the study's history what is removed, then remove it."""
+    """Record the removal in the study's history, then remove the files."""
     from fedping.server_jobs.deletion import remove_pruned
 
     versions = {line: numbers for line, numbers in plan.versions.items() if numbers}
@@ -170,16 +170,16 @@ def _show_pruning(plan: Pruning, given: RemovalOptions) -> None:
 @journal_option
 @json_option
 def forget(client_id: UUID, journal: Path | None, **options: Any) -> None:
-    """Remove all pings of CLIENT_ID from the landing folder, of every study, and name the versions they went into.
+    """Remove all pings of CLIENT_ID, of every study, from the landing folder, and list the versions that used them.
 
-    These versions stay as they are published, and can no longer be computed again; the study's history names them, but
-    not the client. Rounds go on. Exits with 1 if pings of the client wait in ingest's journal: they land soon, and the
-    same command removes them then. Run it where ingest runs, with its --journal; it warns if there is no journal. It is
-    safe to repeat, and goes on after an interruption.
+    These versions stay published, but can't be recomputed any more; the study's history names them, but not the client.
+    Rounds continue. Exits with 1 if the client has pings in ingest's journal: repeat the command after they have
+    landed. Run it where ingest runs, with its --journal; it warns if that is missing. Safe to repeat, and continues
+    after an interruption.
 
-    CLIENT_ID is a UUID, or the 16 bytes of the Parquet column client_id as pandas, DuckDB, Spark or JSON show them.
+    CLIENT_ID is a UUID, or the 16 bytes of the Parquet column client_id as pandas, DuckDB, Spark or JSON print them.
 
-    It doesn't search backups and the journal's quarantine, and doesn't refuse what the client sends from now on.
+    It doesn't search backups or the journal's quarantine, and doesn't reject later pings of the client.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
@@ -218,7 +218,7 @@ class Erasure:
     Attributes:
         plans: the files, with the number of pings in each.
         damaged: errors of the files that can't be searched.
-        versions: the versions that the files went into, by study and line.
+        versions: the versions that used the files, by study and line.
     """
 
     plans: list[ErasurePlan]
@@ -252,7 +252,7 @@ def _planned_erasure(
 def _erase(
     store: ModelStore, erasure: Erasure, client_id: UUID, given: RemovalOptions, set_status: Callable[[str], None]
 ) -> None:
-    """Note in the studies' histories what is removed, then rewrite the files without the client's pings."""
+    """Record the removal in the studies' histories, then rewrite the files without the client's pings."""
     from fedping.protocol.notation import format_count
     from fedping.server_jobs.deletion import describe_versions, erase
 
@@ -316,9 +316,9 @@ def _show_erasure(erasure: Erasure, waiting: list[str] | None, given: RemovalOpt
 def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place, as_json: bool) -> None:
     """Copy the landed pings of the STUDIES (default: all that are not private) to another landing folder.
 
-    The files are the same, byte for byte, and have the same names, so that versions can be computed again from the
-    copy. Run it again to bring the copy up to date. Pings of a private study are deleted once they have been used, and
-    so are not copied, like pings of studies that the store does not have, which may be private.
+    The copies have the same names and bytes, so versions can be recomputed from them. Run it again to update the copy.
+    Private studies are not copied, because their pings must be deleted after use; nor are studies that the store lacks,
+    because they may be private.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import copy_landed, open_landing, study_of
@@ -370,10 +370,11 @@ def copy(studies: tuple[str, ...], to: Place, store_path: Place, landing: Place,
 def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Place, as_json: bool) -> None:
     """List the clients of the LINES (default: all) of a STUDY of few clients, such as institutions.
 
-    The client heard last comes first. Ids are shortened, rows are those that a client reports, up to the study's limit,
-    and a line of more than 100 clients is counted and not listed. Clients of private studies can't be listed.
+    The list starts with the most recent client. Ids are shortened, rows are as reported by the client, up to the
+    study's limit. A line with more than 100 clients is only counted. Clients of private studies can't be listed.
 
-    Last is the noise of their mean update if they protect their rows as 'fedping join' does; pings don't say that.
+    The last line estimates the noise of their mean update if they protect their rows like 'fedping join'; pings don't
+    show whether they do.
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
@@ -412,9 +413,9 @@ def clients(study: str, lines: tuple[str, ...], store_path: Place, landing: Plac
 def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: Place, as_json: bool) -> None:
     """Show the loss and accuracy of the versions of the LINES (default: all) of a STUDY on held-out rows.
 
-    Institutions hold out rows by 'fedping join --hold-out', and report on them in arms that apply the versions and do
-    not submit. Each client counts once for a version, with as many rows as the study's limit and the line's
-    'most_votes' allow. The newest 20,000 pings are read.
+    Institutions hold out rows with 'fedping join --hold-out', and report on them in arms that apply the versions but do
+    not submit. Each client counts once for a version, with at most the rows that the study's limit and the line's
+    'most_votes' allow. The command reads the newest 20,000 pings.
     """
     from fedping.commands.round import lines_of
     from fedping.model_store.store import open_store
@@ -450,10 +451,10 @@ def evaluation(study: str, lines: tuple[str, ...], store_path: Place, landing: P
 @landing_option
 @json_option
 def outcomes(study: str, store_path: Place, landing: Place, as_json: bool) -> None:
-    """Count the later outcomes that have landed in a STUDY, by column: of how many clients, and what is odd.
+    """Count the landed later outcomes of a STUDY by column, with the number of clients and anomalies.
 
-    Repeated ones count once. Of outcomes that name their choice, it shows how many name one that has not landed or was
-    pruned, and how many ingest received later than their time after it: a device may have been away meanwhile.
+    Repeated outcomes count once. For outcomes that name their choice, it shows the number whose choice has not landed
+    or was pruned, and the number received later than the outcome's time, for example because a device was offline.
     """
     from fedping.model_store.store import open_store
     from fedping.server_jobs.outcome_counts import count_outcomes
@@ -506,9 +507,8 @@ def import_(
 ) -> None:
     """Import rows of Parquet FILES, or of JSON lines, from your own pipeline as pings of a study, or as later outcomes.
 
-    Each row is decoded and admitted as a ping that is posted, and lands through the journal; run the command where
-    ingest runs. A row that does not fit is left out and counted by its reason. Rows that have landed before are
-    skipped, so that the same command may be repeated.
+    Each row is checked like a posted ping, and lands through the journal; run the command where ingest runs. Invalid
+    rows are skipped and counted by reason. Rows that have landed before are ignored, so the command is safe to repeat.
     """
     from fedping.model_store.store import open_store
     from fedping.server_jobs.importing import Import, run_import

@@ -35,11 +35,11 @@ def plan() -> None:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the simulated updates.")
 @json_option
 def upload(file: Path | None, name: str | None, weights: int | None, seed: int, as_json: bool) -> None:
-    """Show the size of an update under each encoding, and recommend one.
+    """Show the size of an update under each encoding, and recommend an encoding.
 
     FILE is the TOML of a study, or of a line's model spec. If fedping has the model, its simulated clients learn from
-    version 0, and their updates are encoded, measured and decoded; otherwise updates are drawn with two of five weights
-    zero and a heavy tail, as those of networks have.
+    version 0, and their updates are encoded, measured and decoded; otherwise updates are random, with two of five
+    weights zero and a heavy tail, like updates of networks.
     """
     import msgspec
 
@@ -102,10 +102,10 @@ def fleet(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Estimate machines, storage, rounds and money (by your own prices) for a fleet of any size.
+    """Estimate machines, storage, rounds and cost (at your prices) for a fleet of any size.
 
-    The estimate uses measured costs of one ping, from the machine of the benchmarks unless you give your own. Money is
-    only for the items that you price. 'fedping docs planning' derives each number.
+    The estimate uses the measured costs of one ping, from the benchmarks' machine unless you give your own. Only items
+    with a price have a cost. 'fedping docs planning' derives each number.
     """
     import msgspec
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def power() -> None:
-    """How many users a study needs: to show an effect, and to train a model."""
+    """Plan the number of users that a study needs to show an effect, or to train a model."""
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -100,10 +100,10 @@ def _pilot_options(command: _Command) -> _Command:
 @landing_option
 @json_option
 def effect(store_path: Place, landing: Place, as_json: bool, **options: Any) -> None:
-    """Compute the number of users that shows an effect with the Mann-Whitney test, by formula and by simulation.
+    """Compute the number of users that show an effect with the Mann-Whitney test, by formula and by simulation.
 
-    With --users instead of an effect: the least effect that they show. With both: the power. The values of users
-    without the change come from the pilot STUDY that has landed, from --values, or from --counts.
+    With --users instead of an effect: the smallest effect that they show. With both: the power. The values of users
+    without the change are from the landed pilot STUDY, --values or --counts.
     """
     import msgspec
 
@@ -286,10 +286,10 @@ FIGURES = (".svg", ".png", ".pdf")
 @click.option("--keep-pings", is_flag=True, help="Keep the landed pings of finished runs.")
 @json_option
 def train(experiment: Path, as_json: bool, **options: Any) -> None:
-    """Compute the number of users that trains a model: the final loss of the study of EXPERIMENT by the cohort size.
+    """Compute the number of users that train a model: the final loss of EXPERIMENT's study by cohort size.
 
-    A cohort is the clients whose usable pings a round gets, on average over the iterations. Every cohort is simulated
-    with several seeds, each run in its own folder. If it is killed, the same command continues where it was.
+    A cohort is the mean number of clients with a usable ping in a round. Every cohort is simulated with several seeds,
+    each run in its own folder. After a kill, the same command continues.
     """
     import msgspec
 
@@ -353,7 +353,7 @@ def _cohorts(given: str) -> list[int]:
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """Show a bar on a terminal; elsewhere nothing, because the table has it all."""
+    """Show a bar on a terminal; without one, only the table is printed."""
     from fedping.terminal import bars
 
     with bars("training: {task.fields[runs]}", "rounds") as bar:

@@ -1,4 +1,4 @@
-"""`fedping privacy`: plan and track the budgets of private lines, show a study's card, make its key."""
+"""`fedping privacy`: plan and track privacy budgets, show a study's privacy card, create its key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def privacy() -> None:
-    """Private lines: plan and track privacy budgets, show a study's card, make a key."""
+    """Private lines: plan and track privacy budgets, show a study's privacy card, create a key."""
 
 
 @privacy.command()
@@ -46,9 +46,9 @@ def privacy() -> None:
 @click.option("--shared", is_flag=True, help="Plan for two servers, each of which adds the noise.")
 @json_option
 def plan(as_json: bool, **options: Any) -> None:
-    """Plan a private line: two of --rounds, --epsilon and --noise give the third, and how much learning remains.
+    """Plan a private line: from two of --rounds, --epsilon and --noise, compute the third and the effect on learning.
 
-    It takes some seconds if clients are sampled. A plan whose noise drowns the updates is refused.
+    It takes some seconds if clients are sampled. A plan with too much noise for learning is rejected.
     """
     from fedping.server_jobs.privacy.planning import planned, refuse_lost
     from fedping.terminal import status
@@ -111,7 +111,7 @@ def spent(study: str | None, store_path: Place, as_json: bool) -> None:
 @store_option
 @json_option
 def card(study: str, store_path: Place, as_json: bool) -> None:
-    """Show the privacy card of a STUDY of the store, or of a study file: who trusts whom, what is guaranteed."""
+    """Show the privacy card of a STUDY in the store, or of a study file: who trusts whom, what is guaranteed."""
     from fedping.client_sim.learning.study_files import study_from_toml
     from fedping.model_store.store import open_store
     from fedping.server_jobs.privacy.card import as_document, card_of
@@ -128,11 +128,11 @@ def card(study: str, store_path: Place, as_json: bool) -> None:
 @privacy.command()
 @click.argument("file", type=LocalPath(dir_okay=False))
 def key(file: Path) -> None:
-    """Make a new key in FILE, for 'fedping round --privacy-key FILE' of lines with 'sampling', or a second server.
+    """Create a new key in FILE, for 'fedping round --privacy-key FILE' of lines with 'sampling' or a second server.
 
-    The key decides by secret coins which clients count in a round. A line keeps the key of its first round. Keep it
-    secret, and outside of store and landing folder: readers of the key know who is in a sample. Requests to a second
-    server, the helper, are signed with a key that is derived from it.
+    The key samples in secret the clients that count in a round. A line keeps the key of its first round. Keep it
+    secret, and outside the store and the landing folder: readers of the key know who is sampled. A key derived from it
+    signs requests to the helper (second server).
     """
     from fedping.server_jobs.privacy.keys import make_key
 

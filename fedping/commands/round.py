@@ -1,4 +1,4 @@
-"""`fedping round`: one round of a line, or of all lines of a study; and what it shares with `fedping schedule`."""
+"""`fedping round`: one round of a line or of all lines of a study; and code shared with `fedping schedule`."""
 
 from __future__ import annotations
 
@@ -159,18 +159,19 @@ class Options:
 @json_option
 @log_format_option
 def round_(study: str, line: str | None, **options: Any) -> int:
-    """Turn the landed pings of the newest version of a LINE (default: every line) into the next version.
+    """Compute the next version of a LINE (default: every line) from the landed pings of the newest version.
 
-    Safe to repeat, to kill and to run twice at once: every version is published once, whole. Exits with 0 if there was
-    nothing to do, too few clients, or another round was first, or if the study is paused or has ended; with 4 if a
-    version is held back until an operator decides; with 5 if a private line has no round left; with 75 if Spark could
-    not do it now, or not within the time limit; with 130 or 143 if SIGINT or SIGTERM ended it.
+    Safe to repeat, to kill and to run twice at once: every version is published once and completely. Exits with 0 if a
+    version was published, and also if there were too few clients or no new pings, another round was faster, or the
+    study is paused or has ended; with 4 if a version is held until an operator decides; with 5 if a private line has no
+    round left; with 75 if Spark is unavailable or the time limit was reached; with 130 or 143 if SIGINT or SIGTERM
+    ended it.
 
-    A round of a private line is released and charged whatever clients have sent, and can't be undone. A round of a line
-    with a second server asks its helper, and exits with 0 if there is no answer yet: the next round asks again.
+    A round of a private line is always released and charged, whatever clients have sent, and can't be undone. A round
+    of a two-server line asks the helper, and exits with 0 if there is no answer yet: the next round asks again.
 
-    With --wait-for, --wait-at-most or both, the round begins when enough clients have sent or time is over, whichever
-    is first. The wait does not count towards the time limit.
+    With --wait-for, --wait-at-most or both, the round starts when enough clients have sent or the wait is over. The
+    wait does not count towards the time limit.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
@@ -234,7 +235,7 @@ def wait_of(clients: int | None, at_most: str | None, every: int | None = None) 
     Args:
         clients: the number of clients to wait for.
         at_most: the longest time to wait.
-        every: the interval of rounds in seconds, at most nine tenths of which may be waited.
+        every: the interval of rounds in seconds; the wait is at most nine tenths of it.
 
     Raises:
         InvalidSettings: ``at_most`` is not a time, or is too long.
@@ -255,7 +256,7 @@ def wait_of(clients: int | None, at_most: str | None, every: int | None = None) 
 
 
 def _decide(store: ModelStore, study: str, line: str, given: Options) -> None:
-    """Publish or discard the version of a line that is held back."""
+    """Publish or discard a line's held version."""
     from fedping.model_store.decisions import discard, release
     from fedping.server_jobs.round import RoundResult, noting, with_lineage
 
@@ -286,7 +287,7 @@ class PrivateSettings:
     Attributes:
         key: the privacy key, which is never shown.
         keep: whether pings stay after their round.
-        helpers: the connection to the helper by line; that of "" serves all lines without their own.
+        helpers: the connection to the helper by line; "" is for all other lines.
     """
 
     key: bytes | None = field(default=None, repr=False)
@@ -294,7 +295,7 @@ class PrivateSettings:
     helpers: Mapping[str, Helper] = field(default_factory=dict)
 
     def helper_of(self, line: str) -> Helper | None:
-        """Return the connection to the helper of a line; None if its answers are brought by hand."""
+        """Return the connection to a line's helper; None if an operator brings its answers as files."""
         return self.helpers.get(line, self.helpers.get(""))
 
 
@@ -313,7 +314,7 @@ class PrivateOptions:
         Args:
             store: the model store.
             study: the name of the study.
-            apart_from: the places in which the key may not be.
+            apart_from: the locations that must not contain the key.
 
         Raises:
             InvalidSettings: the key can't be used, a helper's address is wrong, or no line of the study has a helper.
@@ -444,7 +445,7 @@ class StudyRounds:
         return result
 
     def resting(self, keep: bool) -> str | None:
-        """Return why the study has no rounds, if it is declared to be paused or to have ended; else None.
+        """Return why the study has no rounds if it is paused or has ended; else None.
 
         No further round deletes the last pings of a private study that has ended. They are deleted here, unless
         ``keep`` is set.
@@ -469,7 +470,7 @@ class StudyRounds:
         )
 
     def show_resting(self) -> None:
-        """Print as JSON, a line of output for each model line, that the study rests; people read it in the log."""
+        """Print a JSON line for each model line of a paused or ended study; the log has the text."""
         from fedping.server_jobs.round import RoundResult
 
         declared = self.store.studies.declared(self.study)
@@ -506,7 +507,7 @@ class StudyRounds:
 
     @contextmanager
     def noting_before_attempts(self) -> Iterator[None]:
-        """Note a failed round of every line if the block fails before a round of any line has been noted."""
+        """Record a failed round of every line if the block fails before recording any."""
         from fedping.server_jobs.round_status import keep_attempt, last_attempt
 
         store, landing, study = self.store, self.landing, self.study
@@ -527,7 +528,7 @@ class StudyRounds:
 def noting_attempt(
     store: ModelStore, landing: Landing, study: str, line: str
 ) -> Iterator[Callable[[RoundResult], None]]:
-    """Note next to the pings how the round in the block ends; yield a function that takes its result."""
+    """Record the outcome of the round in the block next to the pings; yield a function that takes its result."""
     from fedping.server_jobs.round_status import keep_attempt, last_attempt
     from fedping.server_jobs.shutdown import DeadlineReached, Interrupted
 
@@ -566,7 +567,7 @@ def _outcome(error: Exception) -> str:
 
 
 def _reason(error: BaseException | None) -> str:
-    """Return why a round failed; of a defect only the kind and the system's words, as its text may quote a ping."""
+    """Return why a round failed; for a defect only its type and system error, because its text may quote a ping."""
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror or type(error).__name__}{where}"
@@ -606,7 +607,7 @@ def write_metrics(store: ModelStore, landing: Landing, path: Path | None) -> Non
 
 
 LONG_LOSS = 1e8
-"""The loss from which on exponents are printed."""
+"""The smallest loss that is printed with an exponent."""
 
 
 def show(result: RoundResult, as_json: bool) -> None:
@@ -647,7 +648,7 @@ def show(result: RoundResult, as_json: bool) -> None:
 
 
 def _figure(loss: float) -> str:
-    """Return a loss as text; it may be of any size if clients report sums of squares."""
+    """Return a loss as text; it can be very large if clients report sums of squares."""
     return with_minus(f"{loss:.4f}" if abs(loss) < LONG_LOSS else f"{loss:.4e}")
 
 

@@ -106,7 +106,7 @@ class Options:
         return wait_of(self.wait_for, self.wait_at_most, None if self.plan is not None else parse_every(self.every))
 
     def end(self, now: float) -> float:
-        """Return when the schedule ends, in Unix seconds; infinity if only a signal ends it."""
+        """Return the end of the schedule in Unix seconds; infinity if only a signal ends it."""
         from fedping.server_jobs.schedule import parse_every, parse_until
 
         lasting = math.inf if self.lasting is None else parse_every(self.lasting, "a time for --for")
@@ -168,13 +168,13 @@ class Options:
 def schedule(**options: Any) -> None:
     """Run rounds of the LINES (default: all) at every multiple of an interval since midnight UTC, plus an offset.
 
-    While the study is paused, or once it has ended, no round runs, and the schedule says so each time.
+    While the study is paused, and after its end, the schedule skips rounds and logs why.
 
-    A round that fails, or reaches its time limit, is reported; the next one begins with a new Spark session. Ctrl-C or
-    SIGTERM ends the schedule at once, even in the middle of a round, without losing anything; it then exits with 0.
+    A round that fails or reaches its time limit is reported; the next one starts with a new Spark session. Ctrl-C or
+    SIGTERM ends the schedule immediately, even during a round, without losing data; it then exits with 0.
 
-    With --wait-for, --wait-at-most or both, each round waits for clients first, as 'fedping round' does, for at most
-    nine tenths of the interval.
+    With --wait-for, --wait-at-most or both, each round first waits for clients, like 'fedping round', for at most nine
+    tenths of the interval.
 
     With --plan, one process runs the rounds of several studies one at a time, longest-waiting first, each with a time
     limit.
@@ -240,7 +240,7 @@ def run_reported(
     wait: Wait | None,
     time_limit: AbstractContextManager[object],
 ) -> None:
-    """Run a round of each line within the time limit; report failures and go on. A resting study has no round."""
+    """Run a round of each line within the time limit; report failures and continue. Skip paused and ended studies."""
     study = rounds.study
     with _reported(engine, study):
         with rounds.noting_before_attempts():
@@ -260,7 +260,7 @@ def run_reported(
 
 @contextmanager
 def _reported(engine: Engine, study: str, line: str = "") -> Iterator[None]:
-    """Report an error of the block, a round of a line or of a study; after a defect close the Spark session."""
+    """Report an error of the block, which runs a round of a line or study; close the Spark session after a defect."""
     of = f"{study}/{line}" if line else study
     about: dict[str, Any] = {"study": study} | ({"line": line} if line else {})
     try:

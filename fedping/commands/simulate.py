@@ -1,4 +1,4 @@
-"""`fedping simulate`: a whole study, or a laboratory experiment, on this machine with the code of real rounds."""
+"""`fedping simulate`: a whole study or a laboratory experiment on this machine, with the code of real rounds."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 def simulate(experiment: Path, out: Path | None, **options: Any) -> None:
     """Run the experiment in the file EXPERIMENT: of a study if it names one, of the laboratory if it has a [model].
 
-    A study runs through optimization and evaluation, and leaves the same as a real one: versions in <out>/store, landed
-    pings in <out>/landing, but no pings of a private study. A laboratory experiment trains any model with any of the
-    algorithms, compares variants with each other and with baselines, and leaves its metrics and weights. If it is
-    killed at any moment, the same command continues where it was. The same seed gives the same bits.
+    A study runs through optimization and evaluation, and writes the same data as a real one: versions in <out>/store
+    and landed pings in <out>/landing, except pings of a private study. A laboratory experiment trains any model with
+    any algorithm, compares variants with each other and with baselines, and writes metrics and weights. After a kill,
+    the same command continues. The same seed gives the same bits.
 
-    With --engine spark, executors simulate the clients of a study, or do the runs of a laboratory experiment; all of
-    them must see the folder --out.
+    With --engine spark, executors simulate the clients of a study, or compute the runs of a laboratory experiment; all
+    of them must see the folder --out.
     """
     of_study = StudyOptions(**{name: options.pop(name) for name in StudyOptions.names()})
     of_laboratory = LaboratoryOptions(**options)
@@ -171,7 +171,7 @@ def _simulate_study(file: Path, folder: Path, of_study: StudyOptions, given: Lab
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """Show a bar on a terminal; elsewhere nothing, because the summary has it all."""
+    """Show a bar on a terminal; without one, only the summary is printed."""
     from fedping.terminal import bars
 
     with bars("{task.description}", "{task.fields[pings]}") as bar:
@@ -219,7 +219,7 @@ def _print_private(summary: PrivateSummary, folder: Path) -> None:
 
 
 def _compared(line: LineFigures) -> str:
-    """Return in words how the loss of the trained arms compares with that of the controls."""
+    """Return the comparison of the trained arms' loss with the controls' in words."""
     if not line.controls:
         return "its loss has no control to compare with, because every arm that follows the line applies its versions"
     raw, smooth = line.below_all_controls_from, line.below_all_controls_from_smoothed

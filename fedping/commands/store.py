@@ -1,4 +1,4 @@
-"""`fedping store`: the versions of a line: history, one version, differences, rollback, fence, recomputation."""
+"""`fedping store`: a line's versions: history, contents, differences, rollback, continuation, recomputation."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def store() -> None:
 def history(study: str, line: str, last: int, sketches: bool, store_path: Place, as_json: bool) -> None:
     """List the newest versions of a LINE, with their time, origin, and numbers of clients and pings.
 
-    --json has the whole lineage of each. In place of the sketch that a guard keeps of the clients of all rounds it has
-    their approximate number, 'known_clients'.
+    --json prints the whole lineage of each. Instead of a guard's sketch of all clients so far, it has their approximate
+    number, 'known_clients'.
     """
     if sketches and not as_json:
         raise InvalidSettings("--sketches needs --json; add that, or remove the option")
@@ -113,7 +113,7 @@ def _row(version: Version, sketches: bool) -> dict[str, Any]:
 @click.argument("columns", type=LocalPath(dir_okay=False))
 @store_option
 def scales(study: str, line: str, columns: Path, store_path: Place) -> None:
-    """Print the file COLUMNS with the means, deviations and class weights that a study of scales has computed."""
+    """Print the file COLUMNS with the means, deviations and class weights computed by a study of scales."""
     import numpy as np
 
     from fedping.client_sim.joining.columns import as_toml, check_spec, read_columns, scaled
@@ -150,7 +150,7 @@ def show(study: str, line: str, version: int | None, store_path: Place) -> None:
 @store_option
 @json_option
 def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
-    """Show the version of a LINE that its guard holds back or stages, with the reasons and changed weights.
+    """Show the held or staged version of a LINE, with the reasons and the changed weights.
 
     'fedping round STUDY LINE --release' publishes it, --discard discards it.
     """
@@ -220,7 +220,7 @@ def _show_changes(changes: list[dict[str, Any]], old: int, new: int) -> None:
 def rollback(study: str, line: str, target: int, store_path: Place, landing: Place) -> None:
     """Publish an old version's weights and optimizer state again, as the next version of a LINE.
 
-    Fails for an older copy of the store, because rounds note their published versions in the landing folder.
+    Fails for an older copy of the store, because rounds record published versions in the landing folder.
     """
     from fedping.model_store.decisions import rollback as roll_back
     from fedping.model_store.store import open_store
@@ -243,10 +243,10 @@ def rollback(study: str, line: str, target: int, store_path: Place, landing: Pla
 def continue_(study: str, line: str, number: int, store_path: Place, landing: Place) -> None:
     """Continue a LINE at an unpublished number, after an older copy of the store was restored.
 
-    The newest version of the copy is published again under that number, and rounds go on from it. Clients that have a
-    version in between fetch it like all others; their pings until then land and are not counted.
+    The newest version of the copy is published again under that number, and rounds continue from it. Clients with a
+    version in between fetch it like all others; their pings until then land but don't count.
 
-    Safe to repeat. Nothing is deleted, and a version number is never reused.
+    Safe to repeat. It deletes no data and never reuses a version number.
     """
     from fedping.model_store.decisions import continue_at
     from fedping.model_store.store import open_store
@@ -271,9 +271,9 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pl
 def copy(study: str, target: Place, store_path: Place) -> None:
     """Copy a STUDY with all its versions into another store, from a folder to a bucket or back.
 
-    Its rounds may go on: if one publishes a version in the meantime, run the same command again. A damaged file is
-    reported, and ends the copy. Safe to repeat; existing files are compared. Run further rounds in one of the stores
-    only: otherwise there are two models, and each store spends the budget of private lines.
+    Rounds can continue: if one publishes a version in the meantime, run the same command again. A damaged file is
+    reported and ends the copy. Safe to repeat; existing files are compared. Afterwards run rounds in only one of the
+    stores: otherwise there are two models, and each store spends the budget of private lines.
     """
     from fedping.model_store.copying import copy_study
     from fedping.model_store.store import open_store
@@ -288,7 +288,7 @@ def copy(study: str, target: Place, store_path: Place) -> None:
 
 
 def _warn_without_landing(landing: Place) -> None:
-    """Warn if there is no landing folder, whose notes have the versions that rounds have published."""
+    """Warn if the landing folder, which records the published versions, does not exist."""
     from fedping.protocol.landing import open_landing
 
     if not open_landing(landing).exists():
@@ -331,11 +331,11 @@ class RecomputeOptions:
 @landing_option
 @json_option
 def recompute(study: str, line: str, version: int, as_json: bool, **options: Any) -> None:
-    """Compute a VERSION again from its lineage and the landed pings, and check that it is the same to the last bit.
+    """Recompute a VERSION from its lineage and the landed pings, and check that it is the same to the last bit.
 
-    Exits with 1 if it is not, or if a private line's noise does not have its size. A version of a private line is
-    computed from the released sums; a version 0 that took weights over, from their version. If that version is gone,
-    the weights are used unchecked, and a note says so.
+    Exits with 1 if it is not, or if a private line's noise has the wrong size. A version of a private line is
+    recomputed from the released sums; a version 0 that took over weights, from their version. If that version is gone,
+    the weights are used unchecked, with a note.
     """
     from fedping.model_store.store import open_store
     from fedping.server_jobs.privacy.keys import read_key

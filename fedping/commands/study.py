@@ -79,7 +79,7 @@ VOTES = {"client": "a client", "ping": "a ping", "examples": "an example"}
 
 @click.group()
 def study() -> None:
-    """Begin a study from a template, create its version 0; show, check, change or watch one."""
+    """Start a study from a template, create its version 0; show, check, change or watch one."""
 
 
 for _command in (init, pause, resume, end, change, history, offer):
@@ -95,13 +95,13 @@ for _command in (init, pause, resume, end, change, history, offer):
 def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: Place, **options: Any) -> None:
     """Store the study of a TOML FILE and publish version 0 of each of its lines.
 
-    The file is checked as by 'fedping study check'. Settings that it leaves open get the safe choice: 'fedping study
-    show' lists them. Safe to repeat. A study that exists with other settings is refused, because its versions and pings
-    depend on them; 'fedping study change' changes those that may change. A line is refused if the store or the landing
-    folder shows that version 0 was lost: clients may have it, and it is never published a second time.
+    The file is checked like by 'fedping study check'. Open settings get the safe choice: 'fedping study show' lists
+    them. Safe to repeat. A study that exists with other settings is rejected, because its versions and pings depend on
+    them; use 'fedping study change' for settings that may change. A line is rejected if the store or the landing folder
+    shows that version 0 was lost: clients may have it, and it is never published twice.
 
-    With --from, version 0 begins with the weights of a trained version of another study, matched by their names or by
-    --renamed; all others begin with the start values of FILE. 'fedping study check' shows it first.
+    With --from, version 0 takes weights from a trained version of another study, matched by name or --renamed; all
+    others get the start values of FILE. 'fedping study check' previews it.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.landing import open_landing
@@ -142,13 +142,13 @@ def create(file: Path, own_models: tuple[str, ...], store_path: Place, landing: 
 @store_option
 @json_option
 def check(file: Path, own_models: tuple[str, ...], store_path: Place, as_json: bool, **options: Any) -> None:
-    """Check a TOML FILE and show the study that it describes; store nothing.
+    """Check a TOML FILE and show its study, without storing it.
 
-    If fedping has the model, its settings and the number, shapes and names of the weights are checked. If not, it may
-    be your own, and there is a warning on stderr. With --from it also shows the weights that 'fedping study create'
-    would take over, and the start of each; only then a store is read.
+    For fedping's models, it checks the settings and the number, shapes and names of the weights. Any other model may be
+    your own; it prints a warning to stderr. With --from, which reads a store, it also shows the weights that 'fedping
+    study create' would take over, and the start of each.
 
-    Exits with 2, and a sentence on stderr, if the file is no study that could be created.
+    Exits with 2 and an error on stderr if the study could not be created.
     """
     the_study, warnings = checked_with_warnings(file, own_models)
     warm = _warned(the_study, warm_starts(the_study, WarmOptions(**options), store_path))
@@ -199,7 +199,7 @@ def show(name: str, store_path: Place, as_json: bool) -> None:
 def list_(with_state: bool, store_path: Place, as_json: bool) -> None:
     """List the names of the studies of a store, one a line; with --state or --json, also their states.
 
-    A study that can't be read is listed as 'unreadable', with the error, and the command exits with 1 after the list.
+    A study that can't be read is listed as 'unreadable' with the error; the command then exits with 1 after the list.
     """
     from fedping.model_store.store import open_store
 
@@ -249,10 +249,10 @@ def health(names: tuple[str, ...], store_path: Place, landing: Place, journal: P
 @json_option
 @log_format_option
 def watch(names: tuple[str, ...], every: str, webhook: str | None, as_json: bool, **places: Any) -> None:
-    """Watch the studies NAMES (default: all) until stopped, and report every change in the judgement of one.
+    """Watch the studies NAMES (default: all) until stopped, and report every change of their health.
 
-    Reports are printed, and posted to the webhook as JSON; the first judgement of each study is reported too. A post
-    that fails is reported on stderr, and retried.
+    Reports, including the first of each study, are printed and posted to the webhook as JSON. A failed post is reported
+    on stderr and retried.
     """
     from fedping.server_jobs.health.monitor import Reports, Webhook, make_poster, watch_studies
     from fedping.server_jobs.schedule import WallClock, parse_every
@@ -326,11 +326,11 @@ def arm(name: str, client_id: UUID, store_path: Place) -> None:
 @study.command(name="ticket-key")
 @click.argument("file", type=LocalPath(dir_okay=False))
 def ticket_key(file: Path) -> None:
-    """Put a new key for tickets into FILE, which is created if it does not exist.
+    """Add a new ticket key to FILE, which is created if it does not exist.
 
-    The key before it stays, and its tickets are still accepted; those of earlier keys are rejected. Ingest reads the
-    file again by itself. A new file is readable by its owner only; an old one keeps its permissions. Keep it away from
-    the store, and from people who need not make tickets.
+    Tickets of the previous key are still accepted; those of earlier keys are rejected. Ingest reloads the file by
+    itself. A new file is readable only by its owner; an existing one keeps its permissions. Keep it out of the store,
+    and away from people who don't create tickets.
     """
     from fedping.protocol.tickets import keys_text, read_keys, with_new_key
 
@@ -372,7 +372,7 @@ def ticket_key(file: Path) -> None:
     help=("Number of days until the tickets expire."),
 )
 def ticket_(name: str, client_ids: tuple[UUID, ...], keys: Path, days: int) -> None:
-    """Print tickets of CLIENT_IDS for study NAME, one per line; a product makes them itself, when a client enrols."""
+    """Print tickets of CLIENT_IDS for study NAME, one per line. Usually a product creates them when a client enrols."""
     from fedping.protocol.tickets import read_keys, ticket
 
     key, *_ = read_keys(keys)
@@ -413,7 +413,7 @@ def _described(the_study: Study) -> str:
 
 
 def _limits(the_study: Study) -> Iterator[str]:
-    """Yield in words the pings that a study takes, and the limits of their values."""
+    """Yield in words the type of a study's pings, and the limits of their values."""
     if the_study.shards != SHARDS:
         yield f"a round divides the clients into {the_study.shards:,} shards, so it runs at most that many tasks"
     if the_study.enrolment == "hash":
@@ -439,7 +439,7 @@ def _limits(the_study: Study) -> Iterator[str]:
 
 
 def _own(line: Line) -> Iterator[str]:
-    """Yield in words what clients of a line keep for themselves, if anything."""
+    """Yield in words the private state of a line's clients, if any."""
     if (personal := getattr(line.training, "personal", None)) is not None:
         begins = f" from version {since:,} on" if (since := getattr(personal, "from_version", 0)) else ""
         yield f"clients of personal arms keep private state: {personal.__struct_config__.tag}{begins}"
@@ -457,7 +457,7 @@ def _sent(line: Line) -> Iterator[str]:
 
 
 def _rows(the_study: Study, line: Line) -> Iterator[str]:
-    """Yield in words what institutions with tables make of a line, if they can take part."""
+    """Yield in words how institutions with tables take part in a line, if they can."""
     from fedping.protocol.ping import MODEL_UPDATE
     from fedping.protocol.row_privacy import (
         EPSILON,

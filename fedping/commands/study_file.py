@@ -1,4 +1,4 @@
-"""Study files on the command line: read and checked, and the weights that version 0 takes over from another study."""
+"""Study files on the command line: reading, checks, and the weights that version 0 takes over from another study."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ own_model_option = click.option(
 
 
 def checked(file: Path, own_models: tuple[str, ...], store_path: Place | None = None) -> Study:
-    """Return the study of a file with the safe choices and its noise, which a store may have; print its warnings.
+    """Return a file's study as it can be stored, with the safe choices and its noise; print its warnings.
 
-    Raises:
-        InvalidSettings: the file does not describe a study, or one that clients could not take part in.
+    Raises: InvalidSettings: the file does not describe a study that clients can take part in.
     """
     return checked_with_warnings(file, own_models, store_path)[0]
 
@@ -64,7 +63,7 @@ def _tell_of_noise() -> None:
 
 _FROM = re.compile(r"(?:(?P<line>[^=/@]+)=)?(?P<study>[^=/@]+)/(?P<old>[^=/@]+)(?:@(?P<number>[0-9]{1,9}))?")
 MOST_ROWS = 200
-"""Number of weights and blocks that are listed; the others are counted."""
+"""Maximum number of weights and blocks to list; the others are counted."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -145,7 +144,7 @@ def wanted_of(study: Study, texts: tuple[str, ...]) -> list[Wanted]:
 
 
 def warm_starts(study: Study, options: WarmOptions, store_path: Place) -> dict[str, Warm]:
-    """Return by line the weights that a new study begins with instead of its start values.
+    """Return by line the weights that a new study starts with instead of its start values.
 
     Raises:
         InvalidSettings: an option can't be used, or a line can't begin with these weights.
@@ -172,7 +171,7 @@ def warm_starts(study: Study, options: WarmOptions, store_path: Place) -> dict[s
 
 
 def _begun_with(study: Study, wanted: Wanted, store_path: Place) -> int | None:
-    """Return the version that a stored study has begun with, if the same command has run before; else None."""
+    """Return the version that a stored study started from, if the same command has run before; else None."""
     from fedping.model_store.store import MissingVersion, StoreError, open_store
 
     try:
@@ -186,7 +185,7 @@ def _begun_with(study: Study, wanted: Wanted, store_path: Place) -> int | None:
 
 
 def _names(wanted: list[Wanted], renamed: tuple[str, ...], source: ModelStore) -> dict[str, dict[str, str]]:
-    """Return by line the old names of renamed weights. A name may contain '=', so every '=' is tried as the sign.
+    """Return by line the old names of renamed weights. A name may contain '=', so every '=' is tried as the separator.
 
     Raises:
         InvalidSettings: a text names no weight of a line that takes weights over, or can be read in two ways.
@@ -236,14 +235,14 @@ def warnings_about(study: Study, warm: dict[str, Warm]) -> list[str]:
 
 
 def table_of(study: Study, warm: dict[str, Warm]) -> Iterator[str]:
-    """Yield the rows of a table: the weights that each line begins with, and their source."""
+    """Yield the rows of a table: the weights that each line starts with, and their source."""
     for name, each in warm.items():
         yield f"  line {name} {summary_of(study, name, each)}:"
         yield from _rows(each)
 
 
 def warm_document(study: Study, warm: dict[str, Warm]) -> dict[str, dict[str, Any]]:
-    """Return by line, for JSON, the version whose weights it begins with, and the number that it takes over."""
+    """Return by line, for JSON, the version whose weights it takes over, and their number."""
     return {
         name: {
             "study": each.origin.taken.study,
@@ -258,7 +257,7 @@ def warm_document(study: Study, warm: dict[str, Warm]) -> dict[str, dict[str, An
 
 
 def summary_of(study: Study, name: str, warm: Warm) -> str:
-    """Return in words the weights that a line begins with."""
+    """Return in words the weights that a line starts with."""
     anew = study.line(name).spec.m - warm.begun.taken
     rest = f", and {anew:,} keep{'s' if anew == 1 else ''} the start value" if anew else ""
     moved = f"; its constraints change {len(warm.begun.moved):,}" if warm.begun.moved else ""

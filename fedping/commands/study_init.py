@@ -1,4 +1,4 @@
-"""`fedping study init`: writes the folder of a first study."""
+"""`fedping study init`: writes a folder with a first study."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class _Template(click.ParamType[str]):
 @click.option("--folder", type=LocalPath(), help="Folder to create.  [default: NAME]")
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the templates.")
 def init(name: str, template: str, folder: Path | None) -> None:
-    """Write a folder with all of a first study called NAME: its file, items, a rehearsal and a page that takes part.
+    """Create a folder with a first study called NAME: its file, items, a rehearsal and a web page that takes part.
 
-    The README.md in it has the commands, from the check to the verdict. The browser's client is in it too, so that the
-    page needs no other server. Change what you like: nothing reads the template again.
+    Its README.md has the commands, from the check to the verdict. The browser client is included, so the page needs no
+    other server. Change what you like: the template is not read again.
     """
     from fedping.experiments.first_study import write_first_study
 

@@ -42,7 +42,7 @@ because_option = click.option(
 def pause(name: str, because: str, store_path: Place) -> None:
     """Pause the study NAME: no round publishes a version until you resume it.
 
-    Clients notice nothing. Their pings are still accepted and land, and count in the next round.
+    Clients don't notice. Their pings are still accepted and land, and count in the next round.
     """
     _declare(store_path, name, "paused", because, "no round publishes a version; pings are still accepted and land")
 
@@ -52,11 +52,11 @@ def pause(name: str, because: str, store_path: Place) -> None:
 @because_option
 @store_option
 def end(name: str, because: str, store_path: Place) -> None:
-    """End the study NAME: clients learn it, their pings are rejected, and no round publishes a version.
+    """End the study NAME: clients are informed, their pings are rejected, and no round publishes a version.
 
-    Within seconds, study.json says that the study has ended, which clients see at their next fetch, and ingest answers
-    pings with 410. Landed pings stay; but those of private lines are deleted by the next 'fedping round', or the next
-    time of a schedule, without a new version.
+    Within seconds, study.json reports the end to clients at their next fetch, and ingest answers pings with 410. Landed
+    pings stay, except for private lines: the next 'fedping round' or scheduled round deletes them, without a new
+    version.
     """
     _declare(store_path, name, "ended", because, "clients are informed, and pings are no longer accepted")
 
@@ -99,15 +99,15 @@ _IS: dict[State, str] = {"running": "is running", "paused": "is paused", "ended"
 def change(
     file: Path, own_models: tuple[str, ...], dry_run: bool, because: str, store_path: Place, as_json: bool
 ) -> None:
-    """Change the settings of a stored study to those of its edited TOML FILE, if they may change while it runs.
+    """Change the settings of a stored study to the edited TOML FILE, if they may change while it runs.
 
     These may: of each line 'guard', 'length', 'early_stopping', 'limits', 'participation', and 'min_clients' and
     'most_votes' of 'pipeline'; of the study 'limits', 'metrics', 'segments', 'unwanted_updates', 'tickets' and
     'shards'; the arms' shares, and new arms. Clients stay in their arm, or leave the study if the arm gets smaller;
-    those that join an arm were in none. All other differences are refused, and nothing of a private study may change.
+    clients that join an arm were in none. All other changes are rejected, and a private study can't change at all.
 
-    The next rounds have the new settings, and ingest within seconds. Versions from before are computed again with the
-    settings that held then. The study's history says what has changed, who did it and why. Safe to repeat.
+    The next rounds use the new settings, and ingest does within seconds. Earlier versions are recomputed with their own
+    settings. The study's history records what changed, by whom and why. Safe to repeat.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.extensions import with_recorded_code
@@ -145,7 +145,7 @@ def change(
 @store_option
 @json_option
 def history(name: str, store_path: Place, as_json: bool) -> None:
-    """Show the history of the study NAME: its declarations, changes and removals, with time, user and reason."""
+    """Show the history of the study NAME: states, changes and removals, with time, user and reason."""
     from fedping.model_store.store import open_store
 
     entries = open_store(store_path).studies.history(name)

@@ -45,10 +45,9 @@ CONNECT_SECONDS, READ_SECONDS, MOST_SECONDS = 5.0, 10.0, 30.0
 def offer(name: str, line: str, offer: str, privacy_key: Path | None, store_path: Place, **trusted: Any) -> None:
     """Publish the offer of the helper of a two-server LINE of the study NAME, so that clients can send.
 
-    FILE_OR_URL is the file of the offer, which the helper's operator has made, or the address at which the helper
-    serves. The offer must be signed by the helper that the study names, and fit the study. It replaces an earlier one:
-    clients seal for it from their next fetch of the study on, and the helper still opens shares sealed for the earlier
-    one, until its operator retires that.
+    FILE_OR_URL is the helper's address, or the file with the offer from the helper's operator. The offer must be signed
+    by the study's helper and match the study. It replaces an earlier one: clients encrypt for it after their next fetch
+    of the study, and the helper still decrypts shares for the earlier one until its operator retires that.
     """
     from fedping.model_store.store import open_store
     from fedping.protocol.sharing.terms import agreed
