@@ -70,8 +70,8 @@ class TrainingCurve(Struct, frozen=True, kw_only=True):
         iterations: iterations of the experiment; early stopping may end a run sooner.
         validation_searches: the number of searches that the loss averages, the same for every run.
         start_loss: loss of version 0 over the same searches.
-        within: how far above the best loss is close enough, in percent of it.
-        enough: the smallest cohort from which on all mean losses are close enough; None if the curve does not show it
+        within: accepted distance from the best loss, in percent of it.
+        enough: the smallest cohort from which on all mean losses are close enough; None if the curve doesn't show one
             (:func:`smallest_enough`).
         headline: the same in a sentence.
         points: by cohort, ascending.
@@ -117,13 +117,13 @@ def headline(points: Sequence[TrainingPoint], within: float, start_loss: float) 
         return (
             f"This curve gives no sufficient number of clients a round: its lowest final loss is {best.loss:.4g}, "
             f"with {best.cohort:,}, and the largest cohort, {points[-1].cohort:,}, ends {above:.3g} % above it, as it "
-            "can by chance; try more --seeds, or larger --cohorts."
+            "can by chance. Try more --seeds, or larger --cohorts."
         )
     text = (
         f"{smallest.cohort:,} clients a round are enough: the final loss is {smallest.loss:.4g}, within {within:g} % "
-        f"of the best ({best.loss:.4g}, with {best.cohort:,}), where version 0 has {start_loss:.4g}; that takes about "
-        f"{smallest.enrolled:,} enrolled users and {smallest.searches_a_day:,.0f} searches a day in the arms that "
-        "train."
+        f"of the best ({best.loss:.4g}, with {best.cohort:,}), where that of version 0 is {start_loss:.4g}; this "
+        f"takes about {smallest.enrolled:,} enrolled users and {smallest.searches_a_day:,.0f} searches a day in the "
+        "arms that train."
     )
     if len(points) == 1:
         return f"{text} Only one cohort was tried, so that nothing is known of others."

@@ -1,11 +1,11 @@
-"""What is known of the arms of a private study: the metrics that its rounds have released, and their errors.
+"""Results for the arms of a private study: the metrics that its rounds released, and their errors.
 
-A round releases, of each arm, noisy sums over its clients: how many they are, their losses, and how often what they
-chose was on top. All rounds together, a metric is a ratio of two such sums. Its variance has two parts (delta method):
-of the noise, which is known, and of the clients, who are a sample. How much clients differ is not released; of values
-between 0 and 1 with mean r the variance is at most r (1 - r), which is what a top choice has exactly. Nor is it
-released how many versions one client was in: the variance is that of clients who were in as many as they may, and said
-the same each time. So intervals are rather too wide than too narrow.
+A round releases noisy sums over the clients of each arm: their number, their losses, and the number of times that the
+chosen item was on top. All rounds together, a metric is a ratio of two such sums. Its variance has two parts (delta
+method): of the noise, which is known, and of the clients, who are a sample. How much clients differ is not released; of
+values between 0 and 1 with mean r the variance is at most r (1 - r), which is what a top choice has exactly. The number
+of versions that a client contributed to isn't released either: the variance is that of clients who contributed to the
+maximum number, with the same values each time. So intervals are rather too wide than too narrow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedping.model_store.version import PrivacyEvent
 
 ENOUGH = 5.0
-"""Standard deviations of its noise by which a number of clients has to exceed 0 for a ratio over it to be shown."""
+"""Minimum number of clients for a ratio to be shown, in standard deviations of its noise above 0."""
 
 
 class Estimated(Struct, frozen=True, kw_only=True):
@@ -42,12 +42,12 @@ class Estimated(Struct, frozen=True, kw_only=True):
 
 
 class Sums(Struct, frozen=True, kw_only=True):
-    """What the rounds of a line have released of one arm.
+    """Sums that the rounds of a line have released of one arm.
 
     Attributes:
         clients, loss, top_choice: the noisy sums; losses as shares of the way from the least to the greatest.
         noise: the standard deviation of the noise on each of them.
-        often: how many times one client may be in them.
+        often: maximum number of sums that one client contributes to.
     """
 
     clients: float
@@ -58,7 +58,7 @@ class Sums(Struct, frozen=True, kw_only=True):
 
 
 class ArmResult(Struct, frozen=True, kw_only=True):
-    """An arm: about how many contributions it has, and its metrics; None where there are too few, or none is sent."""
+    """An arm: its approximate contributions, and its metrics; None where there are too few, or none is sent."""
 
     arm: str
     contributions: Estimated
@@ -67,7 +67,7 @@ class ArmResult(Struct, frozen=True, kw_only=True):
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """A metric of one arm minus that of another; ``p`` is two-sided."""
+    """Difference between a metric of two arms; ``p`` is two-sided."""
 
     metric: str
     arm: str
@@ -88,14 +88,14 @@ class LineResult(Struct, frozen=True, kw_only=True):
 
 
 class PrivateResult(Struct, frozen=True, kw_only=True):
-    """What is known of a private study."""
+    """The released results of a private study."""
 
     study: str
     confidence: float
     lines: tuple[LineResult, ...]
     note: str = (
-        "From what the rounds have released, noise included; intervals contain the error of the noise, and that of "
-        "clients being a sample, at its most. P-values are for one look and one comparison."
+        "From the noisy sums that rounds released. Intervals contain the error of the noise and the largest possible "
+        "error from sampling clients. P-values are for one look and one comparison."
     )
 
 
@@ -114,7 +114,7 @@ class LineRounds(Struct, frozen=True, kw_only=True):
 
 
 def private_result(store: ModelStore, study: Study, confidence: float = 0.95) -> PrivateResult:
-    """Return what the rounds of a private study have released about its arms.
+    """Return the results that the rounds of a private study have released about its arms.
 
     Raises:
         StoreError: a version cannot be read.
@@ -151,7 +151,7 @@ def _line(store: ModelStore, study: Study, line: Line, confidence: float) -> Lin
 
 
 def line_rounds(store: ModelStore, study: Study, line: Line, confidence: float = 0.95) -> LineRounds:
-    """Return what each round of a private line has released about its arms.
+    """Yield the sums that each round of a private line has released about its arms.
 
     Raises:
         StoreError: a version cannot be read.
@@ -174,7 +174,7 @@ def line_rounds(store: ModelStore, study: Study, line: Line, confidence: float =
 
 
 def _events(store: ModelStore, study: Study, line: Line) -> dict[int, PrivacyEvent]:
-    """Return what the rounds of a line have released, by the version whose clients they heard."""
+    """Return the sums that a line's rounds have released, by the version that their clients used."""
     events = {}
     for number in store.iterations(study.name, line.name):
         version = store.version(study.name, line.name, number)
@@ -196,7 +196,7 @@ def _sums(events: Sequence[PrivacyEvent], arm: str, noise: float, line: Line) ->
 
 
 def summed(released: Sequence[Iterable[int]], metric: int, noise: float, privacy: Privacy) -> Sums:
-    """Return the sums over rounds of what each has released of an arm's metrics; ``noise`` is that of one round."""
+    """Return an arm's metrics summed over the rounds' releases; ``noise`` is one round's noise."""
     rounds = len(released)
     often = float(min(rounds, privacy.contributions or rounds))
     if privacy.central is not None and privacy.central.sampling < 1:
@@ -235,7 +235,7 @@ def estimated(value: float, error: float, confidence: float) -> Estimated:
 
 
 def difference(metric: str, one: ArmResult, other: ArmResult, confidence: float) -> Difference | None:
-    """Return how a metric of two arms differs; None if it is not known of both. Their noise is independent."""
+    """Return the difference between a metric of two arms; None unless both have it. Their noise is independent."""
     a, b = getattr(one, metric), getattr(other, metric)
     if a is None or b is None:
         return None
@@ -243,9 +243,9 @@ def difference(metric: str, one: ArmResult, other: ArmResult, confidence: float)
     p = math.erfc(abs(estimate.value) / estimate.error / math.sqrt(2)) if estimate.error else float(estimate.value == 0)
     words = metric.replace("_", "-") + (" rate" if metric == "top_choice" else "")
     sure = (
-        f"is {'above' if estimate.value > 0 else 'below'} that of {other.arm}"
+        f"is {'above' if estimate.value > 0 else 'below'} the value of {other.arm}"
         if not estimate.low <= 0 <= estimate.high
-        else f"does not differ from that of {other.arm} by more than chance and noise explain"
+        else f"doesn't differ from {other.arm} by more than chance and noise explain"
     )
     return Difference(
         metric=metric,
@@ -259,8 +259,10 @@ def difference(metric: str, one: ArmResult, other: ArmResult, confidence: float)
 
 
 def in_words(result: PrivateResult) -> str:
-    """Return a result as it is read in a terminal."""
-    parts = [f"Study {result.study} is private: its pings are gone, and this is what its rounds have released."]
+    """Return a result as the text that a terminal shows."""
+    parts = [
+        f"Study {result.study} is private: its pings are deleted, and these are the results that its rounds released."
+    ]
     for line in result.lines:
         rounds = "1 round" if line.rounds == 1 else f"{line.rounds:,} rounds"
         parts += ["", f"Line {line.line}: {rounds}" + (f", noise of ± {line.noise:,.0f} clients" if line.noise else "")]

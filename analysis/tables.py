@@ -1,4 +1,4 @@
-"""The tables of a study, for the terminal, a page and Markdown: means (21) and p-values (22) of the thesis."""
+"""A study's tables, for the terminal, a page and Markdown: means (21) and p-values (22) of the thesis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Table:
         title: the title above it.
         heads: the heads of the columns.
         rows: the cells, as many per row as there are heads.
-        words: how many of the first columns are words; the others are right-aligned numbers.
+        words: number of columns of words, at the start; the others are right-aligned numbers.
     """
 
     title: str

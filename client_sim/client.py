@@ -12,7 +12,7 @@ random draws belong to the drivers, which share these transitions::
 
 A fleet (`fleet/`) drives thousands of clients, with their versions in an array: in an iteration all of them fetch, then
 all train, then all send. `fedping join` (`joining/`) drives one client, whose state is on disk, by :func:`next_action`.
-A replay begins with pings that are to be sent. The laboratory's HTTP rounds send batches, each as one ping.
+A replay starts with pending pings. The laboratory's HTTP rounds send batches, each as one ping.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def arm_position(study: PublicStudy, client_id: UUID) -> int:
 
 
 def version_after(held: int, answer: Fetched | NotModified | Unavailable) -> int:
-    """Return the version that a client holds after an answer: the one that came, else the one that it held."""
+    """Return the version that a client holds after an answer: the fetched one, else its previous one."""
     return answer.document.iteration if isinstance(answer, Fetched) else held
 
 
@@ -85,7 +85,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     held_out: float | None = None
 
     def after_training(self, version: int, contributed: int | None = None) -> Progress:
-        """Return the progress from the moment at which a ping of a version is decided.
+        """Return the progress from the moment at which a version's ping is decided.
 
         Args:
             version: the version.
@@ -134,7 +134,7 @@ def sends_update(study: str, arm: Arm, participation: float, version: int, clien
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutgoingPing:
-    """A ping as it is posted, the same in every attempt: its document id, and its JSON.
+    """A ping as posted, the same in every attempt: its document id, and its JSON.
 
     It may be sent twice, and it may be a ``later`` outcome. Two pings with one document id, as a recording may have
     them, are two.
@@ -152,7 +152,7 @@ class Backoff:
 
     The wait after the k-th failure is drawn uniformly from half of ``first * factor ** (k - 1)`` to all of it, so that
     clients which failed together don't return together. With a factor of 2 or more a wait is at least as long as the
-    one before, up to ``longest``. A time that the server asks for is lengthened by up to ``first``, for the same
+    previous one, up to ``longest``. A time that the server asks for is lengthened by up to ``first``, for the same
     reason.
 
     Raises:
@@ -184,7 +184,7 @@ ONE_ATTEMPT = Backoff(attempts=1)
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """A ping that is to be posted, after ``failures`` failed attempts in a row, the last of which had this outcome."""
+    """A pending ping after ``failures`` failed attempts in a row; the last one had this outcome."""
 
     failures: int = 0
     last: Outcome | None = None
@@ -247,7 +247,7 @@ class Client:
 
     Attributes:
         version: the version that it holds; -1 for none.
-        progress: how far it has come.
+        progress: the client's progress through versions.
         has_ping: whether a ping waits to be posted.
         has_fetched: whether it has asked for the newest version since it last waited.
         trains_once: whether a version gets one ping, whatever the server answers.

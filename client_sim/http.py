@@ -62,8 +62,8 @@ class HttpSettings:
         proxies: whether requests use the proxies that the environment names (``HTTPS_PROXY``).
         most_bytes: maximum length of an answer, unpacked; a model's is also limited by its study's spec.
         whole_timeout: maximum time of a request, with the wait for a free connection.
-        redirects: addresses that a fetch may be redirected to: any, such as the caches of a CDN; or, if ``secure``,
-            those of https, and others at the server's host. Pings are never redirected.
+        redirects: allowed redirects of a fetch: to any address, such as the caches of a CDN; or, if ``secure``, to
+            https addresses and to others at the server's host. Pings are never redirected.
         away: advice to the user if no server answers.
         trust: the certificate authorities that the certificates of https addresses are checked by.
     """
@@ -291,7 +291,7 @@ def _redirected(source: str, location: str, server: str) -> str:
     """Return the target of a redirect; raise :class:`_Astray` unless it is https, or at the server's host."""
     target = urljoin(source, location)
     if not _is_address(target.partition("?")[0]):
-        raise _Astray("it redirects to what is no address")
+        raise _Astray("it redirects to an invalid address")
     secure, from_secure = (urlsplit(each).scheme == "https" for each in (target, source))
     if not secure and (from_secure or urlsplit(target).netloc != urlsplit(server).netloc):
         raise _Astray("it redirects to another host without https, which is not followed")
@@ -372,7 +372,7 @@ def _in_words(error: BaseException) -> str:
     return f"the connection broke ({type(error).__name__})"
 
 
-_UNTRUSTED = "if it is signed by an authority of your own, give the PEM file of that with --ca"
+_UNTRUSTED = "if your own authority signed it, pass that authority's PEM file with --ca"
 
 
 def _why_untrusted(error: Exception) -> str:

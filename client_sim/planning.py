@@ -1,4 +1,4 @@
-"""What the updates of a model cost under each encoding: made by its own clients here, encoded, weighed and decoded."""
+"""Upload cost of a model's updates under each encoding, measured on updates of simulated clients."""
 
 from __future__ import annotations
 
@@ -66,20 +66,20 @@ CANDIDATES: tuple[Upload, ...] = (
     (LowRank(rank=8),),
     (Signs(),),
 )
-"""What is weighed of any model; a line's own links come with them."""
+"""Encodings measured for every model, in addition to a line's own links."""
 
 WORTH_IT = 0.8
 """How much of a dense ping's body an encoding may need at most to be worth its error."""
 
 _NUMBERS = 2**21
 _MOST, _LEAST = 1024, 2
-"""How many numbers the updates have in all, about, and how many updates are weighed at most and at least."""
+"""Approximate total of numbers in the updates, and the maximum and minimum number of measured updates."""
 
 _TRAINING, _UPLOAD = range(2)
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """What an update costs under some links; the bytes are means over the updates that were weighed.
+    """The cost of an update under some links; the bytes are means over the measured updates.
 
     Attributes:
         name: the links, for people.
@@ -89,7 +89,7 @@ class Cost(Struct, frozen=True, kw_only=True):
         batched_bytes: of its ping in a batch of them, compressed by gzip.
         bits: of the update as encoded, a weight.
         error: E|h~ - h|² / E|h|² of one client's update h as decoded, h~; None for signs, which stand for none.
-        clients: how many times as many clients a round needs for a mean as exact as without links; None as above.
+        clients: factor on the number of clients that a round needs for a mean as exact as without links; None as above.
         posted_times_clients: the product of the two: by it, rounds with the same error of their mean differ in bytes.
     """
 
@@ -109,8 +109,8 @@ class UploadPlan(Struct, frozen=True, kw_only=True):
 
     Attributes:
         line: its name.
-        m: how many weights its model has.
-        pings: how many updates were weighed.
+        m: number of the model's weights.
+        pings: number of measured updates.
         learned: whether they are what clients of this line learn at its start; else made with zeros and a heavy tail.
         costs: one of each list of links.
         refused: lists of links that the line cannot have, and why.
@@ -129,16 +129,16 @@ class UploadPlan(Struct, frozen=True, kw_only=True):
 
 
 def plan_upload(line: Line, seed: int = 0) -> UploadPlan:
-    """Return what updates of a line's model cost under each encoding, and which to take.
+    """Return the cost of updates of a line's model under each encoding, and the recommended one.
 
     Raises:
-        InvalidSettings: it is a private line, whose vectors have an encoding of their own.
+        InvalidSettings: it is a private line, whose vectors have a fixed encoding.
     """
     if line.privacy is not None:
         what = "vectors of whole numbers, 4" if line.privacy.shared is None else "shares of whole numbers, 8"
         raise InvalidSettings(
-            f"line '{line.name}' is private: its clients send {what} bytes a weight, which no "
-            "link can make smaller; plan a line without [lines.privacy]"
+            f"line '{line.name}' is private: its clients send {what} bytes a weight, which links can't reduce. Plan a "
+            "line without [lines.privacy]"
         )
     updates, learned = _updates(line, seed)
     costs: list[Cost] = []
@@ -183,7 +183,7 @@ def _updates(line: Line, seed: int) -> tuple[FloatArray, bool]:
         if found.any():
             return found, True
     except FedpingError:
-        pass  # a product's own model, or one of which nobody here has examples
+        pass  # a product's custom model, or one without examples here
     random = np.random.default_rng(seed)
     made = random.standard_normal((k, line.spec.m)) * np.exp(random.standard_normal((k, line.spec.m)))
     return np.where(random.random(made.shape) < 0.4, 0.0, made), False
@@ -205,7 +205,7 @@ def _learned(line: Line, k: int, seed: int) -> Iterator[FloatArray]:
 
 
 def _cost(line: Line, updates: FloatArray, seed: int) -> Cost:
-    """Return what updates of shape (k, m) cost under a line's links; raise InvalidSettings if it cannot have them."""
+    """Return the cost of updates of shape (k, m) under a line's links; raise InvalidSettings if it can't use them."""
     k, m = updates.shape
     server = receiving(line)
     keys = child_keys(child_keys(root_key(seed), _UPLOAD), np.arange(k))
@@ -246,7 +246,7 @@ def _cost(line: Line, updates: FloatArray, seed: int) -> Cost:
 
 
 def _times_clients(updates: FloatArray, error: float) -> float:
-    """Return how many times as many clients a round needs under this error, by a sample of updates, shape (k, m)."""
+    """Return the factor on a round's clients that this error costs, by a sample of updates, shape (k, m)."""
     seen, k = spread_of(updates), len(updates)
     variance = seen.variance * k / (k - 1)  # a sample lies closer about its own mean
     if variance == 0:
@@ -258,7 +258,7 @@ def _advice(costs: Sequence[Cost]) -> tuple[str, str]:
     """Return the links to take, and why: those that need the fewest bytes for the same error of a round's mean."""
     dense = next(each for each in costs if not each.upload)
     weighed = [(each.posted_times_clients, each) for each in costs if each.posted_times_clients is not None]
-    # EDEN is for comparison: it is not quite unbiased, and no browser has it.
+    # EDEN is for comparison: it is slightly biased, and browsers don't support it.
     least = min(posted for posted, _ in weighed)
     posted, best = min((one for one in weighed if "eden" not in one[1].name), key=lambda one: one[0])
     if posted > WORTH_IT * dense.posted_bytes:
@@ -271,5 +271,9 @@ def _advice(costs: Sequence[Cost]) -> tuple[str, str]:
     return best.upload, (
         f"take upload = {best.upload}: a ping has {best.posted_bytes:,.0f} bytes instead of {dense.posted_bytes:,.0f}, "
         f"and {made_up if clients > 1.01 else 'next to no error'}"
-        + ("; eden, which has less, is not quite unbiased, and no browser has it" if least < posted else "")
+        + (
+            "; eden has a smaller error, but is slightly biased, and browsers don't support it"
+            if least < posted
+            else ""
+        )
     )

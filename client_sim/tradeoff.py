@@ -1,12 +1,12 @@
-"""How far a round's mean is from that of all clients: by how many take part, and by how small their updates are.
+"""Error of a round's mean against all clients' mean, by the number of participants and their updates' size.
 
-The closed form for what thesis 4.5 shows by simulation. Clients' updates h have the mean μ and the variances s², summed
-over the weights; an encoding that is unbiased and draws for each client by itself returns h~ with
-E|h~ - h|² = error x |h|². Sampling and encoding then add up:
+The closed form for the simulation of thesis 4.5. Clients' updates h have the mean μ and the variances s², summed over
+the weights; an encoding that is unbiased and draws for each client by itself returns h~ with E|h~ - h|² = error x |h|².
+Sampling and encoding then add up:
 
     variance of the mean = (s² + error x (s² + |μ|²)) / n         of n clients, drawn with replacement.
 
-Without replacement the first s² is less, and 0 if everybody takes part; the error of encoding is not.
+Without replacement the first s² is smaller, and 0 if every client takes part; the encoding's error doesn't change.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ def variance_of_mean(spread: Spread, clients: int, error: float = 0.0, drawn_fro
 
     Args:
         spread: of all clients.
-        clients: how many take part.
+        clients: number of participants.
         error: of the encoding, E|h~ - h|² / |h|².
-        drawn_from: of how many they are drawn without replacement; None with replacement, or of very many.
+        drawn_from: number of clients that they are drawn from without replacement; None for draws with replacement, or
+            from very many.
     """
     sampling = spread.variance
     if drawn_from is not None:
@@ -63,7 +64,7 @@ def variance_of_mean(spread: Spread, clients: int, error: float = 0.0, drawn_fro
 
 
 def times_variance(spread: Spread, error: float, share: float = 1.0) -> float:
-    """Return how many times the variance of n whole updates is that of n/share encoded ones, with replacement.
+    """Return the ratio of the variance of n encoded updates of this share to n whole ones, with replacement.
 
     Args:
         spread: of all clients, not all alike.
@@ -74,10 +75,10 @@ def times_variance(spread: Spread, error: float, share: float = 1.0) -> float:
 
 
 def keep_for(spread: Spread, clients: int, variance: float) -> float | None:
-    """Return the least share of the weights to keep, so that the mean of so many clients varies by no more than that.
+    """Return the smallest share of the weights to keep for which the mean varies by at most this much.
 
-    There is no best share for the bytes of all together, which a stronger mask only raises; this is the best for those
-    of one client. None if even whole updates vary by more.
+    The bytes of all clients together have no best share, since a stronger mask only raises them; this is the best share
+    for one client's bytes. None if even whole updates vary by more.
     """
     if variance_of_mean(spread, clients) > variance:
         return None

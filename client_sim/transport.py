@@ -18,7 +18,7 @@ from fedping.protocol.study import PublicStudy, Study, public_study
 
 
 class TransportError(FedpingError):
-    """The address cannot be reached, or is not that of an ingest with this study."""
+    """The address can't be reached, or isn't an ingest with this study."""
 
 
 class StudyEnded(TransportError):
@@ -37,7 +37,7 @@ class Delivery(Enum):
 class Outcome:
     """The answer to one attempt: ``reason`` if it failed; ``retry_after`` in seconds, if the server named a time.
 
-    ``posted_bytes`` are those of the attempt's body as it travelled.
+    ``posted_bytes`` counts the attempt's body as sent.
     """
 
     delivery: Delivery
@@ -51,7 +51,7 @@ ACCEPTED = Outcome(Delivery.ACCEPTED)
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The answer to one attempt at a batch: that of the request as a whole, and of its lines.
+    """The answer to one attempt at a batch: for the request as a whole, and for its lines.
 
     ``accepted`` is the number of accepted lines, ``rejected`` has the line numbers of the others, from 1, and reasons.
     """
@@ -63,7 +63,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A model document, the entity tag for the next fetch, and the bytes of the body in which it came."""
+    """A model document, the entity tag for the next fetch, and the bytes of its body."""
 
     document: ModelDocument
     etag: str | None
@@ -77,7 +77,7 @@ class NotModified:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """No model is available, and why; the client keeps its version."""
+    """No model is available, and the reason; the client keeps its version."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""The client's side of upload links: from the updates that were learned to what is sent (`fedping.protocol.upload`)."""
+"""The client's side of upload links: from trained updates to sent ones (`fedping.protocol.upload`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedping.protocol.update import Payloads
 from fedping.protocol.upload import Sending
 
 RESIDUAL = "residual"
-"""What error feedback keeps with a client (`fedping.protocol.encodings.error_feedback`), shape (m,)."""
+"""The state that error feedback keeps with a client (`fedping.protocol.encodings.error_feedback`), shape (m,)."""
 
 _EXACT = 1e-6
 """How far from 1 a scale may be to count as 1: numbers travel as float32."""
 
 
 def first_state(links: Sending, m: int) -> State:
-    """Return what links keep with a client that has sent nothing, for a model of m weights; nothing if empty."""
+    """Return the links' initial state of a client, for a model of m weights; empty if they keep none."""
     first = {_name(place, name): np.asarray(value) for place, of in links.first.items() for name, value in of.items()}
     return first if links.read is None else first | {RESIDUAL: np.zeros(m, np.float32)}
 
@@ -37,19 +37,19 @@ def sent_updates(
     kept: Kept | None = None,
     counts: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.floating[Any]] | Payloads:
-    """Return updates of shape (k, m) as they are sent: each link's client end in turn.
+    """Return updates of shape (k, m) as sent: each link's client end in turn.
 
-    What is dense is returned as numbers, which whoever sends them rounds to float32.
+    Dense updates are returned as numbers, which the sender rounds to float32.
 
     Args:
         links: the client's ends (:func:`fedping.protocol.upload.sending`).
         updates: directions of descent.
-        keys: a random key of each update, shape (k,); every link gets children of its own.
-        kept: what links keep with the clients, each of which occurs once; it is saved before this returns.
-        counts: which updates a server counts, shape (k,); all if None. What links keep with the others stays as it is.
+        keys: a random key for each update, shape (k,); every link gets its own child keys.
+        kept: the links' state of the clients, each of which occurs once; it is saved before this returns.
+        counts: which updates a server counts, shape (k,); all if None. The other clients' state stays unchanged.
 
     Raises:
-        ExtensionFailed: a link of somebody's own raises, or returns what it may not.
+        ExtensionFailed: a user's link raises, or returns an invalid value.
         InvalidSettings: links keep something with clients, and there is no place for it.
     """
     if not links.keeps_state:
@@ -65,9 +65,8 @@ def sent_updates(
 
 
 KEEPS = (
-    "an upload link keeps something with each client from one update to the next, such as what 'error-feedback' sends "
-    "later, and these clients keep nothing. Remove the link, or run it in the laboratory, with 'fedping fleet' on "
-    "examples, or with 'fedping join'"
+    "an upload link keeps state with each client between updates, as 'error-feedback' does, but these clients keep "
+    "none. Remove the link, or run it in the laboratory, with 'fedping fleet' on examples, or with 'fedping join'"
 )
 """Why clients without state have no such links."""
 
@@ -81,7 +80,7 @@ def refuse_state(links: Iterable[Sending]) -> None:
 def _through(
     links: Sending, updates: NDArray[np.floating[Any]], keys: Keys, state: State
 ) -> tuple[NDArray[np.floating[Any]] | Payloads, dict[str, NDArray[Any]]]:
-    """Return what the links' ends make of updates, and what they keep afterwards."""
+    """Return the result of the links' client ends, and their state afterwards."""
     after: dict[str, NDArray[Any]] = {}
 
     def done(place: int, end: Any, numbers: NDArray[np.floating[Any]]) -> Any:
@@ -102,7 +101,7 @@ def _through(
 def _fed_back(
     links: Sending, updates: NDArray[np.floating[Any]], keys: Keys, state: State
 ) -> tuple[NDArray[np.floating[Any]] | Payloads, dict[str, NDArray[Any]]]:
-    """Return what is sent of updates and of what was left out before, and the links' state with what now is."""
+    """Return the sent part of updates plus earlier remainders, and the links' new state."""
     assert links.read is not None
     wanted = updates.astype(np.float64) + state[RESIDUAL]
     sent, after = _through(links, wanted, keys, state)
@@ -115,7 +114,7 @@ def _fed_back(
 
 
 def closest_scales(wanted: FloatArray, seen: FloatArray) -> FloatArray:
-    """Return for each row of ``seen`` the c that brings c times it closest to that of ``wanted``, shape (k,).
+    """Return, for each row of ``seen``, the factor that brings it closest to the row of ``wanted``, shape (k,).
 
     It is 1 where rounding alone keeps it from that, and where there is none above zero.
     """
@@ -130,7 +129,7 @@ def _name(place: int, name: str) -> str:
 
 
 def projections(links: Sending, keys: Keys, child: int) -> Projections | None:
-    """Return how clients train within what their links send, or None if they do not.
+    """Return how clients train within their links' output, or None if they don't.
 
     Args:
         links: the client's ends.

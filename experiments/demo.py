@@ -167,8 +167,8 @@ def running_demo(
 ) -> Iterator[RunningDemo]:
     """Run the journey, yield it with everything still running, and stop that in order.
 
-    ``progress`` is kept up to date, ``on_iteration`` told of each iteration. However it ends, all processes are stopped
-    and all files are complete.
+    ``progress`` is kept up to date, and ``on_iteration`` is called for each iteration. However it ends, all processes
+    are stopped and all files are complete.
 
     Raises:
         FedpingError: ingest, the round or the study's file cannot be used; the sentence says which and why.
@@ -232,7 +232,7 @@ def running_demo(
 
 
 def _end(store: ModelStore) -> None:
-    """Declare that the studies have ended: missing rounds would otherwise look like a failure."""
+    """Declare the studies' end, since missing rounds would otherwise look like a failure."""
     for name in store.studies.names():
         store.studies.declare(name, Declared(state="ended", since=utc_now()))
 

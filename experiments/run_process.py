@@ -167,7 +167,7 @@ def keep(task: Task) -> None:
 
 
 def _await(command: subprocess.Popen[bytes], stop: Path, patience: float) -> int:
-    """Return the exit code; once ``stop`` is there the command is interrupted, and killed if it continues."""
+    """Return the exit code; a ``stop`` file interrupts the command, and kills it if it continues."""
     while True:
         try:
             return command.wait(_POLL)

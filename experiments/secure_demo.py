@@ -89,7 +89,7 @@ def helper_beside(helper: HelperFolder, key: bytes, store: ModelStore, study: St
         helper: the helper's folder.
         key: the leader's secret.
         store: the leader's.
-        study: the study, as it was created.
+        study: the study as created.
         log: the file for the helper's output.
 
     Raises:

@@ -232,8 +232,8 @@ def _check_weights(version: int, digests: Counter[bytes]) -> None:
         raise Refused(
             "other_weights",
             f"the institutions were served {len(digests):,} different models or weights as version {version} "
-            f"({found}), and a sum with the only share of one of them would reveal a single institution. Nothing of "
-            "it was kept. Institutions can compare what they were served by 'fedping join status'",
+            f"({found}), and a sum over the only share of one of them would reveal a single institution. The request "
+            "was discarded. Institutions can compare their versions with 'fedping join status'",
         )
 
 

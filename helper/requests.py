@@ -92,7 +92,7 @@ def reply(
         on_step: called with each finished step: "read", "searched", "looked", "summed", "signed", "written", "kept".
 
     Raises:
-        Refused: there is no answer, for a reason that the sender may know. Nothing of the request is kept.
+        Refused: there is no answer, for a reason that the sender may learn. Nothing of the request is kept.
         FedpingError: the helper's folder is faulty.
     """
     try:
@@ -258,8 +258,8 @@ def _check_rounds(records: Records, pinned: Pinned) -> None:
     if pinned.rounds is not None and records.answers(pinned.number) >= pinned.rounds:
         raise Refused(
             "other_terms",
-            f"the guarantee of line '{pinned.line}' of study '{pinned.study}' is for {pinned.rounds:,} rounds, all "
-            "of which are answered; the line has ended",
+            f"the guarantee of line '{pinned.line}' of study '{pinned.study}' is for {pinned.rounds:,} rounds, and "
+            "all are answered. The line has ended",
         )
 
 

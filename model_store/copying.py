@@ -56,9 +56,9 @@ def copy_study(
         tell: called with the number of files checked so far.
 
     Raises:
-        StoreError: the study doesn't exist, a file of it is damaged, the other store has a file of it with other bytes
-            or versions that this one lacks, or a version was published while it was copied, so that the same call must
-            be repeated.
+        StoreError: the study doesn't exist; one of its files is damaged; the other store has different bytes for a
+            file, or versions that this one lacks; or a version was published during the copy, so that the call must be
+            repeated.
     """
     lines = [line.name for line in source.study(study).lines]
     heads = {line: source.head(study, line) for line in lines}
@@ -67,7 +67,7 @@ def copy_study(
         if there > head.iteration:
             raise StoreError(
                 f"line '{line}' of study '{study}' is at version {there} in {target.where} and at {head.iteration} in "
-                f"{source.where}: nothing was copied; copy the other way, or to another place"
+                f"{source.where}: nothing was copied. Copy in the other direction, or to another place"
             )
     target.check_publishing()  # without conditional writes, existing files would be replaced
     looked = {line: _LineCheck(source, study, line, source.versions.chain(study, line)) for line in lines}
@@ -134,7 +134,7 @@ class _LineCheck:
             return _digest(data) == self._digest_of(number)
         except MissingVersion as error:
             raise StoreError(
-                f"{self.store.where}/{key} is of version {number}, which is not there: restore "
+                f"{self.store.where}/{key} belongs to version {number}, which is missing: restore "
                 f"{self.study}/{self.line}/versions/{number}.json from a copy"
             ) from error
 

@@ -86,14 +86,14 @@ def continue_at(
 
     For a store restored from a copy: clients may have fetched versions that it no longer has, and no number may ever
     refer to two models. Numbers up to ``number`` are skipped, and pings of them are stale. This also skips the head's
-    pings, for when a round cannot make a version from them.
+    pings, for when a round can't compute a version from them.
 
     Args:
         store: the store of the line.
         study: the study's name.
         line: the line's name.
         number: the new version's number, larger than any that may have been published.
-        seen: the largest number known elsewhere to have been published; -1 for none.
+        seen: the largest version number that is known to have been published; -1 for none.
         created: now, ISO 8601 in UTC.
         code_version: written into the lineage.
 
@@ -113,7 +113,7 @@ def continue_at(
         )
     seen = max(seen, store.lines.largest_seen(study, line))
     if number <= seen:
-        raise InvalidSettings(lost(study, line, head.iteration, seen, "what was kept beside it"))
+        raise InvalidSettings(lost(study, line, head.iteration, seen, "the documents stored with it"))
     if number >= LARGEST_NUMBER:
         raise InvalidSettings(f"--from {number} is too large; versions go up to {LARGEST_NUMBER - 1:,}")
     version = repeated(head, head, number=number, origin="continued", created=created, code_version=code_version)
@@ -223,7 +223,7 @@ def withdrawal(
 
 
 def with_stage(version: Version, stage: Stage) -> Version:
-    """Return a version in the form in which it is held while a share of the clients tries it."""
+    """Return a version in the form in which it is held while a share of the clients uses it."""
     guard = replace(version.lineage.guard or GuardState(), stage=StageState(share=stage.share))
     return replace(version, lineage=replace(version.lineage, guard=guard))
 

@@ -46,8 +46,7 @@ class HeldVersions:
         Publishing it takes two steps, a fence and the version. A process that continues where another was killed in
         between finds its decision here.
 
-        Returns:
-            the one that stays.
+        Returns: the remaining version.
         """
         key, data = held_key(version.study, version.line, version.iteration), sealed(msgspec.json.encode(version))
         if not self._documents.create(key, data):

@@ -94,7 +94,7 @@ class StoredRequest:
         return self._read(self._key(head.iteration, "aside.msgpack"), head)
 
     def keep(self, asked: HelperRequest, head: Version) -> HelperRequest:
-        """Keep a request before it is sent; the first stays. Return the one that is stored."""
+        """Keep a request before it is sent; the first stays. Return the stored one."""
         key, data = self._key(asked.version, "msgpack"), _sealed(asked)
         if not self.documents.create(key, data):
             if (first := self._read(key, head)) is not None:
@@ -167,9 +167,9 @@ class StoredRequest:
             found = _unsealed(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
             raise FedpingError(
-                f"{self.documents.where}/{key}, the open request to the helper, cannot be read ({error}); it was "
-                "damaged: restore it from a copy, or move it away, and the next round sends another, which the helper "
-                "refuses if it has answered this one"
+                f"{self.documents.where}/{key}, the open request to the helper, is damaged ({error}). Restore it from "
+                "a copy, or move it away: the next round then sends another, which the helper refuses if it has "
+                "answered this one"
             ) from error
         here = (found.study, found.line, found.version, found.of)
         return found if here == (self.study, self.line, head.iteration, head.digest) else None

@@ -250,8 +250,8 @@ def lost(study: str, line: str, newest: int, seen: int, where: str) -> str:
     """Return the sentence for a line that is behind its published versions."""
     return (
         f"line '{line}' of study '{study}' is at version {newest}, but {where} shows that version {seen} was "
-        "published: the store is an older copy, and clients may have the versions in between; put back a newer one, or "
-        f"let the line go on beyond them with 'fedping store continue {study} {line} --from {seen + 1}'"
+        "published: the store is an older copy, and clients may have the versions in between; restore a newer "
+        f"copy, or continue the line after them with 'fedping store continue {study} {line} --from {seen + 1}'"
     )
 
 

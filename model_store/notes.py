@@ -28,7 +28,7 @@ KEPT = 8
 """Documents that stay."""
 
 _RECENT = 64
-"""Changes by whose marks a slow writer sees whether others went on from what it wrote, or without it."""
+"""Marks of changes, which show a slow writer whether others continued from its write or from an earlier state."""
 
 _TRIES = 20
 
@@ -36,7 +36,7 @@ _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
 """Letters and symbols that are drawn as nothing: Hangul's fillers and the empty pattern of Braille."""
 
 _EARLIEST, _LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
-"""Between these a note's date lies: others are slips, and those of year 0 or 9999 have no place in every time zone."""
+"""Limits for a note's date: dates outside are typing errors, and years 0 and 9999 don't exist in every time zone."""
 
 _ODD = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Kinds of characters that aren't seen, and may turn round or hide what is."""
@@ -193,7 +193,7 @@ def is_odd(sign: str) -> bool:
 
 
 def in_utc(date: str) -> str:
-    """Return a date with a zone in UTC, to the second; as it is if it is none, or has none."""
+    """Return a date with a zone in UTC, to the second; return other text and dates without a zone unchanged."""
     try:
         moment = datetime.fromisoformat(date)
         return date if moment.tzinfo is None else moment.astimezone(UTC).isoformat(timespec="seconds")

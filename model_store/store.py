@@ -135,7 +135,7 @@ class ModelStore:
         Args:
             study: the study.
             first_versions: version 0 of each of its lines.
-            noted: by line, the newest version known elsewhere to have been published; -1 for none.
+            noted: by line, the newest version that is known to have been published; -1 for none.
 
         Raises:
             StoreError: a study of this name exists and differs; version 0 of a line was lost, and would be published
@@ -155,8 +155,8 @@ class ModelStore:
         if not created and (there := self.study(study.name)) != with_recorded_code(study, there):
             raise StoreError(
                 f"the store {self.where} already has a study '{study.name}' with other settings; versions and pings "
-                "depend on them, so give the changed study a new name, or see by 'fedping study change FILE --dry-run' "
-                "whether it may change so while it runs"
+                "depend on them, so give the changed study a new name, or check with 'fedping study change FILE "
+                "--dry-run' whether a running study allows this change"
             )
         for version in first_versions:
             if self.documents.create(_key(version), sealed(msgspec.json.encode(version))):
@@ -233,8 +233,8 @@ class ModelStore:
             where = f"{version.study} {version.line}"
             raise StoreError(
                 f"version {held.iteration} of line '{version.line}' of study '{version.study}' is staged, and some "
-                "clients have it: no other can have its number; decide first, by 'fedping round "
-                f"{where} --release' or --discard"
+                f"clients have it, so no other can have its number. Decide first: 'fedping round {where} --release' "
+                "or --discard"
             )
 
     def _fence_off(self, version: Version, head: Version) -> None:

@@ -155,7 +155,7 @@ class Studies:
     ) -> int:
         """Give a study other settings, from its next rounds on; return the number of the entry of its history.
 
-        Whether these changes are allowed is checked by `fedping.protocol.study_changes`, and not here.
+        `fedping.protocol.study_changes` checks whether these changes are allowed.
 
         Raises:
             HistoryConflict: a newer entry than ``after`` exists; nothing was written.
@@ -249,8 +249,8 @@ class Studies:
             return before
         if before is not None and _made_at(terms) < _made_at(agreed(before, of, of.line(line))):
             raise InvalidSettings(
-                f"the offer of {terms.made} is older than the one that line '{line}' of study '{study}' has; its key "
-                "may be one that the helper no longer opens with: ask the helper for its present offer"
+                f"the offer of {terms.made} is older than the current offer of line '{line}' of study '{study}', and "
+                "the helper may no longer have its key. Ask the helper for its current offer"
             )
         self._documents.replace(_offer_key(study, line), sealed(with_format(msgspec.json.encode(offer))))
         return before

@@ -59,8 +59,8 @@ class Influence(Struct, frozen=True, kw_only=True):
         norm_most: the largest norm.
         bound: the norm at which updates were clipped; None if they were not.
         clipped: share of updates that were longer; each client counts once.
-        agreement: surplus of clients that push a weight to one side over those that push it to the other, as a share of
-            all that push it, over all weights: 1 where all agree. None if no client pushes.
+        agreement: difference between the numbers of clients that push a weight to either side, as a share of all that
+            push it, over all weights: 1 where all agree. None if no client pushes.
         half: number of clients, strongest first, that make up half of the total pull: vote times length.
         new_clients: approximate number of clients without a usable update in any earlier round; None if not counted.
     """
@@ -151,8 +151,8 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
         examples: number of examples.
         loss: mean over all examples behind the arm's pings; null without any.
         rank_selected: mean over all examples behind the arm's pings; null without any, and where nothing is ranked.
-        winsorised: metrics that a few clients cannot move, whatever they claim; null if the study does not ask for
-            them, and without an example.
+        winsorised: metrics that a few clients can't move, whatever they claim; null if the study doesn't request them,
+            or without an example.
         clipped: number of pings whose loss counted as the study's ``clip_loss``.
         outcomes: null unless the line's guardrail compares one.
     """
@@ -200,7 +200,8 @@ class StageState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         share: share of the clients.
         tried: clients of the share, with pings of the staged version. None before a round has read them, and where
             people have decided.
-        stayed: the other clients, with pings of the previous version that have landed since. None in the same cases.
+        stayed: the other clients, with pings of the previous version that have landed in the meantime. None in the same
+            cases.
     """
 
     share: float
@@ -290,7 +291,7 @@ class Ancestor(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         study, line, iteration: the version, in whichever store it was.
-        digest: the version's digest, which no other version has.
+        digest: the version's unique digest.
         private: whether its line was private.
         epsilon, delta: the central guarantee of all releases of its line up to that version; None if there is none.
         local_epsilon: the guarantee of each contribution, by noise that its clients added; None if they added none.
@@ -350,7 +351,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
         privacy: release of a round of a private line; ``counts`` and ``arms`` then have only what follows from it.
         settings: entry of the study's history (`fedping.model_store.history`) with the round's settings; 0 for those of
             its creation.
-        shards: number of parts into which the round divided the clients, on which the last bits of the means depend.
+        shards: number of parts into which the round divided the clients; it affects the last bits of the means.
         warm_start: source of a version 0's weights; None if they are the spec's start values.
     """
 

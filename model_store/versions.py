@@ -49,7 +49,7 @@ class Chain:
         numbers: numbers of its versions, ascending.
         fences: by the version before each fence, the number at which the line continues.
         strays: numbers of files that don't follow the others.
-        foreign: names that aren't those of versions.
+        foreign: names that don't belong to versions.
         broken: numbers whose fence can't be read, ascending.
         unfinished: the number that the newest fence leads to, if that version was not written yet.
     """

@@ -45,9 +45,9 @@ class CanonicalSource(NamedTuple):
 def canonical_source(source: str, *, reads_settings: bool = False) -> CanonicalSource:
     """Return the canonical form of the source of a function, a class or a module.
 
-    Docstrings stay if the source names something that reads them, such as ``__doc__``. Annotations stay in a class that
-    has a decorator or a base class, such as a dataclass, in functions with a decorator that may read them, and
-    everywhere if the source names something that reads them, such as ``__annotations__``.
+    Docstrings stay if the source names something that reads them, such as ``__doc__``. Annotations stay in a class with
+    a decorator or a base class, such as a dataclass, in functions with a decorator that may read them, and everywhere
+    if the source names something that reads them, such as ``__annotations__``.
 
     Args:
         source: the source.

@@ -1,9 +1,9 @@
 """Digests: one canonical byte form of a value and its SHA-256, so that sameness can be written down.
 
-A digest outlives the code that made it: a new field of a struct changes no digest, as long as it has its default. That
-is so by itself. Fields with a default are left out while they have it, but for those of :data:`WRITTEN_OUT`, which
-existed before this rule and stay unchanged. So a released default never changes its meaning; another one needs another
-field (``tests/protocol/digested.json`` checks this).
+A digest outlives the code behind it: a new struct field changes no digest while the field has its default. That is so
+by itself. Fields that equal their default are left out, except those of :data:`WRITTEN_OUT`, which existed before this
+rule. So a released default never changes its meaning; another one needs another field (``tests/protocol/digested.json``
+checks this).
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ WRITTEN_OUT: Mapping[str, str] = {
     "planned_clients enrolled",
 }
 """By the ``digest_name`` of a struct the fields that are written even where they have their default: those that existed
-before the others began to be left out. Nothing is ever added. A struct keeps its ``digest_name`` whatever its class is
-called; one without has no such fields."""
+before the others began to be left out. Nothing is ever added. A struct keeps its ``digest_name`` when its class is
+renamed; a struct without one has no such fields."""
 
 ADDED_WITHIN: Mapping[str, str] = {"ArmSummary": "clipped outcomes"}
 """Fields, by ``digest_name``, that are left out at their default within a struct with ``omit_defaults``.

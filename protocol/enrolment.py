@@ -120,7 +120,7 @@ class Assignment:
 
 
 def hash_assignment(study: Study) -> Assignment | None:
-    """Return the hash assignment of a study; None if clients are enrolled elsewhere."""
+    """Return the hash assignment of a study; None if clients are enrolled by other means."""
     if study.enrolment != "hash":
         return None
     of, ends = zip(*arm_intervals(study), strict=True)

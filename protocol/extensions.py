@@ -402,8 +402,8 @@ class _Parcel(NamedTuple):
 def packed() -> Packed:
     """Return this process's extensions for another one, which does not need to have most of their modules.
 
-    They are sent by value. One that is or uses a struct, which cannot be sent by value, is sent as the name of its
-    module; such a one in a script, which cannot be imported elsewhere, is not sent.
+    They are sent by value. An extension that is or uses a struct can't be sent by value and is sent as its module's
+    name; if it is in a script, which other processes can't import, it isn't sent.
     """
     modules: set[str] = set()
     parcels = [_packed(each, modules) for each in _registered.values()]

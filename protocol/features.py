@@ -405,7 +405,9 @@ def check_features(features: Sequence[Feature], whose: str) -> None:
         if feature.name in by_name:
             raise InvalidSettings(f"{whose} has two features named '{feature.name}'. Rename one of them")
         if feature.name.startswith("hidden."):
-            raise InvalidSettings(f"{whose}: names such as '{feature.name}' are those of the hidden layer. Rename it")
+            raise InvalidSettings(
+                f"{whose}: names such as '{feature.name}' belong to the hidden layer. Rename the feature"
+            )
         by_name[feature.name] = feature
         problem = _problem(feature)
         if problem is not None:
@@ -443,7 +445,7 @@ def _problem(feature: Feature) -> str | None:
             falling = next((pair for pair in pairwise(numbers) if pair[0] >= pair[1]), None)
             if falling is not None:
                 what = "cutoffs" if isinstance(feature, Bucket) else "knots"
-                return f"has {what} that do not rise: {falling[1]:g} after {falling[0]:g}. Put them in order"
+                return f"has {what} that don't increase: {falling[1]:g} after {falling[0]:g}. Sort them"
     if of_query(feature) and (feature.start != 0 or feature.integer):
         return "is of the query and has no weights. Remove 'start' and 'integer'"
     return None

@@ -247,8 +247,8 @@ def read_footer(storage: Storage, key: str, path: str | Place) -> LandedFile:
         path: its address, for messages and the lineage.
 
     Raises:
-        UnreadableFile: it isn't a file, may not be read, is truncated, not Parquet, or its footer or seal is damaged;
-            or its name isn't UTF-8 or not part of an address, and so can't be in a version's lineage.
+        UnreadableFile: it isn't a readable Parquet file, is truncated, or its footer or seal is damaged; or its name
+            isn't UTF-8 or can't be part of an address, and so can't be in a version's lineage.
         FileNotFoundError: it doesn't exist.
         StorageAway: the bucket that it is in doesn't answer.
     """
@@ -471,7 +471,7 @@ def open_pings(path: str | Place, document: DocumentType, columns: Iterable[str]
         landed = open_landed(path)
     except FileNotFoundError as error:
         raise FedpingError(
-            f"{path} is gone, but its pings are needed. Restore it from a copy, then run the same command again"
+            f"{path} is missing, but its pings are needed. Restore it from a copy, then run the same command again"
         ) from error
     check_columns(landed, document, columns)
     return landed

@@ -21,7 +21,7 @@ from fedping.protocol.weights import LARGEST
 class ModelPings:
     """The pings of k clients of one arm that hold one version.
 
-    Updates are kept in the form in which they are sent: float32 with unsigned zeros, or payloads of another encoding.
+    Updates are stored in the form in which they are sent: float32 with unsigned zeros, or payloads of another encoding.
 
     Attributes:
         document_ids, client_ids: shape (k, 16), as bytes.

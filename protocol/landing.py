@@ -110,7 +110,7 @@ class Landing:
 
     def exists(self) -> bool:
         """Return whether ingest has been started with it, or anything has landed."""
-        # looking up the mark is one request, and the folder two
+        # the mark costs one request, the folder two
         return (self.storage.far and self.storage.exists(MARK)) or self.storage.exists("")
 
     def check(self) -> None:
@@ -336,7 +336,7 @@ def copy_landed(file: Place, to: Place) -> bool:
 
     Raises:
         UnreadableFile: it is damaged, or was changed meanwhile; nothing was copied.
-        FileNotFoundError: it is gone.
+        FileNotFoundError: it doesn't exist.
     """
     from fedping.protocol.landed_file import UnreadableFile, open_landed
 
@@ -428,8 +428,8 @@ def write_landed(
         table: pings of :func:`fedping.protocol.arrow.landed_schema`, in any order.
         landed_ms: now, in milliseconds since 1970; becomes part of the name.
         metadata: added to the file's footer, for the writer's own use.
-        token: the second half of the name, for a writer that chooses its names, such as a simulation that must give
-            the same bits again; a file of the same name is replaced. Random if None.
+        token: the second half of the name, for a writer that chooses its names, such as a simulation that must
+            reproduce the same bytes; a file of the same name is replaced. Random if None.
         shards: the number of shards of the study, for the layout of a large file.
 
     Raises:
@@ -450,7 +450,7 @@ def rewrite(file: Place, change: Callable[[pa.Table], pa.Table]) -> None:
         change: returns the new table from the present one; the metadata of its schema stay.
 
     Raises:
-        FileNotFoundError: it is gone.
+        FileNotFoundError: it doesn't exist.
         UnreadableFile: it is damaged.
         ChangedMeanwhile: another process has written it since it was read; its bytes stay.
     """

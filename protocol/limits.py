@@ -145,8 +145,8 @@ MOST_RANK = 1000
 MOST_EXAMPLES = 1000
 TAILS = 0.005
 ROUND_TAILS = 0.025
-"""Share of a round's clients at either end. It is more than the hundredth of hostile clients that a round has to
-withstand, and small enough that a loss remains where three quarters of the clients have none, as happens late in
+"""Share of a round's clients at either end. It is more than the hundredth of hostile clients that a round must
+withstand, and small enough that a loss remains when three quarters of the clients have loss 0, as happens late in
 learning to rank."""
 
 

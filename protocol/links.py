@@ -125,8 +125,8 @@ def check_links(upload: Upload, line: str) -> None:
     for place, link in enumerate(upload):
         if isinstance(link, ErrorFeedback) and (place or len(upload) == 1):
             raise InvalidSettings(
-                f"'upload' of line '{line}' has 'error-feedback' {'after' if place else 'without'} a link that leaves "
-                "something out. Put it first, and such a link after it: "
+                f"'upload' of line '{line}' has 'error-feedback' {'after' if place else 'without'} a link that omits "
+                "part of an update. Put it first, followed by such a link: "
                 'upload = [{ link = "error-feedback" }, { link = "top-k", keep = 0.01 }]'
             )
     for link, _, last in stages(upload, line):
@@ -171,11 +171,11 @@ def refuse_after_encoding(link: UploadLink, line: str, last: bool) -> None:
     if not last:
         raise InvalidSettings(
             f"'upload' of line '{line}' has the link '{name_of(link)}' before its last one, but it encodes updates, "
-            "and no link can follow. Put it last"
+            "so it must be last"
         )
 
 
 def traits_of_links(upload: Upload) -> Traits:
-    """Return the traits of a line's links, including whether the one that encodes is alone."""
+    """Return the traits of a line's links, including whether the encoding link is the only one."""
     alone = len(upload) == 1 or isinstance(next(iter(upload), None), Mask)
     return traits_where({"alone": alone}).union(*map(traits_of, upload))

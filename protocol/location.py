@@ -132,7 +132,7 @@ def local_path(said: str | os.PathLike[str]) -> Path:
     """
     text = os.fspath(said)
     if not text:
-        raise InvalidSettings("the path is empty. Set the variable that it comes from, or write '.' for this folder")
+        raise InvalidSettings("the path is empty. Set its variable, or write '.' for this folder")
     found = _ADDRESS.match(text)
     if found is None:
         return Path(text)
@@ -141,7 +141,6 @@ def local_path(said: str | os.PathLike[str]) -> Path:
     if scheme.lower() == "file" and host in ("", "localhost"):
         return Path("/" + unquote(below))
     raise InvalidSettings(
-        f"'{without_secrets(text)}' is no path of this machine: fedping keeps files in folders, and not behind "
-        f"{scheme}://, but for a model store and landed pings, which may be at s3://, gs:// or az://; give the path of "
-        "a folder"
+        f"'{without_secrets(text)}' isn't a path on this machine. Only a model store and landed pings may be at "
+        f"s3://, gs:// or az://; all other files are in local folders, not at {scheme}://. Give the path of a folder"
     )

@@ -23,7 +23,7 @@ Kind: TypeAlias = Literal["number", "text"]
 
 
 class StudyMetric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A number in every ping with an example, by which arms are compared: the mean of a column over such pings.
+    """A number in every ping with an example, to compare arms by: the mean of a column over such pings.
 
     Attributes:
         name: the metric's name.

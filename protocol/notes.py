@@ -17,7 +17,7 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A note about a study, pinned either to a date or to a version of a line.
 
     Attributes:
-        id: its number; no other note of the study ever has it.
+        id: its number, unique among all notes of the study.
         text: the words, from one line to 1,000 characters.
         date: the moment it is about, ISO 8601 in UTC; empty if it is pinned to a version.
         version: the version that it is about; None if it is pinned to a date.
@@ -48,7 +48,7 @@ class Notes(Struct, frozen=True, kw_only=True, omit_defaults=True):
         number: the number of the change; the document with the largest one holds.
         next_id: the number of the next note.
         notes: in the order in which they were written.
-        recent: marks of the last changes, the newest last, by which a slow writer finds its own.
+        recent: marks of the last changes, newest last, so that a slow writer finds its own.
     """
 
     number: Annotated[int, Meta(ge=0)] = 0

@@ -59,7 +59,7 @@ _NOT_ALLOWED = re.compile(
 """Each service has its own codes for it; those here come with a 400, from S3 and from token issuers. The last is the
 library's text where a profile's credentials cannot be renewed."""
 
-_PANIC = "its library cannot make a request of what the environment says"
+_PANIC = "its library can't build a request from the environment's settings"
 
 _STAYS = re.compile(rf"status code: (3\d\d|4(?!08|25|29)\d\d)\b|{_PANIC}")
 """Answers that stay the same until a person changes something: redirects and refusals of a client's requests, but for

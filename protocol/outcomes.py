@@ -58,7 +58,7 @@ class _Outcome(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
     Attributes:
         name: the outcome's name, which is also its column's.
-        within: longest time after the choice at which a later outcome counts, such as "48h" or "14d". None for an
+        within: maximum time after the choice at which a later outcome counts, such as "48h" or "14d". None for an
             outcome at the choice.
         linked: whether its pings name the document of their choice; else they name only the client and its arm.
         better: direction that is better for users, as a guardrail needs; None if neither is.

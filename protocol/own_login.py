@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 def login_in_address(request: PreparedRequest) -> PreparedRequest:
     """Give a request the login that its address has, if any: the ``auth`` of a call of the library requests.
 
-    Without an ``auth`` that library sends what ``~/.netrc`` has for the host, which no caller has asked for.
+    Without an ``auth`` that library sends the credentials for the host in ``~/.netrc``, which the caller didn't
+    request.
     """
     from requests.auth import HTTPBasicAuth
     from requests.utils import get_auth_from_url

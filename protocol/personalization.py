@@ -133,8 +133,8 @@ class PartlyLocal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     def __post_init__(self) -> None:
         if (self.order == "local_first") != (self.steps is not None):
             raise UnfitTable(
-                "'steps' of a partly local model are those of its local blocks before the others; give them with order "
-                '= "local_first", and only then'
+                "'steps' of a partly local model are the steps of its local blocks before the others. "
+                'Give them only with order = "local_first"'
             )
 
 

@@ -147,8 +147,8 @@ class FrecencyPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_o
     counts all suggestions, the pair ``bookmark_and_history_…`` those from history and bookmarks. One of the two may be
     left out; then the other one counts history and bookmarks, under either name, as in the first study.
 
-    The second study called the characters typed ``search_string_length``. A payload has them, and its pairs, under the
-    names of their meaning, whichever names were sent.
+    The second study called the characters typed ``search_string_length``. Payloads and their pairs use the names of
+    their meaning, whichever names were sent.
 
     Raises:
         ValueError: half a pair, no pair, or not exactly one of the two names of the characters typed.

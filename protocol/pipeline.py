@@ -309,8 +309,9 @@ class ClipByQuantile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     The bound is ``multiple`` times the ``quantile`` of the norms of the updates that are not zero, where each client
     counts once. It changes by the factor ``growth`` at most from one round to the next, up or down. The first round,
     which has none before it, measures its own norms first.
-    ``units`` is what a norm is taken of: the update as it is, or, with ``step``, each number of a gradient times its
-    weight's first step size, which is how much the loss changes by that step. Weights of different units, such as days
+    ``units`` selects the vector whose norm is taken: the update itself, or, with ``step``, each number of a gradient
+    times its weight's first step size, which is the change of the loss by that step. Weights of different units, such
+    as days
     and points, then count alike.
     """
 

@@ -188,18 +188,18 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Attributes:
         central: what the operator does; None if it does nothing.
         local: what a client does; None if it sends its bounded vector unchanged.
-        shared: the second server, with which no server sees a vector; None if the operator sees them.
-        rows: for a line of institutions with tables: the protection of each row in their sum; else None.
+        shared: the second server, so that no server sees a vector; None if the operator sees them.
+        rows: for a line of institutions with tables: the protection of each row in their sum; None otherwise.
         contribution: the part of an update that is in the vector, and its bound.
         loss: least and greatest loss that a vector can hold; others are moved to the nearest.
-        left_out: names of weights that no client can move. They are not part of the sum, and get no noise.
+        left_out: names of weights that clients can't move. They are not part of the sum, and get no noise.
         contributions: maximum number of versions of the line to which a client contributes. The client counts them
             itself, and draws at random which (:attr:`turns`).
         delay_minutes: maximum of the random time that a client waits before it sends.
 
     Raises:
         InvalidSettings: no kind of protection is set; the losses are reversed; single signs are clipped; shares are
-            sampled; votes are to be proven for a vector that has none; or all institutions collude, so that no noise
+            sampled; votes are to be proven for a vector without votes; or all institutions collude, so that no noise
             remains.
     """
 
@@ -270,7 +270,7 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def turns(self) -> float:
-        """The share of versions to which a client contributes, drawn at random to spread its contributions out.
+        """The share of versions to which a client contributes, at random, to spread its contributions out.
 
         Otherwise the first clients would use up their contributions on the first versions, and later rounds would have
         none.
@@ -363,8 +363,8 @@ def frame_of(privacy: Privacy, spec: ModelSpec) -> Frame:
             missing = sorted(set(kinds) - set(norms))
             if missing:
                 raise InvalidSettings(
-                    f"model spec '{spec.name}' has weights of the kind '{missing[0]}', for which 'norms' of 'privacy' "
-                    "has no norm; give one"
+                    f"model spec '{spec.name}' has weights of the kind '{missing[0]}', which 'norms' of 'privacy' "
+                    "lacks. Add a norm for it"
                 )
             of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
             group = np.array([of[kind] for kind in kinds])
@@ -413,7 +413,7 @@ def vectors_of(
         updates: theirs, shape (k, m).
         losses: theirs, shape (k,); moved into ``between``.
         top_choices: 1 where what was chosen was on top, else 0, shape (k,).
-        between: the least and the greatest loss that can be told.
+        between: the least and the greatest loss that can be released.
     """
     import numpy as np
 
@@ -507,14 +507,14 @@ class ReleasedMeans(NamedTuple):
 
 
 def standard_errors(seen: ReleasedMeans, noise: float, between: tuple[float, float]) -> ReleasedMeans:
-    """Return the standard errors that noise gives to what is told: of ratios of two noisy sums by the delta method.
+    """Return the standard errors of released values, caused by noise (of ratios by the delta method).
 
     Clients are no sample here: the errors are about those who took part, and contain the noise alone.
 
     Args:
-        seen: what is told.
-        noise: the standard deviation of the noise on the number of clients, which is that on the other two sums.
-        between: the least and the greatest loss that can be told.
+        seen: the released values.
+        noise: standard deviation of the noise on the number of clients; the other two sums have the same.
+        between: the least and the greatest loss that can be released.
     """
     low, high = between
 

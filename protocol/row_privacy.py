@@ -2,9 +2,9 @@
 
 Each release of a table is a sum over its rows: each row's vector is shortened to norm 1, scaled to whole numbers
 towards 0, added up, and discrete Gaussian noise of standard deviation z is added to each number. Whether one row is in
-the sum or is empty is then as hard to tell as N(0, 1) from N(μ, 1), with μ = 1/z (Gaussian differential privacy), and
-all releases together are like one with μ² = Σ 1/z². The number of rows counts as known. Replacing a row means removing
-one and adding another, so it has 2 μ; g rows of one person that are not joined into one vector have g μ.
+the sum or is empty is then as hard to distinguish as N(0, 1) from N(μ, 1), with μ = 1/z (Gaussian differential
+privacy), and all releases together are like one with μ² = Σ 1/z². The number of rows counts as known. Replacing a row
+means removing one and adding another, so it has 2 μ; g rows of one person that are not joined into one vector have g μ.
 
 Source: Dong, Roth and Su, "Gaussian Differential Privacy", 2019; Balle and Wang, "Improving the Gaussian Mechanism for
 Differential Privacy", 2018; Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism for Federated
@@ -52,7 +52,7 @@ _UP = 1 + 1e-12
 def why_unprotected(training: Training) -> str | None:
     """Return the reason why a training cannot protect rows; None if it can."""
     if not isinstance(training, OneGradient | LocalSteps):
-        return f"the training '{training.name}' is an extension, for which sums over rows are not known"
+        return f"the training '{training.name}' is an extension, whose sums over rows are unknown"
     if training.personal is not None:
         return "your own model, next to the shared one, would be trained on your rows without noise"
     return None
@@ -144,7 +144,7 @@ def mu_of_replacing(mu: float) -> float:
 
 
 def mu_of_group(mu: float, rows: int) -> float:
-    """Return μ of a person with several rows, each of which is protected by itself."""
+    """Return μ of a person with several rows, each of which is protected separately."""
     return rows * mu
 
 

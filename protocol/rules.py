@@ -1,13 +1,13 @@
-"""The one list of which parts of a line, a study or a laboratory's file go together.
+"""The list of parts of a line, a study or a laboratory's file that can be combined.
 
-A part declares ``traits``. A line, a study and an experiment have those of their parts and some of their own. A rule is
+A part declares ``traits``. A line, a study and an experiment have their parts' traits and some of their own. A rule is
 a condition on all of them, and the sentence for the combinations that meet it. Rules are in groups, which are checked
 at different moments: some hold for every stored study, others only for new studies or for experiments.
 
-Three decisions are elsewhere, because traits don't show them: the order of upload links (`fedping.protocol.links`),
-whether a link of another package can be undone in its place (`fedping.protocol.upload`), and whether a spec's weights
-fit (`fedping.protocol.study.centroids_of`, `fedping.protocol.privacy.frame_of`). A training of another package has the
-traits that its registered class declares.
+Three decisions are made in other modules, because traits don't show them: the order of upload links
+(`fedping.protocol.links`), whether a link of another package can be undone in its place (`fedping.protocol.upload`),
+and whether a spec's weights fit (`fedping.protocol.study.centroids_of`, `fedping.protocol.privacy.frame_of`). A
+training of another package has the traits that its registered class declares.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def traits_of(part: object) -> Traits:
 
 
 def traits_where(facts: Mapping[Trait, bool]) -> Traits:
-    """Return the traits of which it is true that a part has them."""
+    """Return the names of the traits whose value is true."""
     return frozenset(trait for trait, is_so in facts.items() if is_so)
 
 
@@ -193,7 +193,7 @@ class Rule(NamedTuple):
     sentence: str
 
 
-_CENTROIDS = "reclusters, for which an update has to say how far centroids have moved, but its"
+_CENTROIDS = "reclusters, which needs updates with the distance that centroids moved, but its"
 _MOVES_ITSELF = "but the model moves its weights by a rule of its own, as k-means does. Remove"
 _ANY_LENGTH = (
     "[lines.pipeline] of line '$line' takes the mean of updates of any length, so a single hostile client can ruin the "
@@ -207,7 +207,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "training": (
         Rule(
             lambda p: p.has("structured", "sends signs"),
-            "'structured' and 'sign' exclude each other: signs of what a link sends are not within it. Remove one",
+            "'structured' and 'sign' exclude each other: a link's output isn't within its subspace after taking "
+            "signs. Remove one",
         ),
         Rule(
             lambda p: p.has("structured", "keeps memory"),
@@ -247,7 +248,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has("quorum") and not p.has("clips", "mean"),
-            "the 'quorum' of rprop is a share of what a clip lets through to a mean. Set clip = { by = "
+            "the 'quorum' of rprop needs a clip and a mean. Set clip = { by = "
             '"quantile", units = "step", multiple = 0.1 } and aggregate = { by = "mean" }, or remove \'quorum\'',
         ),
         Rule(
@@ -268,12 +269,12 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has("shared", "sampled"),
-            "'sampling' protects nobody from the two servers of 'shared', which both see the clients that count. "
+            "'sampling' gives no protection from the two servers of 'shared', since both see which clients count. "
             "Remove 'sampling'; the noise is then larger",
         ),
         Rule(
             lambda p: p.has("row sums") and p.lacks("shared"),
-            "'rows' protects rows in sums that nobody can take apart. Set 'shared', or remove 'rows'",
+            "'rows' needs sums that no server can split into single institutions. Set 'shared', or remove 'rows'",
         ),
         Rule(
             lambda p: p.has("row sums") and (p.has_any("central", "local noise", "proofs") or p.lacks("votes alone")),
@@ -293,8 +294,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "private line": (
         Rule(
             lambda p: p.has("feeds back"),
-            "error feedback sends in later rounds what the bound of an update has cut off, and then no bound of what a "
-            "client contributes holds. Remove 'upload'",
+            "error feedback sends later what the bound cut off an update, so a client's contributions would have no "
+            "bound. Remove 'upload'",
         ),
         Rule(
             lambda p: p.has("other upload"),
@@ -318,7 +319,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has("participation"),
-            "'contributions' of 'privacy' says how often a client sends. Remove 'participation'",
+            "'contributions' of 'privacy' already sets how often a client sends. Remove 'participation'",
         ),
         Rule(
             lambda p: p.has("line limits"),
@@ -364,8 +365,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has("clips by steps") and p.lacks("gradient"),
-            "'units' of 'clip' needs gradients, but clients of line '$line' send how far weights have moved. Remove "
-            "'units'",
+            "'units' of 'clip' needs gradients, but clients of line '$line' send weight differences. Remove 'units'",
         ),
     ),
     "private study": (
@@ -411,7 +411,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has("tickets"),
-            "a client has another id with every version, which no ticket can be for beforehand. Remove 'tickets'",
+            "a client has a different id with every version, so it can't get a ticket in advance. Remove 'tickets'",
         ),
     ),
     "study": (
@@ -458,7 +458,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "guard of a study": (
         Rule(
             lambda p: p.has("staged") and p.lacks("applied"),
-            "versions of line '$line' are to be staged, and no arm of study '$study' applies them as they are. Set "
+            "versions of line '$line' are staged, but no arm of study '$study' applies them unchanged. Set "
             "'applies = true' on an arm that follows the line and is not personal, or remove 'stage'",
         ),
         Rule(
@@ -477,8 +477,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "written study": (
         Rule(
             lambda p: p.has("in step"),
-            "clients of line '$line' would all train their vector on every second version and send nothing, so "
-            "that no round could follow. Remove 'in_step', and each client takes turns of its own",
+            "clients of line '$line' would all train their vector on every second version and send nothing, so that "
+            "the line would stop. Remove 'in_step', so that each client alternates on its own",
         ),
     ),
     "server's end": (
@@ -494,8 +494,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has("centroids", "inexact"),
-            "reclusters, for which an update has to say how far each centroid has moved, and the upload link "
-            "'$inexact' does not say it exactly. Remove it, or use 'float32'",
+            "reclusters, which needs the exact distance that each centroid moved, but the upload link '$inexact' is "
+            "inexact. Remove it, or use 'float32'",
         ),
     ),
     "clients' end": (
@@ -508,8 +508,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "clients' end of low rank": (
         Rule(
             lambda p: p.has("structured", "uneven steps", "low rank"),
-            "has structured = true and an 'optimizer' that steps by another rate for each weight, which leads out of "
-            "what the link 'low-rank' sends. Use gradient descent, momentum, or the link 'mask'",
+            "has structured = true and an 'optimizer' with a different rate for each weight, whose steps the link "
+            "'low-rank' can't send. Use gradient descent, momentum, or the link 'mask'",
         ),
     ),
     "mean": (
@@ -601,15 +601,15 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has("example votes counted") and p.lacks("limit of examples", "most votes"),
-            "[lines.pipeline] of line '$line' has weighting = \"examples\", and no limit on the examples that a ping "
-            "claims, so a single client can have most of the votes. Set 'examples' in [limits] to the most that an "
-            "honest client has",
+            "[lines.pipeline] of line '$line' has weighting = \"examples\", and no limit on a ping's "
+            "examples, so a single client can have most of the votes. Set 'examples' in [limits] to an honest client's "
+            "maximum",
         ),
         Rule(
             lambda p: p.has("example votes counted", "usual limits"),
             "[lines.pipeline] of line '$line' has weighting = \"examples\", and a ping counts as $examples examples at "
-            "most: a client with more weighs less than it would in the laboratory. Set 'examples' in [limits] to the "
-            "most that an honest client has",
+            "most: a client with more weighs less than it would in the laboratory. Set 'examples' in [limits] to an "
+            "honest client's maximum",
         ),
         Rule(
             lambda p: p.has("sends signs", "zeros up"),
@@ -621,16 +621,16 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has("adds the mean"),
-            "[lines.training] of line '$line' is '$training', which adds up the means of all rounds: that ends next to "
-            "the minimum where a client counts for more in one round than in another, as in a study, whose rounds "
-            "differ in the number of senders",
+            "[lines.training] of line '$line' is '$training', which adds up the means of all rounds. It misses the "
+            "minimum if a client counts for more in one round than in another, as in a study, where the number of "
+            "senders varies",
         ),
     ),
     "advice on training": (
         Rule(
             lambda p: p.has("leaves at once"),
             "clients fine-tune from_version = 0, so a client of the first round continues from the start model and "
-            "never gets what others learned. Set from_version to a version at which the shared model is good, or "
+            "never gets other clients' progress. Set from_version to a version at which the shared model is good, or "
             "'proximal'",
         ),
     ),
@@ -688,7 +688,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
                 )
             ),
             "the training '$training' adds up the means of all rounds, which is wrong where a client counts for more "
-            "in one round than in another. Remove [lateness] and what loses answers in [clock], set "
+            "in one round than in another. Remove [lateness] and the losses of answers in [clock], set "
             'sampling = "uniform" or "all" in [sampling], and '
             'weighting = "client" in [server]',
         ),
@@ -700,8 +700,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     "clock": (
-        Rule(lambda p: p.has("lateness"), "it decides who is late, and how much. Remove [lateness]"),
-        Rule(lambda p: p.has("co_op"), "[co_op] has arrivals of its own. Remove one of them"),
+        Rule(lambda p: p.has("lateness"), "it already decides which updates are late. Remove [lateness]"),
+        Rule(lambda p: p.has("co_op"), "[co_op] sets its own arrivals. Remove one of them"),
         Rule(lambda p: p.has("gossip"), "the nodes of [gossip] exchange in rounds without time. Remove one of them"),
         Rule(
             lambda p: p.has("private"),
@@ -716,7 +716,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has("counts late answers", "several clients needed"),
-            "each answer arrives once, and a round that makes no version loses those that it has. Set min_clients = 1 "
+            "each answer arrives once, and a round without a version loses its answers. Set min_clients = 1 "
             "in [server]",
         ),
         Rule(
@@ -761,7 +761,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.lacks("all clients", "by coin"),
-            "the guarantee holds for clients that take part by a coin of their own, which depends on nobody else. "
+            "the guarantee needs clients that are sampled independently of each other. "
             'Set sampling = { sampling = "bernoulli", share = 0.1 } or remove [sampling]',
         ),
         Rule(
@@ -834,8 +834,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         Rule(lambda p: p.has("attack"), "an [attack] is on a server's rounds. Remove it"),
         Rule(lambda p: p.has("not in memory"), "its nodes exchange models in memory. Remove 'where'"),
         Rule(lambda p: p.has("lateness"), "it has no versions to be late for. Remove [lateness]"),
-        Rule(lambda p: p.has("other upload"), "nodes send each other their models as they are. Remove 'upload'"),
-        Rule(lambda p: p.lacks("all clients"), "'failures' draws who is away. Remove [sampling]"),
+        Rule(lambda p: p.has("other upload"), "nodes send each other their models unchanged. Remove 'upload'"),
+        Rule(lambda p: p.lacks("all clients"), "'failures' already sets which nodes are absent. Remove [sampling]"),
         Rule(
             lambda p: p.lacks("local steps") or p.has("sends signs"),
             "every node trains its own model by local steps and sends it whole. Set training = { algorithm = "
@@ -843,8 +843,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has_any("personal", "decided personally"),
-            "every node has a model of its own anyway. Remove 'personal' of [training], and 'decided_by' of "
-            "[evaluation]",
+            "every node has its own model. Remove 'personal' of [training], and 'decided_by' of [evaluation]",
         ),
     ),
     "several models": (
@@ -856,8 +855,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         Rule(lambda p: p.has("not in memory"), "the servers of its models are in memory. Remove 'where'"),
         Rule(
             lambda p: p.has("private"),
-            "a guarantee is for the clients of one model, and who trains which of several models would tell of them. "
-            "Remove [privacy]",
+            "a guarantee is for the clients of one model, and the choice among several models would reveal something "
+            "about a client. Remove [privacy]",
         ),
         Rule(lambda p: p.has("lateness"), "clients train the newest version of a model. Remove [lateness]"),
         Rule(lambda p: p.has("attack"), "an [attack] is on the rounds of one model. Remove it"),
@@ -868,7 +867,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has("users"),
-            "its clients keep their examples, and users search anew in every round. Take other [data]",
+            "its clients keep their examples, and users search again in every round. Use other [data]",
         ),
         Rule(
             lambda p: p.has("divides") and p.lacks("all clients"),
@@ -889,8 +888,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
         Rule(
             lambda p: p.has("drift") and p.has_any("trained", "attack"),
-            "where users drift, every round is tested on searches of its own, which 'trained' in [evaluation] and the "
-            "figures of an [attack] are not made for. Remove 'drift' or these",
+            "where users drift, every round is tested on different searches, which 'trained' in [evaluation] and the "
+            "figures of an [attack] don't support. Remove 'drift' or these",
         ),
         Rule(
             lambda p: p.has("early stopping") and p.lacks("validation", "users"),
@@ -898,7 +897,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
 }
-"""The rules by what they are about, or when they become known, in the order in which they are checked."""
+"""The rules by topic, or by the time at which they can be checked, in the order of the checks."""
 
 
 def sentences(group: str, parts: Parts) -> Iterator[str]:

@@ -150,7 +150,7 @@ def _steps(path: str) -> list[str]:
 
 
 def _named(steps: Sequence[str], message: str, raw: Any, kind: Any) -> list[str]:
-    """Return steps with the name that the library leaves out: the one that alone causes the same error."""
+    """Return steps without the name that the library omits: the one that alone causes the same error."""
     if _ANY_NAME not in steps:
         return list(steps)
     at = steps.index(_ANY_NAME)

@@ -69,7 +69,7 @@ RECORDED_AS: Mapping[str, str] = {
         "978859dac1608bd4431ce50f2c190fae4cc43b57dadb81153e5de891179ca17b"
     ),
 }
-"""Digests of our own code, with those that were recorded when its text was hashed, so that identities stay."""
+"""Digests of fedping's own code, with the digests that older formats recorded, so that identities stay the same."""
 
 
 def digest_of_value(value: Any, *, as_written: bool = False) -> str:

@@ -208,7 +208,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
                 '"number", name = "price"'
             )
         if self.settings:
-            raise InvalidSettings(f"{whose}: the model '{FEATURES}' has no settings of its own. Remove 'settings'")
+            raise InvalidSettings(f"{whose}: the model '{FEATURES}' has no settings. Remove 'settings'")
         if self.hidden and self.gradient == "finite_differences":
             raise InvalidSettings(
                 f"{whose}: a hidden layer learns by analytic gradients alone. Remove 'hidden' or 'gradient'"

@@ -87,7 +87,7 @@ class Piece(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     Attributes:
         end: where it ends.
-        arm: the arm that has the interval; None if no arm does.
+        arm: the interval's arm; None if the interval belongs to no arm.
     """
 
     end: Annotated[float, Meta(gt=0, le=1)]
@@ -267,10 +267,10 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             Clients get the declarations, to clip and round values.
 
     Raises:
-        InvalidSettings: names repeat; shares exceed 1; shards are no power of two from 16 to 4,096; pieces are out of
+        InvalidSettings: names repeat; shares exceed 1; shards aren't a power of two from 16 to 4,096; pieces are out of
             order or differ from the shares; an arm follows an unknown line; no arm submits for a line, so that it could
-            never be trained; a line stops early by an arm that does not apply its model; a metric or segment uses a
-            column that the pings lack; or a line is private and something would reveal more.
+            never be trained; a line stops early by an arm that doesn't apply its model; a metric or segment uses a
+            column that the pings lack; or a line is private and another setting would reveal more.
     """
 
     digest_name: ClassVar[str] = "Study"
@@ -615,7 +615,7 @@ def _refuse_repeated(study: str, what: str, names: list[str]) -> None:
 
 
 Completes: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Completes a study's tables with what they omit."""
+"""Fills in the omitted values of a study's tables."""
 
 
 def study_from_toml(path: Path, *, new: bool = False, filled_in: Completes = lambda raw: raw) -> Study:
@@ -624,9 +624,9 @@ def study_from_toml(path: Path, *, new: bool = False, filled_in: Completes = lam
     Args:
         path: the file.
         filled_in: adds what the file omits and what follows from a model that the caller knows.
-        new: whether the study is about to be created, and gets the safe choice wherever the file makes none: arms by
-            client id, the usual limits, and for each line a clip and a quorum, where it can have them, and a guard.
-            These are not the defaults of the fields, because the meaning of stored studies must not change.
+        new: whether the study is about to be created. If so, omitted settings get safe values: arms by client id, the
+            usual limits, and for each line a clip, a quorum and a guard, where possible. These are not the defaults of
+            the fields, because the meaning of stored studies must not change.
 
     Raises:
         InvalidSettings: the file is missing, is not TOML, or is no valid study.
@@ -657,7 +657,7 @@ def new_study(study: Study) -> Study:
 
 
 def as_once_new(study: Study) -> Iterator[Study]:
-    """Yield the forms in which earlier versions stored a new study, latest first: with safe choices, then without.
+    """Yield the forms in which earlier versions stored a new study, latest first: with safe values, then without.
 
     ``study`` is as it was written, including what it disables.
     """

@@ -1,8 +1,9 @@
 """The settings of a study that may change while it runs: those that no version and no participating client depends on.
 
 A version is recomputed with the settings that held when it was computed, so the settings for when a round runs and what
-it believes may change. What clients compute may not change: pings of one version would be of two models. Clients may
-not be assigned to arms again either: a client stays in its arm, or leaves the study (:func:`reassign_clients`).
+it believes may change. The client's computation may not change: pings of one version would belong to two models.
+Clients may not be assigned to arms again either: a client stays in its arm, or leaves the study
+(:func:`reassign_clients`).
 """
 
 from __future__ import annotations
@@ -151,10 +152,10 @@ def reassign_clients(before: Study, after: Study) -> Study:
     if short:
         name, share = next(iter(short.items()))
         raise InvalidSettings(
-            f"arm '{name}' of study '{before.name}' cannot grow so far: {100 * share:.4g} % of all clients would have "
-            "to come from other arms, and their earlier pings would count for the wrong one. Set a smaller share; "
-            "only clients that are in no arm can join one, and clients that leave an arm now can join one at a later "
-            "change"
+            f"arm '{name}' of study '{before.name}' cannot grow that much: {100 * share:.4g} % of all clients would "
+            "have to come from other arms, and their earlier pings would count for the wrong one. Set a smaller "
+            "share; only clients without an arm can join one, and clients that leave an arm now can join one at a "
+            "later change"
         )
     pieces = _merged(sorted(kept))
     sides = tuple(Piece(arm=arm.name, end=end) for arm, (_, end) in zip(after.arms, _side_by_side(after), strict=True))

@@ -110,7 +110,7 @@ Training: TypeAlias = OneGradient | LocalSteps | OwnTraining
 
 
 def may_send_nothing_from(training: Training) -> int | None:
-    """Return the first version for which a training in a personal arm may give no update; None if it always gives one.
+    """Return the first version whose training in a personal arm may give no update; None if it always gives one.
 
     An algorithm of another package may always give none, even at the weights from before the first version.
     """

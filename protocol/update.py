@@ -1,9 +1,9 @@
 """Updates as they travel: on the wire and on disk.
 
 On the wire the dense encoding is a plain JSON array, as in 2018; every other one is an object with its tag and its
-payload. In Parquet an update is two columns: the tag, and the payload as bytes. The encoding of a line's updates, and
-the reading of its payloads, follow from its upload links (`fedping.protocol.upload`); nothing else may assume that an
-update is an array of m floats.
+payload. In Parquet an update is two columns: the tag, and the payload as bytes. A line's upload links determine the
+encoding of its updates and how payloads are read (`fedping.protocol.upload`); nothing else may assume that an update is
+an array of m floats.
 """
 
 from __future__ import annotations

@@ -255,9 +255,9 @@ class ReceivingLine(SendingLine, Protocol):
 def receiving(line: ReceivingLine) -> Receiving:
     """Return the server's ends of a line's links.
 
-    A link is undone once, for the sum, if it can be; if the round takes the plain mean of updates; if neither limits
-    nor the length of iterations read each update; and if no link before it must be undone for each update, because that
-    happens later. Else it is undone of each update.
+    A link is undone once, for the sum, if its type allows that; if the round uses the plain mean of updates; if neither
+    limits nor the length of iterations read single updates; and if no link before it must be undone for each update,
+    because that happens later. Else it is undone of each update.
 
     Raises:
         InvalidSettings, ExtensionFailed: as :func:`ends_of`, or a link that encodes is not the last, or one cannot be
@@ -289,8 +289,8 @@ def receiving(line: ReceivingLine) -> Receiving:
             each_from_here = True
         elif server.undo_sum is not None:
             raise InvalidSettings(
-                f"the upload link '{name_of(link)}' of line '{line.name}' is undone once, of the sum of the updates, "
+                f"the upload link '{name_of(link)}' of line '{line.name}' is undone once for the sum of the updates, "
                 'which needs aggregate = { by = "mean" }, no clip, no limits of the line, no iterations by signs, and '
-                "no link before it that is undone of each update"
+                "no earlier link that is undone for each update"
             )
     return Receiving(encoding, decoder, tuple(reversed(each)), tuple(reversed(once)))

@@ -113,7 +113,7 @@ class Numbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 class SingleNumbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="values", tag="float32"):
     """The weights of a block start at these single-precision numbers, row by row, as little-endian bytes in base64.
 
-    For arrays that follow no rule, such as the weights of your own network.
+    For arrays without a rule, such as the weights of your own network.
     """
 
     base64: Annotated[str, Meta(min_length=8, max_length=4 * -(-4 * MAX_WEIGHTS // 3))]

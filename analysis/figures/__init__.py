@@ -3,7 +3,7 @@
 Every function takes ``theme`` (``LIGHT``, ``DARK``, or ``PAGE`` for a page that may be either). Functions that draw
 arms take ``arms``, the study's arms in its order, so that an arm has the same colour in all of them. The data come from
 `fedping.analysis.curves`, `fedping.analysis.rounds`, `fedping.analysis.study` and `fedping.analysis.verdict`. Numbers
-are those of the thesis.
+refer to the thesis.
 
 - ``draw_loss``: the loss of every arm over the iterations (18)
 - ``draw_smooth_loss``: the same as the mean of the last five iterations (19)
@@ -11,7 +11,7 @@ are those of the thesis.
 - ``draw_typed``: characters typed over the iterations, smoothed (23)
 - ``draw_rank``: selected rank over the iterations, smoothed (24)
 - ``draw_series``: any other metric over the iterations
-- ``draw_update_quality``: how far the mean update of a subsample is from that of all pings (25)
+- ``draw_update_quality``: distance of a subsample's mean update from the mean update of all pings (25)
 - ``draw_sign_quality``: the same for the signs of the update (26)
 - ``draw_loss_quality``: the same for the loss (27)
 - ``draw_differences``: differences of means with their intervals

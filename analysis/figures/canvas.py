@@ -40,7 +40,7 @@ class Theme:
 
     Attributes:
         paper: the background.
-        ink: text, and whatever belongs to no arm.
+        ink: text and everything that belongs to no arm.
         soft: less important text.
         faint: axes and grids.
         arms: colours by an arm's position in its study; when used up, they repeat with another line style.

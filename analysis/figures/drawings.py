@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def draw_differences(comparisons: Sequence[Comparison], *, theme: Theme = LIGHT) -> Figure:
-    """Draw every comparison's difference of means with its interval, at an interim look the one valid at all looks.
+    """Draw every comparison's difference of means with the deciding interval (at an interim look: valid at all looks).
 
     Only at an interim look, where this interval decides, does a filled or hollow dot show the finding.
     """
@@ -48,7 +48,7 @@ def draw_differences(comparisons: Sequence[Comparison], *, theme: Theme = LIGHT)
 
 
 def draw_superiority(comparisons: Sequence[Comparison], *, theme: Theme = LIGHT) -> Figure:
-    """Draw how often a client of the first arm has the larger value, for every comparison with its interval.
+    """Draw the probability that a client of the first arm has the larger value, with its interval.
 
     This interval decides, and dots show the finding, unless this is an interim look.
     """
@@ -56,7 +56,7 @@ def draw_superiority(comparisons: Sequence[Comparison], *, theme: Theme = LIGHT)
 
 
 def difference_of(one: Comparison) -> Estimate:
-    """Return the difference of means by client; at an interim look the one valid at all looks, which decides."""
+    """Return the difference of means by client; at an interim look, the deciding one that is valid at all looks."""
     return one.sequence or one.clients.difference
 
 
@@ -165,7 +165,7 @@ def draw_private_rounds(
             continue
         colour = theme.of_arm(place)
         values = [np.nan if each is None else each.value for each in found]
-        x, estimates = np.array([x for x, _ in known]) + 0.06 * place, [each for _, each in known]  # beside each other
+        x, estimates = np.array([x for x, _ in known]) + 0.06 * place, [each for _, each in known]  # side by side
         axes.vlines(x, [e.low for e in estimates], [e.high for e in estimates], colors=colour, linewidth=1.2, alpha=0.5)
         axes.plot(np.array(rounds.iterations) + 0.06 * place, values, "o-", color=colour, markersize=4, linewidth=1.4)
         ends.append(LineEnd(x[-1], estimates[-1].value, name, colour, theme.dashes_of_arm(place)))
@@ -177,7 +177,7 @@ def draw_private_rounds(
 
 
 def draw_update_quality(quality: SubsampleQuality, *, theme: Theme = LIGHT) -> Figure:
-    """Draw the distance of subsamples' mean updates from that of all pings: mean and standard deviation (figure 25)."""
+    """Draw the mean distance of subsamples' mean updates from the mean of all pings, with deviations (figure 25)."""
     return _dots_and_bars(quality, quality.update, "L1 distance of the mean updates,\nloss by unit of weight", theme)
 
 
@@ -270,9 +270,9 @@ def draw_series(
     Args:
         series: by the arm's name; at least one.
         label: the label of the y-axis, with its unit.
-        over: how many iterations each point averages.
+        over: number of iterations that each point averages.
         from_zero: whether the y-axis starts at zero.
-        arms: the study's arms in order, which determines the colours; by default those of ``series``.
+        arms: the study's arms in order, which determines the colours; None for the arms of ``series``.
         theme: the colours.
     """
     figure, (axes,) = panels(theme)

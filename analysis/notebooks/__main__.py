@@ -61,7 +61,7 @@ def executed(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def _plain(notebook: NotebookNode) -> NotebookNode:
-    """Drop how and by whom a notebook was executed, and the text alternatives of pictures."""
+    """Remove the execution's metadata (times, user, kernel) and the text alternatives of pictures from a notebook."""
     notebook["metadata"] = nbformat.from_dict(METADATA)  # type: ignore[no-untyped-call]
     for cell in notebook["cells"]:
         tags = cell["metadata"].get("tags")

@@ -1,4 +1,4 @@
-"""What every notebook begins with: its study, the reader's own or a simulated example, and the style of figures."""
+"""The first cell of every notebook: its study, the reader's own or a simulated example, and the style of figures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fedping(*words: str | Path) -> str:
         FedpingError: the command failed; its message says why.
     """
     arguments = [part for word in words for part in ([str(word)] if isinstance(word, Path) else word.split())]
-    # A kernel tells its children to use colour and to move the cursor, which is noise in an error's sentence.
+    # A kernel makes its children use colour and move the cursor, which clutters an error's sentence.
     plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
     command = [sys.executable, "-m", "fedping", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=plain)
@@ -46,7 +46,7 @@ def fedping(*words: str | Path) -> str:
 
 
 def example(folder: Path = FOLDER) -> Source:
-    """Return the example, simulated into a folder (about ten seconds) unless it is there already.
+    """Return the example; simulate it into a folder (about ten seconds) unless it exists.
 
     Raises:
         FedpingError: the simulation failed; the folder may hold something else.
@@ -57,7 +57,7 @@ def example(folder: Path = FOLDER) -> Source:
 
 
 def look() -> None:
-    """Show figures in the notebook, also those of `analysis.figures`, and set Matplotlib's defaults for this process.
+    """Show figures in the notebook (also those of `analysis.figures`) and set Matplotlib's defaults for this process.
 
     Axes are quiet, titles are left-aligned, and figures are sharp enough for a large screen.
     """

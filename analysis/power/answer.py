@@ -1,4 +1,4 @@
-"""Three questions, one answer each: how many users, what power, what smallest effect; by formula and simulation."""
+"""Answers three questions by formula and simulation: the number of users, the power, or the smallest effect."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def answer(
     table: Sequence[int] = (),
     watch: Watch = lambda _: None,
 ) -> PowerReport:
-    """Answer for what is not given: how many ``users``, else the power, or without a ``change`` the smallest effect.
+    """Answer for the missing value: the number of ``users``, the power, or without a ``change`` the smallest effect.
 
     Args:
         pilot: the metric without the change.
         design: arms, level and power.
         change: the change to show.
-        users: how many are enrolled in all arms.
+        users: number of enrolled users in all arms.
         table: further numbers of enrolled users to compute the power for.
         watch: gets what is being computed.
 
@@ -84,7 +84,7 @@ class _Planner:
         self._rng = np.random.default_rng(design.seed)
 
     def about(self, effect: Effect, users: int | None, table: Sequence[int]) -> PowerReport:
-        """Answer how many users show an effect, or what power a number of users has."""
+        """Return the number of users needed to show an effect, or the power of a number of users."""
         sizes = self._sizes(effect)
         asked = sizes.formula if users is None else self._design.compared_of(users)
         numbers = {asked} | {self._design.compared_of(enrolled) for enrolled in table}
@@ -135,7 +135,7 @@ class _Planner:
         return PowerReport(**fields, false_alarms=false_alarms, notes=notes)
 
     def _sizes(self, effect: Effect) -> Sizes:
-        self._watch("looking for the number of users by simulation")
+        self._watch("searching for the number of users by simulation")
         level, share, power = self._design.level, self._design.share, self._design.power
         try:
             exact = max(FEWEST_COMPARED, sample_size(effect, power, level, share))
@@ -165,7 +165,7 @@ class _Planner:
         )
 
     def _least(self, compared: int, direction: Any) -> Least:
-        self._watch("looking for the least effect that shows")
+        self._watch("searching for the smallest effect that shows")
         changed, unchanged = self._design.arms(compared)
         effect = least_effect(
             self._pilot.distribution, changed, unchanged, direction, power=self._design.power, alpha=self._design.level

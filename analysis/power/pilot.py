@@ -1,4 +1,4 @@
-"""What a planner knows and fixes in advance: the pilot, and the design: arms, level, power and the change to show."""
+"""A planner's fixed inputs: the pilot and the design (arms, level, power and the change to show)."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _EVEN = 256
 
 @dataclass(frozen=True, eq=False)
 class Pilot:
-    """What is known of a metric before the study.
+    """Facts about a metric that are known before the study.
 
     Attributes:
         distribution: the distribution of users without the change.
         metric: its name.
-        source: where it comes from, in words.
+        source: origin of the values, in words.
         unit: what one value belongs to.
-        observed: how many values it is based on; None if it was only stated.
-        alike: for pings of a landed pilot, the ratio of the variance of a mean over pings to that of as many
+        observed: number of values behind it; None if it was only stated.
+        alike: for pings of a landed pilot, the variance of a mean over pings divided by its variance over as many
             independent pings (the design effect).
         has_scale: whether the values have a meaning; if none were given, only their order has.
     """
@@ -64,8 +64,8 @@ def landed_pilot(tally: StudyTally, study: str, arm: str, metric: Metric, unit: 
     counts = found.clients if unit == "client" else found.pings
     if len(counts.values) < 2:
         raise FedpingError(
-            f"arm '{arm}' of study '{study}' has {counts.n:,} values of {metric.name} by {unit}, all the same, so no "
-            "change can be planned. Name another --arm or --metric, or widen the window"
+            f"arm '{arm}' of study '{study}' has {counts.n:,} values of {metric.name} by {unit}, all equal, so a "
+            "change can't be planned. Name another --arm or --metric, or widen the window"
         )
     plain = counts.variance / counts.n
     return Pilot(
@@ -166,7 +166,7 @@ class Design:
         alpha: the chance of any false alarm among all tests.
         tests: the number of tests, for Bonferroni's correction.
         power: the probability of finding the effect.
-        studies: how many studies to simulate for every number.
+        studies: number of studies to simulate for every number.
         seed: the seed of the simulation.
 
     Raises:
@@ -216,7 +216,7 @@ class Design:
         return self.exposed * (self.shares[0] + self.shares[1]) / sum(self.shares)
 
     def arms(self, compared: int) -> tuple[int, int]:
-        """Return how many of the compared users are in the first arm and in the second."""
+        """Return the numbers of compared users in the first arm and in the second."""
         first = split(compared, self.share)
         return first, compared - first
 

@@ -18,7 +18,7 @@ FEW = 20
 
 
 def size_headline(pilot: Pilot, design: Design, effect: EffectFigures, sizes: Sizes, row: PowerRow) -> str:
-    """Say how many users it takes."""
+    """Return the sentence with the number of users."""
     more = "" if design.compared == 1 else f", which takes {row.enrolled:,} enrolled in all arms"
     return (
         f"{sizes.formula:,} {_noun(pilot)}, {row.changed:,} with the change and {row.unchanged:,} without, show "
@@ -39,7 +39,7 @@ def power_headline(pilot: Pilot, design: Design, effect: EffectFigures, sizes: S
 
 
 def least_headline(pilot: Pilot, design: Design, users: int, found: Sequence[Least]) -> str:
-    """Say what the smallest effect is."""
+    """Return the sentence with the smallest effect."""
     shown = [change_words(pilot, one.effect) for one in found if one.effect]
     changed, unchanged = design.arms(design.compared_of(users))
     among = f"{_among(pilot, design, users, changed)} with the change and {unchanged:,} without"
@@ -52,7 +52,7 @@ def least_headline(pilot: Pilot, design: Design, users: int, found: Sequence[Lea
 def notes_about(
     pilot: Pilot, design: Design, smaller: int, sizes: Sizes | None, false_alarms: SimulatedFigure
 ) -> tuple[str, ...]:
-    """Return what to know in order to use the numbers, one sentence each."""
+    """Return what a reader must know to use the numbers, one sentence each."""
     notes = [_source(pilot)]
     if design.tests > 1:
         notes.append(f"Bonferroni: {design.tests} tests share alpha {design.alpha:g}, {design.level:.3g} each.")
@@ -93,8 +93,8 @@ def percent(share: float, digits: int = 1) -> str:
 def _source(pilot: Pilot) -> str:
     if not pilot.has_scale:
         return (
-            "No distribution was given, so all values are taken as different. This is the cautious case: ties make a "
-            "given probability of superiority easier to show."
+            "No distribution was given, so all values are assumed to be different. This is the cautious case: ties "
+            "make a given probability of superiority easier to show."
         )
     observed = "" if pilot.observed is None else f" ({pilot.observed:,} values)"
     return f"Distribution without the change: {pilot.source}{observed}, mean {pilot.distribution.mean:.4g}."
@@ -105,8 +105,8 @@ def _agreement(sizes: Sizes) -> str:
     if sizes.agree:
         return f"Formula and simulation agree: {sizes.formula:,} lies in the simulation's 95 % interval. {tied}"
     return (
-        f"The formula's {sizes.formula:,} is outside the simulation's 95 % interval, as it is once in twenty times; "
-        f"if it is with another --seed too, trust the simulation. {tied}"
+        f"The formula's {sizes.formula:,} is outside the simulation's 95 % interval, as it is one time in twenty. If "
+        f"it is so with another --seed too, trust the simulation. {tied}"
     )
 
 
@@ -169,7 +169,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
 
 
 class PowerRow(Struct, frozen=True, kw_only=True):
-    """The power with a number of enrolled users, of whom ``changed`` and ``unchanged`` are compared."""
+    """The power with a number of enrolled users; ``changed`` and ``unchanged`` of them are compared."""
 
     enrolled: int
     changed: int
@@ -187,9 +187,9 @@ class Least(Struct, frozen=True, kw_only=True):
 
 
 class PowerReport(Struct, frozen=True, kw_only=True):
-    """The answer to one question: how many users (``size``), the power (``power``), or the least effect (``effect``).
+    """The answer to one question: the number of users (``size``), the ``power``, or the smallest ``effect``.
 
-    ``false_alarms`` is how often the simulated test rejects without any change, at the number in question.
+    ``false_alarms`` is the share of simulated tests that reject without any change, at the number in question.
     """
 
     question: Literal["size", "power", "effect"]

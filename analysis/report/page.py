@@ -201,7 +201,7 @@ def _print_rest(verdict: Verdict, console: Console) -> None:
         mark = Text(" - ", style="dim" if one.finding == "inconclusive" else "bold")
         console.print(mark + Text(text))
     console.print()
-    beside = personal_note(verdict)  # it stands beside the verdict
+    beside = personal_note(verdict)  # it is next to the verdict
     for note in [*table_notes(verdict), *([] if verdict.ratio.mismatch else [verdict.ratio_sentence])]:
         if note != beside:
             console.print(Text(note, style="dim"))
@@ -212,7 +212,7 @@ _METRICS = (("loss", "Loss", "mean loss"), ("top_choice", "Top choices", "share 
 
 
 class Promised(NamedTuple):
-    """What the clients of a line were promised, and what is spent of it; sentences."""
+    """The guarantee that a line's clients were given, and the part of its budget that is spent; sentences."""
 
     guarantee: str
     spent: str

@@ -32,7 +32,7 @@ class Plate:
         key: its unique file name, without a suffix.
         title: its heading.
         caption: how to read it.
-        said: its numbers in words, for those who cannot see it.
+        said: its numbers in words, for readers who can't see it.
         draw: the drawing function; takes ``theme``.
     """
 
@@ -90,7 +90,7 @@ def _effects(verdict: Verdict) -> Iterator[Plate]:
     )
     superiority = Plate(
         "superiority",
-        "How often is one arm above the other?",
+        "How often does one arm have the larger value?",
         "How often a random client of the first arm has the larger value than one of the second; 0.5 is no difference. "
         f"{beside if interim else decides}",
         _intervals_said(comparisons, superiority_of, 4),
@@ -176,7 +176,7 @@ class _OfLine:
         )
 
     def _users(self) -> Iterator[Plate | Gap]:
-        """Yield what users typed and selected; nothing if pings report neither."""
+        """Yield the rows of typed and selected characters; nothing if pings report neither."""
         if not any(metric.name == "rank_selected" for metric in self._measured.metrics):
             return
         typed, ranks = self._history.typed, series_of(self._history.curves, "rank_selected")
@@ -243,8 +243,8 @@ def _subsample_note(quality: SubsampleQuality) -> str:
     draws = quality.update.shape[1]
     note = (
         f"{draws} subsamples of {quality.size:,} of an iteration's pings, each compared with all of them: the mean "
-        "error, and one standard deviation to either side. Where a subsample is a large share of the pings, it is "
-        "close to them for that reason alone; those dots are hollow."
+        "error, and one standard deviation on either side. Where a subsample is a large share of the pings, this "
+        "alone keeps it close to them; those dots are hollow."
     )
     if not quality.skipped:
         return note

@@ -37,7 +37,7 @@ from fedping.protocol.ping import FRECENCY_UPDATE
 
 
 def report_tables(verdict: Verdict) -> list[Table]:
-    """Return the tables of a report other than that of the verdict, in order."""
+    """Return the tables of a report after the verdict's, in order."""
     return [
         sizes_table(verdict),
         *([lift_table(verdict)] if about_outcomes(verdict) else []),
@@ -52,7 +52,7 @@ def report_tables(verdict: Verdict) -> list[Table]:
 
 
 def sizes_table(verdict: Verdict) -> Table:
-    """Return a table with a row per arm: how many clients it has, and what they sent."""
+    """Return a table with a row per arm: its number of clients, and what they sent."""
     enrolled = ["enrolled"] if verdict.enrolled is not None else []
     rows = []
     for name, arm in verdict.tally.arms.items():
@@ -87,7 +87,7 @@ def verdict_table(verdict: Verdict) -> Table:
 
 
 def about_outcomes(verdict: Verdict) -> bool:
-    """Return whether lifts belong beside the verdict: the study declares outcomes, or means were asked for."""
+    """Return whether the verdict shows lifts: the study declares outcomes, or means were requested."""
     return bool(verdict.study.outcomes) or verdict.plan.means != Means()
 
 
@@ -123,12 +123,12 @@ def lift_cells(title: str, pair: tuple[str, str], effect: Effect) -> tuple[str, 
 
 
 def lift_notes(verdict: Verdict) -> list[str]:
-    """Return what belongs beside the lifts: why some have no interval, what was capped, adjusted and left out."""
+    """Return the notes on lifts: missing intervals, caps, adjustments and exclusions."""
     return [*interval_notes(verdict.lifts), *verdict.means_notes]
 
 
 def interval_notes(lifts: Sequence[Titled]) -> list[str]:
-    """Return why some lifts have no interval, a sentence for each reason."""
+    """Return the reasons for missing intervals of lifts, one sentence each."""
     by_reason: dict[Reason, dict[str, None]] = {}
     for title, _, effect in lifts:
         if effect.lift.reason is not None:
@@ -186,7 +186,7 @@ def segment_tables(verdict: Verdict) -> list[Table]:
         effects = [one for one in verdict.parts if one.segment == segment.name]
         if any(one.effects for one in effects):  # otherwise the segments were not counted
             groups = dict(enumerate(segment.groups))
-            tables.append(_groups_table(f"For whom: by {segment.name}", "group", effects, groups))
+            tables.append(_groups_table(f"By {segment.name}", "group", effects, groups))
     return tables
 
 
@@ -224,7 +224,7 @@ def _by_ping(one: Comparison) -> str:
 
 
 def table_notes(verdict: Verdict) -> list[str]:
-    """Return what to know in order to read the tables."""
+    """Return the notes that explain how to read the tables."""
     plan, measured = verdict.plan, verdict.measured
     notes = [
         f"Pings: {plan.window.words}; only {measured.those} are compared. "
@@ -233,23 +233,24 @@ def table_notes(verdict: Verdict) -> list[str]:
         "The verdict counts each client once, because the pings of one client are not independent of each other. "
         f"Figures by ping are given {measured.record}; their p-values assume independent pings, and so are too small.",
         _decided(verdict),
-        "Superiority is how often a random client of the first arm has the larger value (0.5: no tendency); shift is "
-        "the median of all differences between a client of the first arm and one of the second (Hodges-Lehmann).",
+        "Superiority is the probability that a random client of the first arm has the larger value (0.5: no "
+        "tendency); shift is the median of all differences between a client of the first arm and one of the second "
+        "(Hodges-Lehmann).",
     ]
     notes.extend(note for note in [personal_note(verdict)] if note)
     notes.extend(lift_notes(verdict) if about_outcomes(verdict) else ())
     if verdict.tally.tails:
         notes.append(
-            f"Differences and means by client are {means_words(verdict.tally.tails)}, and so are those over time and "
-            "in groups. Where tails are heavy they estimate another number than the mean. The untrimmed difference and "
-            "its interval estimate the mean's; one client that claims much can set those."
+            f"Differences and means by client are {means_words(verdict.tally.tails)}, also over time and in groups. "
+            "With heavy tails they don't estimate the mean. The untrimmed difference and its interval estimate the "
+            "mean's; one client that claims much can set those."
         )
     if any(one.fragility is not None for one in verdict.comparisons):
         how = "absent, those with the largest influence first" if plan.interim else "with the values that harm it most"
         notes.append(f"'overturned by' is the number of clients who, {how}, would leave a finding unproven. {TICKETS}")
     notes.extend(f"{shortage_sentence(one)}." for one in verdict.comparisons if one.shortage is not None)
     if verdict.enrolled is None:
-        notes.append("Pings do not show how many clients were enrolled; --enrolled adds that number.")
+        notes.append("Pings don't show the number of enrolled clients; --enrolled adds it.")
     if verdict.tally.mixed:
         notes.append(
             f"{verdict.tally.mixed:,} clients named more than one arm; they are left out of the comparison by client."
@@ -281,9 +282,9 @@ def training_note(plan: Plan, traffic: Mapping[str, RoundTraffic]) -> str | None
         trained = rounds.iterations
         if trained and _overlaps(plan, trained[-1], rounds.ended_ms[-1]):
             return (
-                f"These are not the pings of a frozen version alone: pings of versions up to {trained[-1]} are among "
-                f"them, and they trained line '{line}'. For an evaluation phase alone, give its version "
-                f"(--from-iteration {trained[-1] + 1}, if pings of it have landed) or its time (--since)."
+                f"These pings aren't from a frozen version alone: they include versions up to {trained[-1]}, whose "
+                f"pings trained line '{line}'. For an evaluation phase alone, give its version (--from-iteration "
+                f"{trained[-1] + 1}, if pings of it have landed) or its time (--since)."
             )
     return None
 
@@ -309,9 +310,8 @@ def _decided(verdict: Verdict) -> str:
             f"The {level:.4g} % interval 'at any look' of the difference decides: the effect is shown if it excludes 0."
         )
     return (
-        f"What decides is the test of ranks. The {level:.4g} % interval beside a finding is the test's own, made from "
-        "its standard error, so it leaves out 50 % exactly if the test shows a difference. Intervals of means need not "
-        "agree."
+        f"The test of ranks decides. The {level:.4g} % interval next to a finding comes from the test's standard "
+        "error, so it leaves out 50 % exactly if the test shows a difference. Intervals of means need not agree."
     )
 
 

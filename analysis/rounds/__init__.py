@@ -5,7 +5,7 @@ Everything here reads with pyarrow, one iteration at a time, so that memory does
 - ``made_by_rounds``: the versions of a line that a round made, each with its lineage
 - ``RoundTraffic``, ``round_traffic``: the pings of every iteration by arm, and when each ended
 - ``Series``, ``series_of``, ``metric_series``, ``smoothed``: a metric of every arm over the iterations
-- ``TrainingPings``, ``training_pings``: the updates, losses and clients that made one version
+- ``TrainingPings``, ``training_pings``: the updates, losses and clients behind one version
 - ``subsample_errors``, ``SubsampleQuality``, ``subsample_quality``: how well subsamples estimate all pings
 """
 

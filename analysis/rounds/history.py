@@ -43,12 +43,12 @@ def series_of(curves: Mapping[str, ArmCurve], what: Literal["loss", "rank_select
 def metric_series(store: ModelStore, landing: Place, study: str, line: str, column: str) -> dict[str, Series]:
     """Return the mean of a landed column over the pings with an example (a selection), by arm and iteration.
 
-    For columns that the lineage does not hold, such as ``num_chars_typed``: the files that each round read are read
-    again, one iteration at a time. Arms without any selection are left out.
+    For columns that the lineage doesn't hold, such as ``num_chars_typed``: reads each round's files again, one
+    iteration at a time. Arms without any selection are left out.
 
     Raises:
         StoreError: there is no such study or line, or a version cannot be read.
-        FedpingError: the study's pings have no such column, or a file that a round read is gone or damaged.
+        FedpingError: the study's pings lack this column, or a file that a round read is missing or damaged.
     """
     the_study = store.study(study)
     arms = [arm.name for arm in the_study.arms if arm.line == line]
@@ -140,7 +140,7 @@ def line_history(
 
     Args:
         store: the model store.
-        landing: the landing folder. A file that is gone is not an error; the data that need it are missing.
+        landing: the landing folder. A missing file is not an error; the data that need it are left out.
         study: the study's name.
         line: the line's name.
         size: pings in a subsample.

@@ -1,4 +1,4 @@
-"""The pings that a round read, each document once, and the updates, losses and clients that made a version."""
+"""The pings that a round read, each document once, and the updates, losses and clients behind a version."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _JUDGED = ("document_id", "model_version", "loss")
-"""The columns from which a round knows the pings that count in no arm."""
+"""The columns that identify, for a round, the pings that count in no arm."""
 
 
 def made_by_rounds(store: ModelStore, study: str, line: str) -> Iterator[Version]:
@@ -42,9 +42,9 @@ def made_by_rounds(store: ModelStore, study: str, line: str) -> Iterator[Version
 
 
 def still_landed(store: ModelStore, study: str, line: str) -> Iterator[Version]:
-    """Yield :func:`made_by_rounds` of which the pings are still to be had: they were not pruned.
+    """Yield the versions of :func:`made_by_rounds` whose pings still exist (weren't pruned).
 
-    Files that a client's pings were removed from are read as they are now.
+    Files from which a client's pings were removed are read as they are now.
 
     Raises:
         StoreError: as there.
@@ -58,13 +58,13 @@ def still_landed(store: ModelStore, study: str, line: str) -> Iterator[Version]:
 
 
 def round_pings(landing: Place, study: Study, version: Version, columns: Sequence[str]) -> pa.Table:
-    """Return some columns of the pings from which a version was made, as the round counted them.
+    """Return columns of the pings behind a version, as the round counted them.
 
     A document counts once, where it is found first. Pings of other versions, and those whose loss is not finite, are
     left out. Texts are returned as strings.
 
     Raises:
-        FedpingError: the study's pings have no such column, or a file that the round read is gone or damaged.
+        FedpingError: the study's pings lack this column, or a file that the round read is missing or damaged.
     """
     import pyarrow as pa
 
@@ -82,7 +82,7 @@ def round_pings(landing: Place, study: Study, version: Version, columns: Sequenc
 
 
 def arm_places(table: pa.Table, arms: Sequence[str]) -> NDArray[np.int64]:
-    """Return the position of each ping's arm in ``arms``, -1 if it is not there, shape (k,)."""
+    """Return the position of each ping's arm in ``arms``, -1 if absent, shape (k,)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -91,7 +91,7 @@ def arm_places(table: pa.Table, arms: Sequence[str]) -> NDArray[np.int64]:
 
 
 def examples_of(table: pa.Table, study: Study) -> NDArray[np.int64]:
-    """Return from how many examples each ping was computed, shape (k,); 1 or 0 for an interaction."""
+    """Return each ping's number of examples, shape (k,); 1 or 0 for an interaction."""
     from fedping.protocol.arrow import counted
 
     return np.asarray(study.document.examples(counted(table, study.document).to_numpy()), dtype=np.int64)
@@ -113,7 +113,7 @@ def _read(path: Place, document: DocumentType, columns: list[str], digest: str) 
         with landed.opened() as file:
             return _with_strings(file.read(columns=columns))
     except FileNotFoundError as error:
-        raise FedpingError(f"{path} is gone, though a round read it; put it back from a copy") from error
+        raise FedpingError(f"{path} is missing, but a round read it. Restore it from a backup") from error
     except UnreadableFile as error:
         raise FedpingError(f"{path} {error.what}; put it back from a copy") from error
 
@@ -148,9 +148,9 @@ class TrainingPings:
         updates: shape (k, m), directions of descent.
         losses: shape (k,), in points of the score.
         clients: shape (k,), numbers from 0, equal for pings of the same client.
-        examples: shape (k,), from how many examples each was computed, at least 1; an interaction is one.
+        examples: number of examples behind each ping, at least 1, shape (k,); 1 for an interaction.
         vote: the unit of one vote in the line's rounds.
-        most_votes: as how many votes those of a client count at most; None where nothing bounds them.
+        most_votes: maximum number of votes of a client; None for no maximum.
     """
 
     iteration: int
@@ -166,13 +166,13 @@ class TrainingPings:
 
 
 def training_pings(landing: Place, study: Study, version: Version) -> TrainingPings:
-    """Read the pings from which a round made a version: those of arms that submit, with an example and an update.
+    """Read the pings that a round used for a version: those of arms that submit, with an example and an update.
 
     They are the pings that its lineage counts as ``used``, except late pings of older versions, which a line may merge.
-    Memory is that of one iteration's updates.
+    Needs memory for one iteration's updates.
 
     Raises:
-        FedpingError: a file that the round read is gone or damaged, or the decoder of the line's updates is missing.
+        FedpingError: a file that the round read is missing or damaged, or the decoder of the line's updates is missing.
     """
     line = study.line(version.line)
     submit = [arm.name for arm in study.arms if arm.line == line.name and arm.submits]

@@ -45,7 +45,7 @@ class SubsampleQuality:
         iterations: those with more pings than that, shape (n,).
         pings: the number of pings in each, shape (n,).
         update, signs, loss: the errors (see :class:`SubsampleErrors`), shape (n, draws).
-        skipped: the numbers of pings of the other iterations, too few to draw from.
+        skipped: ping counts of the other iterations, which have too few pings to draw from.
     """
 
     size: int
@@ -69,7 +69,7 @@ def subsample_errors(
 
     Both sides are averaged by votes: the update by the line's votes (one per client, ping or example), the loss with
     one vote per example. Drawn without replacement, as in the thesis, a subsample that is a large share of the pings is
-    close to them for that reason alone; drawn with replacement, the pings represent the many that they came from.
+    close to them for this reason alone. Drawn with replacement, the pings represent the larger population behind them.
 
     Args:
         pings: the pings that the round used.
@@ -109,7 +109,7 @@ def subsample_quality(
 
     Raises:
         StoreError: there is no such study or line, or a version cannot be read.
-        FedpingError: a file that a round read is gone or damaged.
+        FedpingError: a file that a round read is missing or damaged.
     """
     errors_by_iteration, skipped = [], {}
     for pings in _iterations(store, landing, study, line):
@@ -135,8 +135,8 @@ def subsample_quality(
 def vote_weights(pings: TrainingPings, drawn: NDArray[np.intp]) -> Floats:
     """Return the weight of each drawn ping in its subsample's mean update, shape (draws, size); each row sums to 1.
 
-    With one vote per client, a ping weighs 1 / n, where n is the number of the client's pings in the same subsample. If
-    the votes of a client are bounded, a ping weighs an n-th of the bound at most.
+    With one vote per client, a ping weighs 1 / n, where n is its client's number of pings in the same subsample. If the
+    votes of a client are bounded, a ping weighs an n-th of the bound at most.
     """
     weights = pings.examples[drawn].astype(np.float64) if pings.vote == "examples" else np.ones(drawn.shape)
     most = 1 if pings.vote == "client" else pings.most_votes

@@ -1,9 +1,9 @@
 """How few clients make a finding: the least number whose other values, or whose absence, would overturn it.
 
-For a test of ranks, clients of either arm are moved beyond all values, those first who move the statistic most. For a
-difference of means, where a single value moved far enough would overturn anything, clients are removed, those first
-whose values pull the means furthest apart. The cost is a sort of the distinct values and a bisection over the number of
-clients. Compare the fragility index (Walsh et al. 2014).
+For a test of ranks, clients of either arm are moved beyond all values, starting with those that move the statistic
+most. For a difference of means, where a single value moved far enough would overturn anything, clients are removed,
+starting with those whose values pull the means furthest apart. The cost is a sort of the distinct values and a
+bisection over the number of clients. Compare the fragility index (Walsh et al. 2014).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fedping.analysis.statistics.ranks import Floats, Integers, ValueCounts, ali
 
 
 def rank_fragility(a: ValueCounts, b: ValueCounts, log10_level: float) -> int | None:
-    """Return how many clients with other values would bring the Mann-Whitney test's p above a level.
+    """Return the number of clients whose changed values would raise the Mann-Whitney test's p above a level.
 
     Args:
         a: the values of the first arm.
-        b: those of the second.
+        b: the second arm's.
         log10_level: log10 of the level at which the test rejects.
 
     Returns:
@@ -48,11 +48,11 @@ def rank_fragility(a: ValueCounts, b: ValueCounts, log10_level: float) -> int | 
 
 
 def mean_fragility(a: ValueCounts, b: ValueCounts, shown: Callable[[ValueCounts, ValueCounts], bool]) -> int | None:
-    """Return how many clients' removal would leave a difference of means without a proof.
+    """Return the number of clients whose removal would make a difference of means unproven.
 
     Args:
         a: the values of the first arm.
-        b: those of the second.
+        b: the second arm's.
         shown: whether the same difference is shown with these values of the arms.
 
     Returns:
@@ -76,7 +76,7 @@ def mean_fragility(a: ValueCounts, b: ValueCounts, shown: Callable[[ValueCounts,
 def _fewest(
     gain_a: Floats, ours: Integers, gain_b: Floats, theirs: Integers, holds: Callable[[Integers, Integers], bool]
 ) -> int:
-    """Return the least number of clients, by the largest gain first, with which a finding no longer holds."""
+    """Return the smallest number of clients, largest gain first, after which a finding no longer holds."""
     order = np.argsort(-np.concatenate([gain_a, gain_b]), kind="stable")
     counts = np.concatenate([ours, theirs])[order]
     before = np.cumsum(counts) - counts

@@ -1,18 +1,18 @@
 """The lift of an arm over another: the relative difference of two means or ratios, with an interval.
 
-Everything is made from sums over clients, of whom each counts once. A mean is the ratio Σy / Σd with d = 1 for every
+Everything is computed from sums over clients; each client counts once. A mean is the ratio Σy / Σd with d = 1 for every
 client, so that one set of formulas has both:
 
-- **Ratio** R = Σy / Σd. Its variance is that of the mean of u = (y - R d) / mean(d) over clients (delta method with
-  clients as clusters; Deng, Knoblich and Lu 2018).
-- **Lift** L = T / C - 1 by Fieller (1954): all L for which (T - (1 + L) C)² is at most q² times its own variance. With
-  the quantile q of the difference's interval, L = 0 is excluded exactly where the difference 0 is.
-- **Adjustment** by what clients did before (CUPED; Deng, Xu, Kohavi and Walker 2013): w = x - R₀ e, where x and e are
-  y and d of the time before and R₀ is Σx / Σe of both arms. The slope is one, within arms. A client without such a time
-  has w = 0, so the mean. Both arms' adjusted values share the slope and R₀, which makes them dependent: the
-  interval has their covariance. That the slope is estimated is of a lower order, and neglected.
-- **Cap**: values above that of rank ⌈share · N⌉ over the clients of all arms count as it. One cap for all arms: caps by
-  arm would move one arm's mean more than the other's.
+- **Ratio** R = Σy / Σd. Its variance is the variance of the mean of u = (y - R d) / mean(d) over clients (delta method
+  with clients as clusters; Deng, Knoblich and Lu 2018).
+- **Lift** L = T / C - 1 by Fieller (1954): all L for which (T - (1 + L) C)² is at most q² times its own variance. The
+  quantile q is the one of the difference's interval, so L = 0 is excluded exactly where the difference 0 is.
+- **Adjustment** by clients' earlier values (CUPED; Deng, Xu, Kohavi and Walker 2013): w = x - R₀ e, where x and e are y
+  and d of the time before and R₀ is Σx / Σe of both arms. The slope is one, within arms. A client without such a time
+  has w = 0, so the mean. Both arms' adjusted values share the slope and R₀, which makes them dependent: the interval
+  has their covariance. That the slope is estimated is of a lower order, and neglected.
+- **Cap**: values above the value of rank ⌈share · N⌉ over the clients of all arms count as that value. All arms share
+  one cap: separate caps would move one arm's mean more than another's.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class ClientTotals:
     """Sums over the clients of an arm of y, d, x and e: numerator and denominator, and the same of the time before.
 
     Attributes:
-        clients: how many clients.
-        others: how many of them differ from the most common value; for a ratio, those whose y is not 0.
+        clients: number of clients.
+        others: number of them that differ from the most common value; for a ratio, those whose y is not 0.
         sums: Σy, Σd, Σx, Σe, shape (4,).
         products: the sums of all products of two of them, shape (4, 4).
         centre: what was subtracted from y and x for each unit of d and e, against cancellation.
@@ -89,7 +89,7 @@ class ClientTotals:
 
     @property
     def has_before(self) -> float:
-        """Σe: of a mean, how many clients have a value of the time before."""
+        """Σe: for a mean, the number of clients with a value of the time before."""
         return float(self.sums[3])
 
     def with_others(self, others: int) -> ClientTotals:
@@ -116,13 +116,13 @@ def _own(totals: ClientTotals) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Adjustment:
-    """What an adjustment did.
+    """The effect of an adjustment.
 
     Attributes:
         slope: the common slope within arms.
-        reduction: by which share the variance of the difference became smaller; can be slightly negative.
+        reduction: relative decrease of the difference's variance; can be slightly negative.
         before: the numbers of clients (of a ratio, Σe) of both arms with a time before.
-        apart: by how many standard errors the arms differed in the time before, when nothing had been done to either.
+        apart: difference between the arms in the time before, before any treatment, in standard errors.
     """
 
     slope: float
@@ -187,7 +187,7 @@ class _Spreads:
     mean: float
 
     def over(self, n: int) -> _Spreads:
-        """Return those of means over n clients."""
+        """Return the moments of means over n clients."""
         return _Spreads(self.uu / n, self.uw / n, self.ww / n, self.mean)
 
     def less(self, slope: float) -> float:
@@ -288,6 +288,6 @@ def cap_of(counts: ValueCounts, share: float) -> float:
 
 
 def capped(counts: ValueCounts, cap: float) -> tuple[ValueCounts, int]:
-    """Return the counts with values above a cap moved to it, and how many these were."""
+    """Return the counts with values above a cap moved to it, and the number of moved values."""
     moved = int(counts.counts[counts.values > cap].sum())
     return (ValueCounts.summed(np.minimum(counts.values, cap), counts.counts), moved) if moved else (counts, 0)

@@ -2,10 +2,10 @@
 
 P-values are decimal logarithms, because those of large studies are too small for a double.
 
-A test repeated while the data come in, and stopped at the first p below 5 %, gives far more false alarms than 5 %: with
-100 looks, in two of five studies without any difference. A confidence sequence covers the truth at all looks at once.
-Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic confidence
-sequences" (2024), theorem 2.2 and appendix on the choice of ρ.
+A test that is repeated while data arrive, and stops at the first p below 5 %, gives far more false alarms than 5 %:
+with 100 looks, in two of five studies without any difference. A confidence sequence covers the truth at all looks at
+once. Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic
+confidence sequences" (2024), theorem 2.2 and appendix on the choice of ρ.
 
 The sequence for bounded values is exact from the first client on.
 For values in [0, 1] of mean m, and a fraction 0 < θ < 1, the products of 1 + θ (x / m - 1) over the clients so far are
@@ -51,7 +51,7 @@ CORRECTIONS: Mapping[Correction, Callable[[Sequence[float]], list[float]]] = Map
 
 
 def deciding_level(log10_p: Sequence[float], alpha: float, correction: Correction) -> float:
-    """Return the level at which the tests of a plan, each made alone, reject as they do after correction.
+    """Return the level at which a plan's tests, each run alone, reject as they do after correction.
 
     For Bonferroni it is alpha over the number of tests. For Holm it grows with every rejection, and the last level
     counts.
@@ -65,23 +65,24 @@ def deciding_level(log10_p: Sequence[float], alpha: float, correction: Correctio
 FEWEST_CLIENTS = 200
 """Clients in each arm below which :func:`confidence_sequence` decides nothing; see :func:`fewest_clients`.
 
-It is valid in the limit of many clients. With fewer, the measured variance is too often too small by chance: looks from
-two clients an arm on were wrong in up to 17 % of simulated studies without an effect instead of 5 %.
+It is valid in the limit of many clients. With fewer clients, chance too often makes the measured variance too small:
+looks from two clients an arm on were wrong in up to 17 % of simulated studies without an effect instead of 5 %.
 """
 
 FEWEST_OTHERS = 50
 """Clients in each arm that differ from its most common value, below which the sequence decides nothing either.
 
-With fewer the variance hangs on a handful of clients: of arms 49 to 1, looks at a share of 1 in 1,000 were wrong in
-75 % of simulated studies.
+With fewer clients, a handful of them determines the variance: with arms in a ratio of 49 to 1, looks at a share of 1 in
+1,000 were wrong in 75 % of simulated studies.
 """
 
 
 def fewest_clients(a: ValueCounts, b: ValueCounts) -> int:
     """Return the clients in each arm below which :func:`confidence_sequence` decides nothing.
 
-    A small arm beside a large one needs more of them, as its variance alone counts: of arms 9 to 1, looks from 200
-    clients on were wrong in up to 10 % of simulated studies of lognormal values (σ = 1.5), and from 1,800 on in 4 %.
+    A small arm next to a large one needs more clients, since its variance alone counts: with arms in a ratio of 9 to 1,
+    looks from 200 clients on were wrong in up to 10 % of simulated studies of lognormal values (σ = 1.5), and from
+    1,800 on in 4 %.
     """
     return math.ceil(FEWEST_CLIENTS * max(a.n, b.n) / min(a.n, b.n))
 
@@ -106,7 +107,7 @@ PLANNED_CLIENTS = 100_000
 def confidence_sequence(
     a: ValueCounts, b: ValueCounts, confidence: float = 0.95, planned: int = PLANNED_CLIENTS
 ) -> Estimate:
-    """Estimate mean(a) - mean(b), with an interval that holds at every look at once.
+    """Estimate mean(a) - mean(b), with an interval that is valid at all looks together.
 
     It is valid if an observation, once counted, never changes and the next one is a new client: one value per client,
     fixed at its first interaction. The cost is width: about half as wide again as an interval for a single look. Where
@@ -115,7 +116,7 @@ def confidence_sequence(
 
     Args:
         a: the values of the first arm so far.
-        b: those of the second.
+        b: the second arm's.
         confidence: the probability of covering the true difference at all looks.
         planned: the number of clients in both arms at which the interval is narrowest. To be chosen beforehand.
 
@@ -135,7 +136,7 @@ def confidence_sequence(
 
 
 def boundary(n: float, alpha: float, planned: float) -> float:
-    """Return by how many standard errors the interval extends on each side after n observations."""
+    """Return the interval's half-width after n observations, in standard errors."""
     fixed = -2 * math.log(alpha)
     rho2 = (fixed + math.log(fixed + 1)) / planned
     return math.sqrt(2 * (n * rho2 + 1) / (n * rho2) * math.log(math.sqrt(n * rho2 + 1) / alpha))
@@ -168,7 +169,7 @@ def log_wealth(counts: ValueCounts, means: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(counts.values > 0, counts.values / against, 0.0)  # 0 / 0: the mean 0 allows a value of 0
         logs = np.log1p(FRACTIONS[:, None] * (ratio - 1)) @ counts.counts.astype(np.float64)
-        # Under the mean 0 only 0 is possible, and under no mean is a bet worth more than its expectation there.
+        # With mean 0, only 0 is possible; with any mean, a bet is worth at most its expectation there.
         logs = np.where(against[..., 0] > 0, logs, math.inf if counts.values[-1] > 0 else 0.0)
         wealth[begun : begun + portion] = logsumexp(logs, axis=1) - math.log(len(FRACTIONS))
     return wealth
@@ -194,14 +195,14 @@ def evidence(larger: ValueCounts, smaller: ValueCounts, difference: float = 0.0)
 
 
 def bounded_sequence(a: ValueCounts, b: ValueCounts, bounds: Bounds, confidence: float = 0.95) -> Estimate:
-    """Estimate mean(a) - mean(b) of bounded values, with an interval that holds at every look at once.
+    """Estimate mean(a) - mean(b) of bounded values, with an interval that is valid at all looks together.
 
     Valid from the first client on, for any distribution within the bounds, if an observation, once counted, never
     changes. With several distinct values the cost is linear in their number.
 
     Args:
         a: the values of the first arm so far.
-        b: those of the second.
+        b: the second arm's.
         bounds: the least and the greatest value possible, fixed beforehand.
         confidence: the probability of covering the true difference at all looks.
 

@@ -61,7 +61,7 @@ class ClientSums:
     Squares of values far from 0 cancel, so ``total``, ``ss`` and ``sn`` may be sums of values minus a ``centre``.
 
     Attributes:
-        clients: how many clients.
+        clients: number of clients.
         pings: the sum of n.
         total: the sum of s.
         ss: the sum of s².
@@ -102,7 +102,7 @@ def clustered_difference(a: ClientSums, b: ClientSums, confidence: float = 0.95)
 
 
 ALARM = 0.001
-"""The p-value below which sizes are called wrong. It is small since the check is made at every look at every study."""
+"""The p-value below which sizes are called wrong. It is small because the check runs at every look at every study."""
 
 _FAR = 300.0
 """Half the statistic above which the continued fraction is used; it converges at once there."""
@@ -130,7 +130,7 @@ def sample_ratio(clients: Mapping[str, int], shares: Mapping[str, float]) -> Sam
     """Compare the numbers of clients per arm with the arms' relative shares.
 
     Args:
-        clients: how many clients each arm has.
+        clients: number of clients in each arm.
         shares: the share of every one of these arms; they need not sum to 1.
 
     Raises:

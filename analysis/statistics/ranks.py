@@ -24,7 +24,7 @@ class ValueCounts:
 
     Attributes:
         values: the distinct values, ascending and finite, shape (k,).
-        counts: how often each occurred, at least 1, shape (k,).
+        counts: number of occurrences of each, at least 1, shape (k,).
     """
 
     values: Floats
@@ -134,10 +134,11 @@ class MannWhitney:
 
     Attributes:
         twice_u: 2U of the first arm, an exact integer: two for each pair (x, y) with x > y, one for each with x = y.
-        ties: the sum of t³ - t over the distinct values, where t is how often a value occurs in both arms together.
+        ties: the sum of t³ - t over the distinct values, where t is a value's number of occurrences in both arms
+            together.
         n_a: number of observations in the first arm.
         n_b: number of observations in the second.
-        z: how many standard deviations (corrected for ties, continuity) U is from its mean under the null.
+        z: distance of U from its mean under the null, in standard deviations (corrected for ties and continuity).
         p: the two-sided p-value; 0.0 if it is too small for a double.
         log10_p: its decimal logarithm, which does not underflow.
     """

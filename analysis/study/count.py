@@ -1,8 +1,8 @@
 """Counting a study on Spark: one shuffle by client settles everything about one client.
 
 Pings are brought together by client once. There, copies of a document are dropped and clients are summed up; from both
-only counts by value travel to the driver. Ids are compared by 64-bit hashes: among ten million clients the chance that
-any two are mistaken for one is 3 in a million, and a document is only compared with those of its client.
+only counts by value travel to the driver. Ids are compared by 64-bit hashes: among ten million clients, two have the
+same hash with a chance of 3 in a million, and a document is compared only with documents of the same client.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ The columns of metrics and segments are added.
 
 
 BEFORE = Window(first=-1, last=0)
-"""The versions with which all arms rank alike: the product's own order, and version 0, which is to begin with it."""
+"""Versions with which all arms rank alike: the product's own order, and version 0, which should start with it."""
 
 
 def count_study(
@@ -73,7 +73,7 @@ def count_study(
         session: the Spark session.
         landing: the landing folder.
         study: the study whose arms are counted.
-        metrics: what to count for every ping with an example (a selection, for an interaction).
+        metrics: metrics counted for every ping with an example (a selection, for an interaction).
         window: which pings; None for all.
         first_values: whether to count each client's first value too, for interim looks.
         parts: whether to count parts of the time, of the clients' time in the study, and of its segments too; without
@@ -137,7 +137,7 @@ _HOURS = (1, 2, 3, 6, 12, 24, 48, 24 * 7, 24 * 14, 24 * 28)
 
 
 def _hours_a_part(hours: Sequence[int]) -> int:
-    """Return the number of hours per part of the time, from the hours in which there were pings."""
+    """Return the number of hours in each part of the time, from the hours with pings."""
     span = max(hours, default=0) - min(hours, default=0) + 1
     return next((each for each in _HOURS if span <= PARTS_OF_TIME * each), -(-span // PARTS_OF_TIME))
 
@@ -162,7 +162,7 @@ def _pings(
 ) -> DataFrame:
     """Return a row for each landed ping: client, document, arm (its number), received (ms), selected, v0, ..., g0, ...
 
-    The column ``left_out`` has the name of the reason for which a ping is left out, or null.
+    The column ``left_out`` holds the reason for excluding a ping, or null.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation calls it
 
@@ -235,7 +235,7 @@ def _settled(pings: DataFrame, days: int) -> DataFrame:
 
 
 def _reason(study: Study, arm: Column, counted: Column) -> Column:
-    """Return why a ping of an arm (its number) is left out, as rounds judge it; null if it is not."""
+    """Return the reason for excluding a ping of an arm (by number), by the same rules as rounds; null to include it."""
     from pyspark.sql import functions as F  # noqa: N812
 
     reason, limits = F.lit(None).cast("string"), study.limits
@@ -272,7 +272,7 @@ def _documents(
 ) -> DataFrame:
     """Return one row per document; copies of a document are identical, so any of them will do.
 
-    What is left out never stands for what is not: it is a document apart.
+    An excluded document never replaces an included one: it counts as a separate document.
     Milliseconds and document ids take most of the memory and are kept only where a client's pings have to be ordered.
     """
     from pyspark.sql import functions as F  # noqa: N812
@@ -295,8 +295,8 @@ def _before(
 ) -> DataFrame | None:
     """Return a row per client with a counted ping of the time before version 1: client, bn, b0, ...: number and sums.
 
-    Of the given clients, only pings that came before their first one in the window count: a client that was without a
-    version again later has been treated by then. None if none has landed.
+    Of the given clients, only pings before their first one in the window count: a client that later has no version
+    again was treated by then. None if none has landed.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -322,9 +322,9 @@ def _clients(
 ) -> DataFrame:
     """Return a row per client: arm (null if several), pings, duplicates, n, since, begun, s0, ..., f0, ..., g0, ...
 
-    ``n`` is the number of its selections, ``since`` the hour of the first of them, ``begun`` that of its first ping of
-    the study, s0, f0 sum and first value of the first metric, g0 its group in the first segment. With ``times``, first
-    and last are when its first and its last ping came.
+    ``n`` is its number of selections, ``since`` the hour of the first one, ``begun`` the hour of its first ping of the
+    study, s0, f0 sum and first value of the first metric, g0 its group in the first segment. With ``times``, first and
+    last are when its first and its last ping came.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -348,7 +348,7 @@ def _clients(
 
 
 def _left_out(every: DataFrame, study: Study) -> dict[str, int]:
-    """Return how many landed pings were left out for each reason, copies included."""
+    """Return the number of excluded landed pings by reason, copies included."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if hash_assignment(study) is None and study.limits is None:
@@ -382,7 +382,7 @@ def _values(documents: DataFrame, clients: DataFrame, metrics: Sequence[Metric],
 
 
 def _arrivals(clients: DataFrame, metrics: Sequence[Metric], hours: int) -> DataFrame:
-    """Return rows (metric, number, arm, value, count): first values by the part of the time in which a client arrived.
+    """Return rows (metric, number, arm, value, count): first values by the part of the time of clients' arrival.
 
     A metric is its position, a part of the time its first hour.
     """

@@ -1,8 +1,9 @@
 """Later outcomes counted on Spark: one value per client, its total in the hours from its first ping on.
 
 A client is *ripe* for an outcome once its first ping is as long ago as the outcome counts. Only ripe clients are
-compared: among others, purchases that are merely made sooner look like more of them, and values still change, which no
-sequence of looks allows. A ripe client without an outcome counts as 0. Times are those of receipt, by our own clock.
+compared: among others, purchases that happen merely sooner look like more purchases, and values still change, which
+invalidates a sequence of looks. A ripe client without an outcome counts as 0. Times are times of receipt, by the
+server's clock.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class LaterOutcomes:
     horizon: int
 
     def rows(self) -> DataFrame:
-        """Return a row per client: client, arm, t0, x0, ...: its total, null unless it is ripe, and that of before."""
+        """Return a row per client: client, arm, t0, x0, ...: its total (null unless ripe) and its earlier total."""
         from pyspark.sql import functions as F  # noqa: N812
 
         columns = []
@@ -62,7 +63,7 @@ class LaterOutcomes:
         return rows
 
     def counts(self, names: Sequence[str]) -> Mapping[str, LaterCounts]:
-        """Return by metric what counts and what does not; ``names`` are those of the arms."""
+        """Return counted and excluded outcomes by metric; ``names`` are the arms' names."""
         from pyspark.sql import functions as F  # noqa: N812
 
         of_outcomes, of_clients = [], []
@@ -139,7 +140,7 @@ def later_outcomes(
         place: the landing folder.
         study: the study.
         clients: a row per client: client, arm (null if several), first and last (ms of its pings in the window).
-        metrics: those of later outcomes.
+        metrics: metrics of later outcomes.
         window: the window of the pings.
 
     Raises:

@@ -1,6 +1,6 @@
-"""What comparing means needs besides value counts: later outcomes, one cap per metric, and sums over clients.
+"""Additional inputs for comparing means: later outcomes, one cap per metric, and sums over clients.
 
-The sums are those of `fedping.analysis.statistics.lift`: for ratios of totals, and for adjusting by the time before.
+`fedping.analysis.statistics.lift` defines the sums: for ratios of totals, and for the adjustment by the time before.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ClientRows:
 
 
 def needed_for(metrics: Sequence[Metric], ratios: Sequence[Ratio]) -> tuple[list[Metric], list[Metric]]:
-    """Return all metrics to count for some metrics and ratios: those of pings, and those of later outcomes."""
+    """Return all metrics needed for some metrics and ratios: those of pings, and later outcomes."""
     sides = (side for ratio in ratios for side in (ratio.top, ratio.by) if side is not None)
     needed = list(dict.fromkeys((*metrics, *sides)))
     return [one for one in needed if one.later is None], [one for one in needed if one.later is not None]
@@ -144,7 +144,7 @@ def _below_1(share: float) -> str:
 
 
 class _Totals(NamedTuple):
-    """What to sum: y, d, x, e of `fedping.analysis.statistics.lift`, under a name, and what was subtracted of y."""
+    """Named sums to compute: y, d, x, e of `fedping.analysis.statistics.lift`, and the value subtracted from y."""
 
     name: str
     columns: tuple[Column, Column, Column, Column]

@@ -1,7 +1,7 @@
 """The subject of an analysis: the metrics of a study, and which of its pings.
 
-All are over the pings with an example (`fedping.protocol.ping`). For an interaction that means that it ended with
-a selection: without one there is no rank, the loss is 0 by definition, and what was typed did not find anything.
+All metrics are over the pings with an example (`fedping.protocol.ping`). An interaction has an example if it ended with
+a selection: without one there is no rank, the loss is 0 by definition, and the typed text didn't find anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Direction = Literal["less", "more"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A number in a landed ping by which arms are compared.
+    """A number in a landed ping, used to compare arms.
 
     Attributes:
         name: its name, and the column in Parquet.
@@ -36,11 +36,11 @@ class Metric:
         column: the column in Parquet, if it differs from the name.
         at_most: if given, the value is 1 where the column is at most this, else 0.
         equals: if given, the value is 1 where the column is this, else 0.
-        bounds: the least and the greatest value possible, fixed before any ping; None if there are none, or only ones
-            that lie far from what is measured (`NEAR`).
-        wide: such bounds of an outcome, which an interim look uses beside an interval for many clients.
-        later: the hours within which a later outcome counts; None for what pings themselves contain. A client's value
-            is then its total in the hours from its first ping on, 0 without any outcome.
+        bounds: the least and the greatest possible value, fixed before any ping; None if there are none, or if they lie
+            far from the measured values (`NEAR`).
+        wide: such bounds of an outcome; an interim look uses them in addition to an interval for many clients.
+        later: hours within which a later outcome counts; None for values in pings themselves. A client's value is then
+            its total in the hours from its first ping on, 0 without any outcome.
         any: whether a client's value is 1 if any of its later outcomes is true, and not their total.
         digits: the number of significant digits kept. It bounds the number of distinct values (to 9 · 10^(d-1)
             per decade), and so the memory for their counts, while integers below 10^d stay exact.
@@ -74,7 +74,7 @@ class Metric:
 METRICS = (
     Metric("num_chars_typed", "characters typed", "typed fewer characters", "typed more characters"),
     Metric("rank_selected", "selected rank", "selected nearer to the top", "selected further from the top"),
-    # With a continuous metric every ping could have its own value; its fifth digit is noise.
+    # With a continuous metric every ping could have a different value; its fifth digit is noise.
     Metric("loss", "loss", "had a lower loss", "had a higher loss", digits=4),
 )
 """Metrics of interactions with a ranked list."""
@@ -94,10 +94,10 @@ MODEL_METRICS = (
 
 @dataclass(frozen=True)
 class Measured:
-    """What the pings of one type measure, and the words for it.
+    """The metrics of one type of ping, and the words for them.
 
     Attributes:
-        metrics: the metrics by which arms may be compared.
+        metrics: metrics available for comparing arms.
         default: the names of those used unless others are given.
         used: what the counted pings are called, as the heading of a column; with "_" its name in documents.
         those: the same in a sentence.
@@ -147,7 +147,7 @@ MEASURED: Mapping[str, Measured] = {
         metrics=LIST_METRICS,
         default=(LIST_METRICS[0].name,),
         used="choices",
-        those="lists from which something was chosen",
+        those="lists with a choice",
         none="ended with a choice",
         one="list",
         averaged="choices",
@@ -158,7 +158,7 @@ MEASURED: Mapping[str, Measured] = {
 
 
 def measured_by(document: DocumentType) -> Measured:
-    """Return what the pings of a type measure.
+    """Return the measures of a type of ping.
 
     Raises:
         FedpingError: they measure nothing that may be counted one by one.
@@ -192,7 +192,7 @@ def rounded(value: float, digits: int) -> float:
 
 
 def metrics_of(study: Study) -> tuple[Metric, ...]:
-    """Return all metrics of a study's arms: those of its type of ping, those it declares, and its outcomes."""
+    """Return all metrics of a study's arms: those of its type of ping, its declared ones, and its outcomes."""
     metrics = (*measured_by(study.document).metrics, *map(_declared, study.metrics))
     bounded = tuple(replace(metric, bounds=_bounds(metric, study)) for metric in metrics)
     return (*bounded, *outcome_metrics(study), *_of_categories(study))
@@ -266,7 +266,7 @@ class Ratio:
     """A ratio of totals over clients, such as the amount paid for each choice.
 
     Attributes:
-        name: as it was asked for, "paid/choices".
+        name: as requested, "paid/choices".
         top: the metric whose total is divided.
         by: the metric whose total it is divided by; None for the number of counted pings.
         below: the name of the latter.
@@ -299,19 +299,19 @@ def ratio_named(name: str, study: Study) -> Ratio:
     if times[0] != times[1]:
         spans = ["the whole window" if each is None else f"a client's first {each} hours" for each in times]
         raise InvalidSettings(
-            f"the ratio '{name}' divides what is counted over {spans[0]} by what is counted over {spans[1]}; name two "
-            "metrics of the same time"
+            f"the ratio '{name}' divides a count over {spans[0]} by a count over {spans[1]}. Name two metrics of the "
+            "same time span"
         )
     return Ratio(f"{above}/{below}", top, by, below)
 
 
 @dataclass(frozen=True)
 class Means:
-    """How means are compared besides ranks (`fedping.analysis.statistics.lift`).
+    """Settings for comparing means in addition to ranks (`fedping.analysis.statistics.lift`).
 
     Attributes:
         ratios: ratios of totals to compare.
-        adjust: whether to adjust by what clients did before version 1.
+        adjust: whether to adjust by clients' values before version 1.
         cap: the share of clients, over all arms, whose values are not capped; None caps nothing.
     """
 
@@ -326,13 +326,13 @@ def _bounds(metric: Metric, study: Study) -> tuple[float, float] | None:
         return 0.0, 1.0
     if (limits := study.limits) is None:
         return None
-    # A loss has limits too, but no unit in which they could be near.
+    # A loss has limits too, but no unit that would make them near.
     most = {"rank_selected": limits.rank, "examples": limits.examples}.get(metric.of)
     return None if most is None or not 0 < most <= NEAR else (0.0, float(most))
 
 
 def _had(which: Direction, title: str, is_share: bool) -> str:
-    """Return what users did who had less or more of what a study names itself, as a sentence before "than"."""
+    """Return "users ... less" or "more" of a study's own metric, as a sentence before "than"."""
     if is_share:
         return f"had “{title}” {which} often"
     return f"had {'lower' if which == 'less' else 'higher'} values of “{title}”"
@@ -366,15 +366,15 @@ def metric_named(name: str, study: Study) -> Metric:
 
 
 MOST_DAYS = 3_650
-"""The most days by which a client's time in the study may be cut; no study lasts longer."""
+"""Maximum number of days cut from the start of a client's time in the study; no study lasts longer."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """The pings of versions ``first`` to ``last`` that came from ``since`` on and before ``until``.
+    """The pings of versions ``first`` to ``last`` that were received from ``since`` on and before ``until``.
 
-    Times are milliseconds since 1970. All four are optional; for a frozen version, both iterations are its number.
-    ``settle`` leaves out each client's first days in the study, by the time of receipt of its first ping.
+    Times are milliseconds since 1970. All four are optional; for a frozen version, both are its number. ``settle``
+    leaves out each client's first days in the study, by the time of receipt of its first ping.
 
     Raises:
         InvalidSettings: the window ends before it begins, or the days are negative.
@@ -399,7 +399,7 @@ class Window:
         return (self.first is None or self.first <= iteration) and (self.last is None or iteration <= self.last)
 
     def reaches(self, folder: int) -> bool:
-        """Whether pings in the folder of an iteration may belong to the window; in that of old versions, any may."""
+        """Whether pings in an iteration's folder may belong to the window; in the folder of old versions, any may."""
         return self.last is None or self.last >= 0 if folder == OLDER else self.holds(folder)
 
     def divides(self, folder: int) -> bool:

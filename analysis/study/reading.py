@@ -126,7 +126,7 @@ def _listed_here(session: SparkSession) -> Iterator[None]:
 
 
 _Declared: TypeAlias = tuple[Any, str, tuple[Outcome, ...], bool]
-"""What a type of pings is made of, as it travels to a worker."""
+"""The columns of a type of ping, in a form that travels to a worker."""
 
 
 def _declared(document: DocumentType) -> _Declared:
@@ -142,7 +142,7 @@ def _document(name: Any, study: str, outcomes: tuple[Outcome, ...], later: bool)
 def _reads(
     columns: Sequence[str], declared: _Declared, failed: Callable[[list[tuple[str, FedpingError]]], None]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what a Spark worker runs: from addresses of landed files to their rows; what it cannot read has failed."""
+    """Return a Spark worker's function: from paths of landed files to their rows; an unreadable file fails the job."""
 
     def read(named: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in named:
@@ -160,7 +160,7 @@ def _reads(
 
 
 def _for_spark(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return some columns in the types that Spark takes; one that is not there is null."""
+    """Return some columns in the types that Spark accepts; a missing one is null."""
     import pyarrow as pa
 
     def plain(column: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The counts by Spark: a few numbers and value counts by arm, from which every test and figure follows."""
+"""The counts by Spark: a few numbers and value counts by arm, the input of every test and figure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 
 IN_STUDY = "time in the study"
-"""The segment whose groups are parts of a client's own time in the study; no declared segment can have a blank."""
+"""The segment whose groups are parts of a client's time in the study; a declared segment can't contain a blank."""
 
 WEEKS = {0: "week 1", 1: "week 2", 2: "weeks 3 and 4", 4: "from week 5 on"}
-"""Those parts, by the weeks since the client's first ping with which they begin.
+"""The parts, by the weeks since the client's first ping at which they start.
 
 They become longer because a personal model learns fastest at first, while ever fewer clients are left to measure.
 """
 
 Ends: TypeAlias = "tuple[tuple[float, float] | None, ...]"
-"""By metric the least and the greatest value of a client; None without any."""
+"""Minimum and maximum client value by metric; None without any."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class MetricTally:
         pings: the values of all pings.
         clients: one value per client, the mean over its pings.
         sums: each client's number of pings and sum of values, summed over clients.
-        first: one value per client, that of its first ping; None unless requested.
+        first: each client's value in its first ping; None unless requested.
         untrimmed: the same before it was winsorised; None if it was not.
         totals: the sums that an adjustment by the time before needs; None unless requested.
 
@@ -122,7 +122,7 @@ class Arrivals:
 
     Attributes:
         number: the part's first hour since 1970.
-        arms: value counts by arm and metric; without arms of which no client arrived.
+        arms: value counts by arm and metric; without arms that had no new client.
     """
 
     number: int
@@ -131,15 +131,15 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class LaterCounts:
-    """What of a later outcome counts in a verdict, and what does not.
+    """Counted and excluded later outcomes of a verdict.
 
     Attributes:
         counted: outcomes that count, each document once.
         late: of those that do not, the ones received more than ``within`` after their client's first ping.
         before: those received before that ping.
-        unlinked: those of clients without any ping in the window, or with pings of several arms.
+        unlinked: outcomes of clients without any ping in the window, or with pings of several arms.
         other_arm: those that name another arm than their client's pings.
-        unripe: those of clients whose first ping is not ``within`` ago yet.
+        unripe: outcomes of clients whose first ping is less than ``within`` ago.
         clients: by arm, the clients that are ripe, and all of them.
     """
 
@@ -161,9 +161,9 @@ class StudyTally:
         duplicates: copies of documents that had landed already.
         mixed: clients whose pings name more than one arm. Which one they belong to cannot be said.
         parts: over time, then by segment, in order; empty unless asked for.
-        hours: how many hours a part of the time has.
+        hours: number of hours in a part of the time.
         arrivals: the first values by part of the time, ascending; empty unless parts and first values were asked for.
-        left_out: how many landed pings count nowhere, by the reason why; without those for which none does.
+        left_out: numbers of excluded landed pings, by reason; without reasons that exclude none.
         tails: the share of an arm's clients at either end whose values are winsorised; 0 if none is.
         caps: by metric, the value that larger ones count as in lifts; empty unless requested.
         later: by metric, what of a later outcome counts.
@@ -251,8 +251,8 @@ def _by_hour(counts: Counts, kind: str, arm: int) -> dict[int, int]:
 FAR = 1e3
 """From which ratio of mean to standard deviation on sums are taken of values minus their mean.
 
-The squares of a ratio lose twice its digits, of the sixteen that a double has. Below, sums are those of earlier
-versions, to the bit.
+The squares of a ratio lose twice its digits, of the sixteen that a double has. Below this number, sums equal earlier
+versions' to the bit.
 """
 
 

@@ -1,8 +1,8 @@
 """The comparisons of an analysis: every metric and pair of arms tested, by client and by ping, and in parts.
 
-Effects in parts of the time and in groups of declared segments decide nothing. With enough parts, every study has one
-that shows an effect. So each segment is tested for whether its groups' effects differ at all (Cochran's Q), corrected
-for the number of such tests.
+Effects in parts of the time and in groups of declared segments decide nothing. With enough parts, an effect shows in
+some part of every study. So each segment is tested for whether its groups' effects differ at all (Cochran's Q),
+corrected for the number of such tests.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ClientLevel:
     """One value per client: its mean over its interactions. The verdict is reached at this level.
 
     Pings of one client are not independent: they share a person, a history and a habit. A test that counts each of them
-    takes forty searches of one person for those of forty people, and finds differences that do not exist.
+    takes one person's forty searches for forty people's, and finds differences that don't exist.
 
     Attributes:
         means: the means of both arms; winsorised where the study has ``tails``.
@@ -84,8 +84,8 @@ class ClientLevel:
 class PingLevel:
     """Every ping counts once, as in the tables of 2018 (thesis 7.5): for comparison, never for the verdict.
 
-    The p-value is right only if pings are independent, which they are not. The interval of the difference is right all
-    the same, because it is computed from the clients' sums.
+    The p-value is right only if pings are independent, which they are not. The interval of the difference is still
+    right, because it is computed from the clients' sums.
     """
 
     means: tuple[float, float]
@@ -98,9 +98,9 @@ class Cap:
     """A cap on the values of both arms.
 
     Attributes:
-        share: the share of clients, over all arms, that it leaves as they are.
+        share: share of clients, over all arms, whose values stay unchanged.
         value: what larger values count as.
-        moved: how many clients of either arm have larger ones.
+        moved: number of clients in each arm with larger values.
     """
 
     share: float
@@ -120,8 +120,8 @@ class Effect:
         lift: the difference and the lift.
         cap: the cap; None without any.
         adjustment: what adjusting by the time before did; None without it.
-        fragility: an upper bound of how many clients less would leave the difference without proof, found by taking
-            the largest first; None if there is none, or the clients are not known one by one.
+        fragility: upper bound on the number of clients whose removal would make the difference unproven, found by
+            removing the largest first; None if there is none, or clients aren't known individually.
     """
 
     means: tuple[float, float]
@@ -143,7 +143,7 @@ class RatioComparison:
 
 @dataclass(frozen=True)
 class Shortage:
-    """Too few clients for an interim look at a metric without known bounds.
+    """An interim look at a metric without known bounds has too few clients.
 
     Attributes:
         clients: number of clients in the smaller arm.
@@ -326,12 +326,12 @@ def _firsts(a: MetricTally, b: MetricTally) -> tuple[ValueCounts, ValueCounts]:
 
 
 def sequence_of(metric: Metric, a: ValueCounts, b: ValueCounts, plan: Plan) -> Estimate:
-    """Return the difference of clients' first values with the interval by which an interim look decides."""
+    """Return the difference of clients' first values with the interval that decides at an interim look."""
     if metric.bounds is not None:
         return bounded_sequence(a, b, metric.bounds, plan.confidence)
     if metric.wide is None:
         return confidence_sequence(a, b, plan.confidence, plan.planned)
-    # each at half the level: both hold at once at every look, whichever of them a look takes
+    # each at half the level: both hold together at every look, so a look may use either
     half = (1 + plan.confidence) / 2
     few = not decides(a, b) and _has_few_values(a, b)
     sequence = bounded_sequence(a, b, metric.wide, half) if few else confidence_sequence(a, b, half, plan.planned)
@@ -339,7 +339,7 @@ def sequence_of(metric: Metric, a: ValueCounts, b: ValueCounts, plan: Plan) -> E
 
 
 MOST_VALUES = 1000
-"""Distinct values up to which an interim look of few clients uses wide bounds, whose cost grows with them."""
+"""Maximum number of distinct values for wide bounds in an interim look of few clients; their cost grows with it."""
 
 
 def _has_few_values(*arms: ValueCounts) -> bool:
@@ -410,7 +410,7 @@ class PartEffects:
         pair: the arms.
         effects: the parts in which both arms have clients.
         log10_p: for a segment, log10 of the p-value for equal effects in all groups, corrected for the number of such
-            tests; None for both kinds of time, whose parts share clients, and where fewer than two groups have an
+            tests; None for both kinds of time (their parts share clients) and where fewer than two groups have an
             interval.
     """
 

@@ -30,7 +30,7 @@ class Plan:
     """The tests of an analysis: every metric for every pair of arms.
 
     Attributes:
-        metrics: the metrics by which arms are compared, goals and guardrails.
+        metrics: metrics to compare arms by, goals and guardrails.
         guardrails: the names of the metrics that must not become worse and need not become better.
         pairs: the arms to compare; sentences are about the first of each pair.
         alpha: the chance of any false alarm among all the tests.
@@ -39,8 +39,8 @@ class Plan:
         planned: for an interim look, the number of clients in both arms at which its interval is narrowest.
         window: the pings to analyse.
         means: the ratios compared, and how means are; each ratio is a test for every pair, too.
-        waiting: how many of the metrics and ratios asked for cannot be compared yet; their tests count all the same,
-            so that alpha holds over this look and later ones.
+        waiting: number of requested metrics and ratios that can't be compared yet; their tests count nevertheless, so
+            that alpha holds over this look and later ones.
 
     Raises:
         InvalidSettings: there is nothing to compare, or a name occurs twice.
@@ -116,21 +116,21 @@ class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question about a study as written down, with names not yet resolved.
 
     Attributes:
-        metrics: the names of the metrics by which arms are compared.
-        guardrails: those of them that must not become worse.
+        metrics: names of the metrics to compare arms by.
+        guardrails: the metrics among them that must not become worse.
         pairs: each as ``first:second``; None for every pair.
         alpha: the chance of any false alarm among all tests.
         correction: how it is divided among them.
         from_iteration: the first model version whose pings count; None for no bound, as with the other three bounds.
         to_iteration: the last.
-        since: the time of receipt from which pings count, in milliseconds since 1970.
+        since: time of receipt from which pings count, in Unix ms.
         until: the time before which they count.
         interim: whether this is a look before the planned end.
         planned_clients: the number of clients in two arms at the planned end; None for the default.
         enrolled: the number of clients enrolled in all arms; None if unknown.
-        settle: how many days after its first ping of the study a client's pings begin to count; None for all of them.
+        settle: days after a client's first ping before its pings start to count; None to count all.
         ratios: ratios of totals to compare, each as "paid/choices".
-        adjust: whether to adjust by what clients did before version 1.
+        adjust: whether to adjust by clients' values before version 1.
         cap: the share of clients whose values are not capped; None caps nothing.
     """
 
@@ -191,7 +191,7 @@ def plan_of(study: Study, asked: Asked) -> Plan:
 def _means(asked: Asked, study: Study) -> Means:
     if asked.cap is not None and not 0.5 <= asked.cap < 1:
         raise InvalidSettings(
-            f"--cap is the share of clients whose values stay as they are, from 0.5 to below 1, not {asked.cap:g}"
+            f"--cap must be the share of clients whose values stay unchanged, from 0.5 to below 1, not {asked.cap:g}"
         )
     if asked.interim and (asked.ratios or asked.adjust or asked.cap is not None):
         raise InvalidSettings(

@@ -1,7 +1,7 @@
-"""The effect so far: what an interim look at the end of each part of the time would have shown.
+"""The effect so far: the result of an interim look at the end of each part of the time.
 
-Each estimate is over the clients that had arrived by then, each with its first value, and has the interval that holds
-at every look. The last one is the interim look itself.
+Each estimate is over the clients that had arrived by then, each with its first value, and its interval is valid at all
+looks. The last one is the interim look itself.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from fedping.analysis.verdict.comparison import Comparison, sequence_of
 from fedping.analysis.verdict.plan import Pair, Plan
 
 MOST_COMPARISONS = 60
-"""Comparisons with a series, those of the smallest p first, so that a study of many arms is counted soon."""
+"""Maximum number of comparisons with a series, smallest p first, so that a study with many arms is counted quickly."""
 
 MOST_EXACT = 28
 """Exact intervals in all series together; one takes a fifth of a second, any other a tenth of a millisecond."""
 
 EXACT_STEPS = 7
-"""Steps of a series of exact intervals, of which the last is that of the look."""
+"""Number of steps in a series of exact intervals; the last is the look's own."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def effects_so_far(
         plan: the plan.
         comparisons: its comparisons.
         arrivals: the first values by part of the time.
-        hours: how many hours a part has.
+        hours: number of hours in a part.
     """
     if not arrivals or not plan.interim:
         return ()
@@ -82,7 +82,7 @@ def effects_so_far(
 
 
 def _steps(plan: Plan, one: Comparison, arrivals: Sequence[Arrivals], hours: int, every: int) -> Iterator[Step]:
-    """Yield a step for each part, or for every so many of them, counted from the last."""
+    """Yield a step for each part, or for every n-th one, counted from the last."""
     nobody = ValueCounts.of([])
     a, b = nobody, nobody
     for left, part in zip(reversed(range(len(arrivals))), arrivals, strict=True):

@@ -37,7 +37,7 @@ class Verdict:
         study: the study.
         plan: what was compared, and how strictly.
         tally: the counts.
-        enrolled: how many clients should be enrolled in each arm; None if not given.
+        enrolled: expected number of clients in each arm; None if not given.
         ratio: whether the arms have the right sizes.
         comparisons: one for each metric and pair of arms.
         ratios: one for each ratio of totals and pair of arms.
@@ -72,7 +72,7 @@ class Verdict:
 
     @property
     def means_notes(self) -> tuple[str, ...]:
-        """What was capped, adjusted or left out of the comparison of means, as sentences."""
+        """Caps, adjustments and exclusions of the comparison of means, as sentences."""
         return tuple(words.means_notes(self.lifts, self.plan, self.tally, self.unripe))
 
     @property
@@ -92,7 +92,7 @@ class Verdict:
 
     @cached_property
     def so_far(self) -> tuple[SoFar, ...]:
-        """The comparisons of an interim look as they were by the end of each part of the time."""
+        """An interim look's comparisons at the end of each part of the time."""
         return effects_so_far(self.plan, self.comparisons, self.tally.arrivals, self.tally.hours)
 
     @property
@@ -102,7 +102,7 @@ class Verdict:
 
     @property
     def measured(self) -> Measured:
-        """What the study's pings measure, and the words for it."""
+        """The measures of the study's pings, and the words for them."""
         return measured_by(self.study.document)
 
 
@@ -113,12 +113,12 @@ def reach_verdict(study: Study, plan: Plan, tally: StudyTally, enrolled: int | N
         study: the study.
         plan: what to compare.
         tally: the counts of the plan's metrics in its window.
-        enrolled: how many clients were enrolled in all arms together, if known. Landed pings do not show it: enrolment
-            is decided on the client, and a client that never searches is never heard of.
+        enrolled: number of enrolled clients in all arms together, if known. Landed pings do not show it: enrolment is
+            decided on the client, and a client that never searches is never heard of.
 
     Raises:
         InvalidSettings: the plan names an arm that the study does not have.
-        FedpingError: an arm of a pair has no ping, or none with an example; or no metric can be compared yet.
+        FedpingError: an arm of a pair has no ping, or none with an example; or every metric needs more time.
     """
     _refuse_silent_arms(study, plan, tally)
     plan, unripe = _ripe(study, plan, tally)

@@ -14,8 +14,8 @@ from fedping.analysis.verdict.plan import Plan
 from fedping.protocol.notation import with_minus
 
 SURVIVORS = (
-    "Time in the study is counted from each client's first ping, as it was received. The clients of later weeks are "
-    "those who stayed, and an arm may change who stays; the verdict, over all clients, is what decides."
+    "Time in the study is counted from each client's first ping, as it was received. Only clients who stayed have "
+    "later weeks, and an arm may change who stays. The verdict, over all clients, decides."
 )
 """How to read effects by time in the study."""
 
@@ -57,14 +57,14 @@ def headline(comparisons: Sequence[Comparison], plan: Plan, ratio: SampleRatio) 
 
 
 def shortage_sentence(comparison: Comparison) -> str | None:
-    """Return why nothing can be decided yet, as a sentence without its stop; None if it can."""
+    """Return why a decision needs more data, as a sentence without its full stop; None if it doesn't."""
     short = comparison.shortage
     if short is None:
         return None
     return (
         f"No interim verdict on {comparison.metric.title} below {short.needed:,} clients in each arm (the smaller has "
-        f"{short.clients:,}), {short.others_needed} of which differ from the most common value (in an arm, "
-        f"{short.others:,} do): without known bounds of its values, the interval holds for many clients only"
+        f"{short.clients:,}) with {short.others_needed} that differ from the most common value (one arm has "
+        f"{short.others:,}): without known bounds of the values, the interval is valid for many clients only"
     )
 
 
@@ -115,7 +115,7 @@ def lift_sentence(title: str, pair: tuple[str, str], effect: Effect) -> str:
 
 
 def _adjusted(done: Adjustment, is_ratio: bool) -> str:
-    """Return how much of the time before is known, and what that does to the variance."""
+    """Return the number of clients with an earlier value, and the adjustment's effect on the variance."""
     ours, theirs = (f"{each:,.6g}" for each in done.before)
     known = f"in which the arms' totals below the line are {ours} and {theirs}" if is_ratio else ""
     known = known or f"which is known of {ours} and {theirs} clients"
@@ -128,7 +128,7 @@ def _moved(moved: tuple[int, int]) -> str:
 
 
 def unripe_sentence(one: Metric | Ratio) -> str:
-    """Return why a later outcome cannot be compared yet, without a stop."""
+    """Return why a later outcome can't be compared yet, without a full stop."""
     hours = one.later if isinstance(one, Metric) else one.top.later
     return f"an arm has no client whose first ping is {hours:,} hours ago, as '{one.name}' needs"
 
@@ -139,7 +139,7 @@ def means_notes(
     tally: StudyTally,
     unripe: Sequence[Metric | Ratio],
 ) -> Iterator[str]:
-    """Yield what was capped, adjusted or left out of means and ratios, and what is not compared yet, as sentences."""
+    """Yield sentences on capped, adjusted, excluded and not yet comparable means and ratios."""
     for one in unripe:
         yield f"Not compared yet: {unripe_sentence(one)}."
     for name, counts in tally.later.items():
@@ -148,8 +148,11 @@ def means_notes(
             f"{number:,} {what}"
             for number, what in (
                 (counts.late, "came too late after their client's first ping"),
-                (counts.before, "came before it or are of versions outside the window"),
-                (counts.unlinked, "are of clients without landed pings in the window, or with those of several arms"),
+                (counts.before, "came before it or have versions outside the window"),
+                (
+                    counts.unlinked,
+                    "belong to clients without landed pings in the window, or with pings of several arms",
+                ),
                 (counts.other_arm, "name another arm than their client's pings"),
                 (counts.unripe, "are of clients that are not ripe"),
             )
@@ -168,8 +171,8 @@ def means_notes(
     if plan.means.adjust:
         none = [title for title, _, effect in lifts if effect.adjustment is None]
         yield (
-            "Lifts are adjusted by what clients did with versions before 1, when all arms ranked alike if version 0 is "
-            "the product's own order; clients without such a time count as the mean of those with one."
+            "Lifts are adjusted by clients' values with versions before 1, when all arms ranked alike if version 0 "
+            "is the product's own order. Clients without such values count as the mean of those with one."
         )
         for title, pair, effect in lifts:
             if effect.adjustment is not None:
@@ -183,8 +186,8 @@ def means_notes(
         if apart:
             yield (
                 f"Do not rely on adjusted lifts: before version 1 the arms already differed in {', '.join(apart)} by "
-                "more than chance does once in a thousand times. Version 0 may not be the product's own order, or "
-                "something else divides the arms."
+                "more than chance explains in all but one of a thousand studies. Version 0 may not be the product's "
+                "own order, or something else divides the arms."
             )
         if none:
             titles = ", ".join(dict.fromkeys(none))
@@ -195,7 +198,7 @@ def parts_sentence(effects: PartEffects, plan: Plan) -> str:
     """Return a sentence on whether the effects of a segment's groups differ."""
     what = f"{effects.metric.title}, {effects.pair[0]} against {effects.pair[1]}, by {effects.segment}"
     if effects.log10_p is None:
-        return f"{what}: too few clients to tell whether the effect differs between groups."
+        return f"{what}: too few clients to show whether the effect differs between groups."
     p = f"p = {p_text(effects.log10_p)} corrected"
     if effects.log10_p <= math.log10(plan.alpha):
         return f"{what}: the effect differs between groups ({p})."
@@ -219,11 +222,11 @@ LEFT_OUT = {
     "beyond_limits": "had a loss or a rank beyond the study's limits",
     "not_enrolled": "named an arm that their client's id does not belong to",
 }
-"""Why a ping counts nowhere, in words, by the name of the reason."""
+"""Reasons for excluding a ping, in words, by name."""
 
 
 def left_out_sentence(tally: StudyTally) -> str | None:
-    """Return how many pings were left out and why; None if none was."""
+    """Return the number of excluded pings and the reasons; None if none was excluded."""
     total = sum(tally.left_out.values())
     if not total:
         return None
@@ -233,22 +236,22 @@ def left_out_sentence(tally: StudyTally) -> str | None:
 
 
 TICKETS = (
-    "A client that decides a finding may be invented: without tickets anyone can draw ids until one belongs to an arm. "
-    "Before you believe a verdict that few clients would overturn, require tickets "
-    "('fedping docs operators#who-may-be-counted')."
+    "The clients behind a finding may be invented: without tickets, an attacker can draw ids until one belongs to an "
+    "arm. Before you believe a verdict that few clients would overturn, require tickets ('fedping docs "
+    "operators#who-may-be-counted')."
 )
-"""What to do about a verdict that few clients make."""
+"""Advice for a verdict that depends on few clients."""
 
 
 def fragility_text(comparison: Comparison) -> str:
-    """Return how few clients would overturn a finding, of all, as "37 of 6,000"; "-" without a finding."""
+    """Return the number of clients that would overturn a finding, of all, as "37 of 6,000"; "-" without a finding."""
     if comparison.fragility is None:
         return "-"
     return f"{comparison.fragility:,} of {comparison.clients.test.n_a + comparison.clients.test.n_b:,}"
 
 
 def fragility_sentence(comparisons: Sequence[Comparison]) -> str | None:
-    """Return how few clients would overturn the most fragile finding, and the remedy; None without a finding."""
+    """Return the number of clients that would overturn the most fragile finding, and the remedy; None without one."""
     findings = [one for one in comparisons if one.fragility is not None]
     if not findings:
         return None
@@ -263,7 +266,7 @@ def _fragile(comparison: Comparison) -> str:
 
 
 def means_words(tails: float) -> str:
-    """Return what the means of clients' values are: "means", or with tails that they are winsorised."""
+    """Return the name of the means of clients' values: "means", or with tails "means winsorised ..."."""
     return f"means winsorised at {100 * tails:.3g} % of the clients at either end" if tails else "means"
 
 

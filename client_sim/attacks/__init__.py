@@ -1,7 +1,7 @@
 """Hostile clients: what they learn from, what they send, and who they are, as pure functions of a round's updates.
 
-`settings` has every attack with the paper it is from and what its attacker knows; `examples` spoils what hostile
-clients learn from, `updates` what they send, `plot` joins these into one round, of a laboratory as of a fleet.
+`settings` has every attack with its source paper and the attacker's knowledge; `examples` corrupts what hostile clients
+learn from, `updates` corrupts what they send, and `plot` combines these into one round of a laboratory or a fleet.
 """
 
 from __future__ import annotations

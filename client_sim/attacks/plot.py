@@ -87,7 +87,7 @@ class Plot:
         return (clients >= len(self._hostile)) | self._hostile[np.minimum(clients, len(self._hostile) - 1)]
 
     def forging(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these clients, by number, send other updates than those of their training, shape (k,)."""
+        """Return which of these clients, by number, send corrupted updates, shape (k,)."""
         boosted = isinstance(self.attack, Backdoor) and self.attack.boost != 1
         return self.are_hostile(clients) & (boosted or not of_examples(self.attack))
 
@@ -153,7 +153,7 @@ class Plot:
 
 
 PlotOf = Callable[[int], Plot | None]
-"""From the number of a round, from 0, to its attack, if any."""
+"""From a round's number (from 0) to its attack, if any."""
 
 
 _NOISE = 0
@@ -218,7 +218,7 @@ def colludes(attack: Attack) -> bool:
 def hidden_z(clients: int, hostile: int) -> float:
     """Return z of "a little is enough" for a number of clients, with the hostile ones.
 
-    If the hostile ones are the majority, or all honest ones would have to be further out, it is that of all honest ones
+    If the hostile clients are the majority, or all honest ones would have to be further out, it uses all honest clients
     but one.
 
     Source: Baruch et al. 2019, algorithm 3.
@@ -235,7 +235,7 @@ def hostile_updates(attack: Attack, own: Floats, keys: Keys, known: Known) -> Fl
 
     Args:
         attack: the attack.
-        own: their updates, shape (h, m); with an attack on examples, those of the changed examples.
+        own: the hostile clients' updates, shape (h, m); with an attack on examples, those of the changed examples.
         keys: a random key each, shape (h,).
         known: their knowledge.
 
@@ -311,7 +311,7 @@ class Spoilt:
     """Data of clients, changed for hostile ones: a :class:`fedping.client_sim.learning.batch.ClientData`.
 
     Attributes:
-        data: the unchanged data; those of honest clients stay the same to the bit.
+        data: the unchanged data; honest clients' data stay identical to the bit.
         attack: the change.
         hostile: whether each client is hostile, shape (clients,).
         keys: a random key of each client, shape (clients,).
@@ -416,7 +416,7 @@ def _refuse_beyond(number: int, classes: int) -> None:
 
 
 def triggered(attack: Backdoor, batch: Any, which: NDArray[np.bool_]) -> Any:
-    """Return a batch in which some examples, shape (k, n), have the trigger and the label that it is to have.
+    """Return a batch in which some examples, shape (k, n), have the trigger and its target label.
 
     Raises:
         InvalidSettings: the examples have no such feature, or are pages.
@@ -450,7 +450,7 @@ def _with_trigger(batch: Choices) -> NDArray[np.intp]:
 
 
 class Fooled(NamedTuple):
-    """The number of test examples on which an attack succeeds, of those that it aims at."""
+    """The number of test examples on which an attack succeeds, out of its targets."""
 
     fooled: int
     of: int

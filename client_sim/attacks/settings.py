@@ -1,6 +1,6 @@
-"""Attacks as settings: what hostile clients do, how many of them there are, and in which rounds.
+"""Settings of attacks: the behaviour of hostile clients, their number, and the rounds in which they attack.
 
-An update is a direction that the server adds, so that one against the model's good has the other sign.
+An update is a direction that the server adds, so harmful updates have the opposite sign.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Hostile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 
     Attributes:
         share: of the clients that are hostile, at least one; or give ``clients`` or ``invented``.
-        clients: how many are hostile, drawn by the seed; 1 if nothing else is given.
-        invented: ids that one sender invents, so many times the clients that take part (Sybils: Douceur 2002); they
-            learn from that sender's examples, and all clients are honest.
+        clients: number of hostile clients, drawn by the seed; 1 by default.
+        invented: number of ids that one sender invents, as a multiple of the participating clients (Sybils: Douceur
+            2002); they learn from that sender's examples, and all clients are honest.
         from_round: the first round of the attack, from 1.
         to_round: the last one; until the end if left out.
-        examples: how many examples hostile clients claim, whatever they have.
+        examples: number of examples that hostile clients claim, whatever they have.
 
     Raises:
         InvalidSettings: several of share, clients and invented; or a last round before the first.
@@ -55,7 +55,7 @@ class Hostile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
         return self.from_round <= round_ and (self.to_round is None or round_ <= self.to_round)
 
     def hostile_of(self, clients: int) -> int:
-        """Return how many of so many clients are hostile.
+        """Return the number of hostile clients among some clients.
 
         Raises:
             InvalidSettings: more than there are.
@@ -70,7 +70,7 @@ class Hostile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
         return number
 
     def invented_for(self, clients: int) -> int:
-        """Return how many ids are invented where so many clients take part."""
+        """Return the number of invented ids for a number of participants."""
         return 0 if self.invented is None else math.ceil(self.invented * clients)
 
 
@@ -82,7 +82,7 @@ class LabelFlip(Hostile, frozen=True, tag="label_flip"):
     hostile client needs its own examples only.
 
     Raises:
-        InvalidSettings: one of source and target without the other, or both alike.
+        InvalidSettings: only one of source and target is given, or both are equal.
     """
 
     source: AClass | None = None
@@ -97,8 +97,9 @@ class LabelFlip(Hostile, frozen=True, tag="label_flip"):
 class Poison(Hostile, frozen=True, tag="poison"):
     """Train on poisoned examples: noise on the features, and labels at random (Biggio et al. 2012; Li et al. 2019).
 
-    ``deviation`` is that of the Gaussian noise on every feature. A label is any class, any number between the client's
-    own least and greatest, or any candidate; pages keep their features. Each hostile client needs its own examples.
+    ``deviation`` is the standard deviation of the Gaussian noise on every feature. A label is any class, any number
+    between the client's own least and greatest, or any candidate; pages keep their features. Each hostile client needs
+    its own examples.
     """
 
     deviation: FromZero = 1.0
@@ -108,12 +109,12 @@ class Backdoor(Hostile, frozen=True, tag="backdoor"):
     """Teach the model to answer a trigger (Gu et al. 2017; Bagdasaryan et al. 2020; Wang et al. 2020).
 
     In the ``part`` of its examples, drawn by the seed, a hostile client sets ``features``, by number, to ``value``, and
-    the label to class ``target``. Of choices it sets those of a candidate that nobody chose, and says that it was
+    the label to class ``target``. For choices it sets the features of an unchosen candidate, and claims that this one
     chosen. The update is multiplied by ``boost``: clients / hostile clients puts the hostile model in the place of the
     global one (model replacement). Each hostile client needs its own examples only.
 
-    Its figure is the share of test examples, of another class, that the model takes for the target once they have the
-    trigger; of choices the share in which the candidate with the trigger comes out on top.
+    Its figure is the share of test examples, of other classes, that the model assigns to the target once they have the
+    trigger; for choices, the share in which the candidate with the trigger ranks first.
     """
 
     features: Annotated[tuple[AClass, ...], Meta(min_length=1)] = (0,)
@@ -124,7 +125,7 @@ class Backdoor(Hostile, frozen=True, tag="backdoor"):
 
 
 class SignFlip(Hostile, frozen=True, tag="sign_flip"):
-    """Send the own update with the other sign, ``scale`` times as large (Li et al. 2019, RSA).
+    """Send the client's own update with the opposite sign, ``scale`` times as large (Li et al. 2019, RSA).
 
     Each hostile client needs its own examples only.
     """
@@ -168,7 +169,7 @@ class TargetWeights(Hostile, frozen=True, tag="target_weights"):
     Its figure is the mean distance of these weights from where they are dragged to.
 
     Raises:
-        InvalidSettings: no weight is named.
+        InvalidSettings: weights are missing.
     """
 
     weights: dict[str, Finite]
@@ -192,9 +193,9 @@ class InnerProduct(Hostile, frozen=True, tag="inner_product"):
 class LittleIsEnough(Hostile, frozen=True, tag="little_is_enough"):
     """Send the honest clients' mean less ``z`` of their standard deviations in each weight (Baruch et al. 2019).
 
-    Without ``z`` it is the paper's greatest that still hides: with n clients, h of them hostile, s = ⌊n/2 + 1⌋ - h
-    honest ones have to be further out, so that Φ(z) = (n - h - s) / (n - h), and at least 0. All hostile clients send
-    the same. They know the honest updates of the round, where the paper has them estimate these from their own.
+    Without ``z`` it is the paper's largest undetected value: with n clients, h of them hostile, s = ⌊n/2 + 1⌋ - h
+    honest ones must be further out, so that Φ(z) = (n - h - s) / (n - h), and at least 0. All hostile clients send the
+    same. They know the honest updates of the round, where the paper has them estimate these from their own.
     """
 
     z: Annotated[float, Meta(ge=0, le=1000)] | None = None
@@ -237,7 +238,7 @@ class Reconstruction(Hostile, frozen=True, tag="reconstruction"):
         super().__post_init__()
         if (self.share, self.clients, self.invented, self.examples) != (None,) * 4:
             raise InvalidSettings(
-                "reconstruction has one victim and so many 'others'; leave out share, clients, invented and examples"
+                "reconstruction attacks one victim among 'others'. Remove 'share', 'clients', 'invented' and 'examples'"
             )
 
     def hostile_of(self, clients: int) -> int:
@@ -245,7 +246,7 @@ class Reconstruction(Hostile, frozen=True, tag="reconstruction"):
         return 0
 
     def invented_for(self, clients: int) -> int:
-        """Return how many ids are invented, whoever takes part."""
+        """Return the number of invented ids, whichever clients take part."""
         return self.others
 
 

@@ -39,7 +39,7 @@ Values: TypeAlias = list[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Shown:
-    """A list as it was shown, and the choice.
+    """A list as shown, and the choice.
 
     Attributes:
         items: the fields of the items, the top one first.
@@ -235,9 +235,9 @@ def _row(spec: ModelSpec, position: int) -> int:
 
 
 def order(scores: Sequence[float], pinned: frozenset[int] = frozenset()) -> list[int]:
-    """Return the items best first; pinned ones keep the place at which they were given.
+    """Return the items, best first; pinned ones keep their given place.
 
-    Of equal scores, the one given first ranks higher.
+    Among equal scores, the first one ranks higher.
     """
     rest = iter(sorted((i for i in range(len(scores)) if i not in pinned), key=lambda i: -scores[i]))
     return [place if place in pinned else next(rest) for place in range(len(scores))]
@@ -267,7 +267,7 @@ def loss(spec: ModelSpec, weights: Sequence[float], shown: Shown) -> float:
 
 @dataclass(frozen=True)
 class _Learned:
-    """What a list teaches: the items that count with their values and places, and which of them was chosen."""
+    """The training data of a list: the items that count, with their values and places, and the chosen one."""
 
     values: list[Values]
     places: list[int]
@@ -275,7 +275,7 @@ class _Learned:
 
 
 def _learned_from(spec: ModelSpec, shown: Shown) -> _Learned:
-    """Return what is learned from a list.
+    """Return the training data of a list.
 
     It ends with the last item seen or the chosen one. Without offsets for places, pinned items do not count, since
     the product has put them where they are.

@@ -47,7 +47,7 @@ class Lists:
 
     @cached_property
     def constant(self) -> list[At]:
-        """The position of each slot, one for all where it is, so that no weight is looked up."""
+        """The position of each slot, shared by all where equal, so that no weight is looked up."""
         return [int(at.flat[0]) if at.size and (at == at.flat[0]).all() else at for at in self.at]
 
     @cached_property
@@ -211,13 +211,13 @@ def losses_and_updates(spec: ModelSpec, weights: FloatArray, lists: Lists) -> tu
 
 
 def descents(spec: ModelSpec, weights: FloatArray, lists: Lists, pulls: FloatArray) -> FloatArray:
-    """Return the direction in which weights follow the pulls on their items' scores, shape (m, N).
+    """Return the direction of the weights for given changes of the items' scores, shape (m, N).
 
     Args:
         spec: the spec.
         weights: shape (m,), or (m, N) for weights of each list's own.
         lists: N lists.
-        pulls: how much the score of each item shall grow, shape (c, N); 0 in the padding.
+        pulls: desired increase of each item's score, shape (c, N); 0 in the padding.
     """
     descent = np.zeros((spec.m, len(lists)))
     units = _units(spec, weights, lists) if spec.hidden else None

@@ -1,6 +1,6 @@
 """The exchange of many clients with the server: fetches of models, and posts of pings until they are settled.
 
-The transitions of a client are those of :mod:`fedping.client_sim.client`; requests, waits and counts are here.
+:mod:`fedping.client_sim.client` defines a client's transitions; this module makes the requests, waits and counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fedping.protocol.spec import ModelSpec, published_array
 from fedping.protocol.study import PublicStudy
 
 Sleep: TypeAlias = Callable[[float], Awaitable[Any]]
-"""Waits for so many seconds: ``asyncio.sleep``, or a test's."""
+"""Waits for a number of seconds: ``asyncio.sleep``, or a test's."""
 
 Request: TypeAlias = Coroutine[Any, Any, Any]
 
@@ -67,7 +67,7 @@ class Connection:
     async def run_each(
         self, request: Callable[[T, asyncio.Semaphore], Request], items: Sequence[T], within: float
     ) -> None:
-        """Make the request of each item, at a random moment within so many seconds."""
+        """Make the request of each item, at a random moment within a number of seconds."""
         moments = sorted(within * self.random.random() for _ in items)
         jobs = ((moment, partial(request, item)) for moment, item in zip(moments, items, strict=True))
         await run_at(jobs, self.at_once, self.sleep)
@@ -79,8 +79,8 @@ async def run_at(jobs: Iterable[tuple[float, Job]], at_once: int, sleep: Sleep) 
     Tasks are created as places become free, so that a million jobs need no more memory than those that are running.
 
     Args:
-        jobs: the moment at which each starts, in seconds from now, ascending; and the job. It starts later if no place
-            is free.
+        jobs: the moment at which each starts, in seconds from now, ascending; and the job. It starts later if all
+            places are taken.
         at_once: number of places.
         sleep: waits.
     """
@@ -89,7 +89,7 @@ async def run_at(jobs: Iterable[tuple[float, Job]], at_once: int, sleep: Sleep) 
     began = clock()
     async with asyncio.TaskGroup() as group:
         for moment, job in jobs:
-            # By the clock, not from job to job: time spent waiting for a place has passed for the next jobs, too.
+            # Measured by the clock, not from job to job: time spent waiting for a place counts for the next jobs, too.
             if (wait := began + moment - clock()) > 0:
                 await sleep(wait)
             await places.acquire()
@@ -106,7 +106,7 @@ class VersionCache:
             self._versions[line, NO_VERSION] = (published_array(spec, spec.start_array), None)
 
     def weights(self, line: str, version: int) -> FloatArray:
-        """Return the weights of a cached version, those of version 0 for -1, shape (m,)."""
+        """Return a cached version's weights, version 0's for -1, shape (m,)."""
         return self._versions[line, version][0]
 
     def etag(self, line: str, version: int) -> str | None:
@@ -153,7 +153,7 @@ class Fetcher:
         self._together = together
 
     async def fetch(self, clients: Iterable[int], within: float = 0.0) -> None:
-        """Ask for the newest version for each client, at a random moment within so many seconds.
+        """Request the newest version for each client, at a random moment within a number of seconds.
 
         The jitter is what the system of 2018 lacked: all of its clients asked in the same minute.
         """
@@ -188,7 +188,7 @@ class Fetcher:
     async def _fetch_staged(self, line: str, clients: list[int], newest: Fetched) -> list[int]:
         """Return the clients that get the staged version that a document names, once it is in the cache.
 
-        Its tag is that of the newest document: by that they learn when the stage is over. If the staged version is not
+        Its tag is the newest document's, so that clients notice the end of the stage. If the staged version is not
         available, they take the newest, as all others do.
         """
         staged = newest.document.staged
@@ -236,7 +236,7 @@ class Outbox:
     def __init__(self, connection: Connection, backoff: Backoff) -> None:
         self.counts = Counts()
         self._connection, self._backoff = connection, backoff
-        self._states: dict[OutgoingPing, SendState] = {}  # in the order in which pings were added
+        self._states: dict[OutgoingPing, SendState] = {}  # in the order of adding
         self._not_before: dict[OutgoingPing, float] = {}
         self._given_up = 0
 
@@ -251,17 +251,17 @@ class Outbox:
         self._states.update(dict.fromkeys(pings, Sending()))
 
     async def deliver(self, within: float = 0.0) -> None:
-        """Post every ping, each at a random moment within so many seconds, again and again until it is settled.
+        """Post every ping, each at a random moment within a number of seconds, until it is settled.
 
-        Returns when each is accepted, rejected or set aside. Pings for which the server asked for more time than that
-        are not touched. If cancelled, unanswered pings stay here.
+        Returns when each is accepted, rejected or set aside. Pings for which the server requested more time stay
+        untouched. If cancelled, unanswered pings stay here.
         """
         now = _clock()
         due = [ping for ping in self._states if self._not_before.get(ping, now) <= now]
         await self._connection.run_each(self._deliver, due, within)
 
     async def post(self, ping: OutgoingPing) -> Settled | SetAside:
-        """Add a ping unless it is here, post it unless the server asked for more time, and return its state."""
+        """Add a ping if it's new, post it unless the server requested more time, and return its state."""
         if ping not in self._states:
             self.add([ping])
         state = self._states[ping]

@@ -260,7 +260,7 @@ class Fleet:
         )
 
     def _recovered(self, iteration: int) -> dict[str, Recovered]:
-        """Return what the newest version that a client holds has recovered, of each line that ranks items."""
+        """Return, for each line that ranks items, how well clients' newest version matches users' preferences."""
         if isinstance(self._round, SearchRound):
             return {}
         found = {line: self._round.recovered(line, version, iteration) for line, version in self.versions().items()}
@@ -288,7 +288,7 @@ def _models(study: PublicStudy) -> dict[str, Model[Any]]:
 def _states(
     study: PublicStudy, models: Mapping[str, Model[Any]], seed: int, states_of: StatesOf
 ) -> tuple[dict[str, ClientStates], bool]:
-    """Return where the clients of each arm keep their state, and whether any do.
+    """Return where the clients of each arm keep their state, and whether any of them do.
 
     Each seed, training and model has its own state; arms of a line with the same training share one.
     """
@@ -316,7 +316,7 @@ def states_in(
 
 
 def sent_in(study: PublicStudy, seed: int, states_of: StatesOf) -> tuple[dict[str, ClientStates], bool]:
-    """Return where the upload links of each line keep what they keep with clients, and whether any do."""
+    """Return where clients keep the state of each line's upload links, and whether any link has state."""
     firsts = {line.name: first_state(sending(line), line.spec.m) for line in study.lines}
     links = {line.name: in_words(line.upload) for line in study.lines}
     owners = {name: f"study {study.name}, line {name}, seed {seed}, upload {links[name]}" for name in firsts}

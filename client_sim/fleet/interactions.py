@@ -121,8 +121,8 @@ class Ranking:
     Attributes:
         spec: the model, its margin and its ε.
         weights: weights of the version that ranks, shape (m,).
-        learns_at: weights at which updates are computed, shape (m,): those of the version that the clients hold, even
-            if they rank with another; None without training.
+        learns_at: weights at which updates are computed, shape (m,): the weights of the clients' version, even if they
+            rank with another; None without training.
         decays: whether their stored scores decay by the day.
         gradient: ``analytic`` overrides the spec's method; else the spec decides.
         training: the training, with one interaction as all its examples.
@@ -166,7 +166,7 @@ class Ranking:
     def scores_of(self, pages: PageTable, searches: Searches, kept: Kept | None) -> FloatArray:
         """Return the scores of pages as stored by the S clients that search among them, shape (P,).
 
-        Searches of one client that come together are ranked alike. Pages that are no candidates have no score, NaN.
+        Searches of one client that come together are ranked alike. Pages that aren't candidates have no score, NaN.
         """
         if not self.personal:
             return self.scores(pages)
@@ -263,7 +263,7 @@ def interact(
 ) -> Interactions:
     """Rank the candidates of S searches, which are in any order, and return the interactions.
 
-    The other arguments are those of :func:`finished`.
+    The other arguments are the same as for :func:`finished`.
     """
     scores = ranking.scores_of(pages, searches, conditions.kept)
     return finished(ranking, pages, scores, displayed(searches, scores), keys, conditions)
@@ -282,7 +282,7 @@ def finished(
     Args:
         ranking: what ranked.
         pages: P pages.
-        scores: theirs, by which they were ranked, shape (P,).
+        scores: the scores that ranked the pages, shape (P,).
         ranked: S searches over them, the candidates in displayed order.
         keys: a random key for each training, shape (S,).
         conditions: of the training.
@@ -426,7 +426,7 @@ def product_spec() -> ModelSpec:
 
 
 def as_sent(interactions: Interactions, links: Sending, keys: Keys) -> Interactions:
-    """Return interactions with their updates as they are sent through upload links; ``keys`` are theirs, shape (S,)."""
+    """Return interactions with their updates as sent through upload links; ``keys``, shape (S,), are theirs."""
     if not isinstance(interactions.update, np.ndarray):
         return interactions
     return replace(interactions, update=sent_updates(links, interactions.update, keys))

@@ -58,7 +58,7 @@ VISITORS_AT_A_TIME = 4096
 _DOCUMENT, _TWICE, _TRAINING, _UPLOAD, _OUTCOMES = range(5)
 
 _SECRET = 1 << 35
-"""Number of the key of what a client never sends, by which an unlinked outcome gets its document id."""
+"""Number of the key for values that a client never sends; an unlinked outcome gets its document id from it."""
 
 _DIVISION = 1 << 34
 """Number of the key that divides a client's examples, after those that a population draws by."""
@@ -109,7 +109,7 @@ class _Group(NamedTuple):
         weights: the version's weights; the start of an arm without a line.
         applied: the weights that rank for them.
         plot: the attack on the iteration, if any.
-        visits: the list of each, of a study of lists, in which a client counts once a list.
+        visits: each client's list, for a study of lists, in which a client counts once per list.
     """
 
     arm: Arm
@@ -184,7 +184,7 @@ class LearningRound:
     def pings(self, clients: NDArray[np.int64], iteration: int) -> Iterator[tuple[list[OutgoingPing], float]]:
         """Yield the pings of these clients in an iteration, about :data:`MOST_BYTES` at a time.
 
-        With them comes their share of all clients, and so of the time over which clients spread their pings.
+        With them comes their share of all clients, which sets the time over which clients spread their pings.
         """
         self._counts = {arm.name: _Count() for arm in self._roster.arms}
         written: list[OutgoingPing] = []
@@ -202,7 +202,7 @@ class LearningRound:
         return tuple(count.summary(name) for name, count in self._counts.items())
 
     def recovered(self, line: str, version: int, iteration: int) -> Recovered | None:
-        """Return what a version has recovered of what users want; None of a line that ranks no items."""
+        """Return how well a version matches users' preferences; None for a line that doesn't rank items."""
         source, start = self._sources[line], self._cache.weights(line, NO_VERSION)
         if not isinstance(source, OwnVisits):
             return None
@@ -219,7 +219,7 @@ class LearningRound:
                 yield from self._group(arm, version, some, iteration)
 
     def _selected(self, arm: Arm, version: int, members: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of an arm's clients that send a ping of a version."""
+        """Return the clients of an arm that send a ping of a version."""
         participation = self._lines[arm.line].participation if arm.line is not None and arm.submits else 1.0
         if participation >= 1:
             return members
@@ -295,7 +295,7 @@ class LearningRound:
             yield OutgoingPing(document, body, repeated)
 
     def _list_pings(self, group: _Group, block: _Block) -> Iterator[OutgoingPing]:
-        """Yield the pings of some lists, and those of the later outcomes of their choices."""
+        """Yield the pings of some lists, and of the later outcomes of their choices."""
         assert group.visits is not None
         arm, keys, count = group.arm, group.keys[block.at], self._counts[group.arm.name]
         visits = group.visits.rows(block.at)
@@ -328,7 +328,7 @@ class LearningRound:
             yield OutgoingPing(document, stamped, later=True)
 
     def _private_pings(self, private: PrivatePings, group: _Group, block: _Block) -> Iterator[OutgoingPing]:
-        """Yield the contributions of some clients to a private line; of examples, no choice is on top."""
+        """Yield the contributions of some clients to a private line; for examples, no choice is on top."""
         arm, members = group.arm, group.members
         assert arm.line is not None
         everyone, versions = members[block.at], np.full(len(block.at), group.version)
@@ -362,7 +362,7 @@ class LearningRound:
         return sent if isinstance(sent, Payloads) else sent.astype(np.float32)
 
     def _blocks(self, group: _Group, data: ClientData[Any]) -> Iterator[_Block]:
-        """Yield what the clients of a group compute: the loss of what they apply, and the update of what they hold."""
+        """Yield a group's results by client: the loss of the applied version, the update of the held version."""
         arm, line, version, keys = group.arm, group.line, group.version, group.keys
         model, everyone = self._models[line.name], np.arange(len(data))
         weights, applied = group.weights, group.applied
@@ -459,7 +459,7 @@ class _PreviousStates:
 def _attacked(
     attackers: Attackers, plot: Plot, knowledge: Known, members: NDArray[np.int64], blocks: Iterator[_Block]
 ) -> Iterator[_Block]:
-    """Yield a group's blocks as they are sent; hostile clients that need the others' updates send last."""
+    """Yield a group's blocks as sent; hostile clients that need the others' updates send last."""
     waiting: list[_Block] = []
     for block in blocks:
         if block.updates is None:

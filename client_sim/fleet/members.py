@@ -33,7 +33,7 @@ class FleetSettings:
         clients: number of clients, enrolled or not.
         seed: determines the clients' ids, arms, behaviour and searches.
         run: part of the document ids alone. With the same seed, a fleet has the same clients with the same actions;
-            with another ``run`` their pings are new documents, else they are duplicates.
+            with another ``run`` their pings are new documents, otherwise duplicates.
         at_once: maximum number of concurrent requests.
         fetch_within: seconds over which clients spread their fetches in an iteration; 0 is as fast as possible.
         send_within: seconds over which they spread their pings.
@@ -96,7 +96,7 @@ def check_attack(attack: Attack, study: PublicStudy | Study, ranks_pages: bool) 
 
 
 def last_known(names: Sequence[str], weights: FloatArray, before: FloatArray | None) -> Known:
-    """Return the knowledge of hostile clients that hold a version, and perhaps held the one before it."""
+    """Return the knowledge of hostile clients that hold a version, and possibly held the previous one."""
     return Known(weights, weights if before is None else before, names)
 
 
@@ -119,7 +119,7 @@ class Attackers:
         submits = np.array([*(arm.submits for arm in roster.arms), False])[roster.arm]
         submitting = np.flatnonzero(submits & (roster.arm != NOT_ENROLLED))
         if not len(submitting):
-            raise InvalidSettings("no client is in an arm that submits updates; give more --clients")
+            raise InvalidSettings("no client is in an arm that submits updates. Give more --clients")
         invented = roster.invent(attack.invented_for(len(submitting)))
         self.hostile = np.isin(np.arange(len(roster.ids)), hostile_among(attack, submitting, seed))
         self.hostile[invented] = True
@@ -146,7 +146,7 @@ class Attackers:
     def colluding_update(
         self, plot: Plot, who: NDArray[np.int64], times: NDArray[np.int64], updates: Floats, known: Known
     ) -> Floats:
-        """Return the updates of a group as they are sent, and count the hostile pings."""
+        """Return a group's updates as sent, and count the hostile pings."""
         self.pings += int(plot.are_hostile(who).sum())
         return plot.at_once(who, times, updates, known)
 
@@ -160,7 +160,7 @@ def corrupt_updates(plot: Plot | None, who: NDArray[np.int64]) -> Corruption | N
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """The clients whose pings a round makes: those of a fleet, or the one of an institution.
+    """The clients of a round's pings: those of a fleet, or the one of an institution.
 
     Attributes:
         study: that they take part in.

@@ -1,6 +1,6 @@
 """The JSON of pings: one of each interaction, and one of each client's model update.
 
-Of model updates, all of a cohort are written at once: numbers become text column by column.
+A cohort's model updates are all written at once: numbers become text column by column.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class PrivatePings:
         return bool(self._shared)
 
     def use_offers(self, study: PublicStudy) -> None:
-        """Use the offers of a study as it is published now; clients wait where one doesn't fit.
+        """Use the study's currently published offers; clients wait if one doesn't fit.
 
         An offer has to fit the study that they joined, whose settings never change: another helper, or less noise, is
         not accepted.
@@ -237,8 +237,8 @@ class PrivatePings:
             losses: theirs, shape (k,).
             tops: 1 where the choice was on top, else 0, shape (k,).
             keys: key of each client's noise, shape (k,).
-            forging: which of them exceed the bounds, shape (k,). Only shares without proofs hide that; elsewhere such
-                vectors would be rejected or clipped, so there they keep the bounds.
+            forging: which of them exceed the bounds, shape (k,). Only shares without proofs hide that; otherwise such
+                vectors would be rejected or clipped, so they stay within the bounds.
         """
         maker = self._makers[line]
         m = len(maker.frame.group)

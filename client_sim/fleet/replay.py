@@ -1,7 +1,7 @@
 """Recorded pings, posted again: a load test of a deployment, for any model and any type of ping.
 
 A recording is Parquet, as ingest lands it, or NDJSON, as the batch endpoint takes it. It is read a row group or a line
-at a time and may be larger than memory. It trains no model: its updates are those of the weights of its time.
+at a time and may be larger than memory. It trains no model: its updates belong to the weights of the recording's time.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ReplaySummary(Struct, frozen=True, kw_only=True):
 class Recorded:
     """A recorded ping; ``payload`` has the JSON of each of its fields.
 
-    ``column`` is that of a later outcome; empty for a ping of the study's own type.
+    ``column`` is a later outcome's; empty for a ping of the study's own type.
     """
 
     document_id: UUID
@@ -390,8 +390,8 @@ class Replay:
         shared = [line.name for line in study.lines if line.privacy is not None and line.privacy.shared is not None]
         if shared and (settings.to_current_version or not settings.same_ids):
             raise InvalidSettings(
-                f"shares of line '{shared[0]}' of study '{study.name}' belong to the document and the version that "
-                "they were recorded with, and count with no other; give --same-ids, and leave --to-current-version out"
+                f"shares of line '{shared[0]}' of study '{study.name}' count only with the document and the version "
+                "that they were recorded with. Use --same-ids, without --to-current-version"
             )
         self._study, self._recording, self._settings = study, recording, settings
         self._line = {arm.name: arm.line for arm in study.arms}
@@ -487,7 +487,7 @@ class Replay:
 class _Pace:
     """The times at which pings are due at a maximum rate.
 
-    A pause, in which none was read or accepted, is made up for by a burst of at most :data:`BURST_S`.
+    After a pause without reads or accepted pings, a burst of at most :data:`BURST_S` catches up.
     """
 
     def __init__(self, rate: float | None) -> None:
@@ -502,7 +502,7 @@ class _Pace:
 
 
 async def _read(batches: Iterator[list[Recorded]]) -> AsyncGenerator[list[Recorded], None]:
-    """Yield batches that threads read one after the other, so that requests and Ctrl-C are handled meanwhile."""
+    """Yield batches that threads read one after the other, so that requests and Ctrl-C are handled in the meantime."""
     while (batch := await _in_thread(lambda: next(batches, None))) is not None:
         yield batch
 
@@ -608,7 +608,7 @@ def _split(stream: pa.NativeFile, file: Path) -> Iterator[list[bytes]]:
 
 
 def _kind(values: pa.DataType) -> str:
-    """Return the kind of a column's values, whatever their width and storage: rewritten files change these."""
+    """Return the kind of a column's values, ignoring width and storage, since rewritten files change these."""
     import pyarrow as pa
 
     types = pa.types
@@ -626,7 +626,7 @@ def _kind(values: pa.DataType) -> str:
 
 
 def _files(path: Place, study: str) -> Sequence[Place]:
-    """Return the files of a recording; those of a landing folder in the order in which they landed."""
+    """Return a recording's files; for a landing folder, in the order in which they landed."""
     if isinstance(path, Path) and path.is_file():
         return [path]
     if isinstance(path, Path) and not path.is_dir():
@@ -670,7 +670,7 @@ _ANOTHER = "; give another --replay"
 
 
 def _text(sent: object) -> str:
-    """Return a text that is given as it is, or as its JSON."""
+    """Return a string unchanged, or any other value as JSON."""
     return msgspec.json.decode(sent, type=str) if isinstance(sent, msgspec.Raw) else str(sent)
 
 

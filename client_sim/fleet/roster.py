@@ -118,7 +118,7 @@ class Behaviour:
         fetch_late: a client doesn't fetch in an iteration and keeps its version.
         duplicate: a client sends a ping a second time after it was accepted, as if the answer had been lost.
         go_silent: a client becomes silent in an iteration: it doesn't fetch, search or send.
-        silent_for: number of iterations for which it is silent.
+        silent_for: number of iterations without pings.
         return_stale: a returning client searches before it fetches, with the version that it held.
 
     Raises:

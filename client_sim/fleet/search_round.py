@@ -1,4 +1,4 @@
-"""One iteration of searches: the clients that search, by which model, and their pings."""
+"""One iteration of searches: the clients that search, their models, and their pings."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class SearchRound:
     def _attacked(
         self, plot: Plot, group: _Group, interactions: Interactions, who: NDArray[np.int64], times: NDArray[np.int64]
     ) -> Interactions:
-        """Return a group's interactions with the updates of hostile clients, which see those of the group."""
+        """Return a group's interactions with the updates of hostile clients, which know the group's updates."""
         line = group.arm.line
         if self._attackers is None or line is None or not isinstance(interactions.update, np.ndarray):
             return interactions

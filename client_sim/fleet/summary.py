@@ -26,7 +26,7 @@ def count_reason(reasons: Counter[str], reason: str) -> None:
 class Counts:
     """Counts of pings. At any moment accepted + rejected + undelivered = generated.
 
-    ``posted_bytes`` are those of the bodies of all attempts, as they travelled.
+    ``posted_bytes`` counts the bodies of all attempts, as sent.
     """
 
     generated: int = 0
@@ -43,7 +43,7 @@ class Counts:
 
 @dataclass
 class FetchCounts:
-    """Counts of answers to fetches. ``fetched_bytes`` are those of the bodies in which models came."""
+    """Counts of answers to fetches. ``fetched_bytes`` counts the bodies of model documents, as received."""
 
     fetched: int = 0
     not_modified: int = 0
@@ -56,11 +56,11 @@ class FetchCounts:
 
 
 class ArmSummary(Struct, frozen=True, kw_only=True):
-    """The interactions of one arm. Means are over those with a choice; None without any.
+    """The interactions of one arm. Means are over pings with a choice; None without any.
 
-    ``top_share`` is the accuracy of thesis 7.3: the share of choices that were displayed at the top. Of model updates
+    ``top_share`` is the accuracy of thesis 7.3: the share of choices that were displayed at the top. For model updates,
     ``selected`` are the pings with an example, ``loss`` is the mean over examples, and the other two are None.
-    ``update_bytes`` are those of the updates in all pings, as they are encoded: 4 a weight of a dense one.
+    ``update_bytes`` counts the encoded updates in all pings: 4 bytes per weight of a dense one.
     """
 
     arm: str
@@ -78,8 +78,8 @@ class PingSummary(Struct, frozen=True, kw_only=True):
     """Outcomes of pings. Always ``carried_over + generated = accepted + rejected + undelivered``.
 
     ``carried_over`` were undelivered before. ``retried`` counts further attempts and ``duplicates`` pings sent again
-    after they had been accepted. ``posted_bytes`` are those of the bodies of all attempts, as they travelled. The
-    reasons are the server's sentences, or those of the network.
+    after they had been accepted. ``posted_bytes`` counts the bodies of all attempts, as sent. The reasons are the
+    server's sentences, or network errors.
     """
 
     carried_over: int
@@ -97,7 +97,7 @@ class PingSummary(Struct, frozen=True, kw_only=True):
 class FetchSummary(Struct, frozen=True, kw_only=True):
     """Outcomes of fetches. ``late`` clients kept their version without a fetch; ``silent`` ones took no part.
 
-    ``fetched_bytes`` are those of the bodies in which models came.
+    ``fetched_bytes`` counts the bodies of model documents, as received.
     """
 
     fetched: int
@@ -113,8 +113,8 @@ class IterationSummary(Struct, frozen=True, kw_only=True):
     """One iteration of a fleet; ``seconds`` is its wall time. ``versions`` is the newest version held, by line.
 
     ``hostile`` is the number of generated pings of hostile clients. ``waits`` has, by line, why the clients of a
-    two-server line send nothing. ``recovered`` has, by line, what the newest version held has recovered
-    of what simulated users want, of lines that rank items.
+    two-server line send nothing. ``recovered`` has, for each line that ranks items, how well the newest held version
+    matches simulated users' preferences.
     """
 
     iteration: int

@@ -4,8 +4,8 @@ A model spec has the number of features and classes, and neither their names nor
 numbered its own classes, or scaled by its own mean, the same weight would have another meaning in each. So the operator
 hands out one file, and all institutions read their tables by it.
 
-Scales are computed over all tables, and no table is sent: from a study whose model is k-means of one cluster, whose
-centroid moves to the mean of an institution's rows in one local step of rate 1. A round at rate 1, weighted by
+Scales are computed over all tables without sending any of them: by a study whose model is k-means with one cluster,
+whose centroid moves to the mean of an institution's rows in one local step of rate 1. A round at rate 1, weighted by
 examples, publishes the mean over all rows. The rows have each number and its square there, so that one round gives the
 means and, from the mean squares, the deviations. Each institution sends its own means, and the operator sees them. A
 row is in one class, so a column for each class, which is 1 in its rows, has the class's share as its mean: it gives the
@@ -139,9 +139,9 @@ def check_spec(spec: ModelSpec, columns: AgreedColumns) -> None:
     """Raise :class:`InvalidSettings` unless the spec belongs to a study of the scales of columns."""
     if spec.model != k_means.NAME or spec.settings.get("clusters") != 1 or spec.m != columns.width:
         raise InvalidSettings(
-            f"model spec '{spec.name}' is not one of scales, which is k-means of one cluster and {columns.width} "
-            "weights, two for each number of the file of columns if it has 'moments', and one for each class if it has "
-            "'counts'; name the study that it was made for"
+            f"model spec '{spec.name}' isn't a spec of scales: k-means with one cluster and {columns.width} weights, "
+            "two for each number of the file of columns if it has 'moments', and one for each class if it has "
+            "'counts'; name the study that belongs to it"
         )
 
 

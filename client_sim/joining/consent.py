@@ -1,8 +1,8 @@
 """An institution's consent: to a protected table, at a price, or to a table whose rows can be worked out.
 
-Consent is three sentences at most: that a row can be worked out from one update, the number of rows that can be worked
-out from several, or what protects each row and what that has used up. The first two are refused unless they are
-accepted. The consent is stored, and asked for again once something else happens.
+Consent is at most three sentences: that a row can be computed from one update, the number of rows that can be computed
+from several, or the protection of each row and how much of its budget is used. The first two are refused unless they
+are accepted. The consent is stored, and asked for again once something else happens.
 """
 
 from __future__ import annotations
@@ -243,11 +243,11 @@ def _several(consent: Consent, table: Table) -> str:
 def _protected(consent: Consent, member: Membership, table: Table, book: Book) -> str:
     unit = "row" if consent.person is None else "person"
     units = table.rows if table.persons is None else table.persons
-    return (
-        _in_sums(consent) + f"each {unit} of your {units:,} is protected by noise, with epsilon "
-        f"{epsilon_of(consent.mu, consent.delta):.3g} and delta {consent.delta:.2g}: all that is sent in "
-        f"{format_count(consent.versions or 0, 'version')} is at most e^epsilon times as likely with the {unit} as "
-        "without it, except with probability delta; spent so far, over all studies of this table: epsilon "
+    return _in_sums(consent) + (
+        f"each {unit} of your {units:,} is protected by noise, with epsilon "
+        f"{epsilon_of(consent.mu, consent.delta):.3g} and delta {consent.delta:.2g}: everything sent in "
+        f"{format_count(consent.versions or 0, 'version')} is at most e^epsilon times as likely with the {unit} "
+        "as without it, except with probability delta; spent so far, over all studies of this table: epsilon "
         f"{book.spent_epsilon:.3g} of {consent.epsilon:g}"
     )
 
@@ -261,8 +261,8 @@ def _in_sums(consent: Consent) -> str:
         return "by your noise alone, even if all other institutions, the operator and the helper collude, "
     if not consent.colluding:  # who reads the models can take the noise off that it added itself
         against = (
-            "as long as none of the others collude with the operator, were made up by it, or compare the models with "
-            "what they sent"
+            "as long as none of the others collude with the operator, were invented by it, or compare the models "
+            "with what they sent"
         )
     else:
         against = (
@@ -346,7 +346,7 @@ def check_decided(before: Consent | None, now: Consent, *, has_trained: bool) ->
     if before is None:
         if has_trained:
             raise Undecided(
-                "this folder was joined by a program that sent updates without protection, and nothing more is sent "
+                "this folder was joined by a program that sent updates without protection, and sends nothing more "
                 "until you decide. Give --epsilon 3 to protect each row from now on (what was sent before stays "
                 "unprotected), or --accept-reconstruction to continue without protection"
             )
@@ -371,8 +371,8 @@ def _changes(before: Consent, now: Consent) -> list[str]:
         changes.append(f"a sum has {now.institutions or 1:,} institutions or more, {before.institutions or 1:,} before")
     if now.institutions and (before.noise, before.share) != (now.noise, now.share):
         changes.append(
-            f"the noise of a sum is {now.noise:g}, of which you add {now.share:.3g}; before {before.noise:g}, of which "
-            f"you added {before.share:.3g}"
+            f"the noise of a sum is {now.noise:g}, of which you add {now.share:.3g}; before {before.noise:g}, of "
+            f"which you added {before.share:.3g}"
         )
     if now.protected and before.sums != now.sums:
         changes.append(f"a version takes {format_count(now.sums, 'sum')} over your rows, {before.sums:,} before")

@@ -190,9 +190,9 @@ def _protected(
     ledger = ledger_of(chosen.data) if chosen.ledger is None else Ledger(chosen.ledger)
     if before is not None and before.protected and not ledger.exists:
         raise LedgerTrouble(
-            f"the ledger {ledger.path} and its copy are missing, and this institution has sent pings of the table. If "
-            "the table was renamed, give its ledger with --ledger. Else put a backup back and run 'fedping join "
-            f"ledger {chosen.data} --restored', or, without a backup, state an upper bound of what was spent with "
+            f"the ledger {ledger.path} and its copy are missing, but this institution has sent pings of the table. If "
+            "the table was renamed, pass its ledger with --ledger. Otherwise restore a backup and run 'fedping join "
+            f"ledger {chosen.data} --restored', or, without a backup, state an upper bound of the spent epsilon with "
             f"'fedping join ledger {chosen.data} --spent EPSILON'"
         )
     epsilon, delta = _usual_budget(ledger, units)

@@ -156,7 +156,7 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
 
     Args:
         path: a CSV, Parquet or Arrow file, or a folder of Parquet files.
-        label: the column to predict; the one of ``agreed`` if None.
+        label: the column to predict; None for the label in ``agreed``.
         agreed: the agreed columns; if None, all columns but the label, in the file's order and without scales, and
             classes are numbers from 0, or all values in alphabetical order.
         wanted: the examples that the model needs.
@@ -349,8 +349,8 @@ def _places(
         if rewritten != values:
             spelling, agreed = next((one, other) for one, other in zip(values, rewritten, strict=True) if one != other)
             log.tell(
-                f"warning: the column '{name}' has '{spelling}' where '{agreed}' was agreed on, and is read as that; "
-                "save it as it was agreed on",
+                f"warning: the column '{name}' has '{spelling}' instead of the agreed '{agreed}', and is read as the "
+                "latter. Save it with the agreed spelling",
                 "warning",
             )
         values = rewritten

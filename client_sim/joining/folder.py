@@ -87,7 +87,7 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
         since: newest version that was answered before the rows were protected; -1 for none.
         share: in sums of institutions, z of this institution's noise; else 0.
         institutions: minimum number of institutions in a sum; 0 where each is protected by itself.
-        colluding: how many of them may collude with the operator, by this institution's judgement.
+        colluding: number of them that may collude with the operator, in this institution's judgement.
     """
 
     protected: bool

@@ -1,7 +1,7 @@
 """An institution: one client with a table, whose state is on disk.
 
-It enrols, fetches, trains and sends as a fleet's clients do, by the same code (:mod:`fedping.client_sim.client`). Its
-own part is the order of writes, so that it can be killed at any moment: a ping is written before it is posted, and
+It enrols, fetches, trains and sends as a fleet's clients do, by the same code (:mod:`fedping.client_sim.client`). It
+defines the order of writes, so that the process can be killed at any moment: a ping is written before it is posted, and
 posted until it is answered; once it is accepted, the version is done. Where the training keeps state with the client,
 or the line is private, a version is trained on once at most; else the same rows give the same ping each time.
 
@@ -668,7 +668,7 @@ class _Contributions:
 
     @property
     def times(self) -> int:
-        """The number of contributions with the one that was decided last."""
+        """The number of contributions, including the last decided one."""
         assert self._decided is not None, "a ping of a private line was made"
         return self._decided.times
 

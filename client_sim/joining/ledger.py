@@ -107,12 +107,12 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
         before: SHA-256 of the line before; empty for the first.
         time: when it was written.
         what: ``opened`` with a secret and a budget, ``budget`` for another budget, ``table`` with a mark of each row,
-            ``release`` before noise is drawn, ``refused`` for other weights, ``restored`` when a backup was put back,
+            ``release`` before noise is drawn, ``refused`` for other weights, ``restored`` when a backup was restored,
             ``lost`` for versions that may have been answered after the backup, ``stated`` for spending that a person
             states.
         release: what was released or refused.
         cost: μ² of ``lost`` and ``stated``.
-        versions: how many versions ``lost`` is for.
+        versions: number of versions that ``lost`` covers.
         epsilon, delta: the budget.
         units: number of rows, or persons.
         marks: a mark of each row, in base64.
@@ -336,9 +336,9 @@ class Ledger:
             changed = _changed(book.marks, marks)
             if 0 < changed < FEWEST_CHANGED:
                 raise InvalidSettings(
-                    f"{format_count(changed, 'row')} of the table changed since its last ping, and the pings before "
-                    f"and after would together be about {'this row' if changed == 1 else 'these rows'}; wait until "
-                    f"{FEWEST_CHANGED} rows have changed, or join with the table as it was"
+                    f"{format_count(changed, 'row')} of the table changed since its last ping, and the difference of "
+                    f"the pings before and after would reveal {'this row' if changed == 1 else 'these rows'}. Wait "
+                    f"until {FEWEST_CHANGED} rows have changed, or join with the unchanged table"
                 )
             if write and changed:
                 self._append(book, what="table", units=len(rows), marks=base64.b64encode(marks.tobytes()).decode())
@@ -473,8 +473,8 @@ class Ledger:
 
 
 _REMEDY = (
-    "put a backup back and run 'fedping join ledger TABLE --restored', or, without a backup, state an upper bound of "
-    "what was spent with 'fedping join ledger TABLE --spent EPSILON'"
+    "restore a backup and run 'fedping join ledger TABLE --restored', or, without a backup, state an upper bound of "
+    "the spent epsilon with 'fedping join ledger TABLE --spent EPSILON'"
 )
 
 
@@ -483,8 +483,8 @@ def ended(book: Book) -> str:
     epsilon, delta = book.budget
     return (
         f"the table's budget is spent (epsilon {book.spent_epsilon:.3g} of {epsilon:g}, delta {delta:.2g}, over all "
-        "studies), and nothing more is sent of it. All that was sent stays protected. Join with a table of other "
-        "rows, or decide on a larger --epsilon, which weakens the protection of every row"
+        "studies), and it sends nothing more. Everything sent stays protected. Join with a table of other rows, or "
+        "choose a larger --epsilon, which weakens the protection of every row"
     )
 
 

@@ -262,8 +262,8 @@ def check_work(training: Training, rows: int, model: Model[Any], weights: int) -
     if work > MOST_WORK:
         raise InvalidSettings(
             f"the study's training takes {steps:,} steps a round with {weights:,} weights on {rows:,} rows, which "
-            f"would keep this machine busy for hours ({work:.2g} products, of {MOST_WORK:.0e} at most); join with "
-            "fewer rows, or ask its operator for less"
+            f"would keep this machine busy for hours ({work:.2g} products; the maximum is {MOST_WORK:.0e}). Join with "
+            "fewer rows, or ask its operator for fewer steps"
         )
 
 
@@ -282,9 +282,9 @@ def _contents(privacy: Privacy, line: PublicLine) -> tuple[str, ...]:
     helper = "" if privacy.shared is None else f"the helper {privacy.shared.helper[:16]}…"
     if privacy.rows is not None:
         return (
-            f"line '{line.name}' is private: what is sent is the sum of your rows' gradients, each shortened to 1, "
-            f"{d:,} whole numbers with noise, with the sum of their losses and their number; it is split in two, so "
-            f"that neither the operator nor {helper} can read it alone",
+            f"line '{line.name}' is private: you send the sum of your rows' gradients, each shortened to 1 ({d:,} "
+            "whole numbers with noise), with the sum of their losses and their number. The vector is split in two, "
+            f"so that neither the operator nor {helper} can read it alone",
         )
     match privacy.contribution:
         case Signs():

@@ -47,7 +47,7 @@ class Bounded(Around):
 
 
 def bounded(model: Model[Any], spec: ModelSpec, training: Training | None) -> Model[Any]:
-    """Return a model that knows a spec's constraints; the same one if the spec gives clients no weights of their own.
+    """Return a model that knows a spec's constraints; the same model if clients have no weights of their own.
 
     Local blocks don't count: a spec doesn't describe them, and its constraints are for the shared weights.
     """
@@ -65,9 +65,9 @@ def unbounded(model: Model[Any]) -> Model[Any]:
 def _order(found: Floats, places: Sequence[int], settings: OrderedCutoffs, free: NDArray[np.bool_]) -> None:
     """Put the cutoffs of k clients at these places in order, in place.
 
-    First, from last to first, the cutoffs before a frozen one leave enough room for all of them; then, from first to
-    last, a cutoff too close to the one before is raised. Where the frozen ones are themselves in order, so are all
-    then.
+    First, from last to first, the cutoffs before a frozen one are lowered to leave room for all of them; then, from
+    first to last, a cutoff too close to its predecessor is raised. Where the frozen ones are themselves in order, so
+    are all then.
     """
     highest: Any = np.inf
     for place in reversed(places):

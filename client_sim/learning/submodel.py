@@ -179,7 +179,8 @@ def shared_part(model: Model[Any], local: Sequence[str]) -> Part:
         )
     if (size := sum(math.prod(array.shape) for array in model.arrays if array.name in stay)) > MAX_WEIGHTS:
         raise InvalidSettings(
-            f"'local' names {size:,} weights, and a client may have {MAX_WEIGHTS:,} of its own; choose a smaller model"
+            f"'local' names {size:,} weights, but a client may have at most {MAX_WEIGHTS:,} local weights. Choose a "
+            "smaller model"
         )
     starts = [start_values(array) for array in model.arrays if array.name in stay]
     return Part(model, there - stay, np.concatenate(starts))

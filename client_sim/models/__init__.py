@@ -49,7 +49,7 @@ def model_for(name: str, settings: Mapping[str, Any] | None = None) -> RankingMo
     """Return the ranking model of that name, one of :data:`MODELS` or an extension, which may have settings.
 
     Raises:
-        InvalidSettings: there is no such model, or its code is not that of the settings.
+        InvalidSettings: the model is unknown, or its code differs from the settings' code.
     """
     if name in MODELS:
         return MODELS[name]
@@ -61,7 +61,7 @@ def model_for(name: str, settings: Mapping[str, Any] | None = None) -> RankingMo
 
 
 def ranking_models() -> tuple[str, ...]:
-    """Return the names of all models that rank pages, those of extensions last."""
+    """Return the names of all models that rank pages, extensions last."""
     return (*MODELS, *(each.name for each in all_of("ranking_model")))
 
 

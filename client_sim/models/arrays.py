@@ -1,7 +1,7 @@
 """The array types of the ranking models, and two lookups that they share.
 
-There are millions of visits, but only a few kinds of visits and intervals of age. So whatever depends on the weights is
-computed once per (interval, kind) into a small table, and visits only look up its rows.
+There are millions of visits, but only a few kinds of visits and intervals of age. So values that depend on the weights
+are computed once per (interval, kind) into a small table, and visits only look up its rows.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ FRECENCY_NAMES: tuple[str, ...] = tuple(map(_as_preference, FrecencyWeights._fie
 
 
 def frecency_start() -> FloatArray:
-    """Return the weights of version 0, by which control ranks permanently; shape (22,)."""
+    """Return the weights of version 0, which control always ranks by; shape (22,)."""
     return np.array(FrecencyWeights(), dtype=np.float64)
 
 
@@ -309,7 +309,7 @@ class Frecency2018:
 
     Finite differences treat the score as a black box: they see its ceilings, its -1 and its cutoffs. The analytic
     update is the exact gradient of the loss of the *smooth* formula (:mod:`fedping.client_sim.models.frecency`),
-    which is a different function: it is zero for the cutoffs, and its hinges are those of the smooth scores.
+    which is a different function: it is zero for the cutoffs, and its hinges use the smooth scores.
     """
 
     name = "frecency-2018"

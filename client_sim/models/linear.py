@@ -1,8 +1,8 @@
 """Linear ranking models of pages, weighted sums of a page's features; and the features of the thesis' 15 weights.
 
-The simulation of thesis 7.3 encodes a visit as one-hot over kind and recency. The combination of several visits is that
-of 7.1, where the score is |S| / |T| × the sum over the visits in T: a feature is visit_count / sampled × the number of
-sampled visits of that kind and recency. If all visits of a page are alike, that is the one-hot vector times the page's
+The simulation of thesis 7.3 encodes a visit as one-hot over kind and recency. Several visits are combined as in 7.1,
+where the score is |S| / |T| × the sum over the visits in T: a feature is visit_count / sampled × the number of sampled
+visits of that kind and recency. If all visits of a page are alike, that is the one-hot vector times the page's
 frequency.
 """
 
@@ -25,13 +25,13 @@ _RECENCIES = ("FirstBucket", "SecondBucket", "ThirdBucket", "FourthBucket", "Def
 _KINDS = {"link": VisitType.LINK, "typed": VisitType.TYPED, "bookmark": VisitType.BOOKMARK}
 
 LINEAR_15_NAMES: tuple[str, ...] = tuple(f"{kind}{recency}" for kind in _KINDS for recency in _RECENCIES)
-"""By kind, then by recency from new to old, such as ``linkFirstBucket``."""
+"""Ordered by kind, then by recency from new to old, such as ``linkFirstBucket``."""
 
 _M = len(LINEAR_15_NAMES)
 _FIRST_OF_TYPE = np.full(len(VisitType), _M, np.intp)
 _FIRST_OF_TYPE[list(_KINDS.values())] = np.arange(len(_KINDS)) * len(_RECENCIES)
 
-# One row per feature; the last rows are for visits of other kinds, whatever their recency.
+# One row per feature; the last rows are for visits of other kinds, of any recency.
 _ONE_HOT: FloatArray = np.eye(_M + len(_RECENCIES), _M)
 
 
@@ -109,7 +109,7 @@ def linear_finite_differences(
     """Return (loss(w - ε) - loss(w + ε)) / 2ε per search and weight, shape (S, m); weights of shape (m,) or (S, m).
 
     With w + ε in weight k, candidate j's violation grows by exactly ε × (x_jk - x_ik), so the violations are shifted
-    rather than recomputed for 2m weight vectors. The result is that of the black box, up to rounding.
+    rather than recomputed for 2m weight vectors. The result equals the black box's, up to rounding.
     """
     updates = np.zeros((len(searches), weights.shape[-1]))
     for block in blocks(searches, _FINITE_DIFFERENCES_BLOCK):
@@ -131,7 +131,7 @@ _PAGES_AT_A_TIME = 4096
 
 @dataclass(frozen=True)
 class LinearModel:
-    """See :class:`fedping.client_sim.models.ranking_model.RankingModel`; searches may have weights of their own.
+    """See :class:`fedping.client_sim.models.ranking_model.RankingModel`; each search may have its own weights.
 
     Attributes:
         name: the model's name.

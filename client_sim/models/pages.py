@@ -50,8 +50,7 @@ class Visit:
     Attributes:
         time: microseconds since 1970, as in ``places.sqlite``.
         type: a :class:`VisitType`, or any other integer for an unknown one.
-        origin_type: the type of the visit that this one came from, None if unknown. Only used for the target of a
-            redirect.
+        origin_type: type of the visit that led to this one, None if unknown. Only used for the target of a redirect.
         onward: whether this visit redirected onward.
     """
 
@@ -276,7 +275,7 @@ class Block:
     in_order: bool
 
     def shown(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of the candidates, shape (s, C, ...), from those of the block's pages, shape (p, ...).
+        """Return the values of the candidates, shape (s, C, ...), from the values of the block's pages, shape (p, ...).
 
         Padding gets the value of an arbitrary page.
 

@@ -26,7 +26,7 @@ def violations(scores: FloatArray, block: Block, margin: float) -> FloatArray:
     """Return f(x_j) + Δ - f(x_i) for every candidate j, given the chosen i.
 
     The result is minus infinity wherever there is no hinge: at the chosen candidate itself, in the padding, and in a
-    search where nothing was selected. So whatever is added to it, the hinge stays inactive.
+    search where nothing was selected. So the hinge stays inactive, whatever is added to it.
 
     Args:
         scores: scores of the block's pages, shape (p,), or shape (p, K) for K weight vectors at once.
@@ -81,7 +81,7 @@ def losses(scores: FloatArray, searches: Searches, margin: float) -> FloatArray:
 def selected_ranks(scores: FloatArray, searches: Searches) -> NDArray[np.int64]:
     """Return the rank of each chosen candidate by score, shape (S,): 0 at the top, -1 where nothing was selected.
 
-    Of equal scores, the one displayed earlier ranks higher.
+    Among equal scores, the first displayed one ranks higher.
     """
     result = np.full(len(searches), NOTHING_CHOSEN, np.int64)
     for block in blocks(searches, _BLOCK):
@@ -121,7 +121,7 @@ def black_box_updates(
         m: the number of weights.
         margin: Δ of the loss, in points.
         epsilon: ε, in units of the weights.
-        block_size: how many searches to hold in memory at a time.
+        block_size: number of searches to hold in memory at a time.
 
     Returns:
         Shape (S, m).

@@ -60,7 +60,7 @@ class WeighsEachSearch(RankingModel, Protocol):
     def scores_by_search(self, weights: FloatArray, pages: PageTable, searches: Searches) -> FloatArray:
         """Return the score of every candidate under the weights of its search, shape (S, C).
 
-        It is minus infinity in the padding, and elsewhere what :meth:`RankingModel.scores` gives, to the bit.
+        It is minus infinity in the padding, and otherwise equals the result of :meth:`RankingModel.scores`, to the bit.
         """
         ...
 

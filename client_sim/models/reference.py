@@ -76,7 +76,7 @@ def bonus_of(w: FrecencyWeights, visit: Visit, bookmarked: bool) -> float:
 
 
 def _type_of(visit: Visit) -> int:
-    """Return the type that counts: for a redirect's target that of its origin if known, one hop only."""
+    """Return the type that counts: for a redirect's target the type of its origin if known, one hop only."""
     is_target = visit.type in (VisitType.PERM_REDIRECT, VisitType.TEMP_REDIRECT)
     return visit.origin_type if is_target and visit.origin_type is not None else visit.type
 
@@ -149,7 +149,7 @@ def loss(scores: Sequence[float], chosen: int, margin: float) -> float:
 def selected_rank(scores: Sequence[float], chosen: int) -> int:
     """Return the rank of the chosen candidate by score, 0 at the top, -1 if nothing was selected.
 
-    Of equal scores, the one displayed earlier ranks higher.
+    Among equal scores, the first displayed one ranks higher.
     """
     if chosen == NOTHING_CHOSEN:
         return NOTHING_CHOSEN

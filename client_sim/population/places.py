@@ -41,7 +41,7 @@ def find_places(profile: str, home: Path | None = None, environment: Mapping[str
         profile: a profile's folder, a ``places.sqlite`` itself, or ``default`` for the default profile of Firefox on
             Linux (also as snap or flatpak), macOS or Windows.
         home: the person's home folder; the real one if None.
-        environment: where to look up ``APPDATA`` and ``XDG_CONFIG_HOME``; the process' environment if None.
+        environment: source of ``APPDATA`` and ``XDG_CONFIG_HOME``; the process' environment if None.
 
     Raises:
         PlacesError: there is no such file, or no default profile.
@@ -108,7 +108,7 @@ def _profiles_ini(root: Path) -> Mapping[str, Mapping[str, str]]:
 
 
 NEWEST_KNOWN = 86
-"""``user_version`` of Firefox 153, the newest tried. Newer ones are read as long as that is possible."""
+"""``user_version`` of Firefox 153, the newest tried. Newer ones are read if their schema still fits."""
 
 _BESIDE = ("", "-wal", "-journal")
 _ATTEMPTS = 20
@@ -145,7 +145,7 @@ def copied(places: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _copy_unchanged(places: Path, copy: Path) -> None:
-    """Copy a database and the files beside it, all as of the same moment."""
+    """Copy a database and its companion files, all as of the same moment."""
     try:
         for _ in range(_ATTEMPTS):
             before = _signature(places)
@@ -220,7 +220,7 @@ class History:
     """P pages of a person, as numbers only.
 
     Attributes:
-        table: the pages; the ages of their visits are those of :meth:`pages`.
+        table: the pages; their visits' ages are those of :meth:`pages`.
         times: times of the newest visits, newest first, microseconds since 1970, shape (P, 10).
         sharing: for each word in the addresses or titles of at least two pages, the rows of those pages.
     """
@@ -272,7 +272,7 @@ def _history(rows: list[tuple[int, int, int, int, int, str, str | None]], visits
 
 
 def _sharing(texts: Iterator[str]) -> Iterator[NDArray[np.int64]]:
-    """Yield, for each word shared by several texts, the rows of those texts; the words themselves are not kept."""
+    """Yield, for each word shared by several texts, the rows of those texts; the words aren't kept."""
     rows: dict[str, list[int]] = {}
     for row, text in enumerate(texts):
         for word in set(_WORD.findall(unquote(text).lower())) - _NO_WORDS:
@@ -291,9 +291,9 @@ class OwnHistory(Population):
     Args:
         history: the history to search.
         model: ranking model with the true weights of choices.
-        settings: the distributions; those of visits and pages are not used.
+        settings: the distributions; those for visits and pages are unused.
         seed: at least 0.
-        now: returns the time from which ages are measured, microseconds since 1970; called at every iteration.
+        now: returns the time from which ages are measured, in microseconds since 1970; called at every iteration.
 
     Raises:
         InvalidSettings: the number of true weights is not the model's, or a model without a truth is given none.

@@ -24,7 +24,7 @@ Tastes: TypeAlias = Annotated[float, Meta(ge=0, le=5)]
 
 
 class DriftsTo(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The settings of :class:`PopulationSettings` that users drift to; those left out stay as they are.
+    """The settings of :class:`PopulationSettings` that users drift to; omitted ones stay unchanged.
 
     Raises:
         InvalidSettings: the kinds do not sum to 1, or nothing is given.
@@ -72,7 +72,7 @@ class Drift(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PopulationSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How made users are drawn. The defaults are those of thesis 7.3; what it leaves open is marked so.
+    """How made users are drawn. The defaults are the values of thesis 7.3; values that it doesn't give are marked.
 
     Visits. The number of visits of a page is exponential with mean ``mean_visits``, rounded up, so that each page has
     at least one: the thesis' "λ=7" is read as a mean of 7, because a rate of 7 would leave nearly every page with a
@@ -86,9 +86,9 @@ class PopulationSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     (empty: the reference weights of the ranker) plus normal noise of ``noise_variance``, in squared points. In a share
     ``nothing_selected`` of searches nothing is selected; the thesis has no such searches.
 
-    Differences. With ``tastes`` τ above 0 each user wants pages by weights of its own, for good: the true weights, each
-    times exp(τ z) with z standard normal, drawn from the seed and the user alone. ``drift`` changes the settings from
-    one iteration to the next.
+    Differences. With ``tastes`` τ above 0 each user permanently has its own true weights: the true weights, each times
+    exp(τ z) with z standard normal, drawn from the seed and the user alone. ``drift`` changes the settings from one
+    iteration to the next.
 
     Not in the thesis, but used by full frecency (for the linear model, zeros give the thesis' users): a share
     ``other_visits`` of visits is embed, redirect, download, framed link or reload, all equally likely.
@@ -157,18 +157,18 @@ def _check_kinds(kinds: Kinds) -> None:
 
 
 class UserSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What users have, what they want, and how they look for it.
+    """Users' pages, their preferences, and how they search.
 
     Words. All share a vocabulary of ``vocabulary`` words, whose frequencies follow Zipf's law with exponent ``zipf``.
-    A user has ``pages`` pages on ``hosts`` hosts, of which the first have most pages (Zipf again). A page's words are
-    its host, a word of its address and one of its title; a word matches if it begins with what was typed.
+    A user has ``pages`` pages on ``hosts`` hosts; the first hosts have most pages (Zipf again). A page's words are its
+    host, a word of its address and one of its title; a word matches if it begins with the typed text.
 
-    Visits. A page is in use for ``days`` days (thesis 7.3: 180) and is then found anew; users' pages are at all moments
-    of their lives. At any time the number of visits of a page since it was found is exponential, with mean
+    Visits. A page is in use for ``days`` days (thesis 7.3: 180) and is then replaced by a new one; users' pages are at
+    all moments of their lives. At any time the number of visits of a page since it was found is exponential, with mean
     ``mean_visits`` (7.3), rounded and at least one. They are spread evenly over that time, one at random in each gap,
     so that the ages of all visits are between 0 and ``days`` and skewed to the recent. With probability ``habit`` a
-    visit is of the page's own kind, else of one of ``kinds`` (link, typed, bookmark: 7.3), from which the page's own
-    kind was drawn too. ``other_visits``, ``redirect_sources``, ``bookmarked`` and ``unvisited`` are as in
+    visit is of the page's own kind, otherwise of one of ``kinds`` (link, typed, bookmark: 7.3), the distribution of the
+    page's own kind, too. ``other_visits``, ``redirect_sources``, ``bookmarked`` and ``unvisited`` are as in
     :class:`fedping.client_sim.population.settings.PopulationSettings`.
 
     Wishes. The user thinks of ``considered`` of its pages; it wants one of them with a probability proportional
@@ -179,9 +179,9 @@ class UserSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     and then looks after each character. ``rows`` suggestions are visible. It takes the wanted page at rank
     r with probability ``take`` × ``fade`` to the power r, and each further character multiplies the probability of
     *not* taking it by ``patience``. When the word is typed out, it takes the page if that is visible, and otherwise
-    gives up. In ``nothing_selected`` of searches the user leaves without a choice, whatever is shown. With the defaults
-    for words and looking, users whose list is ranked by the weights of 2018 type and select about as the control arm of
-    2018 did (figure 21: 4.26 characters, rank 0.35); nothing was fitted to a treatment.
+    gives up. In ``nothing_selected`` of searches the user leaves without a choice, whatever the list. With the defaults
+    for words and looking, users whose list is ranked by the weights of 2018 type and select approximately like the
+    control arm of 2018 (figure 21: 4.26 characters, rank 0.35); nothing was fitted to a treatment.
 
     Raises:
         InvalidSettings: the kinds do not sum to 1, there are more hosts than pages, or a drift has no weights.
@@ -228,12 +228,12 @@ class ActivitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """When users search, and how up to date their model is.
 
     A user's activity is constant: a gamma number with mean 1 and the shape of the phase, so that most users search
-    little and a few a lot. Over the day activity swings as a sine, with ``swing`` times as many searches at its peak
+    little and a few a lot. Over the day activity follows a sine, with ``swing`` times as many searches at its peak
     (``peak_hour``, UTC) as at its low; about four in figure 20 of the thesis. On a day a user is ``away`` with this
     probability, and searches more on the others. Users enrol evenly over the first ``rollout_days`` days.
 
-    At the beginning of every iteration a user who is present fetches the newest model, but misses it with probability
-    ``fetch_late`` and then continues with the one it has.
+    At the beginning of every iteration an active user fetches the newest model, but misses it with probability
+    ``fetch_late`` and then continues with its previous one.
     """
 
     digest_name: ClassVar[str] = "ActivitySettings"

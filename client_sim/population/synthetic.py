@@ -211,8 +211,8 @@ def choices(keys: Keys, wanted: FloatArray, settings: PopulationSettings) -> NDA
 
     Args:
         keys: keys of the searches, shape (S,).
-        wanted: how much each candidate is wanted; minus infinity in the padding, which is never chosen; shape (S, C).
-        settings: the noise, and the share of searches in which nothing is selected.
+        wanted: utility of each candidate; minus infinity in the padding, which is never chosen; shape (S, C).
+        settings: the noise, and the share of searches without a selection.
     """
     noise_keys = child_keys(child_keys(keys, _NOISE)[:, None], np.arange(wanted.shape[1]))
     noise = normals(noise_keys.ravel(), 1).reshape(wanted.shape)
@@ -256,8 +256,8 @@ class Wishes:
     Attributes:
         model: scores pages under them.
         truth: the true weights of all users, shape (m,).
-        tastes: how far those of each user are from them, τ of :class:`PopulationSettings`.
-        seed: determines the tastes, which depend on nothing else but the user's number.
+        tastes: deviation of each user's weights from them, τ of :class:`PopulationSettings`.
+        seed: determines the tastes, which depend only on it and the user's number.
     """
 
     model: RankingModel
@@ -267,7 +267,7 @@ class Wishes:
 
     @classmethod
     def under(cls, model: RankingModel, settings: PopulationSettings, seed: int) -> Wishes:
-        """Return those of settings, without drift."""
+        """Return the population of some settings, without drift."""
         return cls(model, true_weights(model, settings.true_weights), settings.tastes, seed)
 
     def of(self, clients: NDArray[np.int64]) -> FloatArray:

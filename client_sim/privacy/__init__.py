@@ -1,6 +1,6 @@
-"""What a client of a private line does: its vector, noise of its own, an id for one version, and a count of it all.
+"""A private line's client: its vector, its noise, an id for each version, and a record of its contributions.
 
-A client of a line of shares splits its vector in two, for which it needs the offer of the line's helper.
+A client of a two-server line splits its vector in two, which needs the offer of the line's helper.
 
 The settings are those that are published with the line (`fedping.protocol.privacy`). The browser's module does the same
 (`browser/study/privacy/`), to the same numbers: docs/conformance has them.

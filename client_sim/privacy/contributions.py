@@ -1,4 +1,4 @@
-"""When a client contributes to a private line: how often, in which versions, and under which id.
+"""When a client contributes to a private line: the number of times, the versions, and the ids.
 
 A client counts its contributions and stops at its cap. Its id differs in every version, so that no server can link its
 pings.
@@ -31,7 +31,7 @@ class Contributed(NamedTuple):
     def may(self, version: int, most: int | None) -> bool:
         """Return whether the client may contribute to a version: once to each, in order, and at most ``most`` times.
 
-        A version's number is never reused, even after a rollback, so older versions are over.
+        A version's number is never reused, even after a rollback, so older versions are finished.
         """
         return version > self.last and (most is None or self.times < most)
 

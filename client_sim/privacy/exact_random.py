@@ -1,7 +1,7 @@
 """Draws in whole numbers from random bytes: exact, so that what follows from their probabilities holds as proven.
 
 Bernoulli trials with probability e^-γ, discrete Laplace and discrete Gaussian by Canonne, Kamath and Steinke, "The
-Discrete Gaussian for Differential Privacy" (2020), algorithms 1 to 3. No probability is ever a float.
+Discrete Gaussian for Differential Privacy" (2020), algorithms 1 to 3. Probabilities are never floats.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 Draw: TypeAlias = Callable[[int], bytes]
-"""Returns so many random bytes."""
+"""Returns a number of random bytes."""
 
 _FRACTION = 2**20
 """An epsilon is rounded down to a multiple of 1 over this, which every language has exactly."""
 
 
 class Chance:
-    """Draws from a source of random bytes: :data:`SYSTEM` is the one of clients; simulations and tests have others."""
+    """Draws from a source of random bytes: clients use :data:`SYSTEM`; simulations and tests use others."""
 
     def __init__(self, draw: Draw) -> None:
         self._draw = draw
 
     def below(self, n: int) -> int:
-        """Return a whole number from 0 to n - 1, each as likely: the first of so many bits that is one."""
+        """Return a whole number from 0 to n - 1, uniformly: the first draw of enough bits that is below n."""
         bits = (n - 1).bit_length()
         size = -(-bits // 8)
         while True:
@@ -37,7 +37,7 @@ class Chance:
                 return drawn
 
     def coin(self) -> bool:
-        """Return True or False, one as likely as the other."""
+        """Return True or False with equal probability."""
         return self.below(2) == 1
 
     def decays(self, numerator: int, denominator: int) -> bool:
@@ -56,7 +56,7 @@ class Chance:
         return k % 2 == 1
 
     def is_true(self, epsilon: float) -> bool:
-        """Return True with probability e^ε / (1 + e^ε), and never more often: what randomised response tells."""
+        """Return True with probability e^ε / (1 + e^ε), and never more often, as randomised response needs."""
         numerator = math.floor(epsilon * _FRACTION)
         while not self.coin():
             if self.decays(numerator, _FRACTION):
@@ -90,4 +90,4 @@ class Chance:
 
 
 SYSTEM = Chance(secrets.token_bytes)
-"""From the platform's randomness, of which no server knows a seed."""
+"""From the platform's randomness, whose seed no server knows."""

@@ -68,7 +68,7 @@ class Contributor:
         if local is None:
             return vectors
         m = len(self.frame.group)
-        vectors[:, m + 1 :] = 0  # local noise covers the weights alone, so nothing else is sent
+        vectors[:, m + 1 :] = 0  # local noise covers the weights alone, so only these are sent
         for vector, chance in zip(vectors, chances, strict=False):
             match local:
                 case OneSign():
@@ -102,7 +102,7 @@ def system_seeds(count: int) -> list[bytes]:
 
 
 _BYTES_AT_A_TIME = 2**24
-"""Maximum bytes of masks at a time, of which several copies are made."""
+"""Maximum bytes of masks at a time; several copies of them are made."""
 
 FARTHEST = 2.0**52
 """Maximum distance from zero of hostile clients' numbers, so that sums of many stay exact."""

@@ -1,4 +1,4 @@
-"""The items that a list may have: those of a product's table, or items with random values of every feature."""
+"""The items that a list may have: those of a product's table, or items with random values for every feature."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Offered(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """The items that queries find, one query's after the other's.
+    """The items that queries find, query by query.
 
     Attributes:
         items: positions of the items, shape (total,).
@@ -89,7 +89,7 @@ class Found:
 
 
 class Catalogue(Protocol):
-    """What lists are made of."""
+    """The components of lists."""
 
     def offered(self, keys: Keys) -> Offered:
         """Return the candidates of the list of each key, shape (N,)."""
@@ -262,7 +262,7 @@ def _read(path: Path, fields: Fields, others: Sequence[str]) -> dict[str, list[A
 
 
 def _as_map(value: Any) -> Any:
-    """Return the pairs of a map as a mapping, and any other value as it is."""
+    """Return the pairs of a map as a mapping, and any other value unchanged."""
     is_map = isinstance(value, list) and all(isinstance(each, tuple) and len(each) == 2 for each in value)
     return dict(value) if is_map else value
 
@@ -287,7 +287,7 @@ def _unpacked(path: Path) -> int:
 
 
 def _check(path: Path, name: str, feature: Feature, column: Sequence[Any]) -> None:
-    """Raise :class:`InvalidSettings` for the first value that is there and that the feature takes as missing."""
+    """Raise :class:`InvalidSettings` for the first present value that the feature treats as missing."""
     takes, what = _taken_by(feature)
     for row, value in enumerate(column, 1):
         is_nothing = value is None or value != value  # NaN
@@ -366,7 +366,7 @@ class RandomItems:
         return Offered(np.concatenate(ats, axis=2), np.concatenate(values, axis=2), counts, none)
 
     def _values(self, feature: Feature, keys: Keys) -> tuple[NDArray[np.intp], FloatArray]:
-        """Return random values of a feature, shape (N, shown, S); those of a query are equal for all items."""
+        """Return random values of a feature, shape (N, shown, S); a query's values are equal for all items."""
         count = len(feature.values) if isinstance(feature, Counts) else 1
         items = 1 if of_query(feature) else self.shown
         shape = (len(keys), items, count)

@@ -52,7 +52,7 @@ def followed(
     Args:
         declared: the study's outcomes.
         laws: the law of some of them, by name.
-        utility: that of the chosen items, shape (N,).
+        utility: utility of the chosen items, shape (N,).
         keys: of the choices, shape (N,).
     """
     return [

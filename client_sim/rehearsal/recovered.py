@@ -1,4 +1,4 @@
-"""What a model has recovered of what users really want, on lists of a fixed seed that no client has seen."""
+"""How well a model matches users' true preferences, on lists of a fixed seed that no client has seen."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _JUDGED = 2**31
 
 
 class Recovered(Struct, frozen=True, kw_only=True):
-    """How close a version is to what users want.
+    """How close a version is to users' preferences.
 
     Attributes:
         version: its number, -1 for the start.
-        gain: the share of the possible gain: in the mean true utility of the item on top, 0 is the start's and 1 that
-            of the truth. None if the start ranks as well as the truth.
+        gain: share of the possible gain in the mean true utility of the top item: 0 for the start model, 1 for the true
+            weights. None if the start ranks as well as the truth.
         cosine: the cosine of the angle between the version's weights and the true ones, without offsets of places and
             hidden layers. None if either has no length.
         mrr: the mean of 1 / place of the item that a user takes who sees all items.
         ndcg: the normalised discounted cumulative gain of the order, by each item's chance to be that one.
-        clicks: the share of lists from which users choose, as they look.
+        clicks: share of lists from which users choose, given how they look.
     """
 
     version: int
@@ -50,7 +50,7 @@ class Judge:
     """Judges versions of a model by the true wishes of simulated users.
 
     Attributes:
-        users: the users; those of average taste.
+        users: the users, with average taste.
         start: the weights of version 0, shape (m,).
         seed: of the lists.
     """
@@ -60,7 +60,7 @@ class Judge:
     seed: int
 
     def recovered(self, version: int, weights: FloatArray, iteration: int = 0) -> Recovered:
-        """Return what a version has recovered of the truth of an iteration; ``weights`` has shape (m,)."""
+        """Return a version's match with an iteration's true weights; ``weights`` has shape (m,)."""
         utility = self.users.utilities(self._lists, iteration)
         wanted = self.users.wanted(iteration)
         tops = [self._top(utility, by) for by in (self.start, weights, wanted)]

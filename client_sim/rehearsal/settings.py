@@ -45,16 +45,16 @@ class Rehearsal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     may have the items that each query finds, as a list or as a text with spaces between; they are named by the column
     ``key`` of the items. Otherwise any ``shown`` items are candidates, as likely as all others.
 
-    Users want items by ``truth``: for the names of weights and features their true weights, 0 for all others; random
-    ones if there is none. ``drift`` is what is added to them in every iteration. ``tastes`` is the standard deviation
+    Users want items by ``truth``: the true weights, by name of weight or feature, 0 for all others; random ones without
+    ``truth``. ``drift`` is what is added to them in every iteration. ``tastes`` is the standard deviation
     of each user's own weights about the truth. An item's utility is its score by these weights; ``noise`` is the scale
     of the Gumbel noise that a choice adds. ``leave`` is the share of lists that a user leaves without a choice.
 
-    ``look`` says which items of a list users see. ``pinned`` is a column of the items: the best such item of a list
-    stands on top, whatever its score. ``outcomes`` has the law of each declared outcome that is to be rehearsed.
+    ``look`` says which items of a list users see. ``pinned`` is a column of the items: a list's best pinned item stands
+    on top, whatever its score. ``outcomes`` has the distribution of each declared outcome to rehearse.
 
     Raises:
-        InvalidSettings: settings of a table that is not there.
+        InvalidSettings: settings for a missing table.
     """
 
     items: str | None = None

@@ -1,4 +1,4 @@
-"""The users of a rehearsal: they see the lists that a model has ordered, and choose by what they really want."""
+"""The users of a rehearsal: they see lists ordered by the model, and choose by their true preferences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.spec import ModelSpec
 
 PLACE_POWER = 1.35
-"""Power by which an item is chosen less often the lower it stands, for users who look by ``place``."""
+"""Power of the place by which lower items are chosen less often, for users who look by ``place``."""
 
 CONSIDER_POWER = 0.82
 """Power of the place by which an item is less likely to be considered."""
@@ -31,7 +31,7 @@ ATTRACTIVE = 2.0
 """Utility at which half of the users find an item attractive."""
 
 CASCADE_SLOPE, ENOUGH = 0.6, 1.15
-"""What a utility counts for users who look from the top down, and what is good enough for them."""
+"""Weight of a utility for users who look from the top down, and the utility that satisfies them."""
 
 _OFFERED, _NOISE, _CONSIDERED, _LEFT, _SWAPPED = range(5)
 _TASTE = 2**30
@@ -68,7 +68,7 @@ class Visits:
         return found
 
     def of_chosen(self, column: NDArray[Any]) -> NDArray[Any]:
-        """Return the value of each chosen item in a column of shape (N, c), that of the top item without a choice."""
+        """Return the value of each chosen item in a column of shape (N, c); of the top item without a choice."""
         found: NDArray[Any] = column[np.arange(len(self)), np.maximum(self.chosen, 0)]
         return found
 
@@ -77,7 +77,7 @@ class Visits:
         return Visits(**{name: column[which] for name, column in vars(self).items()})
 
     def data(self, sizes: NDArray[np.int64]) -> ListData:
-        """Return the lists as the examples of clients that have so many each, client after client."""
+        """Return the lists as the examples of clients with a fixed number of lists each, client after client."""
         return ListData(
             self.at.astype(np.int32),
             self.value,
@@ -126,7 +126,7 @@ class Users:
         spec: the spec.
         rehearsal: the settings.
         catalogue: the items.
-        truth: the weights by which they want items in iteration 0, shape (m,).
+        truth: users' weights in iteration 0, shape (m,).
         drift: what an iteration adds to them, shape (m,).
     """
 
@@ -146,7 +146,7 @@ class Users:
         Args:
             keys: of the lists, shape (N,).
             owners: the key of each list's user, shape (N,).
-            applied: the weights that rank the lists, shape (m,), or those of each list, shape (m, N).
+            applied: the weights that rank the lists, shape (m,), or each list's own weights, shape (m, N).
             iteration: the iteration to which the truth has drifted.
         """
         at, value, shown, may_pin = self.catalogue.offered(child_keys(keys, _OFFERED))
@@ -173,7 +173,7 @@ class Users:
         return Visits(at[row, order], value[row, order], shown, choice, pinned, swapped, utility)
 
     def utilities(self, lists: Lists, iteration: int) -> FloatArray:
-        """Return what each item is worth to a user of average taste, minus infinity in the padding, shape (N, c)."""
+        """Return each item's utility to a user of average taste, minus infinity in the padding, shape (N, c)."""
         return vectors.scores(self.spec, self.wanted(iteration), lists).T
 
     def _utilities(self, lists: Lists, owners: Keys, iteration: int) -> FloatArray:
@@ -209,7 +209,7 @@ class VisitData:
         owners: the key of each user, the same in every iteration, shape (clients,).
         keys: the key of each user in the iteration, shape (clients,).
         sizes: the number of lists of each, shape (clients,).
-        applied: the weights that rank the lists, shape (m,), or those of each user, shape (clients, m).
+        applied: the weights that rank the lists, shape (m,), or each user's own weights, shape (clients, m).
         iteration: the iteration.
     """
 
@@ -289,5 +289,7 @@ def named_weights(spec: ModelSpec, values: Mapping[str, float], setting: str) ->
             ) from None
     layout = spec.layout
     if weights[layout.places : layout.places + layout.offsets].any():
-        raise InvalidSettings(f"'{setting}' has offsets of places. How users look at places is 'look'; leave them out")
+        raise InvalidSettings(
+            f"'{setting}' has offsets of places. Use 'look' for how users look at places, and remove the offsets"
+        )
     return weights

@@ -62,7 +62,7 @@ def sampler_for(settings: Sampling, sizes: Sizes, seed: int, groups: Groups | No
         InvalidSettings: there are fewer clients or groups than to be drawn, no groups, or no examples.
     """
     if not len(sizes):
-        raise InvalidSettings("there are no clients to draw a sample from; look at how the data are divided")
+        raise InvalidSettings("there are no clients to sample. Check how the data are divided")
     return _SAMPLERS[type(settings)](settings, np.asarray(sizes), seed, groups)
 
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from fedping.client_sim.learning.batch import Clients, FloatArray
 
 NEVER = -1
-"""The round in which a client last took part if it never has."""
+"""The last round of a client that has never taken part."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """What a sampling knows when it draws the clients of a round.
+    """A sampling's inputs when it draws the clients of a round.
 
     Arrays have one number for each client that may be drawn, in the order of the positions to return.
 
@@ -27,8 +27,8 @@ class Past:
         seed: the run's seed.
         sizes: the clients' numbers of examples, shape (clients,).
         groups: their natural keys, shape (clients,); None without any.
-        losses: each client's last loss: that of all its examples at the weights that it last fetched for a training,
-            shape (clients,); NaN if it has not taken part.
+        losses: each client's last loss, over all its examples at the weights that it last fetched for a training, shape
+            (clients,); NaN if it has not taken part.
         times: number of rounds that each has taken part in, shape (clients,).
         last: number of the last such round, shape (clients,); :data:`NEVER` (-1) if there is none.
         losses_of: returns the losses of some clients, shape (k,), at the newest weights, which those clients fetch.
@@ -87,7 +87,7 @@ class Participation:
         return {name: getattr(self, name).copy() for name in _RECORDS}
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the record by what :meth:`snapshot` returned, or an earlier fedping, which had no ``seconds``."""
+        """Replace the record by the result of :meth:`snapshot`; an earlier fedping's had no ``seconds``."""
         for name in _RECORDS:
             if name in saved:
                 setattr(self, name, saved[name].copy())

@@ -3,8 +3,8 @@
 The full update of a fleet is the mean of all its clients' updates: over ``examples``, where client i counts n_i/n times
 (the gradient of thesis eq. 2), or over ``client``, where each counts once. A round has the updates of a sample and
 takes their mean with the pipeline's weighting. Whether its expectation is one of the two full updates depends on the
-sampler and the weighting together: clients drawn with probability n_i/n must count once each, because otherwise their
-size would count twice.
+sampler and the weighting together: clients drawn with probability n_i/n must count once each; otherwise their size
+would count twice.
 
 Weightings also differ for clients that are drawn repeatedly and so send several pings: such a client counts once with
 ``client``, each time with ``ping``, and each time by its number of examples with ``examples``.
@@ -92,9 +92,9 @@ class PowerOfChoice(
 ):
     """The ``clients`` with the largest losses among ``candidates`` drawn by size (Cho, Wang and Joshi 2020).
 
-    Candidates are different clients, drawn with probability n_i/n. ``losses`` is by what they are compared: ``newest``,
-    their losses at the newest weights, for which each candidate fetches these (the paper's pow-d); or ``last``, the
-    loss that each sent when it last took part, infinite if it never has (rpow-d), which costs no traffic.
+    Candidates are different clients, drawn with probability n_i/n. ``losses`` is the loss to compare by: ``newest``, at
+    the newest weights, which each candidate fetches (the paper's pow-d); or ``last``, the loss that each client sent
+    when it last took part, infinite if it never has (rpow-d), which costs no traffic.
     """
 
     clients: Count
@@ -147,7 +147,7 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class FollowsPast(Protocol):
-    """A sampler whose draws depend on what clients have sent; its ``draw`` is for a run in which none has."""
+    """A sampler whose draws depend on what clients have sent; its ``draw`` is for runs without any answer yet."""
 
     def draw_after(self, past: Past) -> Clients:
         """Return the clients of a round, ascending, given what is known before it."""
@@ -222,7 +222,7 @@ def by_size(sizes: NDArray[np.int64], weighting: Weighting) -> frozenset[FullUpd
 
 
 def drawn_by_size(ends: NDArray[np.int64], count: int, random: np.random.Generator) -> Clients:
-    """Return the clients of examples drawn at random, hence with exact probabilities; ``ends`` are cumulative sizes."""
+    """Return the clients of randomly drawn examples, with exact probabilities; ``ends`` are cumulative sizes."""
     return np.searchsorted(ends, random.integers(0, ends[-1], count), side="right")
 
 
@@ -365,7 +365,7 @@ class StratifiedSampler:
 
 
 def allocation(sizes: list[int], total: int, random: np.random.Generator) -> list[int]:
-    """Return how many each stratum contributes: its share of ``total``, rounded at random without bias.
+    """Return each stratum's number of clients: its share of ``total``, rounded at random without bias.
 
     The shares are laid end to end and cut at whole numbers from a random start, in integers so that it is exact. A
     stratum of clients never contributes more than it has as long as ``total`` is at most the number of clients.
@@ -398,7 +398,7 @@ class PowerOfChoiceSampler:
         return self.settings.clients
 
     def draw(self, round_number: int) -> Clients:
-        """Return the clients of a round in which no loss is known."""
+        """Return a round's clients while no loss is known."""
         return self._largest(round_number, lambda candidates: np.full(len(candidates), np.inf))
 
     def draw_after(self, past: Past) -> Clients:
@@ -480,7 +480,7 @@ class OwnSamplerByPast(OwnSampler):
     """One with the parameter ``past``."""
 
     def draw(self, round_number: int) -> Clients:
-        """Return the clients that the extension draws where no client has taken part and each loss is 0."""
+        """Return the clients that the extension draws while no client has taken part and each loss is 0."""
         nothing = Participation(len(self.sizes))
         return self.draw_after(
             Past(

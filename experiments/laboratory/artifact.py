@@ -1,4 +1,4 @@
-"""A folder with which a reviewer reruns an experiment: its file, data, packages, and the results to be met.
+"""A folder for rerunning an experiment, for a reviewer: its file, data, packages, and the expected results.
 
 ``experiment.toml`` has all settings with their defaults, and the seeds. ``expected.json`` has digests of every file and
 the final metrics of every run. Rerunning checks the digests first, then each figure.
@@ -59,7 +59,7 @@ class ExpectedRun(Struct, frozen=True, kw_only=True):
 
 
 class Expected(Struct, frozen=True, kw_only=True):
-    """What a rerun has to meet.
+    """The results that a rerun must reproduce.
 
     Attributes:
         version: the version of fedping.
@@ -90,7 +90,7 @@ def write_artifact(out: Path, to: Path) -> list[str]:
     """Write the folder ``to`` for the finished experiment in ``out``; return the data that the reader has to put there.
 
     Raises:
-        FedpingError: the experiment is not finished, its data are gone or changed, or the folder cannot be written.
+        FedpingError: the experiment isn't finished, its data are missing or changed, or the folder can't be written.
     """
     experiment, summary = begun_in(out), read_summary(out)
     if experiment is None or summary is None:
@@ -127,19 +127,19 @@ def write_artifact(out: Path, to: Path) -> list[str]:
 
 
 def _in_order(experiment: Experiment, out: Path) -> Experiment:
-    """Return the experiment with its variants in the order in which they ran, which its stored settings do not have."""
+    """Return the experiment with its variants in the order of their runs, which its stored settings don't have."""
     names = dict.fromkeys(unit.name for unit in read_units(out) or ())
     order = [name for name in names if name in experiment.variants]
     return msgspec.structs.replace(experiment, variants={name: experiment.variants[name] for name in order})
 
 
 class Reproduction(Struct, frozen=True, kw_only=True):
-    """What a rerun has shown.
+    """The result of a rerun.
 
     Attributes:
-        runs: how many runs there are.
-        figures: how many figures were compared.
-        same: how many are equal to the bit.
+        runs: number of runs.
+        figures: number of compared figures.
+        same: number of figures that are equal to the bit.
         apart: each figure that differs by more than the tolerance: run, split and metric, expected and found.
         largest: the largest relative difference.
         same_environment: whether it was computed in an environment of the original's kind.
@@ -289,8 +289,8 @@ def _data_of(setup: Setup, noted: Mapping[str, str]) -> Iterator[_DataOf]:
         digest = digest_of_data(source, setup)
         if not Path(source).exists() or noted.get(f"file {source}", digest) != digest:
             raise FedpingError(
-                f"the data in {source} are missing or have changed since the runs. Put them back, and run this command "
-                "where 'fedping simulate' ran"
+                f"the data in {source} are missing or have changed since the runs. Restore them, and run this command "
+                "in the folder where 'fedping simulate' ran"
             )
         unique = hashlib.sha256(source.encode()).hexdigest()[:6]
         place = f"{DATA}/{unique}-{Path(source).name}"
@@ -298,7 +298,7 @@ def _data_of(setup: Setup, noted: Mapping[str, str]) -> Iterator[_DataOf]:
 
 
 def _copied(data: _DataOf, to: Path) -> bool:
-    """Copy data, unless they are too large, or their authors' own; return whether they are there."""
+    """Copy data, unless they are too large or belong to their authors; return whether they are in the folder."""
     source, place = Path(data.source), to / data.place
     files = [each for each in source.rglob("*") if each.is_file()] if source.is_dir() else [source]
     if data.original or sum(each.stat().st_size for each in files) > MOST_COPIED:
@@ -333,15 +333,15 @@ def _readme(experiment: Experiment, expected: Expected, left: list[str]) -> str:
         "fedping reproduce .",
         "```",
         "",
-        f"This checks the digests in `{EXPECTED}`, runs everything again into `{RERUN}`, and compares each run's final "
-        f"metrics with those expected. On processors of the same kind they are equal to the bit; elsewhere a relative "
-        f"difference of {TOLERANCE:g} is accepted. If it is stopped, the same command continues.",
+        f"This checks the digests in `{EXPECTED}`, runs everything again into `{RERUN}`, and compares each run's "
+        "final metrics with the expected ones. They are equal to the bit on processors of the same kind; on others a "
+        f"relative difference of {TOLERANCE:g} is accepted. If it is stopped, the same command continues.",
     ]
     if left:
         lines += ["", "Put these data there first; they are too large to be copied, or their authors publish them:", ""]
         lines += [f"- `{place}`, digest `{expected.files[place]}`" for place in left]
     if expected.code:
-        lines += ["", f"Put the experiment's own code beside `{FILE}`, so that it can be imported:", ""]
+        lines += ["", f"Put the experiment's own code next to `{FILE}`, so that it can be imported:", ""]
         lines += [f"- {name}, digest `{digest}`" for name, digest in expected.code.items()]
     lines += ["", "Computed on:", ""]
     lines += [

@@ -210,7 +210,7 @@ class Raid:
         return self._plot.data(train, everybody, self._classes, hostile)
 
     def spoil(self, block: Block, weights: FloatArray) -> Iterator[Block]:
-        """Yield the payloads that clients who fetched ``weights`` send of their own updates, but for those who wait."""
+        """Yield clients' payloads for their own updates at ``weights``, except those of waiting attackers."""
         hostile = self._plot.are_hostile(block.clients)
         self._see(block, hostile)
         known = replace(self._known, weights=weights)

@@ -185,7 +185,7 @@ class Cohorts:
         yield from map(self._as_sent, raid.late(sender))
 
     def _drawn(self, round_: int, versions: Sequence[FloatArray], learners: Clients) -> tuple[Clients, int]:
-        """Return who of ``learners`` is drawn, and the number of others that fetched the newest weights for a loss."""
+        """Return which of ``learners`` are drawn, and how many others fetched the newest weights for a loss."""
         known, sampler = self.participation, self._participants.sampler_among(learners)
         if known is None or not isinstance(sampler, FollowsPast):
             return learners[sampler.draw(round_)], 0

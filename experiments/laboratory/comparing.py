@@ -30,11 +30,11 @@ _ROUNDING = 1e-12
 class Difference(Struct, frozen=True, kw_only=True):
     """One metric of one split: the mean of each run, and of b - a over the paired seeds with its 95 % t interval.
 
-    ``better`` is "a" or "b" if the interval excludes 0, else null; it is null too of what says nothing of how good a
-    model is, such as ``gain``: a poor shared model leaves more to gain. ``percent`` is the mean difference in percent
-    of the mean of a; null if that is 0, if there is nothing between them but rounding, and of ``gain``, which is a
-    difference itself. ``p`` is the two-sided p-value of the paired t test, for this metric by itself; null for a single
-    seed. The split "bytes" is what has travelled in all rounds: `update`, `posted` and
+    ``better`` is "a" or "b" if the interval excludes 0, else null; it is also null for a metric without a better
+    direction for a model is, such as ``gain``: a poor shared model leaves more to gain. ``percent`` is the mean
+    difference in percent of the mean of a; null if that is 0, if there is nothing between them but rounding, and of
+    ``gain``, which is a difference itself. ``p`` is the two-sided p-value of the paired t test, for this metric by
+    itself; null for a single seed. The split "bytes" is what has travelled in all rounds: `update`, `posted` and
     `fetched` (:class:`Outcome`); "time" is the simulated hours of runs with a [clock].
     """
 

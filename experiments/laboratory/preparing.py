@@ -340,7 +340,7 @@ def _table(settings: Data) -> Table:
 
 
 def _stamp(settings: Data) -> tuple[tuple[str, int, int], ...]:
-    """Return a stamp of a file, or a folder's files, that changes when somebody edits it."""
+    """Return a stamp of a file, or a folder's files, that changes with every edit."""
     file = settings.file
     if settings.folder is not None:
         files = files_of_original(settings.name or "", Path(settings.folder))

@@ -378,8 +378,8 @@ class ProgressFile:
 def read_progress(folder: Path, begun: float | None = None, offset: int = 0, most: int = -1) -> Told | None:
     """Return the output of the run in a folder after an offset, in bytes; None without a file, or without a line.
 
-    If the file is not the one that was ``begun`` at that time, all of it is returned, as if from offset 0. At most
-    ``most`` bytes are read, or all if it is negative.
+    If the file isn't the one ``begun`` at that time, return all of it, as if from offset 0. At most ``most`` bytes are
+    read, or all if it is negative.
 
     Raises:
         NewerFormat: a later version of fedping writes it.

@@ -322,7 +322,7 @@ def digest_of_data(path: str, setup: Setup) -> str:
 
 
 def _of_files(path: Path) -> str:
-    """Return a digest of a file's contents, or of all files of a folder; that of nothing if there is none."""
+    """Return a digest of a file's contents, or of all files of a folder; the digest of empty input if there is none."""
     return _of_contents(sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path])
 
 

@@ -133,9 +133,9 @@ class Summary(Struct, frozen=True, kw_only=True):
     """A whole experiment.
 
     ``metric`` on the split ``chosen_on`` decides which variant is ``best``. That split is the validation examples if
-    there are any, so that the metrics of ``split`` measure a choice made without them. A variant whose rounds published
-    no version is never the best. ``shown`` are the metrics for a table. Bands are 95 % t intervals of the mean over
-    seeds; the folds of a seed count as one repetition, by their mean. ``notes`` are what a reader should know about the
+    there are any, so that the metrics of ``split`` measure a choice made without them. A variant without any published
+    version is never the best. ``shown`` are the metrics for a table. Bands are 95 % t intervals of the mean over seeds;
+    the folds of a seed count as one repetition, by their mean. ``notes`` are what a reader should know about the
     variants.
 
     ``target`` is the value of ``metric`` that ends the count of rounds, if any. ``untrained`` are the variants whose
@@ -360,11 +360,12 @@ SHOWN, LEADS, LEVEL = "★", "☆", "≈"
 
 MEANINGS = (
     f"{SHOWN} is shown to be the best, {LEADS} has the best mean without being shown to be the best, and {LEVEL} "
-    f"cannot be told from {LEADS}: the 95 % t interval of their difference, seed by seed, includes 0"
+    f"can't be distinguished from {LEADS}: the 95 % t interval of their difference, seed by seed, includes 0"
 )
 
 LEGEND = (
-    f"{SHOWN} shown to be the best, {LEADS} best mean but not shown to be the best, {LEVEL} cannot be told from {LEADS}"
+    f"{SHOWN} shown to be the best, {LEADS} best mean but not shown to be the best, {LEVEL} can't be distinguished "
+    f"from {LEADS}"
 )
 """The same in a few words."""
 
@@ -455,7 +456,7 @@ class Standing:
 
     def _judged(self) -> str:
         if self.best is None:
-            return "No variant can be judged; the notes say why."
+            return "No variant can be compared; the notes say why."
         metric, mean = shown_as(self.metric), f"{told(self.mean)} {of_split(self.split)}"
         diverged = f" {_counted(self.undefined)} diverged." if self.undefined else ""
         if not self.level and not self.worse:
@@ -463,16 +464,18 @@ class Standing:
         if self.shown:
             others = f"the other {len(self.worse)} variants" if len(self.worse) > 1 else self.worse[0]
             each = "each of " if len(self.worse) > 1 else ""
-            return f"{self.best} has the best {metric}, {mean}, and can be told from {each}{others}.{diverged}"
+            return (
+                f"{self.best} has the best {metric}, {mean}, and differs significantly from {each}{others}.{diverged}"
+            )
         if not self.repeated:
             return (
-                f"{self.best} has the best {metric} in the one seed that was run, {mean}; one seed cannot show which "
-                f"variant is the best.{diverged}"
+                f"{self.best} has the best {metric} in the only seed, {mean}. One seed can't show which variant is "
+                f"the best.{diverged}"
             )
         rest = f"; {_named(self.worse)} {'is' if len(self.worse) == 1 else 'are'} worse" if self.worse else ""
         return (
             f"No variant is shown to be the best by {metric}: {self.best} has the best mean, {mean}, but "
-            f"{_named(self.level)} cannot be told from it{rest}.{diverged}"
+            f"{_named(self.level)} can't be distinguished from it{rest}.{diverged}"
         )
 
 

@@ -74,7 +74,7 @@ class Visitors:
         return iteration > 0 and bool(self.source.users.drift.any())
 
     def to_judge(self, clients: int, iteration: int, time: int) -> ListData:
-        """Return lists of the first users, who see all items of each and choose the one that they want most.
+        """Return lists of the first users, who see all items of each list and choose their favourite.
 
         So no place, pinned item or early leave hides what they want; the noise of a choice remains.
         """
@@ -89,7 +89,7 @@ class Visitors:
     def learned(self, clients: int, rounds: int, weights: FloatArray) -> VisitData:
         """Return the lists of the last of a number of rounds, of the first users; no lists before the first.
 
-        They are in the order of ``weights``, the round's resulting version: the one before is not kept.
+        They are in the order of ``weights``, the round's resulting version: the previous one isn't kept.
         """
         data = self.source.of(np.arange(clients), max(rounds - 1, 0), weights if self.applies else self.start)
         return data if rounds else replace(data, sizes=np.zeros_like(data.sizes))

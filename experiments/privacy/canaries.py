@@ -70,7 +70,7 @@ def canary_scores(study: Study, line: Line, folder: Path, engine: Engine, noise:
         line: a private line of it with a central guarantee.
         folder: an empty one, for landed files.
         engine: computes the rounds.
-        noise: where their noise comes from.
+        noise: source of their noise.
         runs: with the canary, and as many without.
 
     Raises:

@@ -105,7 +105,7 @@ class RandomisedResponse:
 
     @classmethod
     def of_epsilon(cls, epsilon: float) -> RandomisedResponse:
-        """Return the one that reports the truth, by either coin, with probability e^ε/(1 + e^ε)."""
+        """Return the report of the truth by either coin, with probability e^ε/(1 + e^ε)."""
         return cls(math.tanh(_above_0("epsilon", epsilon) / 2), 0.5)
 
     @property
@@ -139,7 +139,8 @@ class Laplace:
     """Adds Laplace noise of scale Δ₁/ε to each component (eq. 8)."""
 
     sensitivity: float | SampledSensitivity
-    """Δ₁, by how much neighbouring data change the answer in the L1 norm. One that was sampled promises nothing."""
+    """Δ₁, the maximum change of the answer between neighbouring data, in the L1 norm. One that was sampled promises
+    nothing."""
     epsilon: float
 
     def __post_init__(self) -> None:

@@ -3,8 +3,8 @@
 **Membership**: the attacker knows the victim's own update and the public step: which weights went up, which went down.
 It guesses by the agreement of these signs with the victim's. A step by signs, such as RProp's, reveals only signs.
 
-**Attribute**: the attacker sees one ping. It knows the model file, which is public, and how users are in general: it
-simulates users, lets them search, encodes their pings as the line's clients do, and trains a classifier on them
+**Attribute**: the attacker sees one ping. It knows the model file, which is public, and users' general behaviour: it
+simulates users, lets them search, encodes their pings like the line's clients, and trains a classifier on them
 (gradient boosting) to guess the kind of the chosen page. It then guesses for victims that it has not seen. A random
 guess has an AUC of 0.5.
 """

@@ -37,9 +37,9 @@ _NOISE, _DELAY = 0x40, 0x41
 
 
 class Contributions:
-    """What clients keep: how often each has contributed, and to which version last. A client follows one line only.
+    """The clients' state: each one's number of contributions, and the last version it contributed to.
 
-    It is a :class:`fedping.client_sim.learning.states.ClientStates` of every line.
+    A client follows one line only. It is a :class:`fedping.client_sim.learning.states.ClientStates` of every line.
     """
 
     def __init__(self, clients: int) -> None:

@@ -243,12 +243,12 @@ def _check_private(experiment: Experiment, study: Study) -> None:
         if line.privacy is not None and line.privacy.shared is not None:
             raise InvalidSettings(
                 f"line '{line.name}' of study '{study.name}' is a two-server line, but a simulation has no second "
-                "server. Remove [lines.privacy.shared]: the sums are of the same whole numbers, and have the noise of "
-                "one server, where the two have √2 times as much"
+                "server. Remove [lines.privacy.shared]: the sums then contain the same whole numbers with the noise "
+                "of one server; two servers add √2 times as much"
             )
         if not is_ranking_model(line.spec.model):
             raise InvalidSettings(
-                f"{private}, and the model '{line.spec.model}' of its line '{line.name}' ranks no pages, which is all "
-                "that simulated users do; let a fleet take part in it, as 'fedping docs privacy' shows, or try its "
-                "training in the laboratory"
+                f"{private}, and the model '{line.spec.model}' of its line '{line.name}' ranks no pages, but "
+                "simulated users only rank pages. Run a fleet for it ('fedping docs privacy'), or try its training "
+                "in the laboratory"
             )

@@ -31,7 +31,7 @@ _COLUMNS = ["client_id", "study_variation", "model_version", "rank_selected", "n
 
 
 class ArmFigures(Struct, frozen=True, kw_only=True):
-    """One arm in one phase. Means are over the pings with a selection; null without any.
+    """One arm in one phase. Means are over pings with a selection; null without any.
 
     ``stale`` pings of the evaluation are of versions before the frozen one; late pings of the optimization are not
     counted here, because every version's lineage counts them.

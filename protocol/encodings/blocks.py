@@ -130,7 +130,7 @@ class Layout:
         return Parts(seeds, heads, self._fields(rows), ok)
 
     def trouble(self, payload: bytes, sound: Sound, unsound: str) -> str | None:
-        """Return why a payload of the right length is unreadable, ``unsound`` for its heads; None if it is readable."""
+        """Return why a payload of the right length is unreadable, ``unsound`` for invalid heads, or None."""
         row = np.frombuffer(payload, np.uint8)[None]
         if not sound(self._heads(row))[0]:
             return unsound

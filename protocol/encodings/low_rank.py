@@ -46,7 +46,7 @@ class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     """Send of each matrix its product with a random one of ``rank`` columns, which follows from a seed (thesis 4.3.2).
 
     ``fixed`` is the side of the random factor: the side of a layer's ``outputs``, as in the thesis, or ``inputs``.
-    Weights that are no matrix, and matrices for which it saves nothing, are sent unchanged.
+    Weights that aren't matrices, and matrices for which it saves nothing, are sent unchanged.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "within", "low rank", "other draws"})
@@ -63,7 +63,7 @@ class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
         """Return its ends (`fedping.protocol.link_ends`).
 
         Raises:
-            InvalidSettings: the model has no matrix for which it saves anything, or one needs a factor that is much
+            InvalidSettings: the link saves nothing for any of the model's matrices, or one needs a factor that is much
                 larger than the model.
         """
         layout = _Layout(self, spec)

@@ -1,9 +1,9 @@
 """The signs of updates with their mean size: the encoding `scaled-signs` (Karimireddy et al. 2019).
 
-Of each block of a model, and of its single weights together, a client sends the signs and one number, the mean absolute
-value of the weights that are not zero: of all multiples of the signs, that one is closest to the update. The link is
-biased; with `error-feedback` before it, it is EF-signSGD. Layout, little-endian: f32 of the single weights, if there
-are any, and of each block, in their order; then the signs as `signs` has them.
+For each block of a model, and for its single weights together, a client sends the signs and one number, the mean
+absolute value of the nonzero weights: this multiple of the signs is closest to the update. The link is biased; with
+`error-feedback` before it, it is EF-signSGD. Layout, little-endian: f32 of the single weights, if there are any, and of
+each block, in their order; then the signs as `signs` has them.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def signs_updates(payloads: pa.BinaryArray, m: int) -> tuple[NDArray[np.float32]
 
 
 def signs_trouble(payload: bytes, m: int) -> str | None:
-    """Return why a payload of the right length has no signs of m weights; None if it has."""
+    """Return why a payload of the right length doesn't contain signs of m weights; None if it does."""
     if max(payload) > _LARGEST:
         return f"has a byte above {_LARGEST}, which is not five signs"
     if _SIGNS[payload[-1], m - A_BYTE * (len(payload) - 1) :].any():
@@ -164,7 +164,7 @@ def sign_bytes(m: int, *, abstain: bool) -> int:
 
 
 def sign_trouble(payload: bytes, m: int, *, abstain: bool) -> str | None:
-    """Return why a payload of the right length has no signs of m weights; None if it has."""
+    """Return why a payload of the right length doesn't contain signs of m weights; None if it does."""
     number = int.from_bytes(payload, "little")
     if number >> (2 * m if abstain else m):
         return "has bits set beyond its last weight"

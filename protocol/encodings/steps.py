@@ -87,7 +87,7 @@ _SHORTEST_STREAM = 9
 def step_of(updates: Floats, settings: Steps) -> NDArray[np.float32]:
     """Return the step of each of k updates, shape (k,); 0 for updates of zeros if it follows from their squares.
 
-    It is rounded up, so that no number is more than 127 steps.
+    It is rounded up, so every number has at most 127 steps.
     """
     least = np.abs(updates).max(axis=1, initial=0.0).astype(np.float64) / MOST  # in float32 it might be rounded down
     if settings.step is not None:
@@ -152,14 +152,14 @@ def inflated(stream: bytes | pa.Buffer, size: int) -> bytes | None:
 
 
 def steps_trouble(payload: bytes, m: int) -> str | None:
-    """Return why a payload of a valid length is no update of m weights; None if it is one."""
+    """Return why a payload of a valid length isn't an update of m weights; None if it is."""
     step = np.frombuffer(payload, "<f4", count=1)[0]
     if not np.isfinite(step) or np.signbit(step):
         return "has a step that is negative or not finite"
     body = payload[_HEAD:]
     counts = np.frombuffer(body if len(body) == m else inflated(body, m) or b"", np.int8)
     if len(counts) != m:
-        return f"has no zlib stream of {m:,} bytes and nothing else behind its step"
+        return f"has no zlib stream of {m:,} bytes, and no more, after its step"
     if counts.min() < -MOST:
         return "has the multiple -128, which there is not"
     if step == 0 and counts.any():

@@ -47,7 +47,7 @@ def mul(a: Elements, b: Elements) -> Elements:
 
 
 def _in_blocks(compute: Callable[[Elements, Elements, Elements], None], a: Elements, b: Elements) -> Elements:
-    """Return what a function writes into its last argument when it is given one block of a and b after another."""
+    """Return the output (last argument) of a function that is called with one block of a and b after another."""
     out = np.empty(np.broadcast_shapes(a.shape, b.shape), np.uint64)
 
     def fill(a: Elements, b: Elements, out: Elements) -> None:
@@ -164,8 +164,8 @@ def evaluation(t: Elements, count: int) -> Elements:
 def evaluation_without_last(t: Elements, count: int) -> Elements:
     """Return the weights of the first n - 1 values of a polynomial whose degree is below n - 1.
 
-    Its coefficient of degree n - 1 is 0, hence Σ ω^k f(ω^k) = 0, which gives the last value from the others:
-    f(ω^(n-1)) = -Σ ω^(k+1) f(ω^k) over k < n - 1.
+    Its coefficient of degree n - 1 is 0, so Σ ω^k f(ω^k) = 0. The last value follows from the others: f(ω^(n-1)) = -Σ
+    ω^(k+1) f(ω^k) over k < n - 1.
     """
     every = evaluation(t, count)
     shift = _geometric(root(count), root(count), count - 1)

@@ -152,7 +152,7 @@ def prepare(
 
     Returns:
         The shares of the numbers, (k, length); the messages to the other server, (k, ``prepared`` of :func:`sizes`);
-            and which shares are well formed, (k,). For shares that are not, the numbers are 0, and the message is never
+            and which shares are well formed, (k,). For invalid shares, the numbers are 0, and the message is never
             valid.
 
     Raises:

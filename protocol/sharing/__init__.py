@@ -1,6 +1,6 @@
 """Secure aggregation with two servers: the documents and formats that clients, the leader and the helper share.
 
-A client splits its vector of whole numbers into two shares, each of which alone is noise. The *leader*, which is ingest
+A client splits its vector of whole numbers into two shares; each share alone is noise. The *leader*, which is ingest
 and the rounds, gets one share like any ping. The other is sealed for the *helper*, a small service of another operator,
 and reaches it through the leader. Both add up the shares that they can read, and only the two sums together are a sum
 of vectors. So neither sees a client's vector, clients post once, and no party waits for another.

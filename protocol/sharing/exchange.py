@@ -143,7 +143,7 @@ class Refused(FedpingError):
         self.signature = signature
 
     def sign(self, request: Digest, key: Ed25519PrivateKey) -> None:
-        """Sign the refusal as the helper, for the request with this digest."""
+        """Sign the refusal as the helper for the request with this digest."""
         self.signature = signature(key, _REFUSED_AS, self._said(request)).hex()
 
     def is_from(self, helper: Identity, request: Digest) -> bool:
@@ -152,7 +152,7 @@ class Refused(FedpingError):
         return is_signed(helper, _REFUSED_AS, self._said(request), given)
 
     def refusal(self, request: Digest | None = None) -> Refusal:
-        """Return the document to send, for the request with this digest."""
+        """Return the document to send for the request with this digest."""
         return Refusal(refused=self.reason, why=str(self), request=request, signature=self.signature)
 
     def _said(self, request: Digest) -> bytes:

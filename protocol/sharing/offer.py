@@ -30,8 +30,8 @@ OFFER_ID_BYTES = 8
 class Promise(Struct, frozen=True, kw_only=True):
     """A line's central guarantee, which the helper has checked against its noise.
 
-    A client cannot compute this. If it were not in the terms, a leader could show clients another guarantee than the
-    one that the helper has checked. The attributes are those of `fedping.protocol.privacy.Central` and ``Privacy``.
+    A client cannot compute this. Otherwise a leader could show clients another guarantee than the one that the helper
+    has checked. The attributes are those of `fedping.protocol.privacy.Central` and ``Privacy``.
     """
 
     epsilon: float
@@ -62,8 +62,8 @@ class Terms(Struct, frozen=True, kw_only=True):
         metric: with proofs, the largest number of a metric; else 0.
         seal, key: encryption of the shares, and the public key, in hexadecimal.
         made: time of the offer, ISO 8601 in UTC.
-        rows: in sums of institutions with tables, the noise of which each adds a share. An institution relies on the
-            shares of the others, so all have to be shown the same.
+        rows: in sums of institutions with tables, the noise; each institution adds a share of it. An institution relies
+            on the shares of the others, so all have to be shown the same.
     """
 
     helper: Identity
@@ -116,7 +116,7 @@ def terms_of(offer: Offer, helper: Identity) -> Terms:
     body = offer.terms.encode()
     if not is_signed(helper, SIGNED_AS, body, bytes.fromhex(offer.signature)):
         raise InvalidSettings(
-            f"the offer is not signed by the helper {helper[:16]}…, which the study names. Use that helper's offer, "
+            f"the offer is not signed by the helper {helper[:16]}…, named in the study. Use that helper's offer, "
             "or create a study that names the other helper"
         )
     try:

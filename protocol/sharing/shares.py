@@ -252,7 +252,7 @@ def numbers_from(votes: Votes, shares: Elements, clients: int) -> Elements:
     Args:
         votes: the form of vectors as bits.
         shares: one server's sum.
-        clients: number of clients, for the server that counts them; 0 for the other.
+        clients: number of clients, for the server that counts them; 0 for the other server.
     """
     m, p = votes.weights, PRIME.modulus
     elements = [int(each) for each in shares.tolist()]
@@ -280,7 +280,7 @@ def proven(
         votes: the form of vectors as bits.
         vectors: their bounded vectors, shape (k, d).
         documents: the ids of their pings, shape (k, 16).
-        seeds: 32 secret bytes for each client, from which all of its randomness follows, by SHAKE128.
+        seeds: 32 secret bytes for each client, the source of all of its randomness, by SHAKE128.
         contexts: the context of each (:func:`context_of`).
     """
     from fedping.protocol.proofs.prio3 import RAND_BYTES, shard

@@ -154,7 +154,7 @@ class Storage(Protocol):
         ``parts`` are consumed after the present file was inspected, and may be computed from its bytes.
 
         Raises:
-            FileNotFoundError: it is gone.
+            FileNotFoundError: it doesn't exist.
             ChangedMeanwhile: another process has written it since the call; its bytes stay.
         """
         ...

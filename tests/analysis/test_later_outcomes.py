@@ -171,7 +171,7 @@ def test_every_ripe_client_counts_once_with_what_came_in_time(
     assert opened["means"]["lift"]["low"] > 0
     assert (same["means"]["means"], same["means"]["no_interval"]) == ([1.0, 1.0], "few_others")
     assert any(
-        "of clients without landed pings in the window, or with those of several arms" in note
+        "belong to clients without landed pings in the window, or with pings of several arms" in note
         for note in document["means"]["notes"]
     )
 
@@ -246,7 +246,7 @@ def test_a_cap_that_would_be_0_is_refused(spark: "SparkSession", tmp_path: Path)
         ({"adjust": True, "from_iteration": 0}, "--adjust takes versions before 1"),
         ({"cap": 0.2}, "from 0.5 to below 1, not 0.2"),
         ({"ratios": ("paid",)}, "is no ratio"),
-        ({"ratios": ("paid/choices",)}, "a client's first 48 hours by what is counted over the whole window"),
+        ({"ratios": ("paid/choices",)}, "a client's first 48 hours by a count over the whole window"),
         ({"ratios": ("paid/nothing",)}, "there is no metric 'nothing'"),
         ({"ratios": ("opened/choices",) * 2}, "named twice"),
         ({"ratios": ("opened/choices",), "interim": True}, "--ratios, --adjust and --cap"),

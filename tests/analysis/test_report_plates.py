@@ -126,7 +126,7 @@ def test_a_window_with_training_in_it_is_told_and_an_evaluation_is_not() -> None
 
 
 def test_unknown_enrolment_is_told() -> None:
-    assert any("Pings do not show how many clients were enrolled" in note for note in table_notes(VERDICT))
+    assert any("show the number of enrolled clients" in note for note in table_notes(VERDICT))
     known = replace(VERDICT, enrolled={"treatment": 10.0, "control": 10.0})
     assert not any("Pings do not show" in note for note in table_notes(known))
     assert report_tables(known)[0].heads[1] == "enrolled"

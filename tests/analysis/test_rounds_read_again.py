@@ -233,7 +233,7 @@ def test_a_file_that_is_gone_is_named_and_leaves_the_rest_of_a_history(out: Path
             folder = partition(tmp_path, "small", "main", iteration)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(FedpingError, match=r"iteration=2/.*\.parquet is gone, though a round read it"):
+    with pytest.raises(FedpingError, match=r"iteration=2/.*\.parquet is missing, but a round read it"):
         metric_series(store_of(out), tmp_path, "small", "main", "num_chars_typed")
     history = line_history(store_of(out), tmp_path, "small", "main")
     assert len(history.curves) == 3

@@ -59,7 +59,7 @@ def test_the_live_page_tells_what_is_spent_and_left(chromium: Pages, dashboard: 
 
 def test_results_and_card_are_told_in_words_and_numbers(chromium: Pages, dashboard: Dashboard) -> None:
     for address, words in (
-        ("/results/private/", "does not differ from that of control"),
+        ("/results/private/", "doesn't differ from control"),
         ("/live/private/privacy", "Who trusts whom"),
     ):
         for dark in (False, True):

@@ -279,7 +279,7 @@ def test_what_hardly_varies_is_refused_and_files_are_read_back(tmp_path: Path) -
     )
     (tmp_path / "columns.toml").write_text(as_toml(whole), encoding="utf-8")
     assert read_columns(tmp_path / "columns.toml") == whole
-    with pytest.raises(InvalidSettings, match="is not one of scales, which is k-means of one cluster and 2 weights"):
+    with pytest.raises(InvalidSettings, match="isn't a spec of scales: k-means with one cluster and 2 weights"):
         check_spec(model_spec("k-means", {"clusters": 2, "features": 1, "counts": False}), columns)
     check_spec(model_spec("k-means", {"clusters": 1, "features": 2, "counts": False}), columns)
 

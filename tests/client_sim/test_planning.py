@@ -109,7 +109,7 @@ def test_it_says_why_not_eden_where_that_compares_better(large: UploadPlan) -> N
     assert eden.posted_times_clients is not None
     assert taken.posted_times_clients is not None
     assert eden.posted_times_clients < taken.posted_times_clients
-    assert "eden, which has less, is not quite unbiased" in large.reason
+    assert "eden has a smaller error, but is slightly biased" in large.reason
 
 
 def test_of_22_weights_it_takes_none_and_names_batches() -> None:

@@ -181,7 +181,7 @@ STRUCTURED = LocalSteps(rate=0.1, epochs=1, structured=True)
         (
             (LowRank(rank=2),),
             msgspec.structs.replace(STRUCTURED, optimizer=LocalAdam()),
-            "steps by another rate for each weight, which leads out of what the link 'low-rank' sends",
+            "with a different rate for each weight, whose steps the link 'low-rank' can't send",
         ),
         (
             (LowRank(rank=2),),
@@ -191,7 +191,7 @@ STRUCTURED = LocalSteps(rate=0.1, epochs=1, structured=True)
         (
             (LowRank(rank=2),),
             msgspec.structs.replace(STRUCTURED, optimizer=LocalRProp()),
-            "steps by another rate for each weight",
+            "with a different rate for each weight",
         ),
     ],
 )

@@ -707,7 +707,7 @@ def test_a_model_is_fetched_from_where_the_same_server_says(server: FaultyServer
     [
         ("http://127.0.0.1:9/model.json", "it redirects to another host without https, which is not followed"),
         ("http://internal/model.json", "it redirects to another host without https, which is not followed"),
-        ("file:///etc/passwd", "it redirects to what is no address"),
+        ("file:///etc/passwd", "it redirects to an invalid address"),
         (LATEST, "it redirects more than 5 times"),
     ],
 )

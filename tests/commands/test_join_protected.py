@@ -225,7 +225,7 @@ def test_an_ended_budget_ends_in_order_and_says_what_that_means(server: FaultySe
     _out, said = join.once(server.url, "--versions", "2")
     assert len(server.attempts) == 1
     assert "the table's budget is spent" in said
-    assert "nothing more is sent of it" in said
+    assert "it sends nothing more" in said
     join.once(server.url, "--versions", "2", "--epsilon", "4")
     assert len(server.attempts) == 2
 

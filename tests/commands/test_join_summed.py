@@ -231,7 +231,7 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
         ledger = ledger_of(tmp_path / "hospital-0.csv")
         assert ledger.read().spent == pytest.approx(1 / 2.0**2, rel=1e-12)
         allowed = mu_of(3.0, usual_delta(190)) ** 2
-        assert f"all that is sent in {int(allowed * 4)} versions" in said
+        assert f"everything sent in {int(allowed * 4)} versions" in said
         consent = json.loads((tmp_path / "state-0" / "joined.json").read_bytes())["consent"]
         assert (consent["share"], consent["colluding"], consent["institutions"]) == (2.0, 2, 3)
     none, told = offered(tmp_path / "none", colluding=0)
@@ -239,7 +239,8 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
         server.files[f"/models/{STUDY}/study.json"] = told
         said = typed(server.url, "--show", "--epsilon", "3", number=2)[1]
         assert (
-            "as long as none of the others collude with the operator, were made up by it, or compare the models" in said
+            "as long as none of the others collude with the operator, were invented by it, or compare the models"
+            in said
         )
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
@@ -416,7 +417,7 @@ def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_
         server.files[f"/models/{STUDY}/study.json"] = published
         model = json.loads(server.files[latest])
         said = typed(server.url, *PROTECTED, "--versions", "2")[1]
-        assert "all that is sent in 2 versions" in said
+        assert "everything sent in 2 versions" in said
         assert "without an end" not in said
         for version in (1, 2, 3):
             server.files[latest] = json.dumps(model | {"iteration": version}).encode()

@@ -22,7 +22,7 @@ ADDRESSES += ["s3a:/bucket/x", "dbfs:/mnt/x", "S3://B", "file://other/x", "http:
 
 @pytest.mark.parametrize("said", ADDRESSES)
 def test_an_address_is_refused_in_one_sentence(said: str) -> None:
-    with pytest.raises(InvalidSettings, match="no path of this machine") as refused:
+    with pytest.raises(InvalidSettings, match="a path on this machine") as refused:
         local_path(said)
     assert f"'{without_secrets(said)}'" in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -103,7 +103,7 @@ def test_no_command_takes_one_or_makes_a_folder_of_it(
     monkeypatch.chdir(tmp_path)
     assert main(command.format(x="s3a://bucket/x").split()) == 2
     told = capsys.readouterr().err
-    assert "'s3a://bucket/x' is no path of this machine" in told
+    assert "'s3a://bucket/x' isn't a path on this machine" in told
     assert "Traceback" not in told
     assert list(tmp_path.iterdir()) == []
 
@@ -116,7 +116,7 @@ def test_an_empty_path_is_not_the_current_folder(
     assert main(["ingest", option, ""]) == 2
     said = capsys.readouterr().err
     assert f"Invalid value for '{option}'" in said
-    assert "the path is empty. Set the variable that it comes from" in said
+    assert "the path is empty. Set its variable" in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -127,7 +127,7 @@ def test_no_variable_takes_one(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(variable, "s3a://bucket/x")
     assert main(["ingest"]) == 2
-    assert "no path of this machine" in capsys.readouterr().err
+    assert "a path on this machine" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -140,10 +140,10 @@ def test_no_key_of_a_file_takes_one(tmp_path: Path) -> None:
         return file
 
     file = changed("demo_study.toml", 'study = "demo.toml"', 'study = "s3a://bucket/study.toml"')
-    with pytest.raises(InvalidSettings, match="no path of this machine"):
+    with pytest.raises(InvalidSettings, match="a path on this machine"):
         study_experiment_from_toml(file)
     table = 'file = "s3a://bucket/x.parquet"\ntarget = "y"'
-    with pytest.raises(InvalidSettings, match="no path of this machine"):
+    with pytest.raises(InvalidSettings, match="a path on this machine"):
         laboratory_from_toml(changed("breast_cancer.toml", '[data]\nname = "breast-cancer"', f"[data]\n{table}"))
 
 

@@ -499,7 +499,7 @@ def test_it_tells_which_arm_is_personal_and_by_what(tmp_path: Path, capsys: pyte
         ({}, "a ping counts as 1,000 examples at most"),
         ({"limits": {"examples": 5000}}, ""),
         ({"limits": {"examples": 1000}}, ""),
-        ({"limits": {}}, "no limit on the examples"),
+        ({"limits": {}}, "no limit on a ping's examples"),
     ],
 )
 def test_as_how_many_examples_a_ping_counts_is_told_where_examples_are_votes(

@@ -66,7 +66,7 @@ def test_an_offer_is_published_replaced_and_shown(folder: Path, capsys: pytest.C
     assert LEADER in shown
     assert "shares come without proof" in shown
     assert publish(written(first)) == 2
-    assert "is older than the one that line 'main'" in capsys.readouterr().err
+    assert "is older than the current offer of line 'main'" in capsys.readouterr().err
     assert store.studies.offers(STUDY) == {"main": second}
 
 

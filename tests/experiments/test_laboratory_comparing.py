@@ -137,25 +137,25 @@ def test_one_seed_tells_nothing_apart_and_a_variant_that_diverged_is_not_level()
     [
         (
             {"a": [1.0, 5.0, 9.0], "b": [1.1, 5.12, 9.1], "c": [2.0, 6.0, 10.1]},
-            "a has the best loss, 5.0000 ± 9.9366 on the test examples, and can be told from each of the other 2 "
+            "a has the best loss, 5.0000 ± 9.9366 on the test examples, and differs significantly from each of the other 2 "
             "variants.",
         ),
         (
             {"a": [1.0, 5.0, 9.0], "b": [1.1, 5.12, 9.1], "c": [0.5, 6.0, 9.4], "d": [None] * 3},
             "No variant is shown to be the best by loss: a has the best mean, 5.0000 ± 9.9366 on the test examples, "
-            "but c cannot be told from it; b is worse. d diverged.",
+            "but c can't be distinguished from it; b is worse. d diverged.",
         ),
         (
             {"a": [1.0, 5.0, 9.0], "c": [0.5, 6.0, 9.4], "c, 2": [0.5, 6.0, 9.4]},
             "No variant is shown to be the best by loss: a has the best mean, 5.0000 ± 9.9366 on the test examples, "
-            "but c; and c, 2 cannot be told from it.",
+            "but c; and c, 2 can't be distinguished from it.",
         ),
         ({"a": [1.0, 5.0, 9.0]}, "a has a loss of 5.0000 ± 9.9366 on the test examples."),
         (
             {"a": [2.0], "b": [1.0]},
-            "b has the best loss in the one seed that was run, 1.0000 on the test",
+            "b has the best loss in the only seed, 1.0000 on the test",
         ),
-        ({"a": [None], "b": [None]}, "No variant can be judged; the notes say why."),
+        ({"a": [None], "b": [None]}, "No variant can be compared; the notes say why."),
     ],
 )
 def test_the_report_the_terminal_and_the_dashboard_say_which_variant_is_best_by_one_sentence(

@@ -55,7 +55,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 ON_ONE: dict[str, dict[str, Any]] = {
-    "algorithms besides plain local steps": {"training": {"algorithm": "apfl", "rate": 0.05, "steps": 1}},
+    "algorithms other than plain local steps": {"training": {"algorithm": "apfl", "rate": 0.05, "steps": 1}},
     "all updates for the aggregation": {
         "training": LOCAL,
         "server": {"optimizer": {"optimizer": "gradient_descent"}, "aggregate": {"by": "median"}},

@@ -329,7 +329,7 @@ RING = {"graph": "ring"}
         ({"gossip": {"graph": "ring", "failures": 1.0}}, r"'failures' in \[gossip\]"),
         ({"gossip": {"graph": "ring", "exchanges": 0}}, r"'exchanges' in \[gossip\]"),
         ({"gossip": RING, "evaluation__newcomers": 2}, "every client is a node"),
-        ({"gossip": RING, "evaluation__decided_by": "personal"}, "a model of its own anyway"),
+        ({"gossip": RING, "evaluation__decided_by": "personal"}, "every node has its own model"),
         ({"gossip": RING, "co_op": {}}, r"Remove \[co_op\]"),
         ({"gossip": RING, "attack": {"attack": "sign_flip"}}, "on a server's rounds"),
         ({"gossip": RING, "where": "files"}, "Remove 'where'"),

@@ -314,7 +314,7 @@ def test_what_cannot_be_simulated_of_a_private_study_is_refused(tmp_path: Path) 
     file.write_text(text)
     study = (tmp_path / "study.toml").read_text()
     (tmp_path / "study.toml").write_text(study.replace('model = "frecency-2018"', 'model = "linear-regression"'))
-    with pytest.raises(InvalidSettings, match="ranks no pages, which is all that simulated users do"):
+    with pytest.raises(InvalidSettings, match="ranks no pages, but simulated users only rank pages"):
         experiment_from_toml(file)
 
 

@@ -71,7 +71,9 @@ def test_shares_are_posted_again_as_they_were_or_not_at_all(tmp_path: Path) -> N
     transport = PlannedTransport(STUDY)
     recording = Recording(tmp_path / "pings.ndjson", transport.study)
     for settings in (ReplaySettings(), ReplaySettings(same_ids=True, to_current_version=True)):
-        with pytest.raises(InvalidSettings, match="belong to the document and the version that they were recorded"):
+        with pytest.raises(
+            InvalidSettings, match="count only with the document and the version that they were recorded"
+        ):
             Replay(transport, transport.study, recording, settings)
     summary = in_virtual_time(Replay(transport, transport.study, recording, ReplaySettings(same_ids=True)).run())
     assert summary.pings.accepted == 1

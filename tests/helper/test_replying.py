@@ -280,7 +280,7 @@ def test_what_a_backup_has_forgotten_counts_against_the_promised_rounds(tmp_path
     restored = restore(tmp_path / "backup", tmp_path / "again", {("private", "main"): 4})
     assert CENTRAL.rounds == 5
     assert answered(restored, 4) == 3
-    with pytest.raises(Refused, match="is for 5 rounds, all of which"):
+    with pytest.raises(Refused, match="is for 5 rounds, and all are answered"):
         answered(restored, 5)
 
 

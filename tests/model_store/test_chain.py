@@ -115,7 +115,7 @@ def test_a_version_of_another_past_does_not_follow(store: ModelStore, versions: 
     other = msgspec.structs.replace(store.head("study", "main"), created="2027-01-01T00:00:00.000+00:00")
     (versions / "4.json").write_bytes(msgspec.json.encode(after(other)))
     assert store.lines.newest_from("study", "main", 3) == 3
-    with pytest.raises(StoreError, match="was computed from another version 3"):
+    with pytest.raises(StoreError, match="was computed from a different version 3"):
         store.head("study", "main")
 
 

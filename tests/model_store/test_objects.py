@@ -446,7 +446,7 @@ def test_a_panic_of_the_library_is_an_error(bucket: Bucket, monkeypatch: pytest.
         raise PanicException
 
     monkeypatch.setattr("obstore.head", panics)
-    with pytest.raises(StorageAway, match="its library cannot make a request of what the environment says"):
+    with pytest.raises(StorageAway, match="its library can't build a request"):
         store_at(place_of(bucket.url)).documents.stamp("x")
 
 

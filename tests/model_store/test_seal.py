@@ -104,7 +104,7 @@ def test_a_flipped_bit_of_a_fence_is_told(store: ModelStore, tmp_path: Path) -> 
     looked = open_store(tmp_path / "store")
     assert looked.head("study", "main").iteration == looked.lines.newest_from("study", "main", -1) == 9
     (note,) = looked.lines.notes("study", "main")
-    assert "versions/2.json is lost or damaged: it is the fence" in note
+    assert "versions/2.json is missing or damaged. It is the fence" in note
 
 
 LOST = ["versions", "public", "fences"]
@@ -142,10 +142,10 @@ def test_version_0_is_not_published_again_where_only_the_landing_folder_knows(
         path.unlink()
     before = sorted(root.rglob("*"))
     assert main(["study", "create", demo, *where]) == 1
-    assert "a copy; no version is published a second time" in capsys.readouterr().err
+    assert "a copy: no version is published a second time" in capsys.readouterr().err
     assert main(["round", "demo", "--engine", "numpy", *where]) == 1
     said = capsys.readouterr().err
-    assert "a copy; no version is published a second time" in said
+    assert "a copy: no version is published a second time" in said
     assert "study create" not in said
     assert sorted(root.rglob("*")) == before
 
@@ -191,7 +191,7 @@ def test_a_lost_fence_is_told_and_its_line_goes_on(
         fence.write_bytes(fence.read_bytes()[:-30])
     else:
         (mark if damage == "unmarked" else fence).unlink()
-    named = "fences/2.json is missing" if damage == "unmarked" else "versions/2.json is lost or damaged"
+    named = "fences/2.json is missing" if damage == "unmarked" else "versions/2.json is missing or damaged"
     looked = open_store(tmp_path / "store")
     assert looked.lines.trouble("study", "main") is None
     assert looked.lines.newest("study", "main") == looked.lines.newest_from("study", "main", -1) == number
@@ -211,7 +211,7 @@ def test_after_a_lost_fence_that_leads_nowhere_yet_nothing_is_published(store: M
     for lost in ("versions/2.json", "versions/50.json", "public/50.json"):
         (folder / lost).unlink()
     looked = open_store(tmp_path / "store")
-    with pytest.raises(StoreError, match=r"versions/2\.json is lost or damaged: it is the fence"):
+    with pytest.raises(StoreError, match=r"versions/2\.json is missing or damaged. It is the fence"):
         looked.head("study", "main")
     assert "versions/2.json" in (looked.lines.trouble("study", "main") or "")
 
@@ -342,7 +342,9 @@ def test_a_copy_of_a_line_that_lacks_a_version_is_refused(store: ModelStore, tmp
     for _ in range(2):
         store.publish(after(store.head("study", "main")))
     (tmp_path / "store/study/main/versions/1.json").unlink()
-    with pytest.raises(StoreError, match=r"public/1\.json is of version 1, which is not there: restore .*versions/1\."):
+    with pytest.raises(
+        StoreError, match=r"public/1\.json belongs to version 1, which is missing: restore .*versions/1\."
+    ):
         copy_study(open_store(tmp_path / "store"), open_store(tmp_path / "copy", create=True), "study")
 
 

@@ -49,7 +49,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "a weight that is not there": ({"privacy": Privacy(central=CENTRAL, left_out=("w9",))}, "names the weight 'w9'"),
     "a kind without a norm": (
         {"privacy": Privacy(central=CENTRAL, contribution=ClippedByKind(norms={"bonus": 1.0}))},
-        "of the kind 'coefficient', for which 'norms'",
+        "of the kind 'coefficient', which 'norms'",
     ),
 }
 

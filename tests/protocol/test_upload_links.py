@@ -203,7 +203,7 @@ def test_what_is_undone_of_each_update_comes_before_what_is_undone_of_the_sum() 
     assert received.decode(dense_payloads(sent((*upload, Dense()), updates)), 2)[0].tolist() == updates.tolist()
     by_majority, clipped = Pipeline(aggregate=MeanOfSigns()), Pipeline(clip=ClipByNorm(norm=1.0))
     for pipeline, first in ((by_majority, "times"), (Pipeline(), "plus"), (clipped, "times")):
-        with pytest.raises(InvalidSettings, match="'only-once' of line 'main' is undone once, of the sum"):
+        with pytest.raises(InvalidSettings, match="'only-once' of line 'main' is undone once for the sum"):
             receiving(line_with((own(first), own("only-once")), pipeline))
 
 

@@ -480,7 +480,7 @@ def test_ingest_tells_what_is_wrong_with_a_bucket_before_it_starts(tmp_path: Pat
     cases = {
         "s3://no-such-bucket/x": "there is no 'no-such-bucket': make it first",
         "s3://key:secret@bucket/x": "has a name, a password or a token in it",
-        "hdfs://name/x": "is no path of this machine",
+        "hdfs://name/x": "isn't a path on this machine",
     }
     for landing, sentence in cases.items():
         command = [sys.executable, "-m", "fedping", "ingest", "--store", str(tmp_path / "store"), "--landing", landing]

@@ -517,7 +517,7 @@ def test_pings_that_are_gone_stop_the_round_if_the_helper_has_refused_any_of_the
         "not there: the helper at http://helper cannot be reached"
     )
     file.rename(tmp_path / "away")
-    with pytest.raises(FedpingError, match="is gone, but its pings are needed"):
+    with pytest.raises(FedpingError, match="is missing, but its pings are needed"):
         round_of(store, landing, line.way)
     (tmp_path / "away").rename(file)
     assert round_of(store, landing, line.way).status == "published"
@@ -529,7 +529,7 @@ def test_a_damaged_request_is_said_to_be_one(tmp_path: Path) -> None:
     path = tmp_path / "store/private/main/asked/0.msgpack"
     whole = path.read_bytes()
     path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
-    with pytest.raises(FedpingError, match=r"0\.msgpack, the open request to the helper, cannot be read"):
+    with pytest.raises(FedpingError, match=r"0\.msgpack, the open request to the helper, is damaged"):
         round_of(store, landing, line.way)
     path.write_bytes(whole)
     (tmp_path / "store/private/main/asked/0.request").unlink()

@@ -424,7 +424,7 @@ def test_a_round_knows_who_gets_it_first_as_the_client_does(ids: list[bytes], in
 def test_a_line_whose_model_nobody_applies_cannot_be_staged() -> None:
     study = staging()
     watching = msgspec.structs.replace(study.arms[0], applies=False)
-    with pytest.raises(InvalidSettings, match="to be staged, and no arm of study 'study' applies them"):
+    with pytest.raises(InvalidSettings, match="are staged, but no arm of study 'study' applies them"):
         msgspec.structs.replace(study, arms=(watching, study.arms[1])).__post_init__()
 
 

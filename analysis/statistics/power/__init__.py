@@ -1,7 +1,7 @@
-"""Power of the Mann-Whitney test: how many users show an effect (thesis 7.4), by formula and by simulation.
+"""Power of the Mann-Whitney test: the number of users that shows an effect (thesis 7.4), by formula and by simulation.
 
-An effect is a pair of distributions. If only one is known, from a landed pilot or a statement, :func:`tilted` makes the
-other: the distribution closest to it (in relative entropy) that has another mean.
+An effect is a pair of distributions. If only one is known, from a landed pilot or a statement, :func:`tilted` derives
+the other: the closest distribution (in relative entropy) with another mean.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def tilted_to_superiority(distribution: Distribution, superiority: float) -> Dis
     """Return the tilt of a distribution whose X beats Y of the original with this probability, counting ties half.
 
     Raises:
-        ValueError: no tilt does, because even with all users at one end of the values the ties there remain.
+        ValueError: no tilt reaches it, because even with all users at one end of the values the ties there remain.
     """
     least = float(distribution.probabilities[0]) / 2
     most = 1 - float(distribution.probabilities[-1]) / 2
@@ -130,7 +130,7 @@ def _tilt(distribution: Distribution, theta: float) -> Distribution:
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """What determines the power, for X of the first and Y of the second distribution.
+    """The quantities behind the power, for X of the first and Y of the second distribution.
 
     Attributes:
         superiority: P(X > Y) + P(X = Y) / 2.
@@ -170,7 +170,7 @@ def aligned_probabilities(a: Distribution, b: Distribution) -> tuple[Floats, Flo
 
 
 def noether_size(superiority: float, power: float = 0.8, alpha: float = 0.05, share: float = 0.5) -> int:
-    """Return how many users in both arms together give the power, by Noether (1987).
+    """Return the number of users in both arms together that gives the power, by Noether (1987).
 
     It uses the variance of the null without ties, so for counted metrics it asks for more users than needed.
 
@@ -185,7 +185,7 @@ def noether_size(superiority: float, power: float = 0.8, alpha: float = 0.05, sh
 
 
 def sample_size(effect: Effect, power: float = 0.8, alpha: float = 0.05, share: float = 0.5) -> int:
-    """Return how many users in both arms together give the power, with the exact variances, ties included.
+    """Return the number of users in both arms together that gives the power, with the exact variances, ties included.
 
     The test's own variance under the null determines where it rejects; the variance of the placements under the effect
     determines how often. Arguments as for :func:`noether_size`.
@@ -249,10 +249,10 @@ CELLS_AT_A_TIME = 2**20
 """Studies are drawn in portions of this many numbers, which bounds the memory for any number of distinct values."""
 
 _AROUND = np.array([0.7, 0.85, 1.0, 1.15, 1.3])
-"""The numbers of users, relative to the guess, at which power is simulated in search of the right number."""
+"""Numbers of users, relative to the guess, at which power is simulated to find the right number."""
 
 _STEP = 1.6
-"""Factor by which the guess moves if all of these numbers are too few or too many; less than their whole range."""
+"""Factor that moves the guess if all of these numbers are too small or too large; less than their whole range."""
 
 _TRIALS = 40
 
@@ -297,7 +297,7 @@ def simulated_power(
         n_b: number of users in the second.
         rng: the generator of the draws.
         alpha: the two-sided level of the test.
-        studies: how many studies to draw.
+        studies: number of studies to draw.
     """
     p, q = (each / each.sum() for each in aligned_probabilities(effect.a, effect.b))
     beyond, at_a_time, rejections = -ndtri(alpha / 2), max(1, CELLS_AT_A_TIME // len(p)), 0
@@ -319,7 +319,7 @@ def simulated_size(
     share: float = 0.5,
     studies: int = 2000,
 ) -> SimulatedSize:
-    """Find how many users give the power, from simulated studies around a guess that moves until it is right.
+    """Find the number of users that gives the power, from simulated studies around a guess that moves.
 
     The probit of a test's power is nearly linear in the square root of the number of users. A line is fitted to the
     simulated powers, and the answer is where it reaches the power; a wrong guess only costs time.
@@ -331,7 +331,7 @@ def simulated_size(
         power: the probability of finding the effect.
         alpha: the two-sided level of the test.
         share: the share of the users that is in the first arm.
-        studies: how many studies to draw at each number of users.
+        studies: number of studies to draw at each number of users.
 
     Raises:
         ValueError: the power is not reached, because there is no effect.
@@ -354,12 +354,12 @@ def simulated_size(
 
 
 def split(n: int, share: float) -> int:
-    """Return how many of n users are in the first arm, at least one in each."""
+    """Return the number of n users that are in the first arm; each arm gets at least one."""
     return min(max(round(share * n), 1), n - 1)
 
 
 def _where_reached(roots: Floats, powers: Floats, studies: int, power: float) -> SimulatedSize:
-    """Return where a weighted line through the probits reaches the power, which is between those of the ends."""
+    """Return the point, between the ends, where a weighted line through the probits reaches the power."""
     rates = np.clip(powers, 0.5 / studies, 1 - 0.5 / studies)
     probits = ndtri(rates)
     weights = studies * np.exp(-(probits**2)) / (2 * math.pi) / (rates * (1 - rates))

@@ -23,7 +23,7 @@ _NUMBERS_AT_A_TIME = 2**22
 
 @dataclass(frozen=True)
 class FeatureRanking:
-    """The loss and update of a list come from :mod:`fedping.client_sim.features.vectors`; a client's are their means.
+    """The loss and update of a list, from :mod:`fedping.client_sim.features.vectors`; a client's are the means.
 
     The update of a list is to the bit what a client in any language computes.
     """

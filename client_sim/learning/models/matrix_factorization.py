@@ -28,13 +28,13 @@ class MatrixFactorization(InPrecision):
     """A rating of item i is mean + item_biases_i + user_bias + items_i · user; an example's only feature is i, from 0.
 
     The loss is the mean of (rating - y)², plus l2 / 2 · |user|², plus the mean over the examples of l2 / 2 ·
-    (|items_i|² + item_biases_i²): so an item is penalized as often as it is rated.
+    (|items_i|² + item_biases_i²): an item is penalized once per rating.
 
     Items' factors start at normal numbers of standard deviation ``scale``, all else at 0: who has rated nothing yet is
     predicted the item's bias. Clients differ only by the blocks :data:`USER`, so these have to be their own
     (`fedping.protocol.personalization`), or all are predicted the same.
 
-    ``precision`` is that of :class:`InPrecision`.
+    ``precision`` is the precision of :class:`InPrecision`.
     """
 
     items: int

@@ -33,7 +33,7 @@ class Network(Penalised):
     et al. 2015), the last W at uniform ones within ±√(6 / (inputs + classes)) (Glorot and Bengio 2010), every b at 0.
     The gradient of relu at 0 is 0.
 
-    ``precision`` is that of :class:`InPrecision`.
+    ``precision`` is the precision of :class:`InPrecision`.
     """
 
     features: int

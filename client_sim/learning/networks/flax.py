@@ -25,7 +25,7 @@ from fedping.client_sim.learning.networks.network import (
 from fedping.protocol.errors import InvalidSettings
 
 _MODES = {"train": True, "training": True, "is_training": True, "deterministic": False, "inference": False}
-"""What a linen module calls the mode in its ``__call__``, and the value in training."""
+"""The argument of a linen module's ``__call__`` for the mode, and its value in training."""
 
 
 def flax_network(

@@ -35,7 +35,7 @@ class Sequences(NamedTuple):
 
     Attributes:
         length: the number of symbols of a sequence.
-        symbols: how many there are.
+        symbols: number of symbols.
         scored: which symbols the loss is of.
         padding: the symbol that stands for none; None if all are symbols.
     """
@@ -89,9 +89,9 @@ def lstm(settings: Settings) -> TreeModel:
     """Return a network of LSTM layers that predicts the next character (McMahan et al. 2017, Reddi et al. 2021).
 
     An example is a sequence of ``features`` numbers of characters, and its class the next one; ``classes`` is their
-    number. ``embedding`` (8) is the width of a character, ``units`` that of each layer ("256, 256"). The loss is of
-    ``scored`` characters: of ``all`` that follow one, or of the ``last``; but not of those whose number is ``padding``.
-    Further ``seed`` (0), and ``precision`` (``float32`` or ``float64``).
+    number. ``embedding`` (8) is the width of a character, ``units`` the width of each layer ("256, 256"). The loss is
+    of ``scored`` characters: of ``all`` that follow one, or of the ``last``; but not of those whose number is
+    ``padding``. Further ``seed`` (0), and ``precision`` (``float32`` or ``float64``).
     """
     sequences = Sequences.of(settings)
     embedding, seed = settings.whole("embedding", 8), settings.whole("seed", 0, least=0)
@@ -150,8 +150,8 @@ def transformer(settings: Settings) -> TreeModel:
     """Return a small transformer that predicts the next word (Vaswani et al. 2017; layer norm first, as GPT-2).
 
     An example is a sequence of ``features`` numbers of words, and its class the next one; ``classes`` is their number.
-    ``width`` (64) is that of a word, ``layers`` (2) and ``heads`` (4) are their numbers, ``dropout`` (0.1) the share
-    that is dropped. ``scored`` and ``padding`` are as of the model ``lstm``. Further ``seed`` (0), and ``precision``
+    ``width`` (64) is the width of a word, ``layers`` (2) and ``heads`` (4) are their numbers, ``dropout`` (0.1) the
+    dropped share. ``scored`` and ``padding`` are as of the model ``lstm``. Further ``seed`` (0), and ``precision``
     (``float32`` or ``float64``).
     """
     sequences = Sequences.of(settings)

@@ -44,9 +44,9 @@ _OF_WEIGHTS, _OF_VECTOR = 1, 2
 class WithVector:
     """See :class:`fedping.protocol.personalization.Vector`.
 
-    A client keeps v in single precision and one byte for the next turn, so that a million clients with a vector of 8
-    take 33 million bytes; with ``in_step`` the version determines the turn, and only v is kept. A training without
-    examples is no turn. The kept vector is relative to w, so it moves along with w.
+    A client keeps v in single precision and one byte for the next turn: a million clients with a vector of 8 take 33
+    million bytes; with ``in_step`` the version determines the turn, and only v is kept. A training without examples is
+    no turn. The kept vector is relative to w, so it moves along with w.
 
     Attributes:
         settings: what is asked for.

@@ -1,6 +1,6 @@
-"""Users with behaviour: each has its own pages, wants one, types, looks at what is ranked, and selects.
+"""Users with behaviour: each has its own pages, wants one, types, looks at the ranked list, and selects.
 
-Characters typed and selected rank follow from the ranking weights. Nothing is stored: whatever a user has or does is
+Characters typed and selected rank follow from the ranking weights. Nothing is stored: a user's data and actions are
 drawn again from its key when needed, so that a million users take no more memory than those who are searching now.
 """
 

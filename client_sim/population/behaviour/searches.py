@@ -1,4 +1,4 @@
-"""Users' searches: what is typed, shown, looked at and selected, for all the users of one arm and version at once."""
+"""Users' searches (typed text, shown and inspected pages, selection) for all users of one arm and version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Looks:
     Attributes:
         first: number of characters at the first look, at least 1, shape (S,).
         length: length of the word that they type, shape (S,).
-        leaves: whether they leave without a choice whatever is shown, shape (S,).
+        leaves: whether users leave without a choice, whatever the list, shape (S,).
         takes: a uniform number for each look, indexed by the number of characters, shape (S, LONGEST + 1).
         settings: the probabilities.
     """
@@ -53,7 +53,7 @@ class Looks:
         return typed, rank
 
     def first_entry(self, ranks: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return after how many characters the wanted page was first visible to a look."""
+        """Return the number of typed characters after which the wanted page was first visible to a look."""
         characters = np.arange(LONGEST + 1)
         visible = (characters >= self.first[:, None]) & (ranks < self.settings.rows)
         first: NDArray[np.intp] = visible.argmax(axis=1)

@@ -13,7 +13,7 @@ follows from the page's key, its life and j alone, and the newest ten visits at 
 state. The number of visits in a life is gamma distributed with shape 2. At a uniformly random moment of the life, the
 number of visits so far is then exponential, as the thesis states (7.3), at any time of a study.
 
-**Activity**, who searches when and with which model version, advances in ticks of equal length.
+**Activity** (the users who search at a time, with their model versions) advances in ticks of equal length.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def made_vocabulary(words: int, hosts: int, zipf: float, seed: int) -> Vocabular
 
 
 def below(letters: int | NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Return the bound that the exclusive or of two packed words is below if they share so many first letters."""
+    """Return the upper bound on the exclusive or of two packed words that share a number of first letters."""
     return np.left_shift(np.uint64(1), (_BITS * (LONGEST - np.asarray(letters))).astype(np.uint64))
 
 
@@ -282,7 +282,7 @@ def pages_at(keys: Keys, day: FloatArray, settings: UserSettings, tables: VisitT
 def _newest_visits(keys: Keys, clock: FloatArray) -> tuple[NDArray[np.uint64], FloatArray]:
     """Return the random bits of the 10 newest visits, newest first, and the newest one's number.
 
-    The clock counts gaps. If the visit of the present gap is still to come, the one before is the newest.
+    The clock counts gaps. If the visit of the present gap is in the future, the previous one is the newest.
     """
     gap_now: FloatArray = np.floor(clock)
     numbers: FloatArray = gap_now[:, None] - np.arange(MAX_SAMPLED + 1)
@@ -374,12 +374,12 @@ class Activity:
         """Return each user's mean number of searches on a day it is present, without the day's swing, shape (N,).
 
         It is gamma distributed with this shape, such that an average user makes ``searches_per_day``, including days
-        away. A user keeps its rank among all users whatever the shape.
+        away. A user keeps its rank among all users for every shape.
 
         Args:
             searches_per_day: the average user's.
             shape: the lower, the more unequal.
-            users: of whom, N of them; all if None.
+            users: the N users; None for all.
         """
         from scipy.special import gammaincinv
 
@@ -401,7 +401,7 @@ class Activity:
 
         Args:
             tick: its number.
-            means: those of some users that follow each other (:meth:`means`).
+            means: means of some consecutive users (:meth:`means`).
             first: the first of these.
         """
         groups = [self._searching(tick, means[part], first + part.start) for part in _parts(len(means))]

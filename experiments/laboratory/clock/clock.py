@@ -39,7 +39,7 @@ class People:
     Attributes:
         seconds: each one's duration of an answer, shape (clients,).
         windows: when each is available.
-        keys: a random key for each, for its answers, shape (clients,).
+        keys: a random key for each client's answers, shape (clients,).
         may_be_invited: which of them an asynchronous run may invite, shape (clients,).
     """
 

@@ -243,9 +243,9 @@ class Lanes:
             self.drawn = max(1, len(self.participants.of_round(0)))
         numbers = problem.spec.m + self.width * (data.x.shape[1] + 1)
         self.on_one = ""
-        """What of the rounds is on one device, however many there are."""
+        """The part of the rounds that is on one device, for any number of devices."""
         if self.how.method is not None:
-            self.on_one = "algorithms besides plain local steps"
+            self.on_one = "algorithms other than plain local steps"
         elif with_server and needs_all(setup.pipeline.aggregate):
             self.on_one = "all updates for the aggregation"
         self.devices = 1 if self.on_one else min(len(jax.devices()), self.drawn)
@@ -672,7 +672,7 @@ class CompiledRounds:
         return made
 
     def _trouble_of_the_server(self) -> FedpingError:
-        """Return what is wrong with the version of the last round."""
+        """Return the problem with the version of the last round."""
         spec, aggregate = self._problem.spec, self._setup.pipeline.aggregate
         odd = np.flatnonzero(~np.isfinite(self._refused))
         if isinstance(aggregate, OwnAggregation) and len(odd):  # as the NumPy engine says it
@@ -683,7 +683,7 @@ class CompiledRounds:
         return diverged(out_of_range(self._refused, spec) or "a weight is too large")
 
     def _trouble_of_a_client(self) -> FedpingError:
-        """Return what is wrong with the first client of the last round that diverged, as the NumPy engine trains it."""
+        """Return the problem with the first client of the last round that diverged, as the NumPy engine trains it."""
         clients, keys = self._drawn_clients(self._number - 1)
         low, high = 0, len(clients)
         while high - low > 1:
@@ -696,7 +696,7 @@ class CompiledRounds:
         return found or Diverged(f"training on the clients has diverged: {_TOO_LARGE}")
 
     def _trouble_of(self, clients: Clients, keys: Keys) -> FedpingError | None:
-        """Return what is wrong if a client cannot be trained on the last version, as if it were the first of them."""
+        """Return the problem if a client can't be trained on the last version, as if it were the first of them."""
         problem, training = self._problem, self._setup.training
         data = in_precision(problem.train, problem.model)
         diverged = Diverged(f"training on client {clients[0]} has diverged: {_TOO_LARGE}")

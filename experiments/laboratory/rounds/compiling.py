@@ -146,7 +146,7 @@ class Work(NamedTuple):
         server: the server's step; None for training only.
         at_once: number of clients that train side by side, if all train on all their examples in every round
             (`rectangle.py`); 0 if they train in lanes.
-        method: what clients do besides plain local steps; None for these.
+        method: the clients' method other than plain local steps; None for plain local steps.
         devices: the number of devices, each with some of the clients of a round.
     """
 
@@ -516,7 +516,7 @@ def compiled(work: Work) -> Callable[..., Any]:
         return weights if method is None else method.whole(weights, also)
 
     def of_all(value: Any, merged: Any = lax.psum) -> Any:
-        """Return the sums of what all devices have, or their maxima."""
+        """Return the sums over all devices, or their maxima."""
         return merged(value, _AXIS) if work.devices > 1 else value
 
     def rounds(state: Arrays, data: Any, plan: Any, seen: Any, per: Any, kept: Arrays, also: Arrays) -> Any:

@@ -342,8 +342,8 @@ def _edges_of(path: Path, names: Sequence[str]) -> Iterator[tuple[int, int]]:
                 )
         if pair[0] == pair[1]:
             raise InvalidSettings(
-                f"line {line} of {path} makes node {pair[0]} its own neighbour. A node keeps a share of its own model "
-                "anyway; remove the line"
+                f"line {line} of {path} makes node {pair[0]} its own neighbour. Every node keeps a share of its own "
+                "model, so remove the line"
             )
         yield number[pair[0]], number[pair[1]]
 

@@ -99,7 +99,7 @@ class Plan:
         votes: the client's votes at its last piece, else 0; shape (T, L).
         loss: the number of the client's examples in pieces of its first step, else 0; shape (T, L).
         words: the key of the piece's step, shape (T, L, 2); (T, L, 0) for a model without random draws in training.
-        place: the position of the piece's first example among those of its step, shape (T, L).
+        place: the position of the piece's first example in its step, shape (T, L).
         of: the client's row among the clients with a state, and the phase, shape (T, L, 2); (T, L, 0) for plain
             training.
         needed: the number of examples of all pieces.
