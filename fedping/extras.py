@@ -21,6 +21,7 @@ EXTRAS = {
     "threadpoolctl": "laboratory",
     "sklearn": "laboratory",
     "jax": "jax",
+    "h5py": "hdf5",
     "cryptography": "privacy",
     "dp_accounting": "privacy",
     "opendp": "privacy",

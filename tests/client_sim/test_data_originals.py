@@ -238,13 +238,6 @@ def test_no_class_and_no_other_instruction_of_a_pickle_runs(tmp_path: Path) -> N
         loads(pickled(np.arange(4, dtype=np.uint8)).replace(b"K\x04\x85", b"K\xff\x85"))
 
 
-@pytest.mark.parametrize("name", ["fed_emnist_train.h5", "emnist_all.sqlite.lzma"])
-def test_files_of_tensorflow_federated_are_named(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"")
-    with pytest.raises(FedpingError, match=rf"{name} is of TensorFlow Federated, whose files are not read"):
-        load_original("femnist", tmp_path, {})
-
-
 def test_settings_and_names_are_checked() -> None:
     with pytest.raises(InvalidSettings, match="'users'"):
         load_original("femnist", Path(), {"users": 0})
