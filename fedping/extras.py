@@ -22,6 +22,8 @@ EXTRAS = {
     "sklearn": "laboratory",
     "jax": "jax",
     "h5py": "hdf5",
+    "datasets": "huggingface",
+    "PIL": "huggingface",
     "cryptography": "privacy",
     "dp_accounting": "privacy",
     "opendp": "privacy",

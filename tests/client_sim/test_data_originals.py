@@ -101,7 +101,7 @@ def test_too_many_numbers_and_bytes_are_refused_with_a_remedy(tmp_path: Path, mo
         load_original("femnist", tmp_path, {})
     assert len(load_original("femnist", tmp_path, {"users": 3})) == 3
     monkeypatch.setattr(reading, "MOST_BYTES", 100)
-    with pytest.raises(FedpingError, match="the maximum is 100. Split it"):
+    with pytest.raises(FedpingError, match=r"the maximum is 100\. Split it"):
         load_original("femnist", tmp_path, {})
 
 

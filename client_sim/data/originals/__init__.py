@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedping.client_sim.data.originals import cifar, leaf, tff
+from fedping.client_sim.data.originals import cifar, hugging_face, leaf, tff
 from fedping.client_sim.data.originals.reading import NoSettings, OfUsers
 from fedping.client_sim.data.originals.tff_files import Part
 from fedping.client_sim.data.table import Table
@@ -72,20 +72,30 @@ class Original:
         read: returns the table of a folder, given settings.
         files: returns the files of a folder that are read.
         settings: the type of the settings, a frozen struct.
+        without_folder: returns the table without a folder, given settings; None if a folder is needed.
     """
 
     read: Callable[[Path, Any], Table]
     files: Files
     settings: type[Any]
+    without_folder: Callable[[Any], Table] | None = None
 
 
 ORIGINALS: Mapping[str, Original] = {
     "cifar-10": Original(cifar.cifar_10, cifar.files_of_cifar_10, NoSettings),
     "cifar-100": Original(cifar_100, _files(tff.cifar_100_parts, cifar.files_of_cifar_100), OfUsers),
     "femnist": Original(femnist, _files(tff.femnist_parts, leaf.files_of_leaf), OfUsers),
+    hugging_face.NAME: Original(
+        hugging_face.hugging_face, hugging_face.files_of_saved, hugging_face.OfHub, hugging_face.from_hub
+    ),
     "shakespeare": Original(shakespeare, _files(tff.shakespeare_parts, leaf.files_of_leaf), OfUsers),
     "stackoverflow": Original(tff.stackoverflow, tff.files_of_stackoverflow, tff.OfSentences),
 }
+
+
+def is_downloaded(name: str | None) -> bool:
+    """Return whether the data set of that name can be read without a folder."""
+    return name in ORIGINALS and ORIGINALS[name].without_folder is not None
 
 
 def check_original(name: str | None, settings: Mapping[str, Any]) -> None:
@@ -97,12 +107,12 @@ def check_original(name: str | None, settings: Mapping[str, Any]) -> None:
     _settings(name or "", settings)
 
 
-def load_original(name: str, folder: Path, settings: Mapping[str, Any]) -> Table:
+def load_original(name: str, folder: Path | None, settings: Mapping[str, Any]) -> Table:
     """Return the data set of that name, one of :data:`ORIGINALS`, from its authors' files.
 
     Args:
         name: of the data set.
-        folder: the folder with the files.
+        folder: the folder with the files; None for a data set that is downloaded.
         settings: of the data set.
 
     Raises:
@@ -110,6 +120,12 @@ def load_original(name: str, folder: Path, settings: Mapping[str, Any]) -> Table
         FedpingError: the files are missing, damaged or too large.
     """
     own = _settings(name, settings)
+    if folder is None:
+        if (download := ORIGINALS[name].without_folder) is None:
+            raise InvalidSettings(
+                f"the data set '{name}' is read from its authors' files. Set 'folder' in [data] to where they are"
+            )
+        return download(own)
     if not folder.is_dir():
         raise FedpingError(f"[data] folder: {folder} is no folder. Name the folder with the files of '{name}'")
     return ORIGINALS[name].read(folder, own)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import fields, replace
 
-from fedping.client_sim.data.originals import check_original
+from fedping.client_sim.data.originals import check_original, is_downloaded
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.rehearsal.settings import Rehearsal
 from fedping.protocol.errors import InvalidSettings
@@ -106,9 +106,9 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(
                 "[data] lists, examples and applies are of synthetic users. Set their number, such as users = 1000"
             )
-        if self.folder is not None:
-            if self.file is not None:
-                raise InvalidSettings("[data] has 'file' and 'folder', which is of a data set by 'name'. Remove one")
+        if self.folder is not None and self.file is not None:
+            raise InvalidSettings("[data] has 'file' and 'folder', which is of a data set by 'name'. Remove one")
+        if self.folder is not None or is_downloaded(self.name):
             check_original(self.name, self.settings)
         if self.file is not None and self.settings:
             raise InvalidSettings("[data] settings are of a data set by 'name'; leave them out")
