@@ -95,7 +95,8 @@ ORIGINALS: Mapping[str, Original] = {
 
 def is_downloaded(name: str | None) -> bool:
     """Return whether the data set of that name can be read without a folder."""
-    return name in ORIGINALS and ORIGINALS[name].without_folder is not None
+    original = ORIGINALS.get(name or "")
+    return original is not None and original.without_folder is not None
 
 
 def check_original(name: str | None, settings: Mapping[str, Any]) -> None:
