@@ -36,7 +36,7 @@ from fedping.client_sim.data.preparing import (
     standardising,
     without_constants,
 )
-from fedping.client_sim.data.splits import Split, folds, hold_out, split
+from fedping.client_sim.data.splits import Split, authors_split, folds, hold_out, split
 from fedping.client_sim.data.table import Table, Target, table
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "Standardising",
     "Table",
     "Target",
+    "authors_split",
     "balanced",
     "clipping",
     "example_data",

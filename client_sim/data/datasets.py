@@ -13,7 +13,7 @@ import numpy as np
 
 from fedping.client_sim.data.installed import file_of, matrix, table_file
 from fedping.client_sim.data.movielens import movielens, movielens_choices, movielens_genres, movielens_ratings
-from fedping.client_sim.data.originals import ORIGINALS
+from fedping.client_sim.data.originals import ORIGINALS, load_original
 from fedping.client_sim.data.seeds import generator
 from fedping.client_sim.data.table import Table, Target, table
 from fedping.client_sim.learning.batch import FloatArray
@@ -185,9 +185,7 @@ def load(name: str, settings: Mapping[str, Any] | None = None, code: str = "") -
         return DATASETS[name]()
     if registered("data_set", name) is None and not code:
         if name in ORIGINALS:
-            raise InvalidSettings(
-                f"the data set '{name}' is read from its authors' files. Set 'folder' in [data] to where they are"
-            )
+            return load_original(name, None, settings or {})
         known = [*DATASETS, *(each.name for each in all_of("data_set"))]
         raise InvalidSettings(
             f"there is no data set '{name}'; choose {', '.join(known)}, or name a file of yours; if it is "

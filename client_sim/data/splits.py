@@ -8,7 +8,7 @@ rounded up or down.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,23 @@ def split(data: ExampleData, seed: int, test: float = 0.1, validation: float = 0
     rest = data.only(~for_test)
     for_validation = _set_apart(rest, validation / (1 - test), seed, "validation", stratified)
     return Split(rest.only(~for_validation), rest.only(for_validation), data.only(for_test))
+
+
+def authors_split(
+    data: ExampleData, for_test: Mask, seed: int, validation: float = 0.1, stratified: bool = True
+) -> Split:
+    """Return every client's examples in three parts, of which the test examples are those of the data set's authors.
+
+    Args:
+        data: the data of all clients.
+        for_test: which examples the authors set apart, shape (N,).
+        seed: seed of the choice of validation examples.
+        validation: the share of each client's other examples set aside for validation.
+        stratified: False to draw regardless of class.
+
+    A client may be left without examples to learn from.
+    """
+    return replace(split(data.only(~for_test), seed, 0.0, validation, stratified), test=data.only(for_test))
 
 
 def folds(data: ExampleData, count: int, seed: int, stratified: bool = True) -> NDArray[np.int64]:

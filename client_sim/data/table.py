@@ -42,6 +42,7 @@ class Table:
         key: the natural key of each row, such as its user or country, shape (N,); None if unknown.
         choice: the choice that each row is a candidate of, shape (N,); y is then 1 for the chosen candidate, else 0
             (:mod:`fedping.client_sim.data.choice_sets`). None where every row is an example.
+        for_test: whether each row is a test example by the authors' own split, shape (N,); None if they have no split.
 
     Raises:
         FedpingError: shapes differ, a value is not finite, or a class has no name.
@@ -53,10 +54,11 @@ class Table:
     target: Target = Target()
     key: NDArray[Any] | None = None
     choice: NDArray[Any] | None = None
+    for_test: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         check_examples(self.x, self.y, self.features, self.target)
-        for what, of_rows in (("natural keys", self.key), ("choices", self.choice)):
+        for what, of_rows in (("natural keys", self.key), ("choices", self.choice), ("test marks", self.for_test)):
             if of_rows is not None and len(of_rows) != len(self.y):
                 raise FedpingError(f"a table of {len(self.y)} rows has {len(of_rows)} {what}; give one a row")
 
@@ -65,8 +67,8 @@ class Table:
 
     def rows(self, which: NDArray[Any]) -> Table:
         """Return some of the rows: by position, in that order, or by a mask, shape (N,)."""
-        key, choice = (None if of is None else of[which] for of in (self.key, self.choice))
-        return Table(self.x[which], self.y[which], self.features, self.target, key, choice)
+        key, choice, for_test = (None if of is None else of[which] for of in (self.key, self.choice, self.for_test))
+        return Table(self.x[which], self.y[which], self.features, self.target, key, choice, for_test)
 
 
 def table(
@@ -77,6 +79,7 @@ def table(
     target: Target | None = None,
     key: NDArray[Any] | None = None,
     choice: NDArray[Any] | None = None,
+    for_test: NDArray[np.bool_] | None = None,
 ) -> Table:
     """Return a table from any arrays; unnamed features become x0, x1 and so on, and the default target is a number."""
     numbers = np.ascontiguousarray(x, dtype=np.float64)
@@ -84,7 +87,7 @@ def table(
         raise FedpingError(f"features have {numbers.ndim} dimensions; give a matrix of examples by features")
     target = target or Target()
     targets = np.ascontiguousarray(y, dtype=np.int64 if target.is_class else np.float64)
-    return Table(numbers, targets, features or feature_names(numbers.shape[1]), target, key, choice)
+    return Table(numbers, targets, features or feature_names(numbers.shape[1]), target, key, choice, for_test)
 
 
 def feature_names(count: int) -> tuple[str, ...]:

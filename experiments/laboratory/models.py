@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fedping.client_sim.data import DATASETS, ORIGINALS, ExampleData, Table, load
+from fedping.client_sim.data.originals import is_downloaded
 from fedping.client_sim.data.seeds import generator
 from fedping.client_sim.learning import Model, bare, learner_for, model_spec
 from fedping.client_sim.learning.algorithm import ModelAndMore
@@ -240,7 +241,8 @@ def check_choices(model: Mapping[str, Any], data_set: str | None) -> None:
     Raises:
         InvalidSettings: no such model or data set; a setting of the model is missing, unknown or invalid.
     """
-    if data_set is not None and data_set not in DATASETS and registered("data_set", data_set) is None:
+    known = data_set in DATASETS or is_downloaded(data_set)
+    if data_set is not None and not known and registered("data_set", data_set) is None:
         load(data_set)
     if model.get("name") == FEATURES:
         features_spec(model)

@@ -21,6 +21,7 @@ from fedping.client_sim.data import (
     Split,
     Table,
     Target,
+    authors_split,
     balanced,
     clipping,
     folds,
@@ -46,7 +47,7 @@ from fedping.client_sim.learning.submodel import Part
 from fedping.client_sim.models import RankingModel
 from fedping.experiments.laboratory.models import from_data, known_from, model_for_data
 from fedping.experiments.laboratory.settings import Setup
-from fedping.experiments.laboratory.settings.data import Data
+from fedping.experiments.laboratory.settings.data import AUTHORS, Data
 from fedping.experiments.laboratory.tallies import (
     RECOVERED,
     Classification,
@@ -174,7 +175,10 @@ def prepare(setup: Setup, seed: int, fold: int | None) -> Problem:
         FedpingError: the settings do not fit the data or the model, or a package is missing.
     """
     problem = _problem(setup, seed, fold)
-    return replace(problem, newcomers=_newcomers(setup.evaluation.newcomers, problem))
+    newcomers = _newcomers(setup.evaluation.newcomers, problem)
+    if setup.data.test == AUTHORS and not (setup.co_op or setup.gossip):
+        newcomers = np.union1d(newcomers, np.flatnonzero(problem.train.sizes == 0))
+    return replace(problem, newcomers=newcomers)
 
 
 def check_model(setup: Setup, seed: int) -> None:
@@ -366,16 +370,30 @@ def _read_table(settings_json: bytes, stamp: tuple[tuple[str, int, int], ...]) -
 
 def _clients(setup: Setup, table: Table, seed: int, fold: int | None) -> Split:
     """Return the clients of the rows, and the split of their examples."""
-    clients = partition(table, setup.partition, seed).of(table)
-    parts = _split(setup.data, clients, seed, fold)
+    owned = partition(table, setup.partition, seed)
+    clients = owned.of(table)
+    if setup.data.test == AUTHORS:
+        for_test = _authors_choice(setup.data, table)[owned.rows]
+        parts = authors_split(clients, for_test, seed, setup.data.validation, setup.data.stratified)
+    else:
+        parts = _split(setup.data, clients, seed, fold)
     most = setup.data.most
     return parts if most is None else replace(parts, train=_at_most(parts.train, most, seed))
+
+
+def _authors_choice(settings: Data, table: Table) -> NDArray[np.bool_]:
+    if table.for_test is None or not table.for_test.any() or table.for_test.all():
+        raise InvalidSettings(
+            f"[data] test = \"authors\": '{settings.name}' does not have training and test examples of its authors. "
+            "Set a share, such as test = 0.2, or add the authors' files"
+        )
+    return table.for_test
 
 
 def _split(settings: Data, clients: ExampleData, seed: int, fold: int | None) -> Split:
     """Return the training, validation and test examples; with folds the fold's examples are the test."""
     if settings.folds is None or fold is None:
-        return split(clients, seed, settings.test, settings.validation, settings.stratified)
+        return split(clients, seed, settings.test_share, settings.validation, settings.stratified)
     held = folds(clients, settings.folds, seed, settings.stratified) == fold
     rest = split(clients.only(~held), seed, 0.0, settings.validation / (1 - settings.test_share), settings.stratified)
     return replace(rest, test=clients.only(held))

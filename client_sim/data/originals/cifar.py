@@ -31,6 +31,9 @@ OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 """The classes of CIFAR-10."""
 
 FINE, COARSE = 100, 20
+PIXELS = tuple(f"pixel_{row}_{column}_{colour}" for row in range(SIDE) for column in range(SIDE) for colour in "rgb")
+"""The features of a picture: its pixels row by row."""
+
 _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 _PARTS = ("train", "test")
 _LONGEST_NAME = 80
@@ -95,10 +98,14 @@ def _files(folder: Path, archives: Sequence[str], parts: Sequence[str], names: S
 
 @dataclass(frozen=True)
 class _Batch:
-    """Pictures, uint8 of shape (n, 3072), first all red, then all green, then all blue; labels, each of shape (n,)."""
+    """Pictures, uint8 of shape (n, 3072), first all red, then all green, then all blue; labels, each of shape (n,).
+
+    ``for_test`` is whether the authors set the pictures apart for tests.
+    """
 
     pictures: NDArray[np.uint8]
     labels: list[NDArray[np.int64]]
+    for_test: bool
 
 
 def _table(parts: Sequence[_Batch], target: Target, superclasses: NDArray[Any] | None) -> Table:
@@ -111,10 +118,10 @@ def _table(parts: Sequence[_Batch], target: Target, superclasses: NDArray[Any] |
         end = begin + len(each.pictures)
         x[begin:end] = each.pictures.reshape(-1, COLOURS, SIDE, SIDE).transpose(0, 2, 3, 1)
         begin = end
-    names = tuple(f"pixel_{row}_{column}_{colour}" for row in range(SIDE) for column in range(SIDE) for colour in "rgb")
     y = np.concatenate([each.labels[-1] for each in parts])
     key = None if superclasses is None else superclasses[np.concatenate([each.labels[0] for each in parts])]
-    return Table(x.reshape(rows, NUMBERS), y, names, target, key)
+    for_test = np.repeat([each.for_test for each in parts], [len(each.pictures) for each in parts])
+    return Table(x.reshape(rows, NUMBERS), y, PIXELS, target, key, for_test=for_test)
 
 
 def _pickled(file: Path, labels: Sequence[str], classes: Sequence[int]) -> _Batch:
@@ -159,7 +166,7 @@ def _checked(
             raise damaged(file, f"it has {len(pictures):,} pictures and {len(each):,} classes")
         if each.max(initial=0) >= count:
             raise damaged(file, f"it has the class {each.max()}; classes are 0 to {count - 1}")
-    return _Batch(pictures, labels)
+    return _Batch(pictures, labels, file.name.startswith("test"))
 
 
 def _pickled_names(meta: Path) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -15,11 +15,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedping.client_sim.data.originals.reading import OfUsers, bytes_of, damaged, files_in, of_users, reading
+from fedping.client_sim.data.originals.reading import (
+    OfOneUser,
+    OfUsers,
+    bytes_of,
+    damaged,
+    files_in,
+    of_users,
+    reading,
+)
 from fedping.client_sim.data.table import Table, Target, feature_names
-from fedping.protocol.errors import FedpingError
 
 SIDE = 28
+PIXELS = tuple(f"pixel_{row}_{column}" for row in range(SIDE) for column in range(SIDE))
 CHARACTERS = Target("character", tuple(digits + ascii_uppercase + ascii_lowercase))
 """The classes of FEMNIST in LEAF's order."""
 
@@ -35,7 +43,7 @@ def femnist(folder: Path, settings: OfUsers) -> Table:
     """Return handwritten characters of 62 classes by 28 x 28 pixels from 0 to 1; the natural key is the writer."""
     return of_users(
         _pictures(folder),
-        features=lambda _: tuple(f"pixel_{row}_{column}" for row in range(SIDE) for column in range(SIDE)),
+        features=lambda _: PIXELS,
         target=CHARACTERS,
         most=settings.users,
     )
@@ -77,13 +85,6 @@ def files_of_leaf(folder: Path) -> list[Path]:
     data = folder / "data" if (folder / "data").is_dir() else folder
     if (data / "train").is_dir() and (data / "test").is_dir():
         return list(chain(*(files_in(data / part, ".json", "LEAF") for part in ("train", "test"))))
-    if not (data / "all_data").is_dir() and not any(data.glob("*.json")):
-        other = next((each for ending in ("*.h5", "*.sqlite*") for each in sorted(data.glob(ending))), None)
-        if other is not None:
-            raise FedpingError(
-                f"{other} is of TensorFlow Federated, whose files are not read. Make LEAF's *.json of the same data by "
-                "the scripts of its repository"
-            )
     return files_in(data / "all_data" if (data / "all_data").is_dir() else data, ".json", "LEAF")
 
 
@@ -106,7 +107,11 @@ def _users(folder: Path, kind: type[U]) -> Iterator[tuple[Path, str, U]]:
             yield path, user, examples
 
 
-def _pictures(folder: Path) -> Iterator[tuple[str, NDArray[Any], NDArray[np.int64]]]:
+def _is_for_test(path: Path) -> bool:
+    return path.parent.name == "test"
+
+
+def _pictures(folder: Path) -> Iterator[OfOneUser]:
     for path, user, examples in _users(folder, Pictures):
         odd = next((len(each) for each in examples.x if len(each) != SIDE**2), None)
         if odd is not None:
@@ -118,10 +123,10 @@ def _pictures(folder: Path) -> Iterator[tuple[str, NDArray[Any], NDArray[np.int6
             x = np.array(examples.x, np.float32).reshape(-1, SIDE**2)
         if not np.isfinite(x).all():
             raise damaged(path, f"a pixel of the user '{user[:80]}' is too large")
-        yield user, x, np.array(examples.y, np.int64)
+        yield OfOneUser(user, x, np.array(examples.y, np.int64), _is_for_test(path))
 
 
-def _sequences(folder: Path) -> Iterator[tuple[str, NDArray[Any], NDArray[np.int64]]]:
+def _sequences(folder: Path) -> Iterator[OfOneUser]:
     for path, user, examples in _users(folder, Sequences):
         lengths = sorted({len(each) for each in examples.x})
         if len(lengths) > 1 or (lengths and not 0 < lengths[0] <= LONGEST_SEQUENCE):
@@ -130,7 +135,7 @@ def _sequences(folder: Path) -> Iterator[tuple[str, NDArray[Any], NDArray[np.int
             raise damaged(path, f"y of the user '{user[:80]}' are not single characters")
         if lengths:
             x = numbers_of("".join(examples.x)).reshape(len(examples.x), lengths[0])
-            yield user, x, numbers_of("".join(examples.y)).astype(np.int64)
+            yield OfOneUser(user, x, numbers_of("".join(examples.y)).astype(np.int64), _is_for_test(path))
 
 
 _ORDER = np.argsort(np.array([ord(each) for each in LETTERS]))

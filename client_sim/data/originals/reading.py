@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -23,8 +24,6 @@ MOST_FILES = 10_000
 MOST_NUMBERS = 2**30
 """Features of all examples together; 8 GiB in double precision."""
 
-T = TypeVar("T")
-
 
 class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a data set that has none."""
@@ -34,6 +33,18 @@ class OfUsers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``users`` is how many users to read, the first in the order of the files; all if None."""
 
     users: Annotated[int, Meta(ge=1)] | None = None
+
+
+class OfOneUser(NamedTuple):
+    """Some examples of a user: features, shape (n, d), and classes, shape (n,).
+
+    ``for_test`` is whether the authors set them apart for tests.
+    """
+
+    user: str
+    x: NDArray[np.generic]
+    y: NDArray[np.int64]
+    for_test: bool = False
 
 
 class DamagedFile(FedpingError):
@@ -72,6 +83,25 @@ def bytes_of(file: Path) -> bytes:
         return file.read_bytes()
 
 
+def library(module: str, what: str, extra: str) -> Any:
+    """Return a library that an extra of fedping brings.
+
+    Args:
+        module: its import name.
+        what: what needs it, the subject of a sentence.
+        extra: the extra to install.
+
+    Raises:
+        FedpingError: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise FedpingError(
+            f'{what} needs the package {module}, which isn\'t installed. Run: pip install "fedping[{extra}]"'
+        ) from error
+
+
 def sub_folder(folder: Path, *names: str) -> Path:
     """Return the first of these folders that is in ``folder``, or ``folder`` itself."""
     return next((folder / name for name in names if (folder / name).is_dir()), folder)
@@ -95,7 +125,7 @@ def files_in(folder: Path, ending: str, whose: str) -> list[Path]:
 
 
 def of_users(
-    rows: Iterable[tuple[str, NDArray[np.generic], NDArray[np.int64]]],
+    rows: Iterable[OfOneUser],
     *,
     features: Callable[[int], tuple[str, ...]],
     target: Target,
@@ -104,7 +134,7 @@ def of_users(
     """Return a table from users' examples; one user may come several times.
 
     Args:
-        rows: user, features of shape (n, d), and classes of shape (n,).
+        rows: users' examples.
         features: returns the names of d features.
         target: the classes.
         most: how many users to keep, the first; all if None.
@@ -112,9 +142,10 @@ def of_users(
     Raises:
         FedpingError: there are no examples, features differ in number, or they are more than :data:`MOST_NUMBERS`.
     """
-    kept: dict[str, list[tuple[NDArray[np.generic], NDArray[np.int64]]]] = {}
+    kept: dict[str, list[OfOneUser]] = {}
     numbers, width = 0, None
-    for user, x, y in rows:
+    for each in rows:
+        user, x, y, _ = each
         if user not in kept and most is not None and len(kept) == most:
             continue
         if not len(y):
@@ -130,14 +161,15 @@ def of_users(
                 f"the data have more than {MOST_NUMBERS:,} numbers, the most that are held in memory, after "
                 f"{len(kept):,} users. Set settings = {{ users = {max(1, len(kept) // 2)} }} in [data]"
             )
-        kept.setdefault(user, []).append((x, y))
+        kept.setdefault(user, []).append(each)
     if width is None:
         raise FedpingError("the files have no examples. Download or sample them again")
     parts = [part for each in kept.values() for part in each]
-    sizes = [sum(len(y) for _, y in each) for each in kept.values()]
+    sizes = [sum(len(part.y) for part in each) for each in kept.values()]
     table = np.empty((sum(sizes), width), np.float64)
-    np.concatenate([x for x, _ in parts], out=table, casting="unsafe")
+    np.concatenate([part.x for part in parts], out=table, casting="unsafe")
     names = np.empty(len(kept), object)
     names[:] = list(kept)
-    y = np.concatenate([y for _, y in parts])
-    return Table(table, y, features(width), target, np.repeat(names, sizes))
+    y = np.concatenate([part.y for part in parts])
+    for_test = np.repeat([part.for_test for part in parts], [len(part.y) for part in parts])
+    return Table(table, y, features(width), target, np.repeat(names, sizes), for_test=for_test)

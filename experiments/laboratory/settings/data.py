@@ -8,13 +8,16 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import fields, replace
 
-from fedping.client_sim.data.originals import check_original
+from fedping.client_sim.data.originals import check_original, is_downloaded
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.rehearsal.settings import Rehearsal
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.location import local_path
 
 Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
+
+AUTHORS = "authors"
+"""The value of ``test`` for the test examples of the data set's authors."""
 
 
 class UserGroup(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -43,7 +46,8 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     ``test`` and ``validation`` are the shares of every client's examples that are set aside, stratified by class unless
     ``stratified`` is false. With ``folds`` every seed is run that many times, each time with another part as the test
-    examples (cross-validation), and ``test`` has no effect.
+    examples (cross-validation), and ``test`` has no effect. With ``test = "authors"`` the test examples are those that
+    the authors of the data set have set apart in their files, and ``validation`` is a share of the others.
 
     A data set that is an extension may have ``settings``. Its hash is ``code``, which is computed. ``folder`` has the
     files of a data set that is read as its authors publish it, such as ``femnist``; ``settings`` are then its own.
@@ -79,7 +83,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     client: str | None = None
     choice: str | None = None
     kind: Literal["class", "number"] | None = None
-    test: Share = 0.2
+    test: Share | Literal["authors"] = 0.2
     validation: Share = 0.0
     folds: Annotated[int, Meta(ge=2, le=1000)] | None = None
     stratified: bool = True
@@ -102,9 +106,9 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(
                 "[data] lists, examples and applies are of synthetic users. Set their number, such as users = 1000"
             )
-        if self.folder is not None:
-            if self.file is not None:
-                raise InvalidSettings("[data] has 'file' and 'folder', which is of a data set by 'name'. Remove one")
+        if self.folder is not None and self.file is not None:
+            raise InvalidSettings("[data] has 'file' and 'folder', which is of a data set by 'name'. Remove one")
+        if self.folder is not None or is_downloaded(self.name):
             check_original(self.name, self.settings)
         if self.file is not None and self.settings:
             raise InvalidSettings("[data] settings are of a data set by 'name'; leave them out")
@@ -120,9 +124,21 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
         if self.choice is not None and self.kind is not None:
             raise InvalidSettings("[data] has 'choice', whose target says who was chosen, and 'kind'; leave 'kind' out")
+        self._check_authors()
         if self.test_share + self.validation >= 1:
             raise InvalidSettings(
                 f"test ({self.test_share:g}) and validation ({self.validation:g}) leave nothing to train on; lower one"
+            )
+
+    def _check_authors(self) -> None:
+        if self.test != AUTHORS:
+            return
+        if self.folds is not None:
+            raise InvalidSettings("[data] has test = \"authors\" and 'folds', which test on every example. Remove one")
+        if self.file is not None:
+            raise InvalidSettings(
+                "[data] test = \"authors\" is of a data set by 'name'; a 'file' has no such split. Set a share, such "
+                "as test = 0.2"
             )
 
     def _refuse_all_but(self, *names: str) -> None:
@@ -167,7 +183,9 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def test_share(self) -> float:
-        """The share of the test examples, whether drawn or a fold."""
+        """The share of the test examples, whether drawn or a fold; 0 if their authors set them apart."""
+        if isinstance(self.test, str):
+            return 0.0
         return self.test if self.folds is None else 1 / self.folds
 
     def at(self, folder: Path) -> Data:
