@@ -14,6 +14,7 @@ from typing import Any
 from fedping.client_sim.data.originals.cifar import cifar_10, cifar_100, files_of_cifar_10, files_of_cifar_100
 from fedping.client_sim.data.originals.leaf import femnist, files_of_leaf, shakespeare
 from fedping.client_sim.data.originals.reading import NoSettings, OfUsers
+from fedping.client_sim.data.originals.wisconsin import files_of_wisconsin, wisconsin
 from fedping.client_sim.data.table import Table
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.settings_file import converted
@@ -35,6 +36,7 @@ class Original:
 
 
 ORIGINALS: Mapping[str, Original] = {
+    "breast-cancer-original": Original(wisconsin, files_of_wisconsin, NoSettings),
     "cifar-10": Original(cifar_10, files_of_cifar_10, NoSettings),
     "cifar-100": Original(cifar_100, files_of_cifar_100, NoSettings),
     "femnist": Original(femnist, files_of_leaf, OfUsers),
