@@ -201,7 +201,11 @@ def test_a_partition_by_features_needs_all_of_them() -> None:
         partition(data, Topics(clients=3, components=2), 1)
 
 
-ORIGINAL = b"1000025,5,1,1,1,2,1,3,1,1,2\n1057013,8,4,5,1,2,?,7,3,1,4\n1096800,6,6,6,9,6,?,7,8,1,2\n63375,9,1,2,6,4,10,7,7,2,4\n"
+ORIGINAL = b"""1000025,5,1,1,1,2,1,3,1,1,2
+1057013,8,4,5,1,2,?,7,3,1,4
+1096800,6,6,6,9,6,?,7,8,1,2
+63375,9,1,2,6,4,10,7,7,2,4
+"""
 
 
 def test_the_original_wisconsin_table_is_read_with_its_gaps(tmp_path: Path) -> None:
@@ -229,5 +233,5 @@ def test_another_file_is_not_taken_for_the_wisconsin_table(text: bytes, said: st
     (tmp_path / "breast-cancer-wisconsin.data").write_bytes(text)
     with pytest.raises(FedpingError, match=said):
         load_original("breast-cancer-original", tmp_path, {})
-    with pytest.raises(FedpingError, match="has no file breast-cancer-wisconsin.data. Download it from UCI"):
+    with pytest.raises(FedpingError, match=r"has no file breast-cancer-wisconsin\.data\. Download it from UCI"):
         load_original("breast-cancer-original", tmp_path / "..", {})

@@ -36,11 +36,11 @@ class Original:
 
 
 ORIGINALS: Mapping[str, Original] = {
-    "breast-cancer-original": Original(wisconsin, files_of_wisconsin, NoSettings),
     "cifar-10": Original(cifar_10, files_of_cifar_10, NoSettings),
     "cifar-100": Original(cifar_100, files_of_cifar_100, NoSettings),
     "femnist": Original(femnist, files_of_leaf, OfUsers),
     "shakespeare": Original(shakespeare, files_of_leaf, OfUsers),
+    "breast-cancer-original": Original(wisconsin, files_of_wisconsin, NoSettings),
 }
 
 

@@ -29,7 +29,8 @@ _GRADES = range(1, 11)
 def wisconsin(folder: Path, _: NoSettings) -> Table:
     """Return samples of breast tissue by nine grades from 1 to 10, of which some are missing; class 1 is malignant.
 
-    Each line is a sample's number, which is left out, its grades, and 2 for benign or 4 for malignant; ``?`` is missing.
+    Each line is a sample's number, which is left out, its grades, and 2 for benign or 4 for malignant. ``?`` marks a
+    missing grade.
     """
     file = _file(folder)
     lines = [line.strip() for line in bytes_of(file).splitlines()]
