@@ -191,8 +191,8 @@ def _refuse_numbers_with_a_slip(column: Any, name: str, rows: NDArray[np.intp]) 
     if 0 < count < len(column) / 2:
         raise FedpingError(
             f"row {rows[row - 1] + 1} of the column '{name}' is '{column[row - 1].as_py()}', but most of its "
-            "rows are numbers; correct it or leave the column out; if these are categories, save them as a dictionary in "
-            "Parquet"
+            "rows are numbers; correct it or leave the column out; if these are categories, save them as a dictionary "
+            "in Parquet"
         )
 
 

@@ -62,7 +62,7 @@ def with_modules(data: ExampleData, modules: Sequence[Module], seed: int) -> tup
             total = len(data) if module.of == "clients" else len(data.y)
             notes.append(f"{lacking:,} of {total:,} {module.of} lack {name}, drawn by the seed")
         if module.only is not None:
-            without: NDArray[np.bool_] = np.isnan(data.x[:, columns]).all(axis=1)
+            without = np.asarray(np.isnan(data.x[:, columns]).all(axis=1))
             kept = without if module.only == "without" else ~without
             if not kept.any():
                 raise InvalidSettings(f'[[data.modules]] only = "{module.only}": no record is {module.only} {name}')
@@ -80,7 +80,7 @@ def without_gaps(data: ExampleData) -> tuple[ExampleData, list[str]]:
         FedpingError: every example misses a feature.
     """
     missing = np.isnan(data.x)
-    dropped: NDArray[np.bool_] = missing.any(axis=1)
+    dropped = np.asarray(missing.any(axis=1))
     if not dropped.any():
         return replace(data, gaps=False), [nothing_missing("drop")]
     if dropped.all():
@@ -178,7 +178,7 @@ def filled_note(rule: MissingRule, parts: Sequence[ExampleData], marks: Indicato
 def refused_gaps(x: FloatArray, features: Sequence[str]) -> InvalidSettings:
     """Return the error for data with gaps and no rule for them."""
     missing = np.isnan(x)
-    rows: NDArray[np.bool_] = missing.any(axis=1)
+    rows = np.asarray(missing.any(axis=1))
     return InvalidSettings(
         f"{int(rows.sum()):,} of {len(rows):,} rows miss values, first row {int(rows.argmax()) + 1} "
         f'({_counts(features, missing)}). Set missing = "drop", "mean" or "indicator" in [data], or fill or drop such '

@@ -9,6 +9,7 @@ Source: Fisher 1925, *Statistical Methods for Research Workers*, chapters 7 and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
@@ -109,6 +110,60 @@ def comoments(data: ExampleData) -> FloatArray:
     apart = both - mean
     result: FloatArray = apart.T @ apart  # the sum over the clients, of which only the sum is used
     return result
+
+
+def correlations(x: FloatArray) -> FloatArray:
+    """Return the correlation of each pair of features over the examples that have both, shape (d, d).
+
+    All that it needs are sums over pairs of columns, which add up over clients; NaN where a feature is constant.
+
+    Args:
+        x: all clients' examples, shape (N, d); NaN where one is missing.
+    """
+    there = ~np.isnan(x)
+    mask = there.astype(np.float64)
+    counts = np.maximum(mask.T @ mask, 1.0)
+    mean = np.where(there, x, 0.0).sum(axis=0) / np.maximum(mask.sum(axis=0), 1.0)
+    apart = np.where(there, x - mean, 0.0)
+    sums = apart.T @ mask  # of the first of a pair, over the examples that have both
+    squares = (apart**2).T @ mask - sums**2 / counts
+    products = apart.T @ apart - sums * sums.T / counts
+    constant = squares <= np.finfo(np.float64).eps ** 2 * counts * mean[:, None] ** 2 * counts
+    with np.errstate(invalid="ignore", divide="ignore"):
+        result = products / np.sqrt(squares * squares.T)
+    return np.where(constant | constant.T, np.nan, np.clip(result, -1.0, 1.0))
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The moments of one feature over all clients.
+
+    Attributes:
+        count: the number of its values.
+        mean: of all; NaN without any.
+        deviation: with 1/n.
+        between: the share of the variance that lies between clients' means, from 0 to 1; 0 if it is constant.
+    """
+
+    count: int
+    mean: float
+    deviation: float
+    between: float
+
+
+def pooled(of: ExampleData) -> Pooled:
+    """Return the moments of examples with a single feature, from each client's count, mean and squares."""
+    moments = client_moments(of)
+    everyone = merged(moments)
+    count, total = int(everyone.count[0]), float(everyone.squares[0, 0])
+    within = float(moments.squares.sum())
+    varies = count > 0 and total > 0 and not constant_features(everyone)[0]
+    return Pooled(
+        count=count,
+        mean=float(everyone.mean[0, 0]) if count else float("nan"),
+        deviation=float(everyone.deviation[0, 0]),
+        between=min(1.0, max(0.0, 1 - within / total)) if varies else 0.0,
+    )
 
 
 def client_class_bin_counts(data: ExampleData, bins: Bins) -> NDArray[np.int64]:

@@ -84,7 +84,19 @@ def _read_table(settings_json: bytes, stamp: tuple[tuple[str, int, int], ...]) -
 
 
 def divided(setup: Setup, table: Table, seed: int, fold: int | None, notes: list[str]) -> Split:
-    """Return the clients of the rows, and the split of their examples without those dropped, and add notes on these."""
+    """Return the split of the clients' examples, and add notes on those taken away."""
+    clients = clients_of(setup, table, seed, notes)
+    parts = _split(setup.data, clients, seed, fold)
+    most = setup.data.most
+    return parts if most is None else replace(parts, train=_at_most(parts.train, most, seed))
+
+
+def clients_of(setup: Setup, table: Table, seed: int, notes: list[str]) -> ExampleData:
+    """Return the clients of the rows without examples that are dropped, and add notes on those taken away.
+
+    Raises:
+        InvalidSettings: features are missing, and there is no rule for that.
+    """
     clients, of_modules = with_modules(partition(table, setup.partition, seed).of(table), setup.data.modules, seed)
     notes += of_modules
     if setup.data.missing == "drop":
@@ -94,9 +106,7 @@ def divided(setup: Setup, table: Table, seed: int, fold: int | None, notes: list
         if np.isnan(clients.x).any():
             raise refused_gaps(clients.x, clients.features)
         clients = replace(clients, gaps=False)
-    parts = _split(setup.data, clients, seed, fold)
-    most = setup.data.most
-    return parts if most is None else replace(parts, train=_at_most(parts.train, most, seed))
+    return clients
 
 
 def _split(settings: Data, clients: ExampleData, seed: int, fold: int | None) -> Split:

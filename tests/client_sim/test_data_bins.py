@@ -169,5 +169,5 @@ def test_a_constant_feature_comes_last_and_a_perfect_one_first() -> None:
 def test_what_cannot_be_selected_is_refused() -> None:
     with pytest.raises(InvalidSettings, match="features = 31, and there are 30"):
         selecting(tumours(), Select(features=31))
-    with pytest.raises(InvalidSettings, match="'progression' is a number. Set"):
+    with pytest.raises(InvalidSettings, match=r"'progression' is a number\. Set"):
         selecting(patients(), Select(features=3, by="chi2"))

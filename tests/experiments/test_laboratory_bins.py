@@ -78,5 +78,5 @@ def test_too_many_features_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", ["discretise = { bins = 1 }", 'select = { features = 3, by = "p" }'])
 def test_wrong_settings_are_named(wrong: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidSettings, match="bins|by"):
+    with pytest.raises(InvalidSettings, match=r"bins|by"):
         experiment(tmp_path, wrong)
