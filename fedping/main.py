@@ -35,6 +35,7 @@ SUBCOMMANDS = {
     "compare": ("fedping.commands.laboratory", "compare", "Compare two laboratory runs, seed by seed."),
     "export": ("fedping.commands.laboratory", "export", "Export a laboratory experiment: metrics, tables, artifacts."),
     "reproduce": ("fedping.commands.laboratory", "reproduce", "Run an exported experiment again, and compare."),
+    "describe": ("fedping.commands.describe", "describe", "Draw what clients' data look like, from sums alone."),
     "round": ("fedping.commands.round", "round_", "Compute the next version from landed pings."),
     "schedule": ("fedping.commands.schedule", "schedule", "Run a round every 30 minutes in one warm Spark session."),
     "analyze": ("fedping.commands.analyze", "analyze", "Show the outcome of a study: verdict, tests, effects, report."),

@@ -8,9 +8,11 @@ each client's validation and test examples. Statistics of all clients' training 
 
 from __future__ import annotations
 
+from fedping.client_sim.data.bins import Discretise, Discretising, discretising
 from fedping.client_sim.data.datasets import DATASETS, load
 from fedping.client_sim.data.example_data import ExampleData, example_data, of_clients, of_one
 from fedping.client_sim.data.files import load_table
+from fedping.client_sim.data.missing import Filling, Indicators, MissingRule, Module, filling, indicators
 from fedping.client_sim.data.originals import ORIGINALS, load_original
 from fedping.client_sim.data.partition import (
     ByKey,
@@ -36,6 +38,7 @@ from fedping.client_sim.data.preparing import (
     standardising,
     without_constants,
 )
+from fedping.client_sim.data.scores import Select, scores_of, selecting
 from fedping.client_sim.data.splits import Split, authors_split, folds, hold_out, split
 from fedping.client_sim.data.table import Table, Target, table
 
@@ -45,14 +48,21 @@ __all__ = [
     "ByKey",
     "Clipping",
     "Dirichlet",
+    "Discretise",
+    "Discretising",
     "ExampleData",
+    "Filling",
     "FixedSize",
     "Iid",
+    "Indicators",
     "Labels",
+    "MissingRule",
+    "Module",
     "Partition",
     "Parts",
     "PowerLaw",
     "RandomSizes",
+    "Select",
     "Selecting",
     "Shards",
     "Split",
@@ -62,9 +72,12 @@ __all__ = [
     "authors_split",
     "balanced",
     "clipping",
+    "discretising",
     "example_data",
+    "filling",
     "folds",
     "hold_out",
+    "indicators",
     "load",
     "load_original",
     "load_table",
@@ -73,6 +86,8 @@ __all__ = [
     "of_one",
     "outlier_clipping",
     "partition",
+    "scores_of",
+    "selecting",
     "split",
     "standardising",
     "table",

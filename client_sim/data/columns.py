@@ -18,26 +18,38 @@ MOST_CATEGORIES = 1000
 Kind = Literal["class", "number"]
 
 
-def feature(column: Any, name: str) -> tuple[FloatArray, tuple[str, ...]]:
+def feature(column: Any, name: str, gaps: bool = False) -> tuple[FloatArray, tuple[str, ...]]:
     """Return a column as features, shape (N, 1), or (N, categories) for texts, and their names.
 
     Texts become one feature per category, which is 1 in the rows of that category; features are in alphabetical order,
-    named ``column=text``. Booleans are 0 and 1.
+    named ``column=text``. Booleans are 0 and 1. With ``gaps`` a missing value is NaN, in all features of its column.
 
     Raises:
-        FedpingError: a value is missing or not finite, the type is neither a number nor a text, there are more than
-            :data:`MOST_CATEGORIES` distinct texts, or most of them are numbers but not all.
+        FedpingError: a value is missing, or all are with ``gaps``; a value is not finite, the type is neither a number
+            nor a text, there are more than :data:`MOST_CATEGORIES` distinct texts, or most of them are numbers but not
+            all.
     """
+    nowhere = FedpingError(f"the column '{name}' is missing in every row; leave it out of the features")
+    if gaps and column.null_count == len(column):
+        raise nowhere
     if not is_text(column):
-        return as_numbers(column, name)[:, None], (name,)
-    _refuse_numbers_with_a_slip(column, name)
+        numbers = as_numbers(column, name, gaps)
+        if np.isnan(numbers).all():
+            raise nowhere
+        return numbers[:, None], (name,)
+    there = column.is_valid().to_numpy() if gaps else np.ones(len(column), np.bool_)
+    if gaps:
+        column = column.drop_null()
+    _refuse_numbers_with_a_slip(column, name, np.flatnonzero(there))
     names, category = values_of(column, name)
     if len(names) > MOST_CATEGORIES:
         raise FedpingError(
             f"the column '{name}' has {len(names)} different texts, too many to be categories; leave it out of the "
             "features, or name it as the client"
         )
-    return np.eye(len(names))[category], tuple(f"{name}={text}" for text in names)
+    x = np.full((len(there), len(names)), np.nan)
+    x[there] = np.eye(len(names))[category]
+    return x, tuple(f"{name}={text}" for text in names)
 
 
 def target(column: Any, name: str, kind: Kind | None, spelled: Any = None) -> tuple[NDArray[Any], Target]:
@@ -165,8 +177,11 @@ def values_of(column: Any, name: str) -> tuple[list[Any], NDArray[np.intp]]:
     return names, category
 
 
-def _refuse_numbers_with_a_slip(column: Any, name: str) -> None:
-    """Raise if nearly all texts are numbers: one stray text would turn every number of a column into a category."""
+def _refuse_numbers_with_a_slip(column: Any, name: str, rows: NDArray[np.intp]) -> None:
+    """Raise if nearly all texts are numbers: one stray text would turn every number of a column into a category.
+
+    ``rows`` are the positions of the column's values in the table.
+    """
     from pyarrow import types
 
     if types.is_dictionary(column.type):  # declared as categories
@@ -175,8 +190,9 @@ def _refuse_numbers_with_a_slip(column: Any, name: str) -> None:
     row, count = first_no_number(column)
     if 0 < count < len(column) / 2:
         raise FedpingError(
-            f"row {row} of the column '{name}' is '{column[row - 1].as_py()}', but most of its rows are numbers; "
-            "correct it or leave the column out; if these are categories, save them as a dictionary in Parquet"
+            f"row {rows[row - 1] + 1} of the column '{name}' is '{column[row - 1].as_py()}', but most of its "
+            "rows are numbers; correct it or leave the column out; if these are categories, save them as a dictionary "
+            "in Parquet"
         )
 
 
@@ -189,20 +205,26 @@ def reads_as_number(text: str) -> bool:
     return True
 
 
-def as_numbers(column: Any, name: str) -> FloatArray:
-    """Return a column of numbers or booleans, shape (N,); raise :class:`FedpingError` for a value that is none."""
+def as_numbers(column: Any, name: str, gaps: bool = False) -> FloatArray:
+    """Return a column of numbers or booleans, shape (N,); raise :class:`FedpingError` for a value that is none.
+
+    With ``gaps`` a missing value is NaN.
+    """
     from pyarrow import types
 
-    check_none_missing(column, name)
+    if not gaps:
+        check_none_missing(column, name)
     kind = column.type
     _refuse_bytes(column, name)
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)):
         raise FedpingError(
             f"the column '{name}' is of type {kind}, which is not a number; turn it into numbers, or leave it out"
         )
-    numbers: FloatArray = _plain(column).astype(np.float64)
-    if not np.isfinite(numbers).all():
-        row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+    missing = column.null_count > 0
+    numbers: FloatArray = _plain(column.cast("float64", safe=False) if missing else column).astype(np.float64)
+    odd = np.isinf(numbers) if gaps else ~np.isfinite(numbers)
+    if odd.any():
+        row = int(np.flatnonzero(odd)[0])
         raise FedpingError(f"row {row + 1} of the column '{name}' is {numbers[row]}; fill such rows or drop them")
     return numbers
 

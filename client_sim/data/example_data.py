@@ -19,7 +19,7 @@ class ExampleData:
     """Examples of K clients: a :class:`client_sim.learning.ClientData` of :class:`client_sim.learning.Examples`.
 
     Attributes:
-        x: features, one client after another, shape (N, d).
+        x: features, one client after another, shape (N, d); with ``gaps``, NaN marks a missing value.
         y: targets, shape (N,).
         weight: how much each example counts, shape (N,); usually 1.
         offsets: client k has rows ``offsets[k]`` to ``offsets[k + 1]`` (exclusive), shape (K + 1,).
@@ -28,6 +28,7 @@ class ExampleData:
         ids: each client's number, shape (K,), which stays the same when others are left out; random keys derive from
             it.
         natural_keys: each client's natural key, such as a user or a country, shape (K,), or None.
+        gaps: whether features may be missing; nobody learns from these examples before a rule has filled them.
 
     Raises:
         FedpingError: shapes differ, a value is not finite, or a weight is negative.
@@ -41,9 +42,10 @@ class ExampleData:
     target: Target
     ids: NDArray[np.int64]
     natural_keys: NDArray[Any] | None = None
+    gaps: bool = False
 
     def __post_init__(self) -> None:
-        check_examples(self.x, self.y, self.features, self.target)
+        check_examples(self.x, self.y, self.features, self.target, gaps=self.gaps)
         if self.weight.shape != self.y.shape or not (np.isfinite(self.weight).all() and (self.weight >= 0).all()):
             raise FedpingError("each example needs a weight, a finite number of at least 0")
         ends = self.offsets
@@ -118,7 +120,7 @@ class ExampleData:
     def as_table(self) -> Table:
         """Return the examples as one table, in order; its key is the clients' natural keys."""
         key = None if self.natural_keys is None else self.natural_keys[self.client_of]
-        return Table(self.x, self.y, self.features, self.target, key)
+        return Table(self.x, self.y, self.features, self.target, key, gaps=self.gaps)
 
 
 def example_data(
@@ -145,6 +147,7 @@ def of_clients(rows: Table, sizes: NDArray[Any], natural_keys: NDArray[Any] | No
         target=rows.target,
         ids=np.arange(len(sizes)),
         natural_keys=natural_keys,
+        gaps=rows.gaps,
     )
 
 

@@ -78,6 +78,13 @@ def client_moments(data: ExampleData) -> Moments:
     return Moments(data.sizes, mean, sums_by_client(data, (data.x - mean[data.client_of]) ** 2))
 
 
+def client_value_sums(data: ExampleData) -> tuple[NDArray[np.int64], FloatArray]:
+    """Return each client's number and sum of the values of each feature, without missing ones, shape (k, d) each."""
+    there = ~np.isnan(data.x)
+    counts = sums_by_client(data, there.astype(np.float64)).astype(np.int64)
+    return counts, sums_by_client(data, np.where(there, data.x, 0.0))
+
+
 def merged(moments: Moments) -> Moments:
     """Return the moments of all clients together, k = 1. The server merges neighbours until one is left."""
     while len(moments.count) > 1:

@@ -22,6 +22,7 @@ def load_table(
     client: str | None = None,
     kind: Kind | None = None,
     choice: str | None = None,
+    gaps: bool = False,
 ) -> Table:
     """Return a file's rows as examples.
 
@@ -35,17 +36,18 @@ def load_table(
         kind: whether the target is a ``class`` or a ``number``; if None, texts and booleans are classes.
         choice: the column with the choice that each row is a candidate of; the target is then 1 or true for the chosen
             candidate. See :mod:`fedping.client_sim.data.choice_sets`.
+        gaps: whether a feature may be missing; it is NaN then. A target, a client or a choice may not.
 
     Raises:
         FedpingError: the file cannot be read or has no rows, a column is missing or named twice, or a value is missing
-            or is not a number, text or boolean.
+            or is not a number, text or boolean; with ``gaps``, a feature is missing in every row.
     """
     read = read_arrow(Path(path))
     used = _columns(read, target, features, [each for each in (client, choice) if each], path)
     if not read.num_rows:
         raise FedpingError(f"the file {path} has no rows; there is nothing to learn from")
     try:
-        parts = [columns.feature(read[name], name) for name in used]
+        parts = [columns.feature(read[name], name, gaps) for name in used]
         names = [
             *([target] if kind == "class" or columns.is_truth(read[target]) else []),
             *filter(None, (client, choice)),
@@ -62,6 +64,7 @@ def load_table(
             target=what,
             key=None if client is None else columns.keys(read[client], client, spelled.get(client)),
             choice=None if choice is None else columns.keys(read[choice], choice, spelled.get(choice)),
+            gaps=gaps and any(np.isnan(values).any() for values, _ in parts),
         )
     except FedpingError as error:
         raise FedpingError(f"the file {path}: {error}") from error

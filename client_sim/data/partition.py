@@ -311,6 +311,10 @@ def topics(table: Table, settings: Topics, random: np.random.Generator) -> Owner
     """See :class:`Topics`."""
     numbers = _labels(table, "topics")
     enough_rows(table, settings.clients)
+    if table.gaps:
+        raise FedpingError(
+            "the partition 'topics' goes by features, and some of them are missing; choose another partition"
+        )
     if settings.components > min(table.x.shape):
         raise FedpingError(
             f"{table.x.shape[1]} features have fewer principal components than {settings.components}; lower "

@@ -35,7 +35,7 @@ class Table:
     """Examples with features and a target, in rows.
 
     Attributes:
-        x: features, shape (N, d), all finite.
+        x: features, shape (N, d), all finite; with ``gaps``, NaN marks a missing value.
         y: targets, shape (N,): float64, or int64 from 0 to the number of classes - 1.
         features: the features' names, d of them.
         target: what y is.
@@ -43,6 +43,8 @@ class Table:
         choice: the choice that each row is a candidate of, shape (N,); y is then 1 for the chosen candidate, else 0
             (:mod:`fedping.client_sim.data.choice_sets`). None where every row is an example.
         for_test: whether each row is a test example by the authors' own split, shape (N,); None if they have no split.
+        gaps: whether features may be missing; a rule fills them or drops their rows before anybody learns
+            (:mod:`fedping.client_sim.data.missing`).
 
     Raises:
         FedpingError: shapes differ, a value is not finite, or a class has no name.
@@ -55,9 +57,10 @@ class Table:
     key: NDArray[Any] | None = None
     choice: NDArray[Any] | None = None
     for_test: NDArray[np.bool_] | None = None
+    gaps: bool = False
 
     def __post_init__(self) -> None:
-        check_examples(self.x, self.y, self.features, self.target)
+        check_examples(self.x, self.y, self.features, self.target, gaps=self.gaps)
         for what, of_rows in (("natural keys", self.key), ("choices", self.choice), ("test marks", self.for_test)):
             if of_rows is not None and len(of_rows) != len(self.y):
                 raise FedpingError(f"a table of {len(self.y)} rows has {len(of_rows)} {what}; give one a row")
@@ -68,7 +71,7 @@ class Table:
     def rows(self, which: NDArray[Any]) -> Table:
         """Return some of the rows: by position, in that order, or by a mask, shape (N,)."""
         key, choice, for_test = (None if of is None else of[which] for of in (self.key, self.choice, self.for_test))
-        return Table(self.x[which], self.y[which], self.features, self.target, key, choice, for_test)
+        return Table(self.x[which], self.y[which], self.features, self.target, key, choice, for_test, self.gaps)
 
 
 def table(
@@ -80,14 +83,19 @@ def table(
     key: NDArray[Any] | None = None,
     choice: NDArray[Any] | None = None,
     for_test: NDArray[np.bool_] | None = None,
+    gaps: bool = False,
 ) -> Table:
-    """Return a table from any arrays; unnamed features become x0, x1 and so on, and the default target is a number."""
+    """Return a table from any arrays; unnamed features become x0, x1 and so on, and the default target is a number.
+
+    With ``gaps``, NaN among the features marks a missing value.
+    """
     numbers = np.ascontiguousarray(x, dtype=np.float64)
     if numbers.ndim != 2:
         raise FedpingError(f"features have {numbers.ndim} dimensions; give a matrix of examples by features")
     target = target or Target()
     targets = np.ascontiguousarray(y, dtype=np.int64 if target.is_class else np.float64)
-    return Table(numbers, targets, features or feature_names(numbers.shape[1]), target, key, choice, for_test)
+    names = features or feature_names(numbers.shape[1])
+    return Table(numbers, targets, names, target, key, choice, for_test, gaps)
 
 
 def feature_names(count: int) -> tuple[str, ...]:
@@ -95,13 +103,15 @@ def feature_names(count: int) -> tuple[str, ...]:
     return tuple(f"x{number}" for number in range(count))
 
 
-def check_examples(x: FloatArray, y: NDArray[Any], features: tuple[str, ...], target: Target) -> None:
+def check_examples(
+    x: FloatArray, y: NDArray[Any], features: tuple[str, ...], target: Target, *, gaps: bool = False
+) -> None:
     """Raise :class:`FedpingError` unless these arrays are rows of examples with these features and this target."""
     if x.ndim != 2 or y.shape != x.shape[:1]:
         raise FedpingError(f"features of shape {x.shape} and targets of shape {y.shape} are not rows of one table")
     if len(features) != x.shape[1]:
         raise FedpingError(f"{x.shape[1]} features have {len(features)} names; name each of them once")
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+    if not ((~np.isinf(x) if gaps else np.isfinite(x)).all() and np.isfinite(y).all()):
         raise FedpingError(
             f"the examples of '{target.name}' have values that are not finite numbers; fill or drop their rows first"
         )

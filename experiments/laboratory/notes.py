@@ -23,6 +23,7 @@ _CLASSES_LISTED = 5
 def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
     """Yield notes on the data of a run: clients without data, what cannot be tested, odd targets, models not shared."""
     yield from sentences("advice on training", setup.parts)
+    yield from problem.notes
     yield from _of_population(setup, problem)
     yield from _of_network(setup, problem)
     if not isinstance(problem.train, NewEachRound):  # users have new data in every round

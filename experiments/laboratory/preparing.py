@@ -8,35 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from fedping.client_sim.data import (
     ExampleData,
     Split,
-    Table,
     Target,
-    authors_split,
-    balanced,
-    clipping,
-    folds,
-    load,
-    load_table,
-    min_max_scaling,
-    outlier_clipping,
-    partition,
-    split,
-    standardising,
-    without_constants,
 )
 from fedping.client_sim.data.choice_sets import Candidates, RawCandidates, candidates_of, raw_candidates
-from fedping.client_sim.data.originals import files_of_original, load_original
-from fedping.client_sim.data.seeds import generator, key
+from fedping.client_sim.data.seeds import key
 from fedping.client_sim.learning import ClientData, Model, bare, model_spec
 from fedping.client_sim.learning.batch import Clients, FloatArray
 from fedping.client_sim.learning.checking import check_buffers, check_training
@@ -45,6 +28,7 @@ from fedping.client_sim.learning.model import precision
 from fedping.client_sim.learning.registry import is_ranking_model, learner_for
 from fedping.client_sim.learning.submodel import Part
 from fedping.client_sim.models import RankingModel
+from fedping.experiments.laboratory.examples import divided, ready, table_of
 from fedping.experiments.laboratory.models import from_data, known_from, model_for_data
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.data import AUTHORS, Data
@@ -88,6 +72,7 @@ class Problem:
         seed: the seed of all further draws.
         newcomers: the clients that never take part in training, ascending.
         wishes: the wishes of a rehearsal's users; None without one.
+        notes: sentences on what the preparation dropped, filled or chose.
     """
 
     line: Line
@@ -99,6 +84,7 @@ class Problem:
     seed: int
     newcomers: Clients = field(default_factory=_nobody)
     wishes: Wishes | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def spec(self) -> ModelSpec:
@@ -184,7 +170,7 @@ def prepare(setup: Setup, seed: int, fold: int | None) -> Problem:
 def check_model(setup: Setup, seed: int) -> None:
     """Raise if clients could not train the model with these settings, as far as is known before examples are divided.
 
-    With ``drop_constant`` the model is not known by then, and nothing is checked.
+    Where the preparation changes the number of features, the model is not known by then, and nothing is checked.
 
     Raises:
         FedpingError: the settings do not fit the model, or a package is missing.
@@ -193,8 +179,8 @@ def check_model(setup: Setup, seed: int) -> None:
     if setup.model["name"] == FEATURES and setup.data.users is None:
         _raw_candidates(setup.data)
     elif setup.data.users is None:
-        table = _table(setup.data)
-        if setup.data.drop_constant:
+        table = table_of(setup.data)
+        if setup.data.changes_features:
             return
         if table.choice is None:
             refuse_examples(setup)
@@ -238,36 +224,40 @@ def _problem(setup: Setup, seed: int, fold: int | None) -> Problem:
         return _of_users(setup, setup.data.users, seed)
     if setup.model["name"] == FEATURES:
         return _of_lists(setup, seed, fold)
-    table = _table(setup.data)
+    table = table_of(setup.data)
     if table.choice is not None:
         return _of_choices(setup, candidates_of(table), seed, fold)
     refuse_examples(setup)
     refuse_numbers(setup, table.target, table.y)
-    parts = _ready(setup.data, _clients(setup, table, seed, fold))
+    notes: list[str] = []
+    parts = ready(setup.data, divided(setup, table, seed, fold, notes), notes)
     line, model = _line_and_model(setup, known_from(parts.train), seed)
-    return Problem(line, model, parts.train, parts.validation, parts.test, tally_for(setup, parts.train), seed)
+    tally = tally_for(setup, parts.train)
+    return Problem(line, model, parts.train, parts.validation, parts.test, tally, seed, notes=tuple(notes))
 
 
 def _of_choices(setup: Setup, candidates: Candidates, seed: int, fold: int | None) -> Problem:
     refuse_choices(setup)
-    choices = _clients(setup, candidates.choices, seed, fold)
-    ready = _ready(setup.data, Split(*map(candidates.of, (choices.train, choices.validation, choices.test))))
-    line, model = _line_and_model(setup, known_from(ready.train), seed)
+    notes: list[str] = []
+    choices = divided(setup, candidates.choices, seed, fold, notes)
+    prepared = ready(setup.data, Split(*map(candidates.of, (choices.train, choices.validation, choices.test))), notes)
+    line, model = _line_and_model(setup, known_from(prepared.train), seed)
     return Problem(
         line=line,
         model=model,
-        train=candidates.choice_data(choices.train, ready.train),
-        validation=candidates.choice_data(choices.validation, ready.validation),
-        test=candidates.choice_data(choices.test, ready.test),
+        train=candidates.choice_data(choices.train, prepared.train),
+        validation=candidates.choice_data(choices.validation, prepared.validation),
+        test=candidates.choice_data(choices.test, prepared.test),
         tally=tally_for(setup, None),
         seed=seed,
+        notes=tuple(notes),
     )
 
 
 def _of_lists(setup: Setup, seed: int, fold: int | None) -> Problem:
     refuse_choices(setup)
     raw = _raw_candidates(setup.data)
-    parts = _clients(setup, raw.candidates.choices, seed, fold)
+    parts = divided(setup, raw.candidates.choices, seed, fold, [])
     line, model = _line_and_model(setup, {}, seed)
     lists = raw.lists(line.spec)
 
@@ -282,8 +272,8 @@ def _raw_candidates(data: Data) -> RawCandidates:
         raise InvalidSettings(
             f"the model '{FEATURES}' learns from lists in a file. Set 'file', 'choice' and 'target' in [data]"
         )
-    prepared = ("features", "clip", "clip_beyond", "drop_constant", "standardise", "min_max")
-    given = next((name for name in prepared if getattr(data, name)), None)
+    prepared = ("features", "clip", "clip_beyond", "drop_constant", "discretise", "select", "standardise", "min_max")
+    given = "missing" if data.missing != "refuse" else next((name for name in prepared if getattr(data, name)), None)
     if given is not None:
         raise InvalidSettings(
             f"[data] {given}: the features of the model '{FEATURES}' say themselves how they are prepared. Remove "
@@ -339,97 +329,6 @@ def _line_and_model(setup: Setup, known: Mapping[str, int], seed: int) -> tuple[
     return setup.line(setup.spec), learner_for(setup.spec, setup.training)
 
 
-def _table(settings: Data) -> Table:
-    return _read_table(msgspec.json.encode(settings), _stamp(settings))  # hashable as a cache key
-
-
-def _stamp(settings: Data) -> tuple[tuple[str, int, int], ...]:
-    """Return a stamp of a file, or a folder's files, that changes with every edit."""
-    file = settings.file
-    if settings.folder is not None:
-        files = files_of_original(settings.name or "", Path(settings.folder))
-    elif file is None:
-        return ()
-    else:
-        files = [Path(file), *(sorted(Path(file).rglob("*")) if Path(file).is_dir() else [])]
-    stats = [(str(each), each.stat()) for each in files if each.exists()]
-    return tuple((name, of.st_mtime_ns, of.st_size) for name, of in stats)
-
-
-@lru_cache(maxsize=4)
-def _read_table(settings_json: bytes, stamp: tuple[tuple[str, int, int], ...]) -> Table:
-    settings = msgspec.json.decode(settings_json, type=Data)
-    if settings.folder is not None:
-        return load_original(settings.name or "", Path(settings.folder), settings.settings)
-    if settings.file is None or settings.target is None:
-        return load(settings.name or "", settings.settings, settings.code)
-    return load_table(
-        settings.file, settings.target, settings.features, settings.client, settings.kind, settings.choice
-    )
-
-
-def _clients(setup: Setup, table: Table, seed: int, fold: int | None) -> Split:
-    """Return the clients of the rows, and the split of their examples."""
-    owned = partition(table, setup.partition, seed)
-    clients = owned.of(table)
-    if setup.data.test == AUTHORS:
-        for_test = _authors_choice(setup.data, table)[owned.rows]
-        parts = authors_split(clients, for_test, seed, setup.data.validation, setup.data.stratified)
-    else:
-        parts = _split(setup.data, clients, seed, fold)
-    most = setup.data.most
-    return parts if most is None else replace(parts, train=_at_most(parts.train, most, seed))
-
-
-def _authors_choice(settings: Data, table: Table) -> NDArray[np.bool_]:
-    if table.for_test is None or not table.for_test.any() or table.for_test.all():
-        raise InvalidSettings(
-            f"[data] test = \"authors\": '{settings.name}' does not have training and test examples of its authors. "
-            "Set a share, such as test = 0.2, or add the authors' files"
-        )
-    return table.for_test
-
-
-def _split(settings: Data, clients: ExampleData, seed: int, fold: int | None) -> Split:
-    """Return the training, validation and test examples; with folds the fold's examples are the test."""
-    if settings.folds is None or fold is None:
-        return split(clients, seed, settings.test_share, settings.validation, settings.stratified)
-    held = folds(clients, settings.folds, seed, settings.stratified) == fold
-    rest = split(clients.only(~held), seed, 0.0, settings.validation / (1 - settings.test_share), settings.stratified)
-    return replace(rest, test=clients.only(held))
-
-
-def _ready(settings: Data, parts: Split) -> Split:
-    """Return the parts after each step that the settings ask for, computed from the training examples."""
-    if settings.drop_constant:
-        parts = _applied(without_constants(parts.train), parts)
-    if settings.clip is not None and settings.clip_beyond is not None:
-        parts = _applied(outlier_clipping(parts.train, settings.clip, settings.clip_beyond), parts)
-    elif settings.clip is not None:
-        parts = _applied(clipping(parts.train, settings.clip), parts)
-    if settings.standardise:
-        parts = _applied(standardising(parts.train), parts)
-    if settings.min_max:
-        parts = _applied(min_max_scaling(parts.train), parts)
-    return replace(parts, train=balanced(parts.train)) if settings.class_weights else parts
-
-
-class _Step(Protocol):
-    def of(self, data: ExampleData) -> ExampleData: ...
-
-
-def _applied(step: _Step, parts: Split) -> Split:
-    return Split(step.of(parts.train), step.of(parts.validation), step.of(parts.test))
-
-
-def _at_most(data: ExampleData, most: int, seed: int) -> ExampleData:
-    """Return the data with at most ``most`` examples per client, drawn at random."""
-    order = np.lexsort((generator(seed, "most").random(len(data.y)), data.client_of))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order)) - data.offsets[:-1][data.client_of]
-    return data.only(place < most)
-
-
 Task: TypeAlias = Literal["classification", "regression", "ranking", "clustering"]
 
 TASKS: dict[str, Task] = {
@@ -471,6 +370,11 @@ def refuse_choices(setup: Setup) -> None:
         raise InvalidSettings(
             f"the data are choices among candidates, and the model '{name}' can't learn from them. Choose "
             f"{' or '.join(sorted(FROM_CHOICES))}, or, to take each candidate for an example, leave out 'choice'"
+        )
+    if setup.data.modules or setup.data.missing == "drop":
+        raise InvalidSettings(
+            '[data] modules and missing = "drop" are for examples, and these rows are candidates of choices. '
+            'Remove them, or set missing = "mean" or "indicator"'
         )
     if setup.data.class_weights:
         raise InvalidSettings("[data] class_weights are for classes, and these data are choices; leave them off")

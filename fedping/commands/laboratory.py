@@ -195,7 +195,7 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
     from fedping.experiments.laboratory.settings import experiment_from_toml
     from fedping.protocol.formats import with_format
 
-    _let_import_from(file.parent)  # also extensions, which are imported when the file is read
+    let_import_from(file.parent)  # also extensions, which are imported when the file is read
     experiment = experiment_from_toml(file, options.changes, options.over)
     with _bar(experiment) as watch:
         sessions = spark.sessions if spark else None
@@ -207,7 +207,7 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
     print_summary(summary, folder)
 
 
-def _let_import_from(folder: Path) -> None:
+def let_import_from(folder: Path) -> None:
     """Allow an experiment to import modules next to its file, such as its own loss.
 
     The folder is last in the path, so its files never hide modules of Python or fedping. Runs in other processes
@@ -463,7 +463,7 @@ def reproduce(folder: Path, jobs: int | None, as_json: bool) -> None:
     """
     from fedping.experiments.laboratory.artifact import reproduce as run_again
 
-    _let_import_from(folder)
+    let_import_from(folder)
     found = run_again(folder, jobs)
     if as_json:
         import msgspec

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from fedping.client_sim.data.originals import cifar, hugging_face, leaf, tff
 from fedping.client_sim.data.originals.reading import NoSettings, OfUsers
 from fedping.client_sim.data.originals.tff_files import Part
+from fedping.client_sim.data.originals.wisconsin import files_of_wisconsin, wisconsin
 from fedping.client_sim.data.table import Table
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.settings_file import converted
@@ -82,6 +83,7 @@ class Original:
 
 
 ORIGINALS: Mapping[str, Original] = {
+    "breast-cancer-original": Original(wisconsin, files_of_wisconsin, NoSettings),
     "cifar-10": Original(cifar.cifar_10, cifar.files_of_cifar_10, NoSettings),
     "cifar-100": Original(cifar_100, _files(tff.cifar_100_parts, cifar.files_of_cifar_100), OfUsers),
     "femnist": Original(femnist, _files(tff.femnist_parts, leaf.files_of_leaf), OfUsers),

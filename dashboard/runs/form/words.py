@@ -186,7 +186,8 @@ RARE = frozenset({
     "limits", "model.step", "model.start", "model.spread", "model.integer", "model.constraints", "model.margin",
     "model.epsilon", "model.features", "model.classes", "model.seed", "data.population", "data.groups", "data.folds",
     "data.lists", "data.examples", "data.applies",
-    "data.most", "data.clip", "data.clip_beyond", "data.drop_constant", "data.class_weights", "data.stratified",
+    "data.most", "data.missing", "data.modules", "data.clip", "data.clip_beyond", "data.drop_constant",
+    "data.discretise", "data.select", "data.class_weights", "data.stratified",
     "evaluation.task", "evaluation.metric", "evaluation.baseline_iterations", "evaluation.baselines", "engine",
     "data.client", "data.choice", "data.kind",
     "users", "activity", "gradient", "start", "tick_minutes", "optimization.length", "optimization.early_stopping",
@@ -202,6 +203,7 @@ EXAMPLES: dict[str, str] = {
     "model.step": "{ start = 0.1, min = 1e-6, max = 50.0 }",
     "model.constraints": '[{ constraint = "non_negative" }]',
     "data.groups": "[{ share = 0.3, population = { … } }, …]",
+    "data.modules": '[{ features = ["balance", "overdue"], missing = 0.46 }]',
     "lateness.shares": "[0.6, 0.3, 0.1]",
     "clock.seconds_per_example": "{ median = 0.1, sigma = 1.5 }",
     "co_op.speeds": "[1.0, 1.0, 0.1]",
@@ -246,6 +248,8 @@ HELPS: dict[str, str] = {
     "training.steps": "How many steps a client takes (FedGD+, if it has no batch); or give epochs.",
     "training.batch": "Number of examples in a batch; all at once if empty.",
     "training.proximal": "Pulls the weights back to the fetched model (Li et al. 2020); 0 turns this off.",
+    "data.missing": "What happens to features that are missing; the mean is over all clients, from sums.",
+    "data.modules": "Groups of features that some records or clients lack.",
     "data.standardise": "To mean 0 and deviation 1, from sums over the clients.",
     "model.function": (
         "Your own Python as module:function, in a module that the dashboard was started with (FEDPING_EXTENSIONS). It "

@@ -8,7 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import fields, replace
 
+from fedping.client_sim.data.bins import Discretise
+from fedping.client_sim.data.missing import MissingRule, Module
 from fedping.client_sim.data.originals import check_original, is_downloaded
+from fedping.client_sim.data.scores import Select
 from fedping.client_sim.population.settings import PopulationSettings
 from fedping.client_sim.rehearsal.settings import Rehearsal
 from fedping.protocol.errors import InvalidSettings
@@ -54,11 +57,18 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     ``most`` is the most training examples that a client learns from, drawn at random.
 
+    ``missing`` is the rule for missing features of a file or of a data set: ``refuse`` the run; ``drop`` each such
+    example; fill in the ``mean`` over all clients, from sums of their sums and counts; or ``indicator``, the mean and a
+    further feature that is 1 where a column is missing. ``modules`` are groups of features that some records or clients
+    lack.
+
     The other settings are computed from sums over the clients' training examples, and applied to all: ``clip`` cuts
     each feature at this quantile, such as 0.99; with ``clip_beyond`` only a feature whose largest value exceeds this
     multiple of its quantile. ``drop_constant`` leaves out features with a single value, ``standardise`` scales the
     others to mean 0 and deviation 1, ``class_weights`` gives rare classes as much weight as common ones. ``min_max``
-    scales features to [0, 1] by a round of extremes, which are single examples' values rather than sums.
+    scales features to [0, 1] by a round of extremes, which are single examples' values rather than sums. ``discretise``
+    cuts features into bins, and ``select`` keeps those that tell most about the target. The order is: missing,
+    drop_constant, clip, discretise, select, standardise or min_max, class_weights.
 
     Raises:
         InvalidSettings: not exactly one source, settings of another source, or no examples left to train on.
@@ -88,9 +98,13 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     folds: Annotated[int, Meta(ge=2, le=1000)] | None = None
     stratified: bool = True
     most: Annotated[int, Meta(ge=1)] | None = None
+    missing: MissingRule = "refuse"
+    modules: tuple[Module, ...] = ()
     clip: Annotated[float, Meta(gt=0, le=1)] | None = None
     clip_beyond: Annotated[float, Meta(gt=1)] | None = None
     drop_constant: bool = False
+    discretise: Discretise | None = None
+    select: Select | None = None
     standardise: bool = False
     min_max: bool = False
     class_weights: bool = False
@@ -116,6 +130,11 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise InvalidSettings(f"[data] file = \"{self.file}\" needs 'target', the column to predict")
         if self.standardise and self.min_max:
             raise InvalidSettings("[data] has 'standardise' and 'min_max', two scales for the same features; give one")
+        if self.missing == "refuse" and any(each.missing and not each.only for each in self.modules):
+            raise InvalidSettings(
+                '[[data.modules]] has features that are missing, and [data] no rule for them. Set missing = "drop", '
+                '"mean" or "indicator", or \'only\' of the module'
+            )
         if self.clip_beyond is not None and self.clip is None:
             raise InvalidSettings("[data] clip_beyond needs 'clip', the quantile to cut at, such as clip = 0.99")
         if self.file is None and (self.target or self.features or self.client or self.choice or self.kind):
@@ -180,6 +199,13 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Whether some synthetic users change over time."""
         of_lists = self.lists is not None and any(self.lists.drift.values())
         return of_lists or any(group.population.drift for group in self.user_groups)
+
+    @property
+    def changes_features(self) -> bool:
+        """Whether the number of features is known only after the preparation."""
+        one_hot = self.discretise is not None and self.discretise.encode == "one_hot"
+        fewer = self.drop_constant or self.select is not None or any(each.only == "without" for each in self.modules)
+        return fewer or one_hot or self.missing == "indicator"
 
     @property
     def test_share(self) -> float:
