@@ -45,6 +45,7 @@ from fedping.client_sim.learning.registry import is_ranking_model, learner_for
 from fedping.client_sim.learning.submodel import Part
 from fedping.client_sim.models import RankingModel
 from fedping.experiments.laboratory.models import from_data, known_from, model_for_data
+from fedping.experiments.laboratory.response import Responses, responses
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.data import Data
 from fedping.experiments.laboratory.tallies import (
@@ -87,6 +88,7 @@ class Problem:
         seed: the seed of all further draws.
         newcomers: the clients that never take part in training, ascending.
         wishes: the wishes of a rehearsal's users; None without one.
+        responses: what clients learn from instead of their targets; None if they learn from these.
     """
 
     line: Line
@@ -98,6 +100,7 @@ class Problem:
     seed: int
     newcomers: Clients = field(default_factory=_nobody)
     wishes: Wishes | None = None
+    responses: Responses | None = None
 
     @property
     def spec(self) -> ModelSpec:
@@ -116,6 +119,8 @@ class Problem:
             round_: its number, from 0.
             weights: those that the clients hold, shape (m,), or each client's own, shape (clients, m).
         """
+        if self.responses is not None:
+            return in_precision(self.responses.in_round(round_), self.model)
         return self.train.of_iteration(round_, weights) if isinstance(self.train, NewEachRound) else self.train
 
     def after(self, rounds: int) -> Problem:
@@ -174,7 +179,9 @@ def prepare(setup: Setup, seed: int, fold: int | None) -> Problem:
         FedpingError: the settings do not fit the data or the model, or a package is missing.
     """
     problem = _problem(setup, seed, fold)
-    return replace(problem, newcomers=_newcomers(setup.evaluation.newcomers, problem))
+    asked = setup.randomised_response
+    drawn = None if asked is None else responses(asked, problem.train, seed)
+    return replace(problem, newcomers=_newcomers(setup.evaluation.newcomers, problem), responses=drawn)
 
 
 def check_model(setup: Setup, seed: int) -> None:
