@@ -63,7 +63,7 @@ def test_classes_stay_classes() -> None:
     reported = responses(Response(permanent=1.0), data, 1).in_round(0)
     assert reported.y.dtype == data.y.dtype
     assert set(reported.y.tolist()) == {0, 1, 2}
-    with pytest.raises(InvalidSettings, match="3 classes. Remove 'values'"):
+    with pytest.raises(InvalidSettings, match=r"3 classes\. Remove 'values'"):
         responses(Response(permanent=1.0, values=(0.0, 1.0)), data, 1)
 
 
