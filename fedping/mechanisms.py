@@ -28,7 +28,7 @@ Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
 @fedping.upload_link("laplace")
 def laplace(*, bound: Positive, epsilon: Positive) -> tuple[fedping.ClientEnd, fedping.ServerEnd]:
-    """Updates cut to ``bound`` in the L1 norm, and Laplace noise: each contribution costs ``epsilon``.
+    """Cut updates to ``bound`` in the L1 norm and add Laplace noise: each contribution costs ``epsilon``.
 
     Two updates are at most 2 ``bound`` apart, which is the sensitivity. Source: Dwork et al. 2006.
     """
@@ -43,7 +43,7 @@ def laplace(*, bound: Positive, epsilon: Positive) -> tuple[fedping.ClientEnd, f
 def discrete_laplace(
     *, bound: Positive, step: Positive, epsilon: Positive
 ) -> tuple[fedping.ClientEnd, fedping.ServerEnd]:
-    """Updates in whole multiples of ``step``, with whole noise y of probability proportional to e^(-ε |y| / Δ).
+    """Send whole multiples of ``step``, with whole noise y of probability proportional to e^(-ε |y| / Δ).
 
     An update is cut to ``bound`` in the L1 norm and rounded towards zero, so that two of them are at most
     Δ = 2 floor(bound / step) steps apart: each contribution costs ``epsilon``. Source: Ghosh, Roughgarden and
@@ -67,7 +67,7 @@ def discrete_laplace(
 
 @fedping.upload_link("exponential")
 def exponential(*, bound: Positive, epsilon: Positive) -> tuple[fedping.ClientEnd, fedping.ServerEnd]:
-    """One weight of an update, chosen by its size, as ``bound`` or ``-bound``; the others are zero.
+    """Send one weight of an update, chosen by its size, as ``bound`` or ``-bound``; the others are zero.
 
     Of the answers (weight j, up or down), the exponential mechanism chooses one with probability proportional to
     e^(ε u / (2 Δu)), where the utility u is the update of j, or minus that, cut to ``bound``, and Δu = 2 ``bound``.

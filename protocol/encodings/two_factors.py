@@ -2,9 +2,10 @@
 
 Of a matrix H of inputs by outputs, A of inputs by rank and B of rank by outputs are sent, and the server makes A B of
 them. So it takes the mean of clients' products, and their ranks add up. Clients that train within it train A and B:
-the model computes with W + A B, where W are the fetched weights. A starts at entries of 1 or -1 over the root of the
-rank, which are drawn by the client's key, and B at 0, so that training starts at W. (The thesis draws both at random,
-and clients would start at W with noise; Hu et al. 2021 start as here.) Otherwise H is computed first, and A B is the
+the model computes with W + A B, where W are the fetched weights. B starts at entries of 1 or -1 over the root of the
+rank, which are drawn by the client's key, and A at 0, so that training starts at W, and the first step is that of the
+encoding `low-rank-outputs`. (The thesis draws both at random, and clients would start at W with noise; Hu et al. 2021
+also start with a product of 0.) Otherwise H is computed first, and A B is the
 product that is closest to it, by its singular values; that is biased.
 
 A payload is u16 rank, then in the order of the wire f32 for every number: A and then B, row by row, for each block of
@@ -189,8 +190,8 @@ class _Layout:
         for part in self.parts:
             if part.shape:
                 inputs, outputs = part.shape
-                signs = random_signs(seeds, part.block, inputs, self.rank) / np.sqrt(self.rank)
-                self.put(part, start, signs, np.zeros((len(keys), self.rank, outputs)))
+                signs = random_signs(seeds, part.block, outputs, self.rank) / np.sqrt(self.rank)
+                self.put(part, start, np.zeros((len(keys), inputs, self.rank)), signs.swapaxes(1, 2))
         return _Factors(self, start)
 
 

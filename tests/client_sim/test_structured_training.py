@@ -110,14 +110,14 @@ def test_both_factors_are_trained_and_arrive(optimizer: LocalOptimizer | None) -
 def test_both_factors_move_as_worked_by_hand() -> None:
     """A second implementation: W + A B is differentiated by A and by B in a loop for each client and step."""
     moved, _ = trained(LowRank(rank=2, fixed="neither"), steps=3)
-    first, _ = trained(LowRank(rank=2, fixed="inputs"), steps=1)
+    first, _ = trained(LowRank(rank=2, fixed="outputs"), steps=1)
     one, _ = trained(LowRank(rank=2, fixed="neither"), steps=1)
-    np.testing.assert_allclose(one[:, :35], first[:, :35], rtol=1e-6, atol=1e-9)  # as B is zero, A stays at first
+    np.testing.assert_allclose(one[:, :35], first[:, :35], rtol=1e-6, atol=1e-9)  # as A is zero, B stays at first
     model, keys = learner_for(NETWORK), keys_of(len(SIZES))
     seeds = payload_seeds(child_keys(child_keys(keys, UPLOAD), 0))
     for client in (0, 2, 3):
         batch = fleet().batch(np.array([client]))
-        a, b = random_signs(seeds, 0, 6, 2)[client] / np.sqrt(2), np.zeros((2, 5))
+        a, b = np.zeros((6, 2)), random_signs(seeds, 0, 5, 2)[client].T / np.sqrt(2)
         others = np.zeros(NETWORK.m - 30)
         for _ in range(3):
             weights = model.start + 0.1 + np.concatenate([(a @ b).ravel(), others])
