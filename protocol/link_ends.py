@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,9 +23,32 @@ Transform: TypeAlias = Callable[["NDArray[np.floating[Any]]", "NDArray[np.uint64
 Encode: TypeAlias = Callable[["NDArray[np.floating[Any]]", "NDArray[np.uint64]"], "pa.BinaryArray"]
 Undo: TypeAlias = Callable[["NDArray[np.float32]"], "NDArray[np.float32]"]
 UndoSum: TypeAlias = Callable[["ModelSpec", "NDArray[np.float64]"], "NDArray[np.float64]"]
-Within: TypeAlias = Callable[
-    ["NDArray[np.uint64]"], Callable[["NDArray[np.floating[Any]]"], "NDArray[np.floating[Any]]"]
-]
+Projection: TypeAlias = Callable[["NDArray[np.floating[Any]]"], "NDArray[np.floating[Any]]"]
+"""From the gradients of k clients, shape (k, m), to the part of them that the clients can send."""
+
+
+@runtime_checkable
+class Factors(Protocol):
+    """Numbers that k clients train instead of a movement of their weights, which follows from them.
+
+    Attributes:
+        start: the numbers of no movement, shape (k, f).
+    """
+
+    start: NDArray[np.float64]
+
+    def movement(self, numbers: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+        """Return the movements of the weights, shape (k, m), that follow from the numbers, shape (k, f)."""
+        ...
+
+    def gradients(
+        self, numbers: NDArray[np.floating[Any]], gradients: NDArray[np.floating[Any]]
+    ) -> NDArray[np.floating[Any]]:
+        """Return the gradients by the numbers, shape (k, f), of losses whose gradients by the weights are (k, m)."""
+        ...
+
+
+Within: TypeAlias = Callable[["NDArray[np.uint64]"], "Projection | Factors"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +57,7 @@ class Structured:
 
     Attributes:
         within: takes random keys, shape (k,), and returns a function from gradients, shape (k, m), to the part of them
-            that can be sent.
+            that can be sent; or the factors that clients train.
         encode: takes movements within that, shape (k, m), and the same keys, and returns k payloads, which the server
             reads like the link's.
     """

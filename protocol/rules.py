@@ -25,6 +25,7 @@ Trait: TypeAlias = Literal[
     "local steps",  # sends how far local steps have moved the weights
     "sends signs",  # sends the signs alone, each as a number
     "structured",  # trains within what the upload link sends
+    "proximal",  # pulls the weights back to the fetched ones
     "adds the mean",  # relies on the mean of the updates being added as it is
     "own training",  # of another package: the settings say nothing of what it sends
     # a client's optimizer
@@ -46,6 +47,8 @@ Trait: TypeAlias = Literal[
     "inexact",  # does not send exactly what the client has learned
     "leaves zeros",  # leaves most weights at zero
     "low rank",  # sends a product of each matrix
+    "one factor",  # of that product, as the other follows from a seed
+    "both factors",  # of that product
     "follows a mask",  # may encode what a mask has kept
     "within",  # clients can train within what it sends
     "alone",  # the line has no link before the one that encodes
@@ -507,9 +510,19 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     ),
     "clients' end of low rank": (
         Rule(
-            lambda p: p.has("structured", "uneven steps", "low rank"),
+            lambda p: p.has("structured", "uneven steps", "one factor"),
             "has structured = true and an 'optimizer' with a different rate for each weight, whose steps the link "
             "'low-rank' can't send. Use gradient descent, momentum, or the link 'mask'",
+        ),
+        Rule(
+            lambda p: p.has("structured", "personal", "both factors"),
+            "has structured = true and a 'personal' model, and clients that train both factors of a low rank have no "
+            "further weights of their own. Remove 'personal', or set 'fixed' of the link 'low-rank' to a side",
+        ),
+        Rule(
+            lambda p: p.has("structured", "proximal", "both factors"),
+            "has structured = true and 'proximal', which would pull at the factors of a low rank and not at the "
+            "weights. Remove 'proximal', or set 'fixed' of the link 'low-rank' to a side",
         ),
     ),
     "mean": (

@@ -82,6 +82,7 @@ class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
     def traits(self) -> Traits:
         """The traits of it and its parts (`fedping.protocol.rules`)."""
         own: dict[Trait, bool] = {"local steps": True, "sends signs": self.sign, "structured": self.structured}
+        own["proximal"] = self.proximal > 0
         return traits_of(self.optimizer) | traits_of(self.personal) | traits_where(own)
 
     def __post_init__(self) -> None:

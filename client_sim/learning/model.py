@@ -11,17 +11,15 @@ from numpy.typing import NDArray
 
 from fedping.client_sim.learning.batch import Batch, FloatArray, Floats
 from fedping.protocol.draws import Keys
+from fedping.protocol.link_ends import Factors, Projection
 
 B_contra = TypeVar("B_contra", bound=Batch, contravariant=True)
 
 
 DOUBLE = np.dtype(np.float64)
 
-Projection: TypeAlias = Callable[[Floats], Floats]
-"""Maps the gradients of k clients, shape (k, m), to the part that they can send."""
-
-Projections: TypeAlias = Callable[[NDArray[np.intp]], Projection]
-"""Returns the projection of those clients of a fleet that are at some positions."""
+Projections: TypeAlias = Callable[[NDArray[np.intp]], Projection | Factors]
+"""Returns what those clients of a fleet that are at some positions can send: a projection, or factors to train."""
 
 
 class Model(Protocol[B_contra]):
@@ -251,3 +249,37 @@ class Projected(Around):
         """See :meth:`GivesBoth.losses_and_gradients`; the gradients are projected."""
         losses, gradients = losses_and_gradients(self.model, weights, batch)
         return losses, self.projection(gradients)
+
+
+@dataclass(frozen=True)
+class Factored(Around):
+    """A model as clients train it that send factors of a movement: the factors are its weights (thesis 4.3.2).
+
+    Attributes:
+        fetched: the weights that are moved, shape (m,) or (k, m).
+        factors: of the k clients.
+    """
+
+    fetched: FloatArray
+    factors: Factors
+
+    @property
+    def start(self) -> FloatArray:
+        """See :attr:`Model.start`; each client's own, shape (k, f)."""
+        return self.factors.start
+
+    def losses(self, weights: FloatArray, batch: Any) -> FloatArray:
+        """See :meth:`Model.losses`."""
+        return self.model.losses(self._whole(weights), batch)
+
+    def gradients(self, weights: FloatArray, batch: Any) -> Floats:
+        """See :meth:`Model.gradients`; by the factors, shape (k, f)."""
+        return self.factors.gradients(weights, self.model.gradients(self._whole(weights), batch))
+
+    def losses_and_gradients(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, Floats]:
+        """See :meth:`GivesBoth.losses_and_gradients`; the gradients are by the factors."""
+        losses, gradients = losses_and_gradients(self.model, self._whole(weights), batch)
+        return losses, self.factors.gradients(weights, gradients)
+
+    def _whole(self, weights: Floats) -> Any:
+        return self.fetched.astype(weights.dtype, copy=False) + self.factors.movement(weights)

@@ -28,9 +28,9 @@ from fedping.client_sim.learning.algorithms import algorithm_for, algorithm_name
 from fedping.client_sim.learning.batch import Batch, ClientData, Clients, FloatArray, Floats, counts, naming
 from fedping.client_sim.learning.blas import one_thread
 from fedping.client_sim.learning.model import (
+    Factored,
     Model,
     Projected,
-    Projection,
     Projections,
     has_modes,
     has_precision,
@@ -40,6 +40,7 @@ from fedping.client_sim.learning.states import Kept
 from fedping.client_sim.learning.submodel import Part
 from fedping.protocol.draws import Keys
 from fedping.protocol.errors import FedpingError
+from fedping.protocol.link_ends import Factors, Projection
 from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 
@@ -92,7 +93,7 @@ def cohort_updates(
     state: State = NO_STATE,
     *,
     version: int = 0,
-    projection: Projection | None = None,
+    projection: Projection | Factors | None = None,
     losses: bool = True,
 ) -> CohortUpdates:
     """Return the updates and losses of k clients.
@@ -107,7 +108,8 @@ def cohort_updates(
         keys: a random key for each client, shape (k,).
         state: the clients' state, arrays of shape (k, ...).
         version: the number of the fetched version.
-        projection: what the clients can send of their gradients, for structured training.
+        projection: what the clients can send of their gradients, or the factors that they train, for structured
+            training.
         losses: whether to compute losses.
 
     Returns:
@@ -120,7 +122,12 @@ def cohort_updates(
     """
     weights = np.asarray(weights, np.float64)
     whole, model, algorithm = model, bare(model), algorithm_for(training, version)
-    if projection is not None:
+    factors = projection if isinstance(projection, Factors) else None
+    begin = weights
+    if factors is not None:
+        model = Factored(model, weights, factors)
+        begin = model.start
+    elif projection is not None:
         model = Projected(model, projection)
     elif isinstance(training, LocalSteps) and training.structured:
         raise FedpingError(
@@ -130,11 +137,13 @@ def cohort_updates(
     found = np.full(len(batch), np.nan)
     with one_thread(), np.errstate(over="ignore", invalid="ignore"):
         if losses and isinstance(algorithm, GivesLosses):
-            updates, state, found = algorithm.update_and_losses(model, weights, batch, keys, state)
+            updates, state, found = algorithm.update_and_losses(model, begin, batch, keys, state)
         else:
-            updates, state = algorithm.update(model, weights, batch, keys, state)
+            updates, state = algorithm.update(model, begin, batch, keys, state)
             if losses:
                 found = whole.losses(weights, batch)
+        if factors is not None:
+            updates = factors.movement(begin.astype(updates.dtype, copy=False) + updates)
     _refuse_misshapen(updates, (len(batch), weights.shape[-1]), training)
     _refuse_infinite(updates, training)
     if isinstance(training, OneGradient | LocalSteps) and training.sign:

@@ -307,6 +307,8 @@ SECONDS: dict[str, int] = {
     "rodriguez_barroso_2020_table_4": 250,
     "rodriguez_barroso_2020_table_6": 15,
     "rodriguez_barroso_2020_k_means": 20,
+    "zhang_2018_k_means": 20,
+    "jiang_2019_movielens": 50,
     "demo_study": 60,
     "notebooks": 10,
     "firefox_study": 240,

@@ -122,7 +122,9 @@ class Cohorts:
         compiled = self._compiled.notes if self._compiled else ()
         awaited = self._setup.clock.answers if self._setup.clock else None
         never = (_NEVER.format(awaited, sampled),) if awaited is not None and 0 < sampled < awaited else ()
-        return (*((bias,) if bias else ()), *odd, *((_LOST,) if lost else ()), *never, *compiled)
+        drawn = self._problem.responses
+        private = (drawn.note(self._setup.most_rounds),) if drawn else ()
+        return (*private, *((bias,) if bias else ()), *odd, *((_LOST,) if lost else ()), *never, *compiled)
 
     @property
     def most_training(self) -> int:

@@ -30,6 +30,7 @@ from fedping.client_sim.learning.submodel import Part
 from fedping.client_sim.models import RankingModel
 from fedping.experiments.laboratory.examples import divided, ready, table_of
 from fedping.experiments.laboratory.models import from_data, known_from, model_for_data
+from fedping.experiments.laboratory.response import Responses, responses
 from fedping.experiments.laboratory.settings import Setup
 from fedping.experiments.laboratory.settings.data import AUTHORS, Data
 from fedping.experiments.laboratory.tallies import (
@@ -73,6 +74,7 @@ class Problem:
         newcomers: the clients that never take part in training, ascending.
         wishes: the wishes of a rehearsal's users; None without one.
         notes: sentences on what the preparation dropped, filled or chose.
+        responses: what clients learn from instead of their targets; None if they learn from these.
     """
 
     line: Line
@@ -85,6 +87,7 @@ class Problem:
     newcomers: Clients = field(default_factory=_nobody)
     wishes: Wishes | None = None
     notes: tuple[str, ...] = ()
+    responses: Responses | None = None
 
     @property
     def spec(self) -> ModelSpec:
@@ -103,6 +106,8 @@ class Problem:
             round_: its number, from 0.
             weights: those that the clients hold, shape (m,), or each client's own, shape (clients, m).
         """
+        if self.responses is not None:
+            return in_precision(self.responses.in_round(round_), self.model)
         return self.train.of_iteration(round_, weights) if isinstance(self.train, NewEachRound) else self.train
 
     def after(self, rounds: int) -> Problem:
@@ -164,7 +169,9 @@ def prepare(setup: Setup, seed: int, fold: int | None) -> Problem:
     newcomers = _newcomers(setup.evaluation.newcomers, problem)
     if setup.data.test == AUTHORS and not (setup.co_op or setup.gossip):
         newcomers = np.union1d(newcomers, np.flatnonzero(problem.train.sizes == 0))
-    return replace(problem, newcomers=newcomers)
+    asked = setup.randomised_response
+    drawn = None if asked is None else responses(asked, problem.train, seed)
+    return replace(problem, newcomers=newcomers, responses=drawn)
 
 
 def check_model(setup: Setup, seed: int) -> None:

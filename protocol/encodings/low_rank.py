@@ -1,5 +1,7 @@
 """Products of matrices with random ones of few columns: the encodings `low-rank-outputs` and `low-rank-inputs`.
 
+With `fixed = "neither"` both factors are sent (`fedping.protocol.encodings.two_factors`).
+
 For a matrix H of inputs by outputs, B = H A is sent, where A is outputs by rank, with entries of 1 or -1 over the root
 of the rank, drawn by a seed; the server makes B Aᵀ of it, whose expectation is H (thesis 4.3.2, where a layer's matrix
 is the transpose of ours). With a factor on the inputs' side, B = Aᵀ H is sent, and the server computes A B. The squared
@@ -15,13 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from fedping.protocol.draws import Keys, bits, child_keys
+from fedping.protocol.draws import Keys
 from fedping.protocol.encodings.payloads import (
     SEED_BYTES,
     fixed_payloads,
@@ -31,9 +33,11 @@ from fedping.protocol.encodings.payloads import (
     seed_bytes,
     seeds_of,
 )
+from fedping.protocol.encodings.random_signs import random_signs
+from fedping.protocol.encodings.two_factors import two_factors
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd, Structured
-from fedping.protocol.rules import Traits
+from fedping.protocol.rules import Traits, traits_where
 from fedping.protocol.weights import LARGEST
 
 if TYPE_CHECKING:
@@ -45,14 +49,19 @@ if TYPE_CHECKING:
 class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="low-rank"):
     """Send of each matrix its product with a random one of ``rank`` columns, which follows from a seed (thesis 4.3.2).
 
-    ``fixed`` is the side of the random factor: the side of a layer's ``outputs``, as in the thesis, or ``inputs``.
+    ``fixed`` is the side of the random factor: the side of a layer's ``outputs``, as in the thesis, or ``inputs``. With
+    ``neither``, both factors of a product of rank ``rank`` are sent, and clients with ``structured`` train both.
     Weights that aren't matrices, and matrices for which it saves nothing, are sent unchanged.
     """
 
-    traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "within", "low rank", "other draws"})
-
     rank: Annotated[int, Meta(ge=1, le=65_535)]
-    fixed: Literal["outputs", "inputs"] = "outputs"
+    fixed: Literal["outputs", "inputs", "neither"] = "outputs"
+
+    @property
+    def traits(self) -> Traits:
+        """See `fedping.protocol.rules`."""
+        always: Traits = frozenset({"encodes", "inexact", "within", "low rank", "other draws"})
+        return always | traits_where({"both factors": self.fixed == "neither", "one factor": self.fixed != "neither"})
 
     @property
     def encoding(self) -> str:
@@ -66,6 +75,8 @@ class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
             InvalidSettings: the link saves nothing for any of the model's matrices, or one needs a factor that is much
                 larger than the model.
         """
+        if self.fixed == "neither":
+            return two_factors(self.rank, spec)
         layout = _Layout(self, spec)
         if not any(part.shape for part in layout.parts):
             raise InvalidSettings(
@@ -93,7 +104,7 @@ class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
         return client, ServerEnd(decode=layout.decode, lengths=lambda m: (size, size), trouble=layout.trouble)
 
 
-EXAMPLES = (LowRank(rank=2), LowRank(rank=2, fixed="inputs"))
+EXAMPLES = (LowRank(rank=2), LowRank(rank=2, fixed="inputs"), LowRank(rank=1, fixed="neither"))
 """Settings that tests try."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
@@ -108,16 +119,6 @@ _ALWAYS_DRAWN = 2**17
 
 _EXACT_BITS = 52
 """Sums of whole numbers below 2^52 are exact in double precision."""
-
-
-def random_signs(seeds: NDArray[np.uint64], block: int, length: int, rank: int) -> NDArray[np.int8]:
-    """Return the signs of the factors of the spec's ``block``-th block for k seeds, shape (k, length, rank).
-
-    Entry i, row by row, is bit i mod 64 of draw i div 64 of that child of the seed, the lowest first; 1 is -1.
-    """
-    words = bits(child_keys(seeds, block), -(-length * rank // 64))
-    random_bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=length * rank, bitorder="little")
-    return (1 - 2 * random_bits.view(np.int8)).reshape(len(seeds), length, rank)
 
 
 def factored(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Floats:

@@ -17,7 +17,10 @@ from fedping.client_sim.learning.checking import check_training
 from fedping.client_sim.upload import projections, sent_updates
 from fedping.protocol.draws import child_keys
 from fedping.protocol.encodings.mask import block_edges, weights_kept
+from fedping.protocol.encodings.payloads import payload_seeds
+from fedping.protocol.encodings.random_signs import random_signs
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.link_ends import Factors
 from fedping.protocol.links import Float32, LowRank, Mask, Rotation, Steps, Upload
 from fedping.protocol.local_optimizers import (
     LocalAdam,
@@ -27,6 +30,7 @@ from fedping.protocol.local_optimizers import (
     LocalRMSProp,
     LocalRProp,
 )
+from fedping.protocol.personalization import FineTune
 from fedping.protocol.pipeline import GradientDescent, Krum, MeanOfSigns, Median, Pipeline, Recluster, TrimmedMean
 from fedping.protocol.spec import ModelSpec
 from fedping.protocol.study import Arm, Line, Study
@@ -92,6 +96,37 @@ def test_matrices_move_by_products_of_low_rank_which_arrive(fixed: Any, optimize
     np.testing.assert_allclose(alone, moved, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_both_factors_are_trained_and_arrive(optimizer: LocalOptimizer | None) -> None:
+    link = LowRank(rank=2, fixed="neither")
+    moved, decoded = trained(link, optimizer, epochs=3, batch=2)
+    assert np.linalg.matrix_rank(moved[2, :30].reshape(6, 5)) == 2
+    assert not moved[1].any()
+    np.testing.assert_allclose(decoded, moved, rtol=1e-5, atol=1e-5)
+    alone, _ = trained(link, optimizer, most_bytes=1, epochs=3, batch=2)
+    np.testing.assert_allclose(alone, moved, rtol=1e-9, atol=1e-12)
+
+
+def test_both_factors_move_as_worked_by_hand() -> None:
+    """A second implementation: W + A B is differentiated by A and by B in a loop for each client and step."""
+    moved, _ = trained(LowRank(rank=2, fixed="neither"), steps=3)
+    first, _ = trained(LowRank(rank=2, fixed="outputs"), steps=1)
+    one, _ = trained(LowRank(rank=2, fixed="neither"), steps=1)
+    np.testing.assert_allclose(one[:, :35], first[:, :35], rtol=1e-6, atol=1e-9)  # as A is zero, B stays at first
+    model, keys = learner_for(NETWORK), keys_of(len(SIZES))
+    seeds = payload_seeds(child_keys(child_keys(keys, UPLOAD), 0))
+    for client in (0, 2, 3):
+        batch = fleet().batch(np.array([client]))
+        a, b = np.zeros((6, 2)), random_signs(seeds, 0, 5, 2)[client].T / np.sqrt(2)
+        others = np.zeros(NETWORK.m - 30)
+        for _ in range(3):
+            weights = model.start + 0.1 + np.concatenate([(a @ b).ravel(), others])
+            slope = model.gradients(weights, batch)[0]
+            by_product = slope[:30].reshape(6, 5)
+            a, b, others = a - 0.1 * by_product @ b.T, b - 0.1 * a.T @ by_product, others - 0.1 * slope[30:]
+        np.testing.assert_allclose(moved[client], np.concatenate([(a @ b).ravel(), others]), rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("link", [Mask(keep=0.25), Mask(keep=0.25, draw="independent"), LowRank(rank=2)])
 def test_one_step_within_is_the_sketch_of_one_gradient(link: Any) -> None:
     """But for the factor of a mask, by which the server multiplies a sketch."""
@@ -120,7 +155,9 @@ def test_steps_encode_what_is_learned_within_a_mask() -> None:
     links, keys = sending(line), keys_of(1)
     assert links.structured is not None
     own = child_keys(child_keys(keys, UPLOAD), 0)
-    moved = links.structured.within(own)(np.random.default_rng(1).normal(size=(1, NETWORK.m)))
+    within = links.structured.within(own)
+    assert not isinstance(within, Factors)
+    moved = within(np.random.default_rng(1).normal(size=(1, NETWORK.m)))
     sent = sent_updates(links, moved, child_keys(keys, UPLOAD))
     assert isinstance(sent, Payloads)
     decoded, _ = receiving(line).decode(sent.column, NETWORK.m)
@@ -192,6 +229,16 @@ STRUCTURED = LocalSteps(rate=0.1, epochs=1, structured=True)
             (LowRank(rank=2),),
             msgspec.structs.replace(STRUCTURED, optimizer=LocalRProp()),
             "with a different rate for each weight",
+        ),
+        (
+            (LowRank(rank=2, fixed="neither"),),
+            msgspec.structs.replace(STRUCTURED, proximal=0.1),
+            "'proximal', which would pull at the factors",
+        ),
+        (
+            (LowRank(rank=2, fixed="neither"),),
+            msgspec.structs.replace(STRUCTURED, personal=FineTune(rate=0.1, steps=1)),
+            "train both factors of a low rank have no further weights",
         ),
     ],
 )

@@ -74,7 +74,7 @@ def test_there_is_a_row_for_each_item_of_the_five_papers() -> None:
 @EACH
 def test_what_an_item_names_exists(item: Item) -> None:
     for name in coded(item.fedping):
-        if re.match(r"(hartmann|fritsch|rodriguez|peterson|singhal|ghosh|uses)_[\w]+$", name):
+        if re.match(r"(hartmann|fritsch|rodriguez|peterson|singhal|ghosh|uses|zhang|jiang)_[\w]+$", name):
             assert (EXPERIMENTS / f"{name}.toml").is_file(), name
         elif re.match(r"(experiments|tests)/[\w/.]+$", name):
             assert (ROOT / name).exists(), name

@@ -182,27 +182,6 @@ def best_stump(x: np.ndarray, y: np.ndarray, score: np.ndarray) -> list[float]:
     return best[1]
 
 
-LAPLACE = {"bound": 2.0, "epsilon": 0.5}
-
-
-def test_laplace_noise_has_the_scale_of_its_bound(written: Any) -> None:
-    """E|noise| is the scale 2 C / epsilon, here 8; the mean of 40,000 draws is off by 4 deviations in 1 of 10^4."""
-    client, _ = written("laplace").laplace(**LAPLACE)
-    updates = np.tile([3.0, -1.0, 0.0, 0.0], (10_000, 1))  # of L1 norm 4, so that it is halved
-    keys = np.arange(10_000, dtype=np.uint64)
-    noise = client.transform(updates, keys) - [1.5, -0.5, 0.0, 0.0]
-    assert abs(np.abs(noise).mean() - 8) < 4 * 8 / np.sqrt(noise.size)
-    assert abs(noise.mean()) < 4 * 8 * np.sqrt(2 / noise.size)
-    within = written("laplace").laplace(bound=100.0, epsilon=1e9)[0].transform(updates, keys)
-    np.testing.assert_allclose(within, updates, atol=1e-4)
-
-
-def test_a_run_with_laplace_noise_ends(tmp_path: Path, written: Any) -> None:
-    written("laplace")
-    noisy = ended(tmp_path / "noisy", {"rounds": 2, "upload": [{"link": "laplace", **LAPLACE}]})[0]
-    assert np.abs(noisy - ended(tmp_path / "exact", {"rounds": 2})[0]).max() > 0.1
-
-
 def test_the_implicit_step_of_fedprox_is_the_explicit_one_of_a_smaller_rate(tmp_path: Path) -> None:
     """With rate 0.3 and mu 2, the explicit one has the rate 0.3 / 1.6."""
     prox = {"algorithm": "local", "steps": 5, "batch": 8, "proximal": 2.0}

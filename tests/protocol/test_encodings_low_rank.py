@@ -11,7 +11,9 @@ import pytest
 
 from fedping.protocol.draws import bits, child_keys
 from fedping.protocol.encodings.low_rank import factored, multiplied, projected, random_signs, solved
+from fedping.protocol.encodings.two_factors import exact_products
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.link_ends import Factors
 from fedping.protocol.links import LowRank
 from fedping.protocol.spec import Block, ModelSpec
 from fedping.protocol.training import LocalSteps
@@ -134,6 +136,7 @@ def test_what_is_within_arrives_as_it_is(fixed: Fixed) -> None:
     assert client.encode is not None
     keys = keys_of(30)
     within, rng = client.structured.within(keys), np.random.default_rng(3)
+    assert not isinstance(within, Factors)
     moved = np.sum([rate * within(rng.normal(size=(30, 45))) for rate in (-0.1, 2.0, 0.3)], axis=0)
     decoded, ok = server.decode(client.encode(moved, keys), 45)
     assert ok.all()
@@ -187,3 +190,67 @@ def test_a_rank_whose_factor_is_much_larger_than_the_model_is_refused(fixed: Fix
 def test_a_model_of_whose_matrices_nothing_is_saved_is_refused(spec: ModelSpec, rank: int) -> None:
     with pytest.raises(InvalidSettings, match=f"of rank {rank} saves nothing with model spec"):
         receiving(line_with((LowRank(rank=rank),), spec=spec))
+
+
+def test_both_factors_of_a_hand_worked_matrix_travel() -> None:
+    """Of diag(3, 2, 1) with rank 1, the closest product is 3 in the corner; a matrix of rank 1 arrives as it is."""
+    spec = blocks((3, 3), (2,))
+    link = LowRank(rank=1, fixed="neither")
+    updates = np.zeros((2, 11))
+    updates[0, :9] = np.diag([3.0, 2.0, 1.0]).ravel()
+    updates[1, :9] = np.outer([1.0, -2.0, 0.5], [4.0, 0.0, -1.0]).ravel()
+    updates[:, 9:] = [0.25, -1.5]
+    decoded = sent_and_read((link,), updates, spec=spec)
+    corner = np.zeros((3, 3))
+    corner[0, 0] = 3
+    np.testing.assert_allclose(decoded[0, :9].reshape(3, 3), corner, atol=1e-6)
+    np.testing.assert_allclose(decoded[1], updates[1], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(decoded[:, 9:], updates[:, 9:])
+    assert both_ends((link,), spec)[1].lengths(11) == (2 + 4 * (3 + 3 + 2),) * 2
+
+
+@pytest.mark.parametrize("rank", [1, 3, 16, 33])
+def test_products_of_both_factors_are_the_same_bits_in_any_order(rank: int) -> None:
+    rng = np.random.default_rng(rank)
+    a = (rng.standard_t(1, (4, 7, rank)) * 10.0 ** rng.integers(-10, 10, (4, 1, 1))).astype(np.float32)
+    b = rng.standard_normal((4, rank, 5)).astype(np.float32)
+    a[0] = 0
+    found, other = exact_products(a, b), rng.permutation(rank)
+    np.testing.assert_array_equal(exact_products(a[:, :, other], b[:, other]), found)
+    largest = np.abs(a).max(axis=(1, 2)) * np.abs(b).max(axis=(1, 2)) * rank
+    assert (np.abs(found - a.astype(float) @ b) <= 2.0**-21 * largest[:, None, None]).all()
+
+
+def test_gradients_by_both_factors_are_those_of_finite_differences() -> None:
+    client, _ = LowRank(rank=2, fixed="neither").ends(NETWORK)
+    assert client.structured is not None
+    factors = client.structured.within(keys_of(2))
+    assert isinstance(factors, Factors)
+    rng = np.random.default_rng(4)
+    numbers = factors.start + rng.normal(size=factors.start.shape)
+    slope = rng.normal(size=(2, 45))
+    found = factors.gradients(numbers, slope)
+    for place in range(numbers.shape[1]):
+        nudge = np.zeros_like(numbers)
+        nudge[:, place] = 1e-6
+        differences = factors.movement(numbers + nudge) - factors.movement(numbers - nudge)
+        np.testing.assert_allclose(found[:, place], (slope * differences).sum(axis=1) / 2e-6, rtol=1e-5, atol=1e-8)
+    assert not factors.movement(factors.start).any()
+
+
+@pytest.mark.parametrize("bad", [None, b"", struct.pack("<H", 2), struct.pack("<H", 3) + bytes(4 * 43)])
+def test_payloads_that_are_no_two_factors_are_refused(bad: bytes | None) -> None:
+    server = both_ends((LowRank(rank=2, fixed="neither"),), NETWORK)[1]
+    assert_refused_alike(server, bad, 45)
+    size = server.lengths(45)[0] if server.lengths else 0
+    good = struct.pack("<H", 2) + bytes(size - 2)
+    assert server.trouble is not None
+    assert server.trouble(good, 45) is None
+    for value in (np.nan, 1e30):
+        wrong = struct.pack("<H", 2) + np.full((size - 2) // 4, value, "<f4").tobytes()
+        assert_refused_alike(server, wrong, 45)
+
+
+def test_a_rank_of_both_factors_that_saves_nothing_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match='fixed = "neither" saves nothing'):
+        receiving(line_with((LowRank(rank=3, fixed="neither"),), spec=blocks((6, 4))))

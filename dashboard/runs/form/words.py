@@ -9,7 +9,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "What is learned, and from what": ("model", "data", "partition"),
     "How": (
         "training", "upload", "sampling", "server", "lateness", "clock", "co_op", "gossip", "hierarchy", "clusters",
-        "privacy", "limits", "attack",
+        "privacy", "randomised_response", "limits", "attack",
     ),
     "How long, where, and how it is judged": (
         "rounds", "seeds", "where", "engine", "evaluation", "early_stopping", "name",
@@ -50,6 +50,7 @@ LABELS: dict[str, str] = {
     "clusters": "Several models, each for the clients that it fits",
     "attack": "Hostile clients",
     "privacy": "Privacy",
+    "randomised_response": "Targets by randomised response",
     "limits": "What a round believes of a ping",
     "attack.share": "Share of hostile clients",
     "attack.clients": "How many are hostile",
@@ -183,7 +184,7 @@ RARE = frozenset({
     "partition.least", "training.sign", "upload", "server.staleness", "server.aggregate", "server.min_clients",
     "server.clip", "server.bucketing", "server.most_votes",
     "lateness", "clock", "co_op", "gossip", "hierarchy", "clusters", "training.optimizer", "attack", "privacy",
-    "limits", "model.step", "model.start", "model.spread", "model.integer", "model.constraints", "model.margin",
+    "limits", "randomised_response", "model.step", "model.start", "model.spread", "model.integer", "model.constraints", "model.margin",
     "model.epsilon", "model.features", "model.classes", "model.seed", "data.population", "data.groups", "data.folds",
     "data.lists", "data.examples", "data.applies",
     "data.most", "data.missing", "data.modules", "data.clip", "data.clip_beyond", "data.drop_constant",

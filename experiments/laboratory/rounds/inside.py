@@ -109,6 +109,7 @@ def outside(setup: Setup) -> str | None:
         "'structured' in [training]": getattr(training, "structured", False),
         "'keep' of a client optimizer": isinstance(training, LocalSteps) and keeps(training.optimizer),
         "the training of an [attack]": setup.attack is not None,
+        "[randomised_response]": setup.randomised_response is not None,
     }
     return next((part for part, there in parts.items() if there), None)
 

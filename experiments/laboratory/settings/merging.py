@@ -48,6 +48,7 @@ OPTIONAL = frozenset(
         "limits",
         "personal",
         "privacy",
+        "randomised_response",
     }
 )
 """The tables that may be absent and say nothing if empty, so that an empty one takes away what is below it."""

@@ -15,6 +15,7 @@ from fedping.client_sim.learning.checking import check_mean, declared_traits
 from fedping.client_sim.sampling import All, Bernoulli, Sampling
 from fedping.experiments.laboratory.settings.clock import Clock
 from fedping.experiments.laboratory.settings.data import Data
+from fedping.experiments.laboratory.settings.response import Response
 from fedping.experiments.laboratory.settings.several import Bipartition, Clusters, Hierarchy
 from fedping.experiments.laboratory.tallies import OwnMetric
 from fedping.protocol.errors import InvalidSettings
@@ -211,6 +212,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         attack: the hostile clients' behaviour; all clients are honest if absent.
         privacy: the clients' guarantee; none if absent.
         limits: see :class:`PingLimits`; a ping counts as all of its examples if absent.
+        randomised_response: draws the targets that clients learn from; they learn from the true ones if absent.
 
     Raises:
         InvalidSettings: settings that exclude each other.
@@ -237,6 +239,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
     early_stopping: EarlyStopping | None = None
     attack: Attack | None = None
     limits: PingLimits | None = None
+    randomised_response: Response | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model.get("name"), str):

@@ -51,6 +51,8 @@ VERSIONS = 48
 
 _THEIRS = "theirs, one seed"
 
+_STRUCTURES = ("inputs fixed, rank 62", "outputs fixed, rank 8", "mask, a tenth", "both factors, rank 8")
+
 _ENCODINGS = ("dense", "EDEN, 1 bit", "steps 2", "levels, 1 bit, rotated", "mask, a tenth", "mask, a fiftieth")
 """Variants of a network's encodings that are drawn; the others lie on these lines, and the tables have them."""
 LESS_NOISE = ("bound 0.1, ε = 100", "bound 0.1, ε = 30")
@@ -235,12 +237,12 @@ def draw_structured(results: Path) -> Figure:
         (axes[0], "", "sketched: the rest is left out"),
         (axes[1], ", structured", "structured: trained within what is sent"),
     ):
-        names = ["dense", *(name + end for name in ("inputs fixed, rank 62", "outputs fixed, rank 8", "mask, a tenth"))]
+        names = ["dense", *(name + end for name in _STRUCTURES)]
         drawn += _draw(one, {name: found[name] for name in names})
         one.set_ylim(0.4, 0.95)
         _finish(one, title, "round", "accuracy")
     axes[1].set_ylabel("")
-    return titled(noted(figure, drawn), "A tenth of 79,510 weights, sent in six ways", theme=LIGHT)
+    return titled(noted(figure, drawn), "A tenth of 79,510 weights, sent in eight ways", theme=LIGHT)
 
 
 def _by_rounds_and_bytes(folder: Path, names: Sequence[str], within: tuple[float, float], title: str) -> Figure:
