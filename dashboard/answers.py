@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from flask import Request, Response
 
-from fedping.protocol.errors import FedpingError
+from fedping.protocol.errors import FedpingError, did_you_mean
 
 FRESH = {"Cache-Control": "no-store"}
 
@@ -24,9 +24,15 @@ def as_file(data: str | bytes, kind: str, name: str, *, kept: bool = True) -> Re
     return Response(data, headers={**FRESH, "Content-Disposition": disposition}, content_type=f"{kind}; charset=utf-8")
 
 
+def bearer_token(request: Request) -> str | None:
+    """Return the token in ``Authorization: Bearer``, whose first word is in any case (RFC 7235); None without one."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
 def wants_page(request: Request) -> bool:
     """Return whether the answer is for a person, who reads a page; a program with a Bearer token never does."""
-    if request.headers.get("Authorization", "").startswith("Bearer "):
+    if bearer_token(request) is not None:
         return False
     return request.accept_mimetypes.best_match(["application/json", "text/html"], "application/json") == "text/html"
 
@@ -37,6 +43,12 @@ MOST = 200
 
 class NotThere(FedpingError):
     """The thing that an address names does not exist (404)."""
+
+
+def unknown_study(name: str, studies: Sequence[str]) -> NotThere:
+    """Return the error about a name in an address that none of the store's studies has."""
+    there = f"it has {', '.join(studies)}" if studies else "it has none; make one with 'fedping study create'"
+    return NotThere(f"the dashboard's store has no study '{name[:80]}'; {there}{did_you_mean(name, studies)}")
 
 
 class WrongState(FedpingError):

@@ -19,10 +19,11 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from flask import Flask, Request, Response, g, redirect, render_template, request, session
+from flask import Flask, Request, Response, g, make_response, redirect, render_template, request, session
 from flask_wtf.csrf import CSRFError, CSRFProtect
 from werkzeug.wrappers import Response as AnyResponse
 
+from fedping.dashboard.answers import FRESH, bearer_token
 from fedping.dashboard.changes import recording
 from fedping.dashboard.changes.log import ChangeLog
 from fedping.dashboard.permissions import HARMLESS, OPEN, SHARED, Visitor, needs, refusal
@@ -132,7 +133,6 @@ def check_origin(request: Request) -> None:
 
 
 _IN = "visitor"
-_BEARER = "Bearer "
 
 
 def checked_token(token: str) -> str:
@@ -197,8 +197,8 @@ class Admission:
 
     def program(self, request: Request) -> Visitor | None:
         """Return who presents a token in ``Authorization: Bearer``."""
-        given = request.headers.get("Authorization", "")
-        found = self.by_token(given.removeprefix(_BEARER)) if given.startswith(_BEARER) else None
+        given = bearer_token(request)
+        found = self.by_token(given) if given is not None else None
         return found[0] if found else None
 
     def person(self, request: Request) -> Visitor | None:
@@ -343,7 +343,7 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
         return None
 
     @application.route("/enter", methods=["GET", "POST"])
-    def enter() -> AnyResponse | tuple[str, int]:
+    def enter() -> AnyResponse | tuple[str, int, dict[str, str]]:
         if not settings.is_closed:
             return redirect("/")
         if request.method == "GET":
@@ -398,26 +398,44 @@ def _check_token_of_page(csrf: CSRFProtect) -> None:
 
 
 def _ask_for(admission: Admission) -> AnyResponse:
-    """Answer a visitor who is not logged in: by the token in the address if there is one, else by the login page."""
-    given = request.args.get("token")
-    found = admission.by_token(given) if given is not None and request.method == "GET" else None
+    """Answer a visitor who is not logged in: by the token in the address if there is one, else by the login page.
+
+    Only an address that the visitor has typed, pasted or opened from outside the browser logs in at once. Behind a link
+    of a page, which may log visitors in as somebody they are not, the login page says as whom, and waits for a click.
+    """
+    reads = request.method == "GET"
+    is_page = reads and "text/html" in request.headers.get("Accept", "")
+    given = request.args.get("token", "") if reads else ""
+    found = admission.by_token(given) if given else None
     if found is not None:
-        let_in(found[1])
+        visitor, mark = found
         rest = urlencode([(key, value) for key, value in request.args.items(multi=True) if key != "token"])
         path = request.script_root + request.path
-        return redirect(f"{path}?{rest}" if rest else path)
-    if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
+        following = f"{path}?{rest}" if rest else path
+        if request.headers.get("Sec-Fetch-Site") in _OWN:
+            let_in(mark)
+            return redirect(following)
+        if is_page:
+            return make_response(_door(200, following=following, token=given, visitor=visitor))
+    if is_page:
         return redirect(f"/enter?{urlencode({'next': (request.script_root + request.full_path).rstrip('?')})}")
     raise Closed("this dashboard asks for its token; open /enter, or send it as 'Authorization: Bearer ...'")
+
+
+_OWN = ("none", "same-origin")
+"""What a browser says of an address that no other site has led to; by HTTP beyond loopback it says nothing."""
 
 
 class Closed(Refused):
     """No token was presented."""
 
 
-def _door(status: int, message: str = "") -> tuple[str, int]:
-    following = request.values.get("next", "/")
-    return render_template("enter.html", next=_local(following), message=message), status
+def _door(
+    status: int, message: str = "", *, following: str | None = None, token: str = "", visitor: Visitor | None = None
+) -> tuple[str, int, dict[str, str]]:
+    """Return the login page; with a token from the address, it says whose that is."""
+    goal = _local(request.values.get("next", "/") if following is None else following)
+    return render_template("enter.html", next=goal, message=message, token=token, led=visitor), status, FRESH
 
 
 def _local(address: str) -> str:

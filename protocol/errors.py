@@ -6,8 +6,9 @@ other exceptions are defects of ours and keep their traceback.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb
 
@@ -71,6 +72,12 @@ def as_sentence(text: str) -> str:
     first = text.partition(" ")[0].rstrip(".,:;!?")
     begun = text if any(mark in first for mark in "/._") else text[:1].upper() + text[1:]
     return f"{begun}{'' if text[-1:] in '.!?' else '.'}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the known name that is closest to a misspelt one; empty if none is close."""
+    close = get_close_matches(name[:80], list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def as_raised(error: BaseException) -> str:

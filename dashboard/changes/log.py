@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -40,6 +41,10 @@ MOST_TEXT = 2400
 
 SHORT = 200
 """Characters of a name or an address."""
+
+
+_BEGUN = re.compile(rb'\{("requested":\{)?"id":"([^"]{1,200})"')
+"""The beginning of a line: whether it is a request, and the change's id."""
 
 
 class NotRecorded(FedpingError):
@@ -127,22 +132,40 @@ class ChangeLog:
             )
         )
 
-    def newest_first(self) -> Iterator[Change]:
-        """Yield the changes, from the newest back."""
-        ended: dict[str, _Line] = {}
+    def newest_first(self, about: str = "") -> Iterator[Change]:
+        """Yield the changes, from the newest back.
+
+        Args:
+            about: a study; only changes about it, found without decoding the others. Empty for all.
+        """
+        wanted = about.encode()
+        ended: dict[bytes, bytes] = {}
+        passed = b""  # the next newer file, if it was passed over: the change that was under way then may end there
         for file in reversed(self._files()):
             try:
-                lines = file.read_bytes().split(b"\n")
+                data = file.read_bytes()
             except FileNotFoundError:  # removed meanwhile
                 return
-            for line in reversed(lines):
+            if wanted not in data:
+                passed = data
+                continue
+            for line in reversed(data.split(b"\n")):
+                begun = _BEGUN.match(line)
+                if begun is None:
+                    continue
+                if begun[1] is None:
+                    ended[begun[2]] = line
+                    continue
+                end = ended.pop(begun[2], b"") or _end_in(passed, begun[2])
+                if wanted not in line and wanted not in end:
+                    continue
                 found = _read(line)
-                if found is None:
+                if found is None or found.requested is None:
                     continue
-                if found.requested is None:
-                    ended[found.id] = found
-                    continue
-                yield _joined(found.requested, ended.pop(found.requested.id, None))
+                change = _joined(found.requested, _read(end))
+                if not about or about in change.about.split():
+                    yield change
+            passed = b""
 
     def _append(self, line: _Line) -> None:
         data = msgspec.json.encode(line) + b"\n"
@@ -187,6 +210,12 @@ def _write_all(handle: int, data: bytes, size: int) -> None:
     except OSError:
         os.ftruncate(handle, size)
         raise
+
+
+def _end_in(data: bytes, id: bytes) -> bytes:
+    """Return the line of a file that has a change's outcome; empty if none has."""
+    at = data.find(b'{"id":"' + id + b'"')
+    return data[at:].partition(b"\n")[0] if at >= 0 else b""
 
 
 def _read(line: bytes) -> _Line | None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from flask import Blueprint, Response, render_template, request
 
-from fedping.dashboard.answers import as_file, as_json
+from fedping.dashboard.answers import as_file, as_json, unknown_study
 from fedping.dashboard.changes.log import Change, ChangeLog
 from fedping.dashboard.settings import Services
 from fedping.model_store import open_store
@@ -37,7 +37,10 @@ def blueprint(services: Services) -> Blueprint:
     def found(most: int) -> tuple[list[Change], list[str]]:
         study, before = request.args.get("study", ""), request.args.get("before", "")
         log = ChangeLog(settings.changes_folder)
-        return changes_in(log, settings.store, study=study, before=before, most=most)
+        rows, troubles = changes_in(log, settings.store, study=study, before=before, most=most)
+        if study and not (rows or before):
+            _check_known(settings.store, study)
+        return rows, troubles
 
     @views.get("/")
     def index() -> str:
@@ -58,6 +61,16 @@ def blueprint(services: Services) -> Blueprint:
     return views
 
 
+def _check_known(store: Place, study: str) -> None:
+    """Raise :class:`NotThere` for a name that no study of the store has, unless the store can't be read."""
+    try:
+        names = open_store(store).studies.names()
+    except FedpingError:
+        return
+    if study not in names:
+        raise unknown_study(study, names)
+
+
 def changes_in(
     log: ChangeLog, store: Place, *, study: str = "", before: str = "", most: int
 ) -> tuple[list[Change], list[str]]:
@@ -71,8 +84,7 @@ def changes_in(
         most: how many at most.
     """
     entries, troubles = _histories(store, study)
-    mine = (each for each in log.newest_first() if not study or study in each.about.split())
-    both: Iterator[Change] = merge(mine, entries, key=lambda one: one.id, reverse=True)
+    both: Iterator[Change] = merge(log.newest_first(study), entries, key=lambda one: one.id, reverse=True)
     if before:
         both = islice(dropwhile(lambda one: one.id != before, both), 1, None)
     return list(islice(both, most)), troubles

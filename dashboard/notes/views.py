@@ -12,11 +12,11 @@ from flask import Blueprint, Response, g, request
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from fedping.dashboard.answers import FRESH, as_file, as_json
+from fedping.dashboard.answers import FRESH, as_file, as_json, unknown_study
 from fedping.dashboard.changes.recording import changed
 from fedping.dashboard.changes.views import harmless
 from fedping.dashboard.settings import Services
-from fedping.model_store import ModelStore, StoreError, open_store
+from fedping.model_store import ModelStore, open_store
 from fedping.model_store.notes import NoteConflict, in_utc
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.notation import milliseconds_of, utc_now
@@ -50,8 +50,8 @@ def blueprint(services: Services) -> Blueprint:
     def study_of(name: str) -> tuple[ModelStore, Study]:
         """Return a study that the store lists, so that a name in an address is never used as a path."""
         store = open_store(root)
-        if name not in store.studies.names():
-            raise StoreError(f"there is no study '{name[:80]}'; go back to the start")
+        if name not in (names := store.studies.names()):
+            raise unknown_study(name, names)
         return store, store.study(name)
 
     def moment(store: ModelStore, study: str, note: Note) -> int | None:

@@ -14,7 +14,7 @@ from fedping.analysis.private import PrivateResult, private_result
 from fedping.analysis.report.rows import LIFT_HEADS
 from fedping.analysis.study.metrics import window_folders
 from fedping.analysis.verdict import all_pairs, plan_of
-from fedping.dashboard.answers import as_file, as_json
+from fedping.dashboard.answers import as_file, as_json, unknown_study
 from fedping.dashboard.changes.recording import changed
 from fedping.dashboard.results.counts import Count, CountFeed, Counts, UnknownCount, landed_since
 from fedping.dashboard.results.effects import AT_ONCE, NAMES, Selection, effects_of, headline
@@ -179,7 +179,7 @@ class Results:
         store = open_store(self._settings.store)
         studies = store.studies.names()
         if name not in studies:
-            raise StoreError(f"there is no study '{name[:80]}'; there is {', '.join(studies) or 'none'}")
+            raise unknown_study(name, studies)
         return store.study(name)
 
     def _newest(self, study: str) -> Count | None:

@@ -62,6 +62,11 @@ def page(dashboard: Dashboard, chromium: Pages) -> Page:
     return drawn(chromium.new_page(dashboard.url + LINE, height=4000))
 
 
+def reopened(page: Page, address: str) -> None:
+    page.goto(address)
+    drawn(page)
+
+
 def point_at(figure: Locator, x: float, y: float = 0.5) -> None:
     """Move the pointer to shares of a drawing's area."""
     box = figure.locator(".over").bounding_box()
@@ -131,6 +136,46 @@ def test_a_brush_draws_a_part_larger_and_there_is_a_way_back(page: Page) -> None
     expect(back).to_be_visible()
     page.keyboard.press("0")
     expect(back).to_be_hidden()
+
+
+def test_the_address_keeps_the_part_that_is_drawn_larger(page: Page) -> None:
+    figure, weights = page.locator("#clients"), page.locator("#weights")
+    back = figure.get_by_role("button", name="Show all iterations")
+    versions = weights.get_by_role("button", name="Show all versions")
+    whole = _ticks(figure)
+    point_at(figure, 0.2)
+    page.mouse.down()
+    point_at(figure, 0.45)
+    page.mouse.up()
+    expect(back).to_be_visible()
+    weights.locator(".over").focus()
+    for key in ("Home", "ArrowRight", "+"):
+        page.keyboard.press(key)
+    expect(versions).to_be_visible()
+    assert re.search(r"[?&]zoom-clients=\d+(\.\d+)?\.\.\d+(\.\d+)?(&|$)", page.url)
+    assert re.search(r"[?&]zoom-weights=\d+\.\.\d+(&|$)", page.url)
+    part, address = _ticks(figure), page.url
+    reopened(page, address)
+    expect(back).to_be_visible()
+    expect(versions).to_be_visible()
+    assert _ticks(figure) == part
+    figure.get_by_label("by the clock").check()
+    expect(back).to_be_hidden()
+    figure.locator(".over").focus()
+    page.keyboard.press("+")
+    expect(back).to_be_visible()
+    assert re.search(r"[?&]zoom-clients=\d{13}(\.\d+)?\.\.\d{13}(\.\d+)?t(&|$)", page.url)
+    reopened(page, page.url)
+    expect(back).to_be_visible()
+    expect(figure.get_by_label("by the clock")).to_be_checked()
+    for nonsense in ("9..3", "x", "1..2..3", "1e9..2e9", "NaN..2", ""):
+        reopened(page, re.sub(r"zoom-clients=[^&]*", f"zoom-clients={nonsense}", address))
+        expect(back).to_be_hidden()
+        assert _ticks(figure) == whole
+        assert "zoom-clients" not in page.url
+    versions.click()
+    expect(versions).to_be_hidden()
+    assert "zoom-" not in page.url
 
 
 def test_lines_over_the_clock_and_smoothed_as_one_likes(page: Page) -> None:

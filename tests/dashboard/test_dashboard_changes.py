@@ -257,6 +257,52 @@ def test_of_many_who_write_at_once_each_line_is_whole(tmp_path: Path) -> None:
     assert sorted(found) == sorted(f"p{who}" for who in range(5) for _ in range(20))
 
 
+def test_changes_about_one_study_are_found_without_reading_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ChangeLog(tmp_path)
+    every = [msgspec.structs.replace(change(n), about="walk main" if n % 50 == 7 else "other main") for n in range(200)]
+    renamed = msgspec.structs.replace(change(200), about="")
+    for each in [*every, renamed]:
+        log.begin(each)
+    for each in every:
+        log.end(msgspec.structs.replace(each, outcome="done", reason="walking" if each is every[0] else ""))
+    log.end(msgspec.structs.replace(renamed, outcome="done", about="walk main"))
+    whole = [each for each in log.newest_first() if "walk" in each.about.split()]
+    decoded: list[bytes] = []
+    read = of_log._read
+    monkeypatch.setattr(of_log, "_read", lambda line: decoded.append(line) or read(line))
+    assert [each.by for each in whole] == ["p200", "p157", "p107", "p57", "p7"]
+    assert list(log.newest_first("walk")) == whole, "with the outcomes"
+    assert len(decoded) <= 2 * (len(whole) + 1)
+
+
+def test_an_outcome_in_the_next_file_is_found_also_of_one_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_log, "FILE_BYTES", 1000)
+    log = ChangeLog(tmp_path)
+    slow = msgspec.structs.replace(change(1), about="walk main")
+    log.begin(slow)
+    for n in range(2, 7):
+        log.begin(msgspec.structs.replace(change(n), about="other"))
+    log.end(msgspec.structs.replace(slow, about="", outcome="done"))
+    newest = max(tmp_path.glob("*.jsonl"), key=lambda each: int(each.stem))
+    assert b"walk" not in newest.read_bytes()
+    assert [each.outcome for each in log.newest_first("walk")] == ["done"]
+
+
+def test_a_name_that_no_study_has_is_said_with_those_that_are(made: Flask, tokens: dict[str, str]) -> None:
+    reader = bearer(tokens["reader"])
+    client = made.test_client()
+    assert note(made, tokens["analyst"]) == 200
+    for path in ("/changes/", "/changes/changes.json", "/changes/changes.csv"):
+        answer = client.get(f"{path}?study=wlak", headers=reader)
+        assert answer.status_code == 404
+        assert answer.json["error"] == "the dashboard's store has no study 'wlak'; it has walk; did you mean 'walk'?"
+    assert len(client.get("/changes/changes.json?study=walk", headers=reader).json["changes"]) == 1
+
+
 def test_older_changes_are_on_further_pages(tmp_path: Path) -> None:
     log = ChangeLog(tmp_path / "runs" / ".dashboard-changes")
     for n in range(120):

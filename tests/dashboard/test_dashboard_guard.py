@@ -14,7 +14,7 @@ from tests.support.dashboard import csrf_token, dashboard_settings
 
 TOKEN = "a-token-of-the-operator"
 VENDOR = Path("dashboard/static/vendor")
-PAGE = {"Accept": "text/html"}
+PAGE = {"Accept": "text/html", "Sec-Fetch-Site": "none"}
 
 
 def application(folder: Path, **changes: object) -> Flask:
@@ -191,6 +191,28 @@ def test_the_printed_address_lets_in_and_the_token_leaves_the_address(tmp_path: 
     assert client.get("/change").status_code == 200
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate"},
+        {"Referer": "http://evil.example/"},
+    ],
+)
+def test_a_link_of_a_page_with_a_token_logs_in_nobody_before_a_click(tmp_path: Path, headers: dict[str, str]) -> None:
+    client = application(tmp_path, token=TOKEN).test_client()
+    answer = client.get(f"/change?token={TOKEN}&a=1", headers={"Accept": "text/html", **headers})
+    page = answer.get_data(as_text=True)
+    assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-store")
+    assert "Enter as <bdi>the dashboard" in page
+    assert "close this page" in page
+    assert client.get("/change").status_code == 401, "nobody has clicked"
+    form = dict(re.findall(r'<input [^>]*name="(\w+)"[^>]* value="([^"]*)"', page))
+    assert form["next"] == "/change?a=1"
+    assert client.post("/enter", data=form).location == "/change?a=1"
+    assert client.get("/change").status_code == 200
+
+
 def test_the_door_lets_in_by_the_token_and_leads_nowhere_else(tmp_path: Path) -> None:
     client = application(tmp_path, token=TOKEN).test_client()
     door = client.get("/enter?next=/change", headers=PAGE).get_data(as_text=True)
@@ -213,7 +235,11 @@ def test_nobody_can_send_so_much_that_the_disk_is_full(tmp_path: Path) -> None:
 
 def test_a_program_shows_the_token_and_needs_no_page(tmp_path: Path) -> None:
     client = application(tmp_path, token=TOKEN).test_client()
-    assert client.post("/change", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+    for scheme in ("Bearer", "bearer", "BEARER"):  # RFC 7235: in any case
+        headers = {"Authorization": f"{scheme} {TOKEN}", "Accept": "text/html"}
+        assert client.post("/change", headers=headers).status_code == 200
+        assert client.get("/nowhere", headers=headers).is_json
+    assert client.post("/change", headers={"Authorization": f"Basic {TOKEN}"}).status_code == 401
 
 
 def test_a_visitor_stays_in_over_a_restart_and_is_out_once_the_token_is_another(tmp_path: Path) -> None:

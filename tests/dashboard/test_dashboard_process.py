@@ -69,12 +69,14 @@ def test_beyond_loopback_nobody_enters_without_the_printed_token(tmp_path: Path)
         token = address.partition("token=")[2].rstrip(".")
         assert len(token) >= 32
         visitor = requests.Session()
+        visitor.headers["Sec-Fetch-Site"] = "none"  # as a browser says of an address that was pasted
         assert visitor.get(f"{server.url}/runs/?token={token}", timeout=240).ok
         assert visitor.get(f"{server.url}/runs/", timeout=240).ok
 
 
 def test_on_loopback_the_printed_address_lets_in_and_does_so_after_a_restart(tmp_path: Path) -> None:
     visitor = requests.Session()
+    visitor.headers["Sec-Fetch-Site"] = "none"  # as a browser says of an address that was pasted
     printed = []
     for _ in range(2):
         with running_dashboard(tmp_path, "--host", "127.0.0.1") as server:

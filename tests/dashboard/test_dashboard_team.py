@@ -25,7 +25,7 @@ from tests.support.versions import small_study
 from tests.support.walks import walked_store
 
 STUDY = "walk"
-PAGE = {"Accept": "text/html"}
+PAGE = {"Accept": "text/html", "Sec-Fetch-Site": "none"}
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.support.small_experiment import experiment_file, private_experiment_f
 from tests.support.watched import ended, finished_run, noted
 
 RUN, OTHER = "20260102-030405-a-study", "20260102-030405-a-laboratory"
-HTML, JSON = {"Accept": "text/html"}, {"Accept": "application/json"}
+HTML, JSON = {"Accept": "text/html", "Sec-Fetch-Site": "none"}, {"Accept": "application/json"}
 
 
 @pytest.fixture(scope="module")

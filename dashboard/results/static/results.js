@@ -1,5 +1,6 @@
 // The results of a study: effects as dots with whiskers, exposure over time, and the progress of a count.
 
+import { remember } from "/static/js/address.js";
 import { now } from "/static/js/clock.js";
 import { el, fill } from "/static/js/dom.js";
 import { figure } from "/static/js/figures.js";
@@ -78,14 +79,6 @@ function follows(state, cards) {
       for (const card of cards) card.find(target.value.trim());
     }, PATIENCE_MS);
   });
-}
-
-/** Keep a choice in the address, so that a link reopens the same view. */
-function remember(name, value) {
-  const address = new URL(location.href);
-  if (value) address.searchParams.set(name, value);
-  else address.searchParams.delete(name);
-  history.replaceState(null, "", address);
 }
 
 /** The effects of one metric on the scale chosen: pairs on one axis, each with its interval; below them the same in words. */

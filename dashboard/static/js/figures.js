@@ -51,6 +51,7 @@ export function figure(element, { title, describe, draw, table, whole = async (d
   const drawing = el("div", { class: "drawing", role: "img", "aria-label": title });
   const caption = el("figcaption", { hidden: true });
   const stage = new Stage(title, drawing, () => ask());
+  stage.name = element.id;
   const figureElement = el("figure", {}, stage.controls, stage.element, caption);
   fill(element, el(`h${level}`, {}, title), figureElement);
   let data;

@@ -41,6 +41,8 @@ const TIP_ROWS = 16;
 export class Stage {
   /** State that a drawing keeps from one drawing to the next, such as what is hidden. */
   kept = {};
+  /** The figure's id, for the page's address. */
+  name = "";
   /** {@link Answers} of the drawing in progress; null if it has none. */
   answers = null;
   #place = null;

@@ -1,5 +1,6 @@
 // Shared parts of the Live page's figures.
 
+import { recalled, remember } from "/static/js/address.js";
 import { el } from "/static/js/dom.js";
 import { lineChart } from "/static/js/line_chart.js";
 import { iterationMarks } from "/static/js/notes.js";
@@ -19,12 +20,34 @@ export const rounds = (line) => line.rows.filter((row) => row.clients !== null);
 export const measured = (line, points, before = 1) => gapped(points, (x, next) => line.joins(x + before, next + before));
 
 /** Lines over a line's iterations or versions, with marks for its events, and the clock of its versions. */
-export const lineOfIterations = (line, stage, of) =>
-  lineChart(stage, {
+export function lineOfIterations(line, stage, of) {
+  const { kept } = stage;
+  const onZoom = (window) => view.need(...around(line.rows, window, kept.clock ? ({ version }) => line.times.get(version) : ({ version }) => version - (of.x === "version" ? 0 : 1)));
+  if (kept.zoom === undefined) {
+    const part = partOf(recalled(zoomName(stage)));
+    Object.assign(kept, { zoom: part?.range ?? null, clock: part?.clock ?? false });
+    if (part) onZoom(part.range);
+  }
+  remember(zoomName(stage), textOf(kept.zoom, kept.clock));
+  return lineChart(stage, {
     x: "iteration", zero: true, marks: [...line.marks, ...iterationMarks(line.notes, line.line.line, line.times)].sort((a, b) => a.x - b.x), clock: (iteration) => line.times.get(iteration + 1),
-    onZoom: (window) => view.need(...around(line.rows, window, stage.kept.clock ? ({ version }) => line.times.get(version) : ({ version }) => version - (of.x === "version" ? 0 : 1))),
+    onZoom,
     ...of,
   });
+}
+
+/** The name of a figure's part in the address. */
+const zoomName = (stage) => `zoom-${stage.name}`;
+
+/** A part of an axis as the address has it: "3..40", or with a "t" for times; empty for the whole. */
+const textOf = (range, clock = false) => (range ? `${range.map((x) => Number(x.toFixed(2))).join("..")}${clock ? "t" : ""}` : "");
+
+/** A part of an axis from the address; null for anything else. */
+function partOf(text) {
+  const found = /^(-?\d{1,15}(?:\.\d{1,2})?)\.\.(-?\d{1,15}(?:\.\d{1,2})?)(t?)$/.exec(text ?? "");
+  if (!found || !(Number(found[1]) < Number(found[2]))) return null;
+  return { range: [Number(found[1]), Number(found[2])], clock: found[3] === "t" };
+}
 
 /** The versions on either side of a part of an axis. */
 function around(rows, [from, to], at) {
@@ -37,7 +60,7 @@ const COLUMNS = 400;
 
 /** The rows that are the columns of a heat map: all of the part that is drawn, or evenly spaced ones. */
 export function columns(line, stage, all = line.rows) {
-  const window = stage.kept.window;
+  const window = windowOf(stage);
   const rows = window ? all.filter(({ version }) => version >= window[0] && version <= window[1]) : all;
   if (!rows.length) return all;
   const [first, last] = [rows[0].version, rows.at(-1).version];
@@ -48,12 +71,25 @@ export function columns(line, stage, all = line.rows) {
   return [...new Set(near)].map((i) => rows[i]);
 }
 
+/** The versions that a heat map draws alone, at first those in the address; null for all. */
+function windowOf({ kept, name }) {
+  if (kept.window === undefined) {
+    const part = partOf(recalled(zoomName({ name })));
+    kept.window = part && !part.clock ? part.range.map(Math.round) : null;
+    if (kept.window) view.need(...kept.window);
+  }
+  return kept.window;
+}
+
 /** What a heat map of some versions does when a part is marked, and its way back. */
 export function brushing(line, stage) {
+  const { kept } = stage;
+  const zoomed = windowOf(stage);
+  remember(zoomName(stage), textOf(zoomed));
   const zoom = (window) => {
-    stage.kept.window = window;
+    kept.window = window;
     stage.again();
     if (window) view.need(...window);
   };
-  return { zoomed: stage.kept.window ?? null, whole: [line.rows[0].version, line.newest.version], onZoom: zoom };
+  return { zoomed, whole: [line.rows[0].version, line.newest.version], onZoom: zoom };
 }
