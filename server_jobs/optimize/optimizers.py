@@ -110,7 +110,7 @@ def momentum(settings: Momentum, _: ModelSpec) -> Transformation[Arrays]:
         moved = settings.beta * velocity + push if settings.nesterov else velocity
         return moved, {"velocity": velocity, "round": t}
 
-    rate = rate_display(settings, "What the mean update is multiplied by before it goes into the velocity")
+    rate = rate_display(settings, "Factor of the mean update in the velocity")
     return Transformation(init, update, {"rate": rate})
 
 
