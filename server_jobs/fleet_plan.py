@@ -310,10 +310,10 @@ def read_costs(path: Path) -> dict[str, UnitCosts]:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise InvalidSettings(
-            f"{path} is not a file of unit costs ({why}); make it with 'python -m benchmarks.unit_costs --json'"
+            f"{path} is not a file of unit costs ({why}); create it with 'python -m benchmarks.unit_costs --json'"
         ) from error
     if not costs:
         raise InvalidSettings(
-            f"{path} is not a file of unit costs; make it with 'python -m benchmarks.unit_costs --json'"
+            f"{path} is not a file of unit costs; create it with 'python -m benchmarks.unit_costs --json'"
         )
     return {each.name: each for each in costs}

@@ -487,8 +487,8 @@ def _late_and_private() -> str:
 @message
 def _late_and_shared() -> str:
     return (
-        "A round needs enough clients in every arm, and then asks the helper: check that the schedule runs, and read "
-        "its messages."
+        "A round needs enough clients in every arm, and then an answer of the helper: check that the schedule runs, "
+        "and read its messages."
     )
 
 

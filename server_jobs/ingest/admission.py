@@ -361,7 +361,7 @@ class ArmRule(PingRule):
                 "update_length", f"the update has {len(update)} numbers and the model {self.m} weights; send {self.m}"
             )
         elif not self.document.examples_of(payload) and (self.document.loss_of(payload) or any(update)):
-            raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update have to be zero")
+            raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update must be zero")
         elif self.update_limits is not None and (trouble := self.update_limits.trouble(update)):
             raise Rejection(
                 "update_range", f"the update {trouble} in line '{self.line}' of study '{self.study}'; do not send it"
@@ -387,14 +387,14 @@ class ArmRule(PingRule):
             needed = f"{least}" if least == most else f"{least} to {most}"
             raise Rejection(
                 "update_length",
-                f"the payload of the update has {size} bytes, but '{update.encoding}' encodes the model's {self.m} "
-                f"weights in {needed}; send {needed}",
+                f"the payload of the update has {size} bytes, but '{update.encoding}' needs {needed} for the model's "
+                f"{self.m} weights; send {needed}",
             )
         if trouble := self.links.trouble(update.payload, self.m):
             raise Rejection("update_payload", f"the payload of the update {trouble}; correct how it is encoded")
         if not self.document.examples_of(payload):
             if self.has_zero and (self.document.loss_of(payload) or not self._is_zero(update.payload)):
-                raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update have to be zero")
+                raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update must be zero")
             if self.document.loss_of(payload):
                 raise Rejection("update_not_zero", f"{self.document.nothing}, so the loss has to be zero")
 
