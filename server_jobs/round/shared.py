@@ -276,7 +276,7 @@ def _refused(context: RoundContext, state: PrivateState, refusal: Refused) -> Ro
         _refuse_for_good(context, sentence, "" if refusal.reason == "other_weights" else _PUT_BACK)
     if refusal.reason in _NEW_REQUEST:
         requests.put_aside(request)
-        aside = "the request is put aside; the next round creates another"
+        aside = "so the request is put aside; the next round creates another"
         requests.tell(version, PendingRequest(since=request.read.made, why=f"{shown}, {aside}"))
         return _waiting(context, state, "waiting", f"the helper was asked, and {sentence}, {aside}")
     return _waiting(context, state, "asked", sentence, shown)
