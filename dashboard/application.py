@@ -152,10 +152,10 @@ def _too_deep(error: RecursionError) -> tuple[Response | str, int]:
 def _http_error(error: HTTPException) -> tuple[Response | str, int]:
     status = HTTPStatus(error.code or 500)
     if status == HTTPStatus.NOT_FOUND:
-        return _error_answer(f"there is no page {request.path[:MOST]}; go back to the start", status)
+        return _error_answer(f"the page {request.path[:MOST]} does not exist; go back to the start page", status)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return _error_answer(
-            "this is a bug in the dashboard; see the details in the terminal where it was started", status
+            "this is a bug in the dashboard; the details are in the terminal where it was started", status
         )
     return _error_answer(f"{status.phrase}: {error.description}", status)
 
@@ -197,7 +197,7 @@ def prepare(settings: DashboardSettings, port_option: str = "--port") -> None:
             raise PermissionError(13, "permission denied")
     except OSError as error:
         raise CannotStart(
-            f"the folder of runs {settings.runs} cannot be written ({error.strerror}); give another with --runs"
+            f"can't write to the folder of runs {settings.runs} ({error.strerror}); give another with --runs"
         ) from error
 
 

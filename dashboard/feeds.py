@@ -144,7 +144,7 @@ class Streams:
 
     def _stream(self, feed: Feed, position: str | None) -> Response:
         if not self._enter():
-            body = {"error": f"{self.viewers} pages are open already; this one polls instead"}
+            body = {"error": f"{self.viewers} pages are already open; this one polls instead"}
             return as_json(body, 503, {"Retry-After": "10"})
         response = Response(
             self._events(feed, position, g.get("still_admitted", _always)),

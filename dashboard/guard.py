@@ -105,11 +105,11 @@ def check_known_host(request: Request, settings: DashboardSettings) -> None:
     """
     name = (urlsplit(f"//{request.host}").hostname or "").lower()
     if not name:
-        raise Refused("the request names no host, or none that can be one; open the address that the dashboard printed")
+        raise Refused("the request has no valid host name; open the address that the dashboard printed")
     if name not in (*LOOPBACK, settings.host.lower(), *(host.lower() for host in settings.hosts)):
         raise Refused(
-            f"this dashboard is not known as '{name}'; open it by the address that it printed, or start it with "
-            f"--allow-host {name}"
+            f"this dashboard does not accept the host name '{name}'; open the address that it printed, or start it "
+            f"with --allow-host {name}"
         )
 
 
@@ -239,7 +239,7 @@ class Admission:
         except InvalidSettings as error:
             self.trouble(str(error))
             raise Refused(
-                "the list of this dashboard's people can't be read; its operator sees why in the terminal"
+                "the list of this dashboard's people can't be read; ask its operator to read the terminal"
             ) from error
 
     def trouble(self, sentence: str) -> None:
@@ -271,8 +271,8 @@ def _named_by_proxy(request: Request, team: Team, settings: DashboardSettings) -
         name = checked_name(given.encode("latin-1").decode())
     except (UnicodeError, InvalidSettings) as error:
         raise Refused(
-            f"the proxy's header {team.proxy.header} has no name that can be one, or has two; correct the proxy, which "
-            "has to replace the header that a visitor sends"
+            f"the proxy's header {team.proxy.header} has no valid name, or has two; correct the proxy, which must "
+            "replace the header that a visitor sends"
         ) from error
     member = team.member(name)
     if member is not None:
@@ -350,7 +350,7 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
             return _door(200)
         found = admission.by_token(request.form.get("token", "").strip())
         if found is None:
-            return _door(403, "That is not the token of this dashboard; ask whoever started it.")
+            return _door(403, "This is not the token of this dashboard; ask its operator.")
         let_in(found[1])
         return redirect(_local(request.form.get("next", "/")))
 
@@ -392,8 +392,8 @@ def _check_token_of_page(csrf: CSRFProtect) -> None:
         if "Referer" in request.headers or "Origin" in request.headers or session:
             raise Refused("this page is too old to make changes; reload it and try again") from error
         raise Refused(
-            "a program that changes anything needs the dashboard's token: start the dashboard with --token-file, and "
-            "send what is in that file as 'Authorization: Bearer ...'; if this is a page, reload it and try again"
+            "programs need the dashboard's token to make changes: start the dashboard with --token-file, and send "
+            "the file's content as 'Authorization: Bearer ...'; in a browser, reload the page and try again"
         ) from error
 
 
@@ -419,7 +419,7 @@ def _ask_for(admission: Admission) -> AnyResponse:
             return make_response(_door(200, following=following, token=given, visitor=visitor))
     if is_page:
         return redirect(f"/enter?{urlencode({'next': (request.script_root + request.full_path).rstrip('?')})}")
-    raise Closed("this dashboard asks for its token; open /enter, or send it as 'Authorization: Bearer ...'")
+    raise Closed("this dashboard needs its token; open /enter, or send the token as 'Authorization: Bearer ...'")
 
 
 _OWN = ("none", "same-origin")

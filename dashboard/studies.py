@@ -79,6 +79,6 @@ def refuse_publishing() -> None:
         WrongState: the request would publish a version.
     """
     if request.endpoint in ("live.rollback", "live.rollback_plan"):
-        raise WrongState("a simulated study cannot be rolled back: its versions are the run's results")
+        raise WrongState("a simulated study can't be rolled back, because its versions are the run's results")
     if request.endpoint in ("live.held", "live.held_plan"):
-        raise WrongState("nothing is decided in a simulated study: its versions are the run's results")
+        raise WrongState("a simulated study has no decisions to make, because its versions are the run's results")

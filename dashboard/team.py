@@ -165,20 +165,22 @@ def checked_proxy(proxy: Proxy) -> Proxy:
     """
     if not _HEADER.match(proxy.header) or proxy.header.lower() in _TAKEN:
         raise InvalidSettings(
-            f"the header {proxy.header[:40]!r} can't say who a person is: give one of 3 to 40 letters and digits that "
-            "means nothing else, such as RemoteUser. Of Remote-User, visitors could send another spelling through the "
-            "proxy, Remote_User"
+            f"the header {proxy.header[:40]!r} can't identify a person: give an otherwise unused one of 3 to 40 "
+            "letters and digits, such as RemoteUser. Visitors could pass Remote-User through the proxy in another "
+            "spelling, Remote_User"
         )
     for each in proxy.addresses:
         try:
             network = ip_network(each, strict=False)
         except ValueError as error:
             raise InvalidSettings(
-                f"{each[:80]!r} is not an address: give the one that the proxy connects from, such as 10.0.0.5, or its "
-                "network, such as 10.0.0.0/24"
+                f"{each[:80]!r} is not an address: give the address that the proxy connects from, such as 10.0.0.5, "
+                "or its network, such as 10.0.0.0/24"
             ) from error
         if network.prefixlen == 0:
-            raise InvalidSettings(f"{each} is every address, so everyone could send the header; give the proxy's")
+            raise InvalidSettings(
+                f"{each} includes all addresses, so everyone could send the header; give the proxy's address"
+            )
     return proxy
 
 
@@ -188,7 +190,7 @@ def read_team(file: Path) -> Team:
     Raises:
         InvalidSettings: it can't be read, is no team's, or others may write it.
     """
-    how = "make one with 'fedping dashboard team add NAME --role operator', or correct --team"
+    how = "create it with 'fedping dashboard team add NAME --role operator', or correct --team"
     try:
         with file.open("rb") as source:
             data = source.read(MOST_BYTES + 1)
@@ -254,7 +256,7 @@ def with_member(team: Team, member: Member) -> Team:
     """
     if team.member(checked_name(member.name)) is not None:
         raise InvalidSettings(
-            f"the team has a {member.name!r} already; change it with 'fedping dashboard team change', or give another "
+            f"the team already has {member.name!r}; change it with 'fedping dashboard team change', or give another "
             "name"
         )
     if len(team.members) >= MOST_MEMBERS:
@@ -281,7 +283,7 @@ def known_member(team: Team, name: str) -> Member:
     found = team.member(name)
     if found is None:
         there = ", ".join(sorted(each.name for each in team.members)[:20]) or "nobody yet"
-        raise InvalidSettings(f"the team has no {name[:80]!r}; it has {there}")
+        raise InvalidSettings(f"{name[:80]!r} is not on the team; it has {there}")
     return found
 
 

@@ -1,8 +1,7 @@
 """Federated learning over the telemetry that a product already has.
 
-What a program, a notebook or a package of extensions needs is here, and described in docs/python.md and
-docs/extending.md; importing it is quick, for each name is loaded when it is first used. The rooms below, such as
-``fedping.protocol``, are the product's inside.
+The names for programs, notebooks and extension packages; docs/python.md and docs/extending.md describe them. The import
+is fast, because each name is loaded at its first use. Subpackages such as ``fedping.protocol`` are internal.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ _HOME = {
     "uniforms": "fedping.protocol.draws",
     "upload_link": "fedping.extending",
 }
-"""The module of each name that is loaded when it is used."""
+"""Module of each name that is loaded at its first use."""
 
 __all__ = [
     "ClientEnd",

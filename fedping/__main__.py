@@ -1,4 +1,4 @@
-"""`python -m fedping` is the `fedping` command; Ctrl-C is reported in a word even during its imports."""
+"""`python -m fedping` is the `fedping` command; Ctrl-C is reported without a traceback even during imports."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Studies created by a program or a notebook: checked, and with the safe choices, as by `fedping study create`."""
+"""Creation of studies from a program or a notebook, with the checks and safe choices of `fedping study create`."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 def create_study(study: str | Path | Study, store: str | Path = "store", *, own_models: Collection[str] = ()) -> Study:
     """Store a study and publish version 0 of each of its lines, as `fedping study create` does; return it as stored.
 
-    It is checked as by `fedping study check`, with its warnings as Python's. Settings that it leaves open get the safe
-    choice: a clip and a quorum, a guard, limits, and arms by the client's id. Safe to repeat.
+    The study is checked like by `fedping study check`; warnings are Python's. Open settings get the safe choice: a clip
+    and a quorum, a guard, limits, and arms by the client's id. Safe to repeat.
 
     Args:
         study: a study file, or a study.
         store: the store's folder, or its address at ``s3://``, ``gs://`` or ``az://``; created if it does not exist.
-        own_models: names of models of the product's own clients, which are not checked.
+        own_models: names of models of the product's own clients; these models are not checked.
 
     Raises:
-        InvalidSettings: the file does not describe a study, or one that clients could not take part in.
+        InvalidSettings: the file does not describe a study that clients can take part in.
         StoreError: a study of this name exists with other settings, or its version 0 was lost.
     """
     from fedping.model_store.store import open_store
@@ -63,12 +63,12 @@ def ready(
 ) -> tuple[Study, list[str]]:
     """Return a study that can be stored, and warnings about it, one sentence each.
 
-    Its private lines get the noise that keeps their guarantee: that of the stored study, or else newly derived noise.
+    Private lines get the noise for their guarantee: from the stored study if there is one, otherwise newly derived.
 
     Args:
         study: the study, with the safe choices.
         own_models: as in :func:`create_study`.
-        store: a store that may have the study already; None for none.
+        store: a store that may already contain the study; None for no store.
         on_noise: called before noise is derived, which may take seconds.
 
     Raises:
@@ -87,8 +87,8 @@ def ready(
 def as_stored(store: ModelStore, study: Study, written: Study) -> Study:
     """Return the stored study, if it is the same as ``study`` or ``written``; else ``study``.
 
-    A study that was stored with the safe choices of an earlier version, or before these existed, keeps its choices. A
-    study whose shares have changed keeps its arms' ranges, which no file has.
+    A study that was stored with an earlier fedping's safe choices, or without any, keeps them. A study whose shares
+    have changed keeps its arms' ranges, which files don't contain.
     """
     if study.name not in store.studies.names():
         return study
@@ -99,7 +99,7 @@ def as_stored(store: ModelStore, study: Study, written: Study) -> Study:
 
 
 def _check_limits(study: Study, store: Place | None) -> None:
-    """Raise :class:`InvalidSettings` if all losses would count the same, unless it is stored with such limits."""
+    """Raise :class:`InvalidSettings` if the limits make all losses equal, unless the study is stored with them."""
     if study.limits is None:
         return
     try:
@@ -116,7 +116,7 @@ def _check_limits(study: Study, store: Place | None) -> None:
 
 
 def _check_room(study: Study) -> None:
-    """Raise :class:`InvalidSettings` if an aggregation has no memory for one update in each shard, or needs senders."""
+    """Raise :class:`InvalidSettings` if an aggregation needs senders, or lacks memory for one update in each shard."""
     own = [line for line in study.lines if isinstance(line.pipeline.aggregate, OwnAggregation)]
     if study.shards == SHARDS and not own:
         return

@@ -1,7 +1,7 @@
-"""Files for operators: units of systemd, nginx, alerts and manifests, with the names and paths of one deployment.
+"""Files for operators: systemd units, nginx settings, alerts and manifests, with one deployment's names and paths.
 
-They are those of docs/deploy and deploy/kubernetes in a checkout, which a wheel installs below share/fedping. There
-they have the names of an example, and work as they are; here each of these names is replaced.
+The sources are docs/deploy and deploy/kubernetes in a checkout, which a wheel installs below share/fedping. They work
+unchanged for an example deployment; this module replaces the example's names.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ PLACES = {
     "prometheus-alerts.yml": "prometheus/fedping-alerts.yml",
     "grafana-dashboard.json": "grafana/fedping.json",
 }
-"""The path of each file of docs/deploy in the written folder."""
+"""Output path of each file of docs/deploy."""
 
 MANIFESTS = "kubernetes/fedping"
-"""The folder of the manifests, which the kustomization of the study builds on."""
+"""Folder of the manifests that the study's kustomization extends."""
 
 _HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+", re.I)
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 _FOLDER = re.compile(r"(/[A-Za-z0-9._-]+)+")
 _HOMES = ("/home/", "/root/", "/run/user/")
-"""The folders that ``ProtectHome=yes`` of systemd hides."""
+"""Folders that systemd's ``ProtectHome=yes`` hides."""
 
 _DOCS = re.compile(r"https?://[!-~]+")
 
@@ -43,14 +43,13 @@ class Deployment:
     Attributes:
         study: the study's name.
         study_file: its TOML.
-        host: the name under which clients reach nginx.
+        host: the host name of nginx for clients.
         data: the folder of store and landing folder.
-        user: the user who runs ingest and rounds.
+        user: the user that runs ingest and rounds.
         environment: the Python environment that has fedping.
         docs: the address of the docs, for alerts.
 
-    Raises:
-        InvalidSettings: a value can't stand in the files.
+    Raises: InvalidSettings: a value can't be written to the files.
     """
 
     study: str
@@ -74,7 +73,7 @@ class Deployment:
 
     @property
     def names(self) -> dict[str, str]:
-        """What stands in the files of the example, and what replaces it."""
+        """Replacements for the example's values."""
         at_home = any(
             f"{path}/".startswith(("/home/", "/root/", "/run/user/")) for path in (self.data, self.environment)
         )
@@ -98,8 +97,7 @@ def present_environment() -> str:
 def files_of(deployment: Deployment) -> dict[str, bytes]:
     """Return the files of a deployment by path.
 
-    Raises:
-        FedpingError: this installation has not got them.
+    Raises: FedpingError: this installation lacks them.
     """
     host, manifests = _sources()
     files = {place: _filled((host / name).read_text("utf-8"), deployment).encode() for name, place in PLACES.items()}
@@ -118,9 +116,8 @@ def example_study() -> bytes:
 def write_files(files: dict[str, bytes], folder: Path, *, force: bool = False) -> list[str]:
     """Write files below a folder and return the paths of those that are new or changed, sorted.
 
-    Raises:
-        FedpingError: one exists with other contents and ``force`` is not given, or can't be written. The first is
-            noticed before anything is written.
+    Raises: FedpingError: a file exists with other contents and ``force`` is False (checked before any write), or can't
+        be written.
     """
     try:
         changed = [path for path, data in sorted(files.items()) if _contents(folder / path) != data]

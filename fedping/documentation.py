@@ -1,4 +1,4 @@
-"""The pages of the docs, in a checkout or as a wheel installs them below share/fedping: names, headings and text."""
+"""Pages of the docs, from a checkout or a wheel's share/fedping: names, headings and text."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Heading:
 
     Attributes:
         level: 1 for the page's title.
-        title: its text, links as their words.
-        anchor: the part of an address after ``#``, as forges and the built site have it.
+        title: its text, with links reduced to their words.
+        anchor: the part of an address after ``#``, the same on forges and the built site.
         start: its place in the page's text, in characters.
     """
 
@@ -40,9 +40,9 @@ class Page:
     """A page of the docs.
 
     Attributes:
-        name: as ``fedping docs`` takes it, such as ``operators``.
-        title: as the index has it.
-        group: the index's heading above it, such as "Reference".
+        name: its name for ``fedping docs``, such as ``operators``.
+        title: its title in the index.
+        group: the heading above it in the index, such as "Reference".
         path: the Markdown file.
         address: the built page's path within the site.
     """
@@ -55,7 +55,7 @@ class Page:
 
 
 def headings(text: str) -> Iterator[Heading]:
-    """Yield the headings of a page, those in blocks of code left out."""
+    """Yield the headings of a page, except in code blocks."""
     shown = _BLOCK.sub(lambda block: " " * len(block[0]), text)
     times: Counter[str] = Counter()
     for found in _HEADING.finditer(shown):
@@ -68,7 +68,7 @@ def headings(text: str) -> Iterator[Heading]:
 
 
 def section(text: str, anchor: str) -> str:
-    """Return the part of a page from a heading to the next one of its level or above.
+    """Return the part of a page from a heading to the next one of the same or a higher level.
 
     Raises:
         InvalidSettings: no heading has the anchor.
@@ -101,7 +101,7 @@ def pages() -> list[Page]:
 
 
 def page_of(wanted: str) -> Page:
-    """Return a page by its name, or by its path as messages and links have it, such as docs/operators.md.
+    """Return a page by its name, or by its path in messages and links, such as docs/operators.md.
 
     Raises:
         InvalidSettings: no page has the name.
@@ -117,7 +117,7 @@ def page_of(wanted: str) -> Page:
 
 
 def built_site() -> Path | None:
-    """Return the folder of the built site: by ``make docs`` in this checkout, or of a released wheel; else None."""
+    """Return the folder of the built site, from ``make docs`` or a released wheel; None if it does not exist."""
     for site in (CHECKOUT / "build" / "docs", Path(__file__).parent / "site"):
         if (site / "docs" / "index.html").is_file():
             return site

@@ -1,4 +1,4 @@
-"""Errors in the words of who reads them: a command's options are a function's parameters in Python."""
+"""Error texts for Python users: a command's options are a function's parameters there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedping.protocol.errors import FedpingError
 
 @contextmanager
 def python_names(**names: str) -> Iterator[None]:
-    """Let errors that are raised within name parameters, as ``out="folder"`` says of ``--out``."""
+    """Make errors raised in the block name parameters instead of options, such as ``out="folder"`` for ``--out``."""
     try:
         yield
     except FedpingError as error:

@@ -1,7 +1,7 @@
-"""Adding to fedping from a package of one's own, by decorator: what is decorated is known by a name from then on.
+"""Decorators that register a package's extensions of fedping by name.
 
 A function's keyword-only parameters, or a dataclass's fields, are its settings in a settings file, checked by their
-annotations; what stands before them is given to it. A package declares the module with an entry point of the group
+annotations; fedping passes the parameters before them. A package declares the module with an entry point of the group
 ``fedping.extensions``; or ``FEDPING_EXTENSIONS`` names it.
 """
 
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Decorator(Protocol):
-    """Returns what it is given."""
+    """Returns its argument."""
 
     def __call__(self, made: F, /) -> F:
         """Register a function or a class."""
@@ -28,93 +28,93 @@ def optimizer(name: str) -> Decorator:
     """Register a link of the server: a function of (spec) that returns a ``Transformation``.
 
     A class has its two functions as methods: ``init(spec)`` returns the state, a dict of vectors, and
-    ``update(step, state, weights)`` the step that is added to the weights, shape (m,), and the next state. The step
-    that goes in is a direction of descent.
+    ``update(step, state, weights)`` the step that is added to the weights, shape (m,), and the next state. The incoming
+    step is a direction of descent.
     """
     return _decorator("optimizer", name)
 
 
 def client_algorithm(name: str) -> Decorator:
-    """Register what a client does in a round: a function of (model, weights, batch, keys) that returns updates.
+    """Register a client algorithm: a function of (model, weights, batch, keys) that returns updates.
 
-    It works on k clients at once: ``weights`` are those fetched, shape (m,), ``batch`` the clients' examples, ``keys``
-    a random key each, shape (k,), and the updates directions that the server adds, shape (k, m).
+    It works on k clients at once: ``weights`` are the fetched weights, shape (m,), ``batch`` the clients' examples,
+    ``keys`` a random key for each client, shape (k,). The updates are directions that the server adds, shape (k, m).
     ``model.gradients(weights, batch)`` takes weights of shape (m,) or (k, m) and returns (k, m), an ascent.
 
-    A class has it as ``update(model, weights, batch, keys, state)``, which returns the updates and the next state: what
-    clients keep between rounds, arrays of shape (k, ...) by name. ``init_state(model)`` says what one client begins
-    with. With ``beside(model)``, a tuple of arrays made by ``array(name, shape)``, the server publishes these behind
-    the model's weights, and updates have that many numbers more. With ``adds_mean = True`` in its body the class asks
-    for a server that adds the mean of the updates, and any other is refused before the first round. With
-    ``personal_weights(model, weights, batch, state)`` clients predict with weights of their own, shape (k, m), which
-    the laboratory measures beside the common ones.
-    ``local_steps`` draws the examples of local steps. A function, or ``update``, with a further parameter ``version``
-    gets the number of the fetched version, from 0; ``steps_taken(sizes)`` says how many local steps clients take.
+    A class has it as ``update(model, weights, batch, keys, state)``, which returns the updates and the next state:
+    arrays of shape (k, ...) by name, which clients keep between rounds. ``init_state(model)`` returns one client's
+    first state. With ``beside(model)``, a tuple of arrays made by ``array(name, shape)``, the server publishes these
+    arrays after the model's weights, and updates have as many additional numbers. With ``adds_mean = True`` in its body
+    the class requires a server that adds the mean of the updates; any other is rejected before the first round. With
+    ``personal_weights(model, weights, batch, state)`` clients predict with personal weights, shape (k, m), which the
+    laboratory evaluates in addition to the shared ones. ``local_steps`` draws the examples of local steps. A function,
+    or ``update``, with a further parameter ``version`` gets the number of the fetched version, from 0;
+    ``steps_taken(sizes)`` returns the number of local steps of each client.
     """
     return _decorator("client_algorithm", name)
 
 
 def upload_link(name: str) -> Decorator:
-    """Register a link: a function of nothing but its settings that returns a ``ClientEnd`` and a ``ServerEnd``.
+    """Register an upload link: a function of only its settings that returns a ``ClientEnd`` and a ``ServerEnd``.
 
     The client's end has ``transform(updates, keys)``, which returns other updates, or ``encode(updates, keys)``, which
-    returns an Arrow array of payloads. ``updates`` have the shape (k, m), ``keys`` are a random key each, shape (k,).
-    The server's end of a link that encodes has ``decode(payloads, m)``, which returns the updates, float32 of shape
-    (k, m), and which payloads could be read, shape (k,); and ``lengths(m)``, the least and the most bytes of a payload.
-    It may have ``trouble(payload, m)``, which says what is wrong with one, or None. Of a link that transforms it may
-    have ``undo(updates)``, ``undo_sum(spec, direction)`` for the direction of a round, shape (m,), or both. A class has
-    these functions as methods.
+    returns an Arrow array of payloads. ``updates`` have the shape (k, m); ``keys`` has one random key per client, shape
+    (k,). The server's end of an encoding link has ``decode(payloads, m)``, which returns the updates, float32 of shape
+    (k, m), and a mask of the readable payloads, shape (k,); and ``lengths(m)``, the minimum and maximum bytes of a
+    payload. It may have ``trouble(payload, m)``, which returns the problem of a payload, or None. The server's end of a
+    transforming link may have ``undo(updates)``, ``undo_sum(spec, direction)`` for the direction of a round, shape
+    (m,), or both. A class has these functions as methods.
     """
     return _decorator("upload_link", name)
 
 
 def aggregation(name: str) -> Decorator:
-    """Register what a round makes of all updates: a function of nothing but its settings that returns an accumulator.
+    """Register an aggregation: a function of only its settings that returns an accumulator of updates.
 
-    That is an object with ``init(line)``, ``add(total, updates, votes)``, ``merge(one, other)`` and
-    ``finish(total, line, weights, state, key)``, which returns a direction, shape (m,), or a ``Finished`` with the
-    state that it is given in the next round, a dict of vectors. None may change what it is given. ``updates`` have the
-    shape (k, m), their ``votes``, all positive, (k,); ``key`` are 32 bytes to draw from. A class is that itself.
-    ``of_all(finish)`` makes one that keeps all updates. If ``finish`` of ``of_all``, or ``add`` of an accumulator, has
-    a further parameter ``senders``, it gets who has sent the updates, in the laboratory in memory
+    An accumulator has ``init(line)``, ``add(total, updates, votes)``, ``merge(one, other)`` and ``finish(total, line,
+    weights, state, key)``, which returns a direction, shape (m,), or a ``Finished`` with the state for the next round,
+    a dict of vectors. These functions must not change their arguments. ``updates`` have the shape (k, m), their
+    ``votes``, all positive, (k,); ``key`` is 32 bytes of randomness. A class is an accumulator itself.
+    ``of_all(finish)`` creates an accumulator that keeps all updates. If ``finish`` of ``of_all``, or ``add`` of an
+    accumulator, has a further parameter ``senders``, it gets the updates' senders, in the laboratory in memory
     (:class:`fedping.server_jobs.round.accumulator.Senders`).
     """
     return _decorator("aggregation", name)
 
 
 def sampling(name: str) -> Decorator:
-    """Register who takes part in a round: a function of (sizes, groups, random) that returns positions of clients.
+    """Register a sampler of a round's clients: a function of (sizes, groups, random) that returns clients' positions.
 
     ``sizes`` are the clients' numbers of examples, shape (clients,), ``groups`` their natural keys or None, ``random``
-    a NumPy generator, another one in each round. A class has it as ``draw``. With a further parameter ``past`` it gets
-    the clients' last losses and who took part when (:class:`fedping.client_sim.sampling.Past`).
+    a NumPy generator, a new one in each round. A class has the function as ``draw``. With a further parameter ``past``
+    it gets the clients' last losses and earlier rounds (:class:`fedping.client_sim.sampling.Past`).
     """
     return _decorator("sampling", name)
 
 
 def partition(name: str) -> Decorator:
-    """Register whose each row is: a function of (table, random) that returns a client's number for each row, from 0.
+    """Register a partition: a function of (table, random) that returns the client number of each row, from 0.
 
-    -1 leaves a row out. A class has it as ``owners``.
+    -1 leaves a row out. A class has the function as ``owners``.
     """
     return _decorator("partition", name)
 
 
 def data_set(name: str) -> Decorator:
-    """Register a data set: a function of nothing but its settings that returns a ``Table``; of a class, ``table``."""
+    """Register a data set: a function of only its settings, or a class's ``table``, that returns a ``Table``."""
     return _decorator("data_set", name)
 
 
 def metric(name: str, *, higher_is_better: bool = False) -> Decorator:
-    """Register a metric: a function of (predictions, y) that returns a number for each example; it is their mean.
+    """Register a metric: the mean of a function of (predictions, y) that returns a number for each example.
 
-    Predictions are those of the model, shape (n,): numbers, the probability of class 1 of two, or the number of a
-    cluster; or (n, c): the probability of each class, or the score of each candidate. y are the targets, shape (n,),
-    classes as their numbers. What is measured anyway for the task need not be named.
+    The model's predictions have the shape (n,): numbers, the probability of class 1 of two, or the number of a cluster;
+    or (n, c): the probability of each class, or the score of each candidate. y are the targets, shape (n,), with
+    classes as numbers. The task's standard metrics are always computed.
 
-    Where no mean will do, a class: ``width`` is how many counts a client has, ``counts(predictions, y, there)`` returns
-    them, shape (k, width), and ``metric(counts)`` makes the metric of each row, shape (...), also of the sum over
-    clients.
+    For a metric that is not a mean, register a class: ``width`` is the number of counts of a client,
+    ``counts(predictions, y, there)`` returns them, shape (k, width), and ``metric(counts)`` computes the metric of each
+    row, shape (...), also for the sum over clients.
     """
     decorate: Decorator = _decorator("metric", name)
 
@@ -128,21 +128,21 @@ def metric(name: str, *, higher_is_better: bool = False) -> Decorator:
 def ranking_model(name: str) -> Decorator:
     """Register a model that ranks pages, with ``weight_names``, ``start`` and ``scores(weights, pages)``, shape (P,).
 
-    A function returns it, a class is it. ``pages`` has a row for each page: ``visit_count``, ``typed``,
-    ``bookmarked`` and ``is_query`` of shape (P,), and of its newest visits ``age_days``, ``visit_type``,
-    ``origin_type`` and ``onward`` of shape (P, V), of which the first ``sampled`` count. With ``gradients(weights,
-    pages)``, shape (P, m), the analytic gradient can be chosen too; with ``reference``, shape (m,), simulated users
-    of a fleet choose by these weights.
+    A function returns such a model; a class is one. ``pages`` has a row for each page: ``visit_count``, ``typed``,
+    ``bookmarked`` and ``is_query`` of shape (P,), and for its newest visits ``age_days``, ``visit_type``,
+    ``origin_type`` and ``onward`` of shape (P, V), where only the first ``sampled`` count. ``gradients(weights,
+    pages)``, shape (P, m), enables the analytic gradient; with ``reference``, shape (m,), a fleet's simulated users
+    choose by these weights.
     """
     return _decorator("ranking_model", name)
 
 
 def model(name: str) -> Decorator:
-    """Register a network: a function of nothing but its settings that returns a ``Network``.
+    """Register a network: a function of only its settings that returns a ``Network``.
 
-    ``flax_network`` and ``equinox_network`` make one of a module. An experiment fills in the settings ``features`` and
-    ``classes``, if the function has them, from its data. Every network also has the settings ``seed``, which draws
-    where training starts, and ``precision``.
+    ``flax_network`` and ``equinox_network`` create one from a module. An experiment sets ``features`` and ``classes``,
+    if the function has them, from its data. Every network also has the settings ``seed``, which draws the start
+    weights, and ``precision``.
     """
     return _decorator("model", name)
 
@@ -158,7 +158,7 @@ def _decorator(kind: Kind, name: str) -> Decorator:
 
 
 def _built_in(kind: Kind) -> Collection[str]:
-    """Return the names that are taken."""
+    """Return the registered names."""
     match kind:
         case "optimizer":
             from fedping.protocol.pipeline import Optimizer

@@ -1,4 +1,4 @@
-"""The extras that install missing packages; imports only Python's own modules and our errors."""
+"""The extras that install missing packages; imports only the standard library and fedping's errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXTRAS = {
     "Crypto": "privacy",
     "obstore": "objects",
 }
-"""The smallest extra of pyproject.toml with a package, by the name of its import."""
+"""Smallest extra of pyproject.toml that has a package, by its import name."""
 
 OF_COMMANDS = {
     "analyze": "analysis",
@@ -47,19 +47,19 @@ OF_COMMANDS = {
     "privacy": "privacy",
     "helper": "privacy",
 }
-"""The extra with everything that a command may need, so that its user installs once; `ingest` needs it only with
+"""Extra with everything that a command may need, so one installation is enough; `ingest` needs it only with
 ``--dashboard``."""
 
 WITH_ENGINES = ("fedping round", "fedping schedule", "fedping store")
-"""The commands that also run without Spark."""
+"""Commands that also run without Spark."""
 
 
 class MissingPackage(FedpingError):
-    """A package of an extra, or of fedping itself, is not installed; the sentence says how to install it."""
+    """A missing package of an extra or of fedping itself; the message tells how to install it."""
 
 
 def missing_package(error: ImportError, who: str = "this", extra: str | None = None) -> MissingPackage | None:
-    """Return the error for a package that could not be imported; None for a defect: the package is ours or Python's.
+    """Return the error for a missing package; None for a defect, where the package is ours or Python's.
 
     Args:
         error: the error of the import.

@@ -1,7 +1,7 @@
 """FPDGD: federated online learning to rank, from choices in lists.
 
-An extension, as those of :mod:`fedping.algorithms`: an entry point in pyproject.toml names it. docs/rehearsing.md shows
-it on a log of real users.
+An extension like those in :mod:`fedping.algorithms`: an entry point in pyproject.toml names it. docs/rehearsing.md
+shows it on a log of real users.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Laboratory experiments from a program or a notebook: run, follow and continue one, read and compare results."""
+"""Laboratory experiments from a program or a notebook: run, follow and continue them, read and compare results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Round:
-    """One round of one run of an experiment, as ``on_round`` gets it.
+    """One round of one run of an experiment, passed to ``on_round``.
 
     Attributes:
         variant: name of the variant.
@@ -40,7 +40,7 @@ class Round:
         fold: number of the fold; None without cross-validation.
         number: number of finished rounds; 0 for the evaluation of the start model.
         metrics: values by split, then by metric. The split "train" has the round's loss, number of clients, and bytes
-            (``update_bytes``, ``posted_bytes``, ``fetched_bytes``); "validation" and "test" are there in evaluated
+            (``update_bytes``, ``posted_bytes``, ``fetched_bytes``); "validation" and "test" are present in evaluated
             rounds (``evaluation.every``).
     """
 
@@ -87,8 +87,8 @@ class Results:
             variant: a variant or a baseline; None for the best variant, or the only one.
             seed: seed of the repetition; None for the first.
             fold: number of the fold; None for the first.
-            last: whether to return those of the last round, not of the tested version; early stopping makes them
-                differ.
+            last: whether to return the last round's weights instead of the tested version's; they differ with early
+                stopping.
 
         Raises:
             InvalidSettings: no such run exists.
@@ -128,8 +128,8 @@ def run(
 ) -> Results:
     """Run a laboratory experiment to its end, and return its results.
 
-    A user's own loss, prediction or start (``model.function``, ``predict``, ``start``) may be the function itself, such
-    as one defined in a cell of a notebook, at the top level of its module.
+    Your own loss, prediction or start (``model.function``, ``predict``, ``start``) can be the function itself, defined
+    at the top level of a module or in a notebook cell.
 
     Args:
         experiment: an experiment's file, or its tables as a mapping. Paths and modules in a file are relative to it, in
@@ -138,10 +138,10 @@ def run(
             variants.
         folder: folder of the results; ``simulated/<name>`` if None.
         resume: continue in a folder of the same experiment; otherwise the folder must be new.
-        replace: in a folder of other settings, code, data or version of fedping, run again what has changed; the rest
-            stays.
-        jobs: number of parallel runs, each in a process of its own; 1 runs all in this process, on all cores. The
-            results don't depend on it. With functions of ``__main__`` it is always 1.
+        replace: in a folder with other settings, code, data or version of fedping, repeat the runs that have changed
+            and keep the rest.
+        jobs: number of parallel runs, each in a separate process; 1 runs all in this process, on all cores. The results
+            don't depend on it. With functions of ``__main__`` it is always 1.
         on_round: called after each round of a variant. An error in it ends the run. With several jobs it is called in
             another thread.
 
@@ -166,7 +166,7 @@ def run(
 
 
 def open_results(folder: str | Path) -> Results:
-    """Return the results of a finished experiment, of :func:`run`, `fedping simulate` or `sweep`.
+    """Return the results of a finished experiment from :func:`run`, `fedping simulate` or `sweep`.
 
     Raises:
         FedpingError: the folder has no finished experiment of the laboratory.
@@ -182,7 +182,7 @@ Compared: TypeAlias = "str | Path | Results | tuple[str | Path | Results, str]"
 
 
 def compare(a: Compared, b: Compared) -> Comparison:
-    """Return how b differs from a, paired by seed, with the 95 % t interval of the mean difference.
+    """Return the differences of b from a, paired by seed, with the 95 % t interval of the mean difference.
 
     ``differences`` has a row for each split and metric that both have: the means of a and b, ``difference`` (``mean``,
     ``half`` the interval) of b - a, and which is ``better`` if the interval does not contain 0.
@@ -271,7 +271,7 @@ _PARAMETERS = {"out": "'folder'", "jobs": "'jobs'", "replace": "replace=True", "
 
 @contextmanager
 def _errors_of(function: str) -> Iterator[None]:
-    """Have errors name the package that ``function`` needs, and parameters in place of options."""
+    """Make errors name the package that ``function`` needs, and parameters instead of options."""
     try:
         with python_names(**_PARAMETERS):
             yield

@@ -1,4 +1,4 @@
-"""The command line's entry: subcommands by name, imported only when used, and errors reported in one sentence."""
+"""Entry of the command line: subcommands by name, imported only when used, and errors reported in one sentence."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ SUBCOMMANDS = {
     "docs": ("fedping.commands.docs", "docs", "Print a page of the docs, or list them."),
     "schema": ("fedping.commands.schema", "schema", "Print the JSON and Arrow schemas of messages and files."),
 }
-"""Module, attribute and summary of every subcommand by its name; with the summaries, --help imports none of them."""
+"""Module, attribute and summary of every subcommand; because of the summaries, --help imports no subcommand."""
 
 ENDED_IN_ORDER = ("ingest", "join", "round", "schedule")
-"""The commands that report SIGTERM; Python would end without a word while they are imported."""
+"""Commands that report SIGTERM; during their imports, Python would end without a message."""
 
 
 class LazyGroup(click.Group):
-    """A group that knows its subcommands' summaries and imports a subcommand only to run it."""
+    """A command group that imports a subcommand only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the subcommands in the order of a first use."""
+        """Return the subcommands in the order in which a new user needs them."""
         return list(SUBCOMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the subcommands from their summaries alone."""
+        """List the subcommands from their summaries, without imports."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, _, summary) in SUBCOMMANDS.items()])
 
@@ -94,9 +94,9 @@ def cli() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
-    0: done, or nothing to do. 1: a :class:`FedpingError`, reported in its sentence. 2: the command line or a settings
-    file is invalid. 3: a round led to weights that no client could read. 130: interrupted from the keyboard. A defect
-    is raised, with its traceback.
+    0: done, or nothing to do. 1: a :class:`FedpingError`, reported in one sentence. 2: the command line or a settings
+    file is invalid. 3: a round resulted in weights that clients can't read. 130: interrupted from the keyboard. A
+    defect is raised, with its traceback.
     """
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="fedping", standalone_mode=False)
@@ -135,11 +135,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _AWAY = (errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH)
-"""The errors of a network disk that does not answer."""
+"""Errors of a network disk that does not respond."""
 
 
 def _storage_error(error: OSError) -> FedpingError | None:
-    """Return the error about a disk or a file that a person can repair; None for other errors."""
+    """Return the message about a disk or file problem that a person can repair; None for other errors."""
     where = f" for {error.filename}" if error.filename else ""
     if error.errno in _FULL:
         return FedpingError(f"the disk is full{where}; free some space, then run the same command again")
@@ -164,7 +164,7 @@ def run() -> None:
 
 
 def _say_when_terminated() -> None:
-    """Report SIGTERM before it ends this process as usual, until the command has its own handlers."""
+    """Report SIGTERM before it ends this process, until the command installs its own handlers."""
     here = os.getpid()
 
     def end(number: int, _: object) -> None:

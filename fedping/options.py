@@ -64,7 +64,7 @@ class AnyPlace(LocalPath):
 
 
 class ClientId(UUIDParameterType):
-    """A client's id: a UUID in any of its spellings, or the 16 bytes in Parquet as readers of Parquet print them."""
+    """A client's id: a UUID in any spelling, or the 16 bytes as readers of Parquet print them."""
 
     name = "client id"
 
@@ -85,7 +85,7 @@ class ClientId(UUIDParameterType):
 
 
 _MOST_OF_AN_ID = 128
-"""Maximum characters of a client's id in any spelling."""
+"""Maximum length of a client's id in any spelling, in characters."""
 
 
 def _of_uuid(text: str) -> UUID:
@@ -93,7 +93,7 @@ def _of_uuid(text: str) -> UUID:
 
 
 def _of_hexadecimal(text: str) -> UUID:
-    r"""Read [10 56 6B …] of Spark, 10 56 6b … of Trino, \x10566b… of PostgreSQL, 0x10566b… and X'10566b…' of SQL."""
+    r"""Parse [10 56 6B …] (Spark), 10 56 6b … (Trino), \x10566b… (PostgreSQL), 0x10566b… and X'10566b…' (SQL)."""
     digits = re.sub(r"^(\\x|0x|x'|\[)|['\]]$|\s", "", text, flags=re.IGNORECASE)
     return UUID(bytes=bytes.fromhex(digits))
 
@@ -105,7 +105,7 @@ def _of_python(text: str) -> UUID:
 
 
 def _of_duckdb(text: str) -> UUID:
-    r"""Read \x10Vk+…: bytes that are not printable as \x and two digits, the others as characters."""
+    r"""Parse \x10Vk+…: \x and two digits for unprintable bytes, characters for the others."""
     pieces = re.findall(r"\\x([0-9A-Fa-f]{2})|([ -\[\]-~])", text)
     if sum(4 if digits else 1 for digits, _ in pieces) != len(text) or not any(digits for digits, _ in pieces):
         raise ValueError  # half a UUID is also 16 characters
@@ -139,7 +139,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def trust_options(command: _Command) -> _Command:
-    """Add --ca and --insecure to a command that asks a server; :func:`trust_of` reads them."""
+    """Add --ca and --insecure to a command that connects to a server; :func:`trust_of` reads them."""
     ca = click.option(
         "--ca",
         type=LocalPath(dir_okay=False),
@@ -155,7 +155,7 @@ def trust_options(command: _Command) -> _Command:
 
 
 def trust_of(url: str, ca: Path | None, insecure: bool) -> Trust:
-    """Return the trust that --ca and --insecure ask for, and warn of the latter.
+    """Return the trust settings of --ca and --insecure, and warn about the latter.
 
     Raises:
         InvalidSettings: both are given, the file has no certificates, or the address is not of https.
@@ -199,10 +199,10 @@ landing_option = click.option(
 
 
 class WithSubcommands(click.Command):
-    """A command with arguments of its own, and others behind its name, which are imported where they are used.
+    """A command that has arguments and also subcommands, which are imported only when used.
 
     Args:
-        subcommands: where each of them is, by its word: the module of :mod:`fedping.commands`, and its name there.
+        subcommands: by name, the module of :mod:`fedping.commands` and the command's attribute there.
         settings: those of :class:`click.Command`.
     """
 
@@ -213,7 +213,7 @@ class WithSubcommands(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Return the context of one of them."""
+        """Return the context of a subcommand, or of the command itself."""
         if not args or args[0] not in self._subcommands:
             return super().make_context(info_name, args, parent, **extra)
         module, name = self._subcommands[args[0]]
@@ -234,7 +234,7 @@ journal_option = click.option(
 
 
 def journal_of(journal: Path | None, landing: Place) -> Path:
-    """Return the folder of the journal: that of --journal, or the default, which is never in a bucket."""
+    """Return the journal's folder: --journal, or the default, which is never in a bucket."""
     return journal or (landing / ".journal" if isinstance(landing, Path) else Path("journal"))
 
 

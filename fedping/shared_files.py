@@ -1,4 +1,4 @@
-"""Files beside the packages: folders of a checkout, which a wheel installs below share/fedping."""
+"""Shared files: folders of a checkout, which a wheel installs below share/fedping."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from pathlib import Path
 from fedping.protocol.errors import FedpingError
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-"""The checkout's folder; of an installed wheel, that of its packages."""
+"""Folder of the checkout, or of an installed wheel's packages."""
 
 
 def shared_folder(in_checkout: str, installed: str, file: str) -> Path:
-    """Return a folder of a checkout, or where a wheel has installed it.
+    """Return a folder of a checkout or of an installed wheel.
 
     Args:
         in_checkout: its path within the checkout.
         installed: its path below share/fedping.
-        file: a file in it, by which it is found.
+        file: a file in it, to identify the folder.
 
-    Raises:
-        FedpingError: this installation has not got it.
+    Raises: FedpingError: this installation lacks it.
     """
     if (CHECKOUT / in_checkout / file).is_file():
         return CHECKOUT / in_checkout

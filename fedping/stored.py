@@ -33,15 +33,15 @@ class StoredVersion:
         study: its study.
         line: its model line.
         iteration: its number, from 0.
-        parent: the number of the version that it was made from; None for version 0.
+        parent: the number of the version that it was computed from; None for version 0.
         created: its time, in UTC, as ISO 8601.
-        digest: SHA-256 of the whole document, which the next version names.
+        digest: SHA-256 of the whole document, recorded in the next version.
         names: the names of the m weights.
         weights: the weights that the optimizer continues from, shape (m,), read-only.
         model: the weights that clients fetch, shape (m,), read-only; integer ones are rounded.
-        lineage: where it came from, as `fedping store show` prints it: ``origin`` ("created", "round", "rollback",
-            "continued"), ``inputs`` (the files of pings), ``counts`` of pings by what became of them, ``arms`` with
-            their mean loss, ``aggregate`` with the mean update, ...
+        lineage: its origin and inputs, as `fedping store show` prints them: ``origin`` ("created", "round", "rollback",
+            "continued"), ``inputs`` (the files of pings), ``counts`` of pings by outcome, ``arms`` with their mean
+            loss, ``aggregate`` with the mean update, ...
     """
 
     study: str
@@ -68,7 +68,7 @@ class Store:
         return self._store.studies.names()
 
     def study(self, name: str) -> Study:
-        """Return a study's settings: arms, lines, and what its lines do."""
+        """Return a study's settings: its arms and its lines."""
         return self._store.study(name)
 
     def lines(self, study: str) -> list[str]:
@@ -137,19 +137,19 @@ def read_pings(
     columns: Sequence[str] | None = None,
     rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a study's landed pings as Arrow batches, verified against the seals of the files.
+    """Yield a study's landed pings as Arrow batches, verified against the files' checksums.
 
-    Pings are ordered by line, iteration and time of landing. A client without an answer sends a ping again: count each
+    Pings are ordered by line, iteration and time of landing. A client that gets no answer resends its ping: count each
     ``document_id`` of a study once. Columns are those of docs/schema/landed.txt, or of landed-model.txt for a study of
     model updates.
 
     Args:
         landing: the landing folder, or its address in a bucket.
         study: its name.
-        line: the pings of one line only; "none" for those of arms without a line.
-        iteration: the folder of one model version only; older than 100 versions they share the folder -2.
+        line: only the pings of one line; "none" for arms without a line.
+        iteration: only the folder of one model version; versions that were over 100 behind share the folder -2.
         columns: the columns to read; None for all.
-        rows: maximum rows of a batch; it and the largest row group of a file bound the memory.
+        rows: maximum rows of a batch; this and the largest row group of a file bound the memory.
 
     Raises:
         FedpingError: no pings of the study have landed, or they lack a column.
@@ -168,20 +168,19 @@ def read_pings(
 def read_outcomes(
     landing: str | Place, study: str, *, columns: Sequence[str] | None = None, rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a study's landed later outcomes as Arrow batches, verified as :func:`read_pings` does.
+    """Yield a study's landed later outcomes as Arrow batches, verified like :func:`read_pings`.
 
-    Outcomes come by day of receipt and time of landing; each row has the value of one declared column. Count each
-    ``document_id`` of a study once. A column that was declared while the study ran is null in files of before.
+    Outcomes are ordered by day of receipt and time of landing; each row has the value of one declared column. Count
+    each ``document_id`` of a study once. A column that was declared while the study ran is null in earlier files.
 
     Args:
         landing: the landing folder, or its address in a bucket.
         study: its name.
-        columns: which; all of each file if None.
-        rows: of a batch, at most.
+        columns: the columns to read; None for all.
+        rows: maximum rows of a batch.
 
-    Raises:
-        FedpingError: no later outcome of the study has landed, or none has such a column.
-        UnreadableFile: a file is damaged, or is none of landed pings.
+    Raises: FedpingError: no later outcomes of the study have landed, or they lack a column. UnreadableFile: a file is
+        damaged, or is not a file of landed pings.
     """
     if rows < 1:
         raise InvalidSettings(f"rows is {rows}; give at least 1")
@@ -217,7 +216,7 @@ def _batches(files: Sequence[Place], columns: Sequence[str] | None, rows: int) -
 
 
 def _elsewhere(name: str, files: Sequence[Place], path: Place, known: Sequence[str]) -> pa.Field:
-    """Return a column that a file lacks from another file of its study, which has an outcome declared since."""
+    """Return a column that a file lacks from a newer file of its study, whose outcome was declared later."""
     for other in files:
         if name in (schema := schema_of(open_landed(other))).names:
             return schema.field(name)

@@ -1,4 +1,4 @@
-"""The terminal: the console for output, the activity shown while a command works, and the signals that stop it."""
+"""The terminal: console for output, progress of a command, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Plain(TypedDict):
 
 
 WIDTH_OF_A_FILE = 120
-"""Columns of output that does not go to a terminal."""
+"""Width of output that does not go to a terminal, in columns."""
 
 AS_IT_IS: Plain = {"markup": False, "emoji": False}
 """Options of a console that prints texts unchanged: "[iid]" in a name is not markup, ":star:" not an emoji."""
@@ -62,11 +62,11 @@ def status(first: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def bars(before: str, behind: str | None = None) -> Iterator[Progress]:
-    """Show bars on a terminal's stderr, and nothing elsewhere, where the final output is enough.
+    """Show bars on a terminal's stderr; without a terminal, show no progress.
 
     Args:
         before: the text before a bar; fields of its task in braces.
-        behind: the text behind it, after the completed and total numbers; None for the percentage alone.
+        behind: the text behind it, after the completed and total numbers; None for only the percentage.
     """
     from rich import progress
     from rich.console import Console

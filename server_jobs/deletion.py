@@ -96,7 +96,7 @@ Reason: TypeAlias = Literal["foreign", "recompute", "upcoming", "newer", "last_h
 
 STAYS: dict[Reason, str] = {
     "foreign": "fedping gives no such names",
-    "recompute": "the kept versions are computed again from them",
+    "recompute": "they are needed to recompute the kept versions",
     "upcoming": "upcoming rounds may use their pings",
     "newer": "they landed after the oldest kept version was computed, and analyses read them",
     "last_hour": "they landed within the last hour",
@@ -130,7 +130,7 @@ class Pruning:
         """The files, and the versions that can no longer be recomputed, a phrase each."""
         gone = f"{len(self.files):,} landed file{'' if len(self.files) == 1 else 's'} of {self.bytes:,} bytes"
         lost = (
-            f"line {line}: {describe_versions(numbers)} can no longer be computed again, and those from "
+            f"line {line}: {describe_versions(numbers)} can't be recomputed any more; versions from "
             f"{self.kept[line]:,} on can"
             for line, numbers in self.versions.items()
             if numbers
@@ -141,7 +141,7 @@ class Pruning:
     def why_nothing(self) -> tuple[str, ...]:
         """The reasons for which all landed files stay, a phrase each, and what would let some go."""
         if not any(self.stays.values()):
-            return (f"no ping of it is in {self.landing}",)
+            return (f"it has no pings in {self.landing}",)
         reasons = tuple(
             f"{number:,} landed file{' stays' if number == 1 else 's stay'}: {STAYS[reason]}"
             for reason, number in self.stays.items()

@@ -198,8 +198,8 @@ def planned(fleet: Fleet, costs: UnitCosts, prices: Prices) -> FleetPlan:
     """
     if fleet.within_s > fleet.every_s:
         raise InvalidSettings(
-            f"rounds every {fleet.every_s:,.0f} s that take up to {fleet.within_s:,.0f} s fall ever further behind; "
-            "give --within at most the time of --every"
+            f"rounds every {fleet.every_s:,.0f} s that take up to {fleet.within_s:,.0f} s fall further and further "
+            "behind; give a --within of at most --every"
         )
     ingest, rounds, stored = _ingest(fleet, costs), _rounds(fleet, costs), _stored(fleet, costs)
     machines = ingest.machines * fleet.machine_cores
@@ -263,9 +263,9 @@ def _cluster(fleet: Fleet, costs: UnitCosts, pings: float) -> tuple[int, int]:
             return shards, cores
         shards *= 2
     raise InvalidSettings(
-        f"no cluster ends a round of {pings:,.0f} pings within {fleet.within_s:,.0f} s, for one core at most works on "
-        f"a shard, and there are {MOST_SHARDS:,} at most; give rounds more time (--within), let clients send less "
-        "often, or let them send smaller updates"
+        f"no cluster completes a round of {pings:,.0f} pings within {fleet.within_s:,.0f} s, because a shard uses "
+        f"only one core and a round has at most {MOST_SHARDS:,} shards; give rounds more time (--within), or use "
+        "fewer pings or smaller updates"
     )
 
 
@@ -303,15 +303,17 @@ def read_costs(path: Path) -> dict[str, UnitCosts]:
     """Return the unit costs of a file written by ``python -m benchmarks.unit_costs --json``, by name.
 
     Raises:
-        InvalidSettings: the file cannot be read, or has no unit costs.
+        InvalidSettings: the file cannot be read, or is not a file of unit costs.
     """
     try:
         costs = msgspec.json.decode(path.read_bytes(), type=list[UnitCosts])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise InvalidSettings(
-            f"{path} has no unit costs ({why}); make it with 'python -m benchmarks.unit_costs --json'"
+            f"{path} is not a file of unit costs ({why}); create it with 'python -m benchmarks.unit_costs --json'"
         ) from error
     if not costs:
-        raise InvalidSettings(f"{path} has no unit costs; make it with 'python -m benchmarks.unit_costs --json'")
+        raise InvalidSettings(
+            f"{path} is not a file of unit costs; create it with 'python -m benchmarks.unit_costs --json'"
+        )
     return {each.name: each for each in costs}

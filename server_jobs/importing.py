@@ -136,8 +136,8 @@ class Import:
             for name, kind in kinds.items():
                 if name in first and "nothing" not in (kind, first[name]) and kind != first[name]:
                     raise InvalidSettings(
-                        f"the column '{name}' is {kind} in {path}, and {first[name]} in {self.files[0]}. Import files "
-                        "of one kind, or leave the column out of one"
+                        f"the column '{name}' is {kind} in {path}, and {first[name]} in {self.files[0]}. Import "
+                        "files with the same column types, or remove the column from one"
                     )
             ours = self._ours(kinds)
             if unknown := [name for name in self.names if self.names[name] not in kinds]:
@@ -152,8 +152,8 @@ class Import:
                 )
             if "document_id" not in ours and not self.key and not (document.is_outcome and "choice" in ours):
                 raise InvalidSettings(
-                    f"the rows of {path} have no 'document_id', so a repeated import could not know them. Give --key "
-                    "with the columns that identify a row, such as --key order_id"
+                    f"the rows of {path} have no 'document_id', so a repeated import could not recognise them. Give "
+                    "--key with the columns that identify a row, such as --key order_id"
                 )
         return document
 
@@ -181,7 +181,9 @@ def run_import(
     journal.mkdir(parents=True, exist_ok=True)
     lock = Lock(journal / IMPORT_LOCK)
     if not lock.take():
-        raise TemporaryFailure(f"another import into the journal {journal} is running. Wait for its end, and try again")
+        raise TemporaryFailure(
+            f"another import into the journal {journal} is running. Wait until it ends, then try again"
+        )
     try:
         _land(settings)
         out = Journal(journal, settings.roll_bytes, Counters(settings.counters), document.journal)
@@ -209,7 +211,7 @@ def _imported(
         if out is not None:
             out.append(encode_records(records), len(records))
         found.pings += len(records)
-        tell(f"{found.rows:,} rows read, {found.pings:,} pings taken")
+        tell(f"{found.rows:,} rows read, {found.pings:,} pings accepted")
     return found
 
 
@@ -288,9 +290,9 @@ class _Conversion:
                 values[name] = self._value(name, value)
         received = values.pop("received_at", now_ms)
         if received > now_ms:
-            raise _Unfit("received_in_future", "'received_at' is in the future; correct it, or leave it out")
+            raise _Unfit("received_in_future", "'received_at' is in the future; correct or remove it")
         if received < 0:  # what no day or timestamp holds would keep its whole segment from landing
-            raise _Unfit("received_before_1970", "'received_at' is before 1970; correct it, or leave it out")
+            raise _Unfit("received_before_1970", "'received_at' is before 1970; correct or remove it")
         own, client = values.pop("document_id", None), values.pop("client_id", None)
         if self._columns:
             shared = {name: value for name, value in values.items() if name not in self._columns}
@@ -311,13 +313,13 @@ class _Conversion:
             own = str(linked_id(UUID(payload["choice"]), column))
         elif own is None:
             if missing := next((name for name in self._request.key if row.get(name) is None), None):
-                raise _Unfit("no_key", f"its key column '{missing}' is empty, so nothing identifies it")
+                raise _Unfit("no_key", f"its key column '{missing}' is empty, so the row can't be identified")
             own = str(uuid5(self._namespace, json.dumps([column, *(str(row[name]) for name in self._request.key)])))
         head = {"documentId": own, "clientId": client, "type": self._document.name}
         try:
             return msgspec.json.encode({**{name: value for name, value in head.items() if value}, "payload": payload})
         except (TypeError, ValueError, OverflowError) as error:
-            raise _Unfit("not_a_ping", f"it has a value that no ping has ({error})") from None
+            raise _Unfit("not_a_ping", f"it has an invalid value ({error})") from None
 
     def _value(self, name: str, value: Any) -> Any:
         """Return a value as JSON has it; raise :class:`_Unfit` if that would lose something."""
@@ -329,7 +331,7 @@ class _Conversion:
         if pa.types.is_integer(kind) and not isinstance(value, bool | int | str):
             whole = _number(name, value)
             if not whole.is_integer():
-                raise _Unfit("not_whole", f"'{name}' is {value}, which is no whole number")
+                raise _Unfit("not_whole", f"'{name}' is {value}, which is not a whole number")
             return int(whole)
         if pa.types.is_floating(kind) and not isinstance(value, bool | int | str):
             number = _number(name, value)
@@ -340,20 +342,18 @@ class _Conversion:
         try:
             return str(UUID(bytes=value) if isinstance(value, bytes) else UUID(str(value)))
         except ValueError:
-            raise _Unfit("no_uuid", f"'{name}' is no UUID, neither 16 bytes nor its text") from None
+            raise _Unfit("no_uuid", f"'{name}' is not a UUID, neither as 16 bytes nor as text") from None
 
     def _update(self, value: Any, encoding: str, arm: Any) -> Any:
         if value is None:
             return None
         if encoding != DENSE:
             if not isinstance(value, bytes):
-                raise _Unfit(
-                    "update_bytes", f"'update' in the encoding {encoding} has to be bytes, as Parquet has them"
-                )
+                raise _Unfit("update_bytes", f"'update' in the encoding {encoding} must be bytes in Parquet")
             return {"encoding": encoding, "payload": base64.b64encode(value).decode()}
         if isinstance(value, bytes):
             if len(value) % 4:
-                raise _Unfit("update_length", f"'update' has {len(value)} bytes, which are no float32 numbers")
+                raise _Unfit("update_length", f"'update' has {len(value)} bytes, which are not float32 numbers")
             return np.frombuffer(value, "<f4").astype(np.float64).tolist()
         return value
 
@@ -362,7 +362,7 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise _Unfit("no_number", f"'{name}' is no number") from None
+        raise _Unfit("no_number", f"'{name}' is not a number") from None
 
 
 def _milliseconds(name: str, value: Any) -> int:
@@ -373,7 +373,7 @@ def _milliseconds(name: str, value: Any) -> int:
     try:
         read = datetime.fromisoformat(str(value))
     except ValueError:
-        raise _Unfit("no_time", f"'{name}' is no time: give a timestamp, or milliseconds since 1970") from None
+        raise _Unfit("no_time", f"'{name}' is not a time: give a timestamp, or milliseconds since 1970") from None
     return _milliseconds(name, read)
 
 
@@ -451,13 +451,13 @@ def _json_rows(path: Path) -> Iterator[list[dict[str, Any]]]:
     with open(path, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES + 1), b""), 1):
             if len(line) > MOST_BYTES:
-                raise FedpingError(f"{path}:{number}: the line has more than {MOST_BYTES:,} bytes. Leave it out")
+                raise FedpingError(f"{path}:{number}: the line has more than {MOST_BYTES:,} bytes. Remove it")
             if not line.strip():
                 continue
             try:
                 rows.append(msgspec.json.decode(line, type=dict[str, Any]))
             except (msgspec.MsgspecError, RecursionError) as error:
-                raise FedpingError(f"{path}:{number}: the line is no JSON object ({error}). Correct it") from error
+                raise FedpingError(f"{path}:{number}: the line is not a JSON object ({error}). Correct it") from error
             size += len(line)
             if len(rows) == ROWS or size >= MOST_BYTES:
                 yield rows

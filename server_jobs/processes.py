@@ -131,7 +131,7 @@ def _bind_and_run(parent: int, nice: int, command: list[str]) -> None:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        sys.exit(f"{command[0]} cannot be run: {error.strerror}")
+        sys.exit(f"can't run {command[0]}: {error.strerror}")
 
 
 if __name__ == "__main__":

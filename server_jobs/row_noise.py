@@ -20,7 +20,7 @@ from fedping.protocol.training import LocalSteps, OneGradient
 MOST_INSTITUTIONS, FEWEST_ROWS = 100, 20
 """Clients with an update at most, and rows of each on average at least, that are taken for institutions with tables."""
 
-IF_PROTECTED = f"if each is an institution that protects its rows by epsilon {EPSILON:g} over {VERSIONS} versions"
+IF_PROTECTED = f"if each is an institution that protects its rows with epsilon {EPSILON:g} over {VERSIONS} versions"
 """On what the figure rests: pings don't say whether rows are protected."""
 
 

@@ -204,12 +204,12 @@ def run_jobs(
         following = job.next_after(done)
         if skipped := _times_between(job, slot, done):
             tell(
-                f"the round{_of(job)} of {utc(slot)} lasted until {utc(done)}, beyond {skipped} more of its times; "
-                f"next round{_of(job)} at {utc(following)}"
+                f"the round{_of(job)} of {utc(slot)} lasted until {utc(done)}, so {skipped} more were skipped; next "
+                f"round{_of(job)} at {utc(following)}"
             )
         slots[at] = following
     if max(slot, clock.now()) >= until:
-        tell(f"the time of the schedule is over at {utc(until)}")
+        tell(f"the schedule ended at {utc(until)}")
 
 
 def _of(job: Job) -> str:

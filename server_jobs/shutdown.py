@@ -106,7 +106,7 @@ class Ending:
             yield
         except DeadlineReached as error:
             waited_for = f": {error.waited_for}" if error.waited_for else ""
-            raise TimedOut(f"{limit.sentence}{waited_for}; run the same command to continue from there") from error
+            raise TimedOut(f"{limit.sentence}{waited_for}; run the same command to continue") from error
         finally:
             self._limit = None
 
@@ -235,7 +235,7 @@ def _force(code: int, sentence: str) -> None:
         with suppress(Exception):
             kill()
     # Not through the stream, because the thread that hangs may hold its lock.
-    tell_past_streams(f"{sentence}: ended by force; run the same command to continue from there")
+    tell_past_streams(f"{sentence}: ended by force; run the same command to continue")
     os._exit(code)
 
 

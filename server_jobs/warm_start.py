@@ -87,7 +87,7 @@ def recompute_warm_start(store: ModelStore, line: Line, origin: WarmStart) -> tu
     settings = _line_of(store, taken.study, taken.line)
     version = store.version(taken.study, taken.line, taken.iteration)
     if version.digest != taken.digest:
-        raise StoreError(f"{taken.told} in {store.where} is another one than the one that weights were taken from")
+        raise StoreError(f"{taken.told} in {store.where} is not the version that the weights were taken from")
     return tuple(beginning(line, settings.spec, version.weights, origin.renamed).weights.tolist())
 
 
@@ -176,9 +176,9 @@ def beginning(line: Line, old: ModelSpec, weights: Sequence[float], renamed: Map
     if all(part.taken is None for part in parts):
         why = next((f" ('{part.name}': {part.note})" for part in parts if part.note), "")
         raise InvalidSettings(
-            f"model spec '{spec.name}' has no weight or block that is in model spec '{old.name}' too{why}, so nothing "
-            f"could be taken over; the old one has {_listed([*_singles(old), *_blocks(old)])}: say which are the same "
-            "by --renamed NEW=OLD"
+            f"model spec '{spec.name}' shares no weight or block with model spec '{old.name}'{why}, so no weights "
+            f"could be taken over; the old one has {_listed([*_singles(old), *_blocks(old)])}: match them with "
+            "--renamed NEW=OLD"
         )
     before, values = np.asarray(weights, dtype=np.float64), spec.start_array.copy()
     for part in parts:
@@ -186,7 +186,7 @@ def beginning(line: Line, old: ModelSpec, weights: Sequence[float], renamed: Map
             values[part.places.start : part.places.stop] = before[part.taken.start : part.taken.stop]
     within = _within_constraints(line, values)
     if trouble := out_of_range(within, spec) or validate_spec(tuple(published_array(spec, within).tolist()), spec):
-        raise InvalidSettings(f"line '{line.name}' cannot begin with the weights that were taken over: {trouble}")
+        raise InvalidSettings(f"line '{line.name}' cannot start from the weights to take over: {trouble}")
     return Beginning(parts, within, tuple(np.flatnonzero(within != values).tolist()))
 
 
@@ -243,9 +243,9 @@ def _part(name: str, new: _Named, renamed: str | None, old: Mapping[str, _Named]
         return Part(name, source, new.places, part.places, note, new.shape)
     if renamed:
         what = "weight" if new.shape is None else "block"
-        why = why or f"the one is a {what}, and the other is not"
+        why = why or f"only one of them is a {what}"
         raise InvalidSettings(
-            f"--renamed {name}={renamed} can take nothing over, for {why}; leave it out, or correct it"
+            f"--renamed {name}={renamed} can't take over weights, because {why}; remove or correct it"
         )
     return Part(name, None, new.places, None, why, new.shape)
 

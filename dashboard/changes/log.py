@@ -110,8 +110,8 @@ class ChangeLog:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise NotRecorded(
-                f"the list of changes in {self.folder} can't be written ({reason}), so nothing was changed; make room "
-                "or correct the permissions, and try again"
+                f"the list of changes in {self.folder} can't be written ({reason}), so the change was not made; free "
+                "some space or correct the permissions, and try again"
             ) from error
 
     def end(self, change: Change) -> None:

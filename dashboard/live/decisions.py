@@ -47,8 +47,8 @@ def plan_for_held(store: ModelStore, study: str, line: str, choice: Choice) -> d
         number = held.iteration + bool(held.staged)  # some have a staged one, so that no other gets its number
         sentence = (
             f"Version {number} will be published with the weights and the optimizer's state of version "
-            f"{head.iteration}. The pings behind the version that is held count nowhere; it stays in the store, to be "
-            "looked at."
+            f"{head.iteration}. The pings of the held version are discarded; the version stays in the store for "
+            "inspection."
         )
         new = head
     return {
@@ -71,8 +71,8 @@ def decide(store: ModelStore, study: str, line: str, decision: Decision, *, crea
     """
     if seen_as(_held(store, study, line)) != decision.seen:
         raise VersionConflict(
-            f"another version of line '{line}' of study '{study}' is held than the one that you looked at; nothing was "
-            "done: look at it and decide again"
+            f"line '{line}' of study '{study}' now holds another version than the one on your page, so no decision "
+            "was made; inspect it and decide again"
         )
     store.check_publishing()
     if decision.choice == "release":
@@ -84,7 +84,7 @@ def _held(store: ModelStore, study: str, line: str) -> Version:
     held = store.held.held_version(study, line)
     if held is None:
         raise InvalidSettings(
-            f"no version of line '{line}' of study '{study}' is held any more; there is nothing to decide"
+            f"line '{line}' of study '{study}' no longer has a held version, so no decision is needed"
         )
     return held
 
@@ -100,7 +100,7 @@ def plan(store: ModelStore, study: str, line: str, to: int) -> dict[str, Any]:
     _refuse_the_newest(study, line, head, to)
     target = store.version(study, line, to)
     changes = changes_between(store.study(study), head, target)
-    same = "" if changes["count"] else " No published weight differs from those that clients have now."
+    same = "" if changes["count"] else " The published weights equal the clients' current ones."
     return {
         "seen": seen_as(head),
         "newest": head.iteration,
@@ -112,7 +112,7 @@ def plan(store: ModelStore, study: str, line: str, to: int) -> dict[str, Any]:
         "typed": to,
         "sentence": (
             f"Version {head.iteration + 1} will be published with the weights and the optimizer's state of version "
-            f"{to}. Clients fetch it from then on; nothing is deleted, and rounds go on from it.{same}"
+            f"{to}. Clients fetch it from then on, and rounds continue from it. Nothing is deleted.{same}"
         ),
     }
 
@@ -146,11 +146,11 @@ def roll_back(
 
 def _refuse_the_newest(study: str, line: str, head: Version, to: int) -> None:
     if to == head.iteration:
-        raise InvalidSettings(f"line '{line}' of study '{study}' is already at version {to}. Nothing to roll back")
+        raise InvalidSettings(f"line '{line}' of study '{study}' is already at version {to}, so no rollback is needed")
 
 
 def _overtaken(study: str, line: str, seen: str, there: int) -> VersionConflict:
     return VersionConflict(
-        f"version {there} of line '{line}' of study '{study}' was published since you looked, at version "
-        f"{seen.partition('.')[0]}; nothing was rolled back: look at the new one and decide again"
+        f"version {there} of line '{line}' of study '{study}' was published while your page showed version "
+        f"{seen.partition('.')[0]}, so the line was not rolled back; inspect the new version and decide again"
     )

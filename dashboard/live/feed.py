@@ -130,21 +130,17 @@ def _hint(landed: Landed, facts: CheckInput, health: Health) -> str:
         return ""
     if landed.pings:
         return (
-            f"There is only version 0. A round makes the next: 'fedping round {facts.study}', or schedule them."
+            f"Only version 0 exists. The next one needs a round: run 'fedping round {facts.study}', or schedule rounds."
             if landed.version == 0
             else ""
         )
     if facts.ingest.pending:
-        return f"No ping of version {landed.version} has landed yet; {_lands(facts.ingest.period)}."
-    return f"No ping of version {landed.version} has come yet; clients send them once they have fetched it."
+        return f"No pings of version {landed.version} have landed yet; {_lands(facts.ingest.period)}."
+    return f"No pings of version {landed.version} have arrived yet; clients send them after they have fetched it."
 
 
 def _lands(period: float | None) -> str:
-    return (
-        "what ingest accepts lands soon"
-        if period is None
-        else f"what ingest accepts lands within {format_duration(period)}"
-    )
+    return "accepted pings land soon" if period is None else f"accepted pings land within {format_duration(period)}"
 
 
 def places(settings: DashboardSettings) -> IngestSettings:

@@ -15,21 +15,21 @@ MOST_FILES = 200
 MOST_CHANGES = 60
 
 OUTCOMES = {
-    "used": "it is in the mean",
+    "used": "used in the mean",
     "duplicate": "an earlier row has the same document id",
-    "wrong_version": "the row names another version than its folder",
+    "wrong_version": "the row's version differs from its folder's",
     "bad_loss": "the loss is not a finite number",
     "other_arm": "the arm does not train this line",
     "no_example": "the interaction ended without a choice, or the client had no data",
     "no_update": "none was sent",
-    "bad_update": "the update is in another encoding than the line's, cannot be read, or is beyond the line's limits",
+    "bad_update": "the update can't be read, has another encoding than the line's, or is beyond the line's limits",
     "stale": "of an older version; landed since the round before",
     "future": "of a newer version; landed since the round before",
-    "over_capacity": "the round had no room for it",
-    "not_enrolled": "the client's id does not belong to the arm, or to the side of the stage",
+    "over_capacity": "the round was full",
+    "not_enrolled": "the client's id is assigned to another arm, or to the other side of the stage",
     "beyond_limits": "a loss or a rank beyond the study's limits",
-    "not_first": "another ping of its client counts",
-    "not_sampled": "the client has not drawn the version, or the coin of a private round has left it out",
+    "not_first": "another ping of the same client counts",
+    "not_sampled": "the client was not selected for the version, or not sampled by the private round",
 }
 """The outcomes of a ping in a round, in words."""
 
@@ -113,30 +113,28 @@ def _origin(version: Version) -> str:
         case "round":
             guard = version.lineage.guard
             if version.lineage.privacy is not None:
-                return f"Made by a private round on version {version.parent}, of nothing but what it has released"
-            return f"Made by a round from the pings of version {version.parent}{_decided(guard)}"
+                return f"Computed by a private round on version {version.parent}, only from its released sums"
+            return f"Computed by a round from the pings of version {version.parent}{_decided(guard)}"
         case "rollback" if version.lineage.guard and version.lineage.guard.decision == "discarded":
-            return (
-                f"Repeats version {version.lineage.restored} in the place of a version that was held back and discarded"
-            )
+            return f"Repeats version {version.lineage.restored} in place of a held version that was discarded"
         case "rollback" if version.lineage.guard and version.lineage.guard.decision == "rolled_back":
             return f"Repeats version {version.lineage.restored}: the line's guard has rolled it back"
         case "rollback" if version.lineage.stopped:
             return (
-                "Published by early stopping, for training is over: repeats version "
-                f"{version.lineage.restored}, which had the lowest loss"
+                f"Published by early stopping, because training is over: repeats version {version.lineage.restored}, "
+                "which had the lowest loss"
             )
         case "rollback":
             return f"Published by a rollback: repeats version {version.lineage.restored}"
         case "continued" if (guard := version.lineage.guard) and guard.gives_up:
             return (
-                f"Repeats version {version.lineage.restored} in the place of version {version.iteration - 1}, which "
-                f"was staged and then {guard.decision}"
+                f"Repeats version {version.lineage.restored} in place of version {version.iteration - 1}, which was "
+                f"staged and then {guard.decision}"
             )
         case "continued":
             return (
-                f"Published by 'fedping store continue': repeats version {version.lineage.restored} under a number "
-                "that was never used"
+                f"Published by 'fedping store continue': repeats version {version.lineage.restored} under an unused "
+                "number"
             )
 
 
@@ -144,8 +142,8 @@ def _decided(guard: GuardState | None) -> str:
     if guard is None or guard.decision not in ("released", "promoted"):
         return ""
     if guard.stage is None:
-        return ", and published after it was held back"
-    return f", and published after {100 * guard.stage.share:g} % of clients had it first"
+        return ", held, and then published"
+    return f", staged for {100 * guard.stage.share:g} % of clients, and then published"
 
 
 def _from_parent(store: ModelStore, study: Study, version: Version) -> dict[str, Any] | None:

@@ -198,7 +198,7 @@ def _tried(display: Display, state: Arrays) -> tuple[NDArray[np.float64], str | 
             values = np.atleast_1d(np.asarray(display.values(state), dtype=np.float64))
     except Exception as error:
         return np.array([np.nan]), f"{type(error).__name__}: {error}"
-    return (values, None) if values.ndim == 1 else (np.array([np.nan]), "it is no vector")
+    return (values, None) if values.ndim == 1 else (np.array([np.nan]), "it is not a vector")
 
 
 STANDARD_ERRORS = 2.0

@@ -112,7 +112,7 @@ def _own(feature: Feature) -> Iterator[str]:
 def _step(center: float, spread: float, log: bool) -> str:
     """Return the step of a field that adds 1 to its value: from where the value is 0 to where it is 1."""
     low, high = (math.expm1(each) if log else each for each in (center, center + spread))
-    return f"{_short(high)} in place of {_short(low)}"
+    return f"{_short(high)} instead of {_short(low)}"
 
 
 def _short(value: float) -> str:

@@ -187,7 +187,7 @@ def blueprint(services: Services) -> Blueprint:
         decision = _body(Decision)
         with noting(store, services.settings.landing, study, line):
             version = decide(store, study, line, decision, created=utc_now(), code_version=__version__)
-        made = "released" if decision.choice == "release" else "in the place of the held one"
+        made = "released" if decision.choice == "release" else "in place of the held one"
         changed(before=_version(version.parent), after=f"{_version(version.iteration)}, {made}")
         return as_json({"published": version.iteration})
 
@@ -235,4 +235,4 @@ def _body(kind: type[T]) -> T:
     try:
         return msgspec.json.decode(request.get_data(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"the body is not what this address takes: {error}") from error
+        raise InvalidSettings(f"the body is not valid for this address: {error}; correct it") from error

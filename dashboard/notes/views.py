@@ -161,8 +161,8 @@ def _seen(store: ModelStore, study: str, number: int, seen: str) -> Note:
     found = next((each for each in store.notes.of(study).notes if each.id == number and mark(each) == seen), None)
     if found is None:
         raise NoteConflict(
-            f"note {number} of study '{study}' was changed or removed since you looked; nothing was done: look at it "
-            "and decide again"
+            f"note {number} of study '{study}' was changed or removed in the meantime, so your change was not made; "
+            "read it and decide again"
         )
     return found
 
@@ -171,4 +171,4 @@ def _body() -> Written:
     try:
         return msgspec.json.decode(request.get_data(), type=Written)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"the body is not what this address takes: {error}") from error
+        raise InvalidSettings(f"the body is not valid for this address: {error}; correct it") from error

@@ -98,7 +98,7 @@ def read_count(folder: Path) -> Count:
     Raises:
         UnknownCount: there is no count, or a later version of fedping has written it.
     """
-    none = f"there is no count '{folder.name}'; count again"
+    none = f"the count '{folder.name}' does not exist; count again"
     asked, fields = read_job(folder, ASKED, Asked, UnknownCount, none)
     count = Count(**fields, asked=asked)
     return replace(count, said=count.last_line()) if count.state in ("running", "failed") else count
@@ -160,7 +160,7 @@ class Counts:
         """
         if not _ID.fullmatch(id):
             raise UnknownCount(
-                f"there is no count '{id[:80]}' of study '{study}'; remove it from the address to see the newest"
+                f"the count '{id[:80]}' of study '{study}' does not exist; remove it from the address to see the newest"
             )
         return read_count(self.folder / study / id)
 

@@ -219,7 +219,7 @@ def _worst(one: Document, better: str | None, bounds: tuple[float, float], write
     low, high = bounds
     if one.get("role") != "guardrail" or not low <= 0 <= high:
         return ""
-    return f" Up to {write(high if better == 'less' else -low)} worse cannot be ruled out."
+    return f" It may be up to {write(high if better == 'less' else -low)} worse."
 
 
 def _at_any_look(one: Document, better: str | None, sentence: str) -> Shown:
@@ -265,14 +265,14 @@ def _condition(scale: Scale, document: Document, ones: Sequence[Document]) -> st
     if document["interim"]:
         return (
             f"{confidence} interval of the difference that holds at any look, first minus second; in brackets the "
-            "difference in percent of the second arm's mean so far. There is no interval of the lift before the end."
+            "difference in percent of the second arm's mean so far. The lift has no interval before the end."
         )
     if scale == "ranks":
         share = _estimate(ones[0].get("decides") or ones[0]["per_client"]["superiority"]).confidence
         trimmed = f" Values are winsorised at {100 * tails:.3g} % of the clients at either end." if tails else ""
         return (
-            f"{100 * share:.4g} % interval of the test of ranks, which decides the verdict: how often a client of the "
-            f"first arm has a larger value than one of the second.{trimmed}"
+            f"{100 * share:.4g} % interval of the rank test, which decides the verdict: the probability that a "
+            f"client of the first arm has a larger value than one of the second.{trimmed}"
         )
     what = "relative difference" if scale == "lift" else "difference"
     text = f"{confidence} interval of the {what} of means, one value per client"
@@ -280,7 +280,7 @@ def _condition(scale: Scale, document: Document, ones: Sequence[Document]) -> st
     if capped:
         text += f", capped at {capped['value']:,.6g} in all arms"
     elif tails:
-        text += "; nothing is trimmed, so one client with a very large value can move it"
+        text += "; no value is trimmed, so one client with a very large value can change it"
     if any(one["means"]["adjustment"] for one in ones):
         text += ", adjusted by the time before version 1"
     return f"{text}."
@@ -354,14 +354,12 @@ def disagreements(document: Document) -> Iterator[str]:
 def _kind(ranks: str, means: str) -> str:
     if means == "inconclusive":
         return (
-            "The test of ranks, which decides, shows a difference that the lift does not: most clients differ, but the "
+            "The rank test, which decides, shows a difference, but the lift does not: most clients differ, but the "
             "means may not"
         )
     if ranks == "inconclusive":
         return (
-            "The lift leaves out 0, but the test of ranks, which decides, shows no difference: few clients with large "
-            "values may make it"
+            "The lift excludes 0, but the rank test, which decides, shows no difference: a few clients with large "
+            "values may cause it"
         )
-    return (
-        "The test of ranks, which decides, and the lift point in opposite directions: most users do not follow the mean"
-    )
+    return "The rank test, which decides, and the lift have opposite directions: most users do not follow the mean"

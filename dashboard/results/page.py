@@ -69,17 +69,16 @@ class Looks:
         texts = []
         if self.total > 1:
             texts.append(
-                f"This is look {self.number} of {self.total} at these comparisons, on other pings each time, and none "
-                "was counted as an interim look. P-values and intervals are right for one look, at an end that was "
-                "planned: looking again as pings come in raises the chance of a false alarm (at 5 %, two looks make it "
-                "8 %, five 14 %). Rely on this look only if it is the planned one; before the end, count an interim "
-                "look."
+                f"This is look {self.number} of {self.total} at these comparisons, each on different pings, and none "
+                "was an interim look. P-values and intervals are valid for a single look at the planned end: "
+                "repeated looks raise the probability of a false alarm (from 5 % to 8 % with two looks, to 14 % with "
+                "five). Rely on this look only if it is the planned one; before the end, count interim looks."
             )
         if self.others:
             questions = "another question was" if self.others == 1 else f"{self.others} other questions were"
             texts.append(
-                f"In addition, {questions} asked of this study, with other metrics, pairs, windows or levels. Alpha "
-                "holds for the one that was written down before the first look."
+                f"In addition, {questions} asked about this study, with other metrics, pairs, windows or levels. "
+                "Alpha is valid only for the question that was written down before the first look."
             )
         return texts
 
@@ -301,8 +300,8 @@ class Page:
         apart = sorted(expected, key=lambda name: -((observed[name] - expected[name]) ** 2) / max(expected[name], 1e-9))
         worst = ", ".join(f"{name} {observed[name]:,} (expected {expected[name]:,.0f})" for name in apart[:3])
         return (
-            f"{begin}, most of all {worst}. Something removes or moves clients of one arm more than of another; find "
-            "it before comparing anything."
+            f"{begin}, most of all {worst}. Clients of one arm are lost or moved more often than clients of another; "
+            "find the cause before you compare arms."
         )
 
     @property

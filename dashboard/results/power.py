@@ -105,7 +105,7 @@ def _needs(one: Document, document: Document, effect: float) -> Needed:
     n, base = sum(one["per_client"]["n"]), one["per_client"]["means"][1]
     limits = _least(one, document)
     if limits is None or not base:
-        return Needed(title, pair, n, "-", "-", "the spread is not known yet" if limits is None else "-")
+        return Needed(title, pair, n, "-", "-", "the spread is still unknown" if limits is None else "-")
     least = 100 * limits[0] / abs(base)
     if least <= effect:
         return Needed(title, pair, n, f"{_short(least)} %", "reached", "-")
@@ -113,7 +113,7 @@ def _needs(one: Document, document: Document, effect: float) -> Needed:
     if needed is None:
         return Needed(title, pair, n, f"{_short(least)} %", "-", "-")
     pace = _an_hour([document["arms"][arm]["by_hour"] for arm in pair])
-    left = _duration((needed - n) / pace) if pace > 0 else f"no client was new in the last {PACE_HOURS} hours"
+    left = _duration((needed - n) / pace) if pace > 0 else f"no new clients in the last {PACE_HOURS} hours"
     if one["finding"] != "inconclusive":
         left = "none needed: a difference is shown"
     return Needed(title, pair, n, f"{_short(least)} %", f"{_rounded(needed):,}", left)
@@ -180,7 +180,7 @@ def _time_left(document: Document) -> Iterator[str]:
                 f"{PACE_HOURS} hours ({_short(pace)} new clients an hour)."
             )
         else:
-            yield f"{names}: {left:,} clients to the planned end; none was new in the last {PACE_HOURS} hours."
+            yield f"{names}: {left:,} clients to the planned end; no new clients in the last {PACE_HOURS} hours."
 
 
 def _an_hour(arms: list[Document]) -> float:

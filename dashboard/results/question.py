@@ -203,7 +203,7 @@ def _number(given: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise InvalidSettings(f"the level alpha is a number such as 0.05, not '{given}'")
+        raise InvalidSettings(f"'{given}' is not a level alpha; give a number such as 0.05")
     return number
 
 
@@ -211,7 +211,7 @@ def _share(given: str) -> float:
     try:
         return float(given)
     except ValueError:
-        raise InvalidSettings(f"the cap is a share of clients such as 0.999, not '{given}'") from None
+        raise InvalidSettings(f"'{given}' is not a cap; give a share of clients such as 0.999") from None
 
 
 def _integer(name: str, given: str) -> int:
@@ -219,13 +219,13 @@ def _integer(name: str, given: str) -> int:
     least = _LEAST.get(name, 0)
     digits = given.replace(",", "")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 16 and int(digits) >= least):
-        raise InvalidSettings(f"'{words}' is a whole number from {least} on, not '{given}'")
+        raise InvalidSettings(f"'{words}' must be a whole number of at least {least}, not '{given}'")
     return int(digits)
 
 
 def _correction(given: str) -> str:
     if given not in CORRECTIONS:
-        raise InvalidSettings(f"there is no correction '{given}'; choose one of {', '.join(CORRECTIONS)}")
+        raise InvalidSettings(f"unknown correction '{given}'; choose one of {', '.join(CORRECTIONS)}")
     return given
 
 
@@ -235,7 +235,7 @@ def _time(name: str, given: str) -> int:
             return round(datetime.strptime(given, form).replace(tzinfo=UTC).timestamp() * 1000)
         except ValueError:
             continue
-    raise InvalidSettings(f"'{name}' is a time such as 2018-06-20 13:00 (UTC, by 24 hours), not '{given}'")
+    raise InvalidSettings(f"'{name}' must be a time such as 2018-06-20 13:00 (UTC, 24 hours), not '{given}'")
 
 
 def _written(name: str, value: Any) -> str:

@@ -115,7 +115,10 @@ class Results:
         """Have a question counted; if it is invalid, say why above the form, which keeps what was entered."""
         about = self._study(study)
         if about.is_private:
-            raise InvalidSettings(f"study '{study}' is private, and its pings are gone: there is nothing to count")
+            raise InvalidSettings(
+                f"study '{study}' is private, and its pings are deleted, so they can't be counted; 'fedping analyze' "
+                "shows its releases"
+            )
         fields = given_fields(request.form.to_dict(flat=False))
         try:
             fields = chosen_pairs(request.form.to_dict(flat=False), about)
@@ -155,7 +158,7 @@ class Results:
         """Return rows of one metric's effects: those that a search finds, from a position on."""
         view, first = View.of(request.args), request.args.get("from", "0")
         if not (first.isascii() and first.isdigit() and len(first) < MOST_DIGITS):
-            raise InvalidSettings(f"'from' is the position of a row, a whole number from 0 on, not '{first[:80]}'")
+            raise InvalidSettings(f"'from' must be the position of a row, a whole number from 0, not '{first[:80]}'")
         selection = Selection(view.find, int(first), AT_ONCE)
         found = effects_of(self._chosen(study).document, selection, request.args.get("metric", ""))
         if not found:
@@ -190,9 +193,7 @@ class Results:
         fields = given_fields(request.args.to_dict(flat=False))
         count = page_of(self._counts, self._study(study), fields, request.args.get("count")).count
         if count is None:
-            raise UnknownCount(
-                f"there are no results of study '{study}' for these settings; press Count on its Results page"
-            )
+            raise UnknownCount(f"study '{study}' has no results for these settings; press Count on its Results page")
         return count
 
     def _address(self, study: str, query: str) -> str:

@@ -128,8 +128,8 @@ def _without(problem: Problem, text: str) -> str | None:
 def _laboratory(tables: Mapping[str, Any], data: Sequence[Path]) -> Judged:
     if tables.keys().isdisjoint({"model", "line"}):
         raise InvalidSettings(
-            "this describes nothing to run: it has neither a [model] or [line], as laboratory experiments have, nor "
-            'study = "..."'
+            'this is not an experiment: add [model] or [line] for a laboratory experiment, or study = "..." to '
+            "simulate a study file"
         )
     experiment = _experiment(tables)
     for name, setup in experiment.variants.items():
@@ -177,7 +177,7 @@ def _check_file(said: str, where: str, data: Sequence[Path], *, is_folder: bool 
     """Raise if a description may not name a file, or a folder, before revealing whether it exists."""
     file = Path(said)
     if not file.is_absolute():
-        raise InvalidSettings(f"{where} is '{said}'; give its whole path, such as /home/me/{file.name}")
+        raise InvalidSettings(f"{where} is '{said}'; give its absolute path, such as /home/me/{file.name}")
     try:
         real = file.resolve()  # a link may lead anywhere
         is_below = any(real.is_relative_to(folder.resolve()) for folder in data)
@@ -190,8 +190,8 @@ def _check_file(said: str, where: str, data: Sequence[Path], *, is_folder: bool 
         may, start = f"descriptions may name files {folders}", "start the dashboard with --data"
         if leads_out:
             raise InvalidSettings(
-                f"{where} is '{said}', which leads out by a link, and {may}; name what it leads to, and {start} for "
-                "the folder of that"
+                f"{where} is '{said}', a link to a place outside, but {may}; give the link's target, and {start} "
+                "with the target's folder"
             )
         raise InvalidSettings(
             f"{where} is '{said}', but {may}; {start} {file.parent}, or run the experiment from the command line"
@@ -199,7 +199,7 @@ def _check_file(said: str, where: str, data: Sequence[Path], *, is_folder: bool 
     if not is_there:
         raise InvalidSettings(f"{where} is '{said}', which does not exist; check the path")
     if not is_file:
-        raise InvalidSettings(f"{where} is '{said}', which is no {'folder' if is_folder else 'file'}; name one")
+        raise InvalidSettings(f"{where} is '{said}', which is not a {'folder' if is_folder else 'file'}; give one")
 
 
 def _within(file: Path, folder: Path) -> bool:
@@ -215,7 +215,7 @@ def _check_functions(model: Mapping[str, Any]) -> None:
             import_module(module)
         elif module not in loaded_modules():
             raise InvalidSettings(
-                f"{whose}, but descriptions may name functions only of modules that the dashboard was started with; "
+                f"{whose}, but descriptions may use only functions of modules that the dashboard was started with; "
                 f"start it with {MODULES}={module or 'my_module'}, or run the experiment from the command line"
             )
         there = getattr(sys.modules.get(module), name, None)
@@ -250,7 +250,7 @@ def _beside(study: Any, data: Sequence[Path]) -> Mapping[str, bytes]:
     shipped = next((file for file in EXPERIMENTS.iterdir() if file.name == study and file.is_file()), None)
     if shipped is None:
         raise InvalidSettings(
-            f"'study' is '{study}', which is not shipped with fedping; give the whole path of your study's file"
+            f"'study' is '{study}', which is not shipped with fedping; give the absolute path of your study's file"
         )
     return {study: shipped.read_bytes()}
 

@@ -213,7 +213,7 @@ def points_of(folder: Path, view: View, axes: Sequence[str]) -> Points:
     """
     axes = tuple(dict.fromkeys(axes))
     if not 0 < len(axes) <= MOST_AXES:
-        raise InvalidSettings(f"axis: {len(axes)} axes cannot be drawn; choose 1 to {MOST_AXES} settings and metrics")
+        raise InvalidSettings(f"axis: {len(axes)} axes can't be drawn; choose 1 to {MOST_AXES} settings and metrics")
     index = index_of(folder)
     groups = chosen(view, index)
     drawn = groups[:MOST_POINTS]

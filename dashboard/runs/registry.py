@@ -92,7 +92,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _read_now(folder: Path) -> Run:
-    none = f"there is no run '{folder.name}'; it may have been deleted"
+    none = f"the run '{folder.name}' does not exist; it may have been deleted"
     note, fields = read_job(folder, NOTE, Note, UnknownRun, none)
     run = Run(**fields, title=note.title, described=note.described)
     return replace(run, message=_message(run))
@@ -100,10 +100,10 @@ def _read_now(folder: Path) -> Run:
 
 def _message(run: Run) -> str | None:
     if run.state == "failed":
-        return run.last_line() or f"it ended with exit code {run.code} and said nothing"
+        return run.last_line() or f"it ended with exit code {run.code} and without a message"
     if run.state == "lost":
-        how = "from outside, or the machine went down" if run.code is None else f"by signal {-run.code}"
-        return f"it was ended {how}; press Go on to continue, and what is finished is kept"
+        how = "by another program, or the machine went down" if run.code is None else f"by signal {-run.code}"
+        return f"it was ended {how}; press Go on to continue from its finished part"
     return None
 
 
@@ -141,7 +141,7 @@ class RunBook:
             UnknownRun: there is none of that id.
         """
         if not _ID.fullmatch(id):
-            raise UnknownRun(f"there is no run '{id[:80]}'; choose one from the list")
+            raise UnknownRun(f"the run '{id[:80]}' does not exist; choose one from the list")
         return read_run(self.folder / id)
 
     def start(self, description: bytes, title: str, beside: Mapping[str, bytes] | None = None) -> Run:
@@ -172,7 +172,7 @@ class RunBook:
         """
         with self._locked(id) as run:
             if run.is_over:
-                raise WrongState(f"'{run.title}' is {run.state}; you can stop only what is running or waiting")
+                raise WrongState(f"'{run.title}' is {run.state}; you can stop only running and waiting runs")
             self._queue.stop(run)
 
     def resume(self, id: str) -> None:
@@ -184,7 +184,7 @@ class RunBook:
         """
         with self._locked(id) as run:
             if not run.can_resume:
-                raise WrongState(f"'{run.title}' is {run.state}; there is nothing to continue")
+                raise WrongState(f"'{run.title}' is {run.state}, so it can't continue")
             self._queue.put(run.folder)
         self.start_waiting()
 

@@ -198,7 +198,7 @@ def describing(views: Blueprint, book: RunBook, data: Sequence[Path]) -> None:
     def describe() -> Response:
         said = request.get_json()
         if not isinstance(said, dict):
-            raise FedpingError("a description is sent as the form's fields by name; send a JSON object")
+            raise FedpingError("the description is not a JSON object; send the form's fields by name")
         return jsonify(_verdict({str(key): str(value) for key, value in said.items()}, data))
 
     @views.post("/start")
@@ -252,7 +252,7 @@ def _begin(book: RunBook) -> Beginning:
             return Beginning(run.description.read_text(encoding="utf-8"), run.title)
         except (OSError, UnicodeDecodeError) as error:
             raise UnknownRun(
-                f"the description of run '{run.id}', {run.description}, cannot be read; begin from an example"
+                f"the description of run '{run.id}', {run.description}, can't be read; start from an example"
             ) from error
     chosen = preset(request.args.get("from", FIRST))
     return Beginning(chosen.text, "", chosen.id)
@@ -266,7 +266,7 @@ def _form_or_text(begun: Beginning) -> str | AnyResponse:
         return _text_page(begun)
     filled = filled_form(tables)
     if filled.unplaced:
-        note = f"The form has no field for {', '.join(filled.unplaced)}, so that this is shown as text."
+        note = f"The form has no field for {', '.join(filled.unplaced)}, so the description is shown as text."
         return _text_page(begun, note=note)
     return _form_page(filled, begun.title, begun=begun.preset)
 

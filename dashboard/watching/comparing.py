@@ -228,7 +228,7 @@ def pairs(ones: Sequence[One]) -> list[Pair]:
 def _pair(first: One, other: One) -> Pair:
     for one in (first, other):
         if not one.chosen.outcomes:
-            return Pair(other, None, f"no run of '{one.label}' is finished yet")
+            return Pair(other, None, f"'{one.label}' has no finished run yet")
     try:
         return Pair(other, compared(first.chosen, other.chosen), None)
     except FedpingError as error:

@@ -33,7 +33,7 @@ def read_measurements(
         if isinstance(error, OSError) and error.errno is not None:  # the system's; Arrow's own have no number
             raise
         # As long as its folder says so, a run counts as finished, and would not be run again.
-        what = "the folder that it is in" if (file.parent / "run.json").is_file() else "it"
+        what = "its folder" if (file.parent / "run.json").is_file() else "it"
         raise DamagedRun(f"the file {file} is damaged; delete {what}, and run the experiment again") from error
 
 

@@ -51,7 +51,7 @@ def differences(runs: Path, ids: Sequence[str]) -> Differences:
     """
     ids = list(dict.fromkeys(ids))
     if not LEAST <= len(ids) <= MOST:
-        raise InvalidSettings(f"{len(ids)} runs cannot be set side by side; choose {LEAST} to {MOST}")
+        raise InvalidSettings(f"{len(ids)} runs can't be compared side by side; choose {LEAST} to {MOST}")
     wheres = tuple(place(runs, id) for id in ids)
     known = [kept(runs, where) for where in wheres]
     settings = _rows(known, _settings_of)

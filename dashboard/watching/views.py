@@ -336,7 +336,7 @@ def _text(file: Path) -> str | None:
 
 def _file(file: Path, kind: str, name: str | None = None) -> Response:
     if not file.is_file():
-        raise NotThere(f"there is no {file.name} of this run yet; it is written when the run is finished")
+        raise NotThere(f"this run has no {file.name} yet; it is written when the run is finished")
     return send_file(file.resolve(), mimetype=kind, as_attachment=name is not None, download_name=name)
 
 

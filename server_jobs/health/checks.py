@@ -233,17 +233,17 @@ def _ended(*, at: str, why: str) -> str:
 
 @message
 def _simulation_ended(*, at: str) -> str:
-    return f"A simulation, which is over; its clock stopped at {at}."
+    return f"A finished simulation; its clock stopped at {at}."
 
 
 @message
 def _healthy_simulation() -> str:
-    return "Healthy: a simulation, which goes on."
+    return "Healthy: a running simulation."
 
 
 @message
 def _healthy_and_trained(*, version: int, repeats: int) -> str:
-    return f"Healthy: training is over; version {version} is version {repeats} again, which had the lowest loss."
+    return f"Healthy: training is over; version {version} repeats version {repeats}, which had the lowest loss."
 
 
 @message
@@ -257,8 +257,8 @@ def _healthy_lines(*, over: tuple[str, ...], is_all: bool) -> str:
 @message
 def _healthy_start(*, has_pings: bool) -> str:
     if has_pings:
-        return "Healthy: pings land; the next round makes the first version from them."
-    return "Healthy: ingest is running, and waits for the first pings."
+        return "Healthy: pings land; the next round computes the first version from them."
+    return "Healthy: ingest is running and waiting for the first pings."
 
 
 @message
@@ -304,14 +304,14 @@ _OTHER_JOURNAL = "If it has another journal, name that with --journal or FEDPING
 
 @message
 def _ingest_unreadable(*, journal: str) -> str:
-    return f"Whether ingest is running cannot be seen from here: its journal {journal} is not readable."
+    return f"Unknown whether ingest is running: its journal {journal} is not readable."
 
 
 @message
 def _ingest_stopped_with_pings(*, pings: int | None) -> str:
     return (
         f"Ingest is not running: {_pings(pings)} that it has accepted {'waits' if pings == 1 else 'wait'} in its "
-        "journal and will not land before it runs again. Start 'fedping ingest'."
+        "journal and can't land until it runs again. Start 'fedping ingest'."
     )
 
 
@@ -326,9 +326,8 @@ def _ingest_stopped(*, journal: str) -> str:
 @message
 def _ingest_elsewhere(*, journal: str) -> str:
     return (
-        f"Whether ingest is running cannot be seen from here: pings have landed, but no ingest has run with the "
-        f"journal {journal}. Name the journal of your ingest with --journal or FEDPING_JOURNAL, or, if it runs on "
-        "another machine, check there."
+        f"Unknown whether ingest is running: pings have landed, but no ingest has run with the journal {journal}. "
+        "Name your ingest's journal with --journal or FEDPING_JOURNAL; if it runs on another machine, check there."
     )
 
 
@@ -373,8 +372,8 @@ def _landing_late(*, pings: int | None, waited: str) -> str:
 @message
 def _landing_unreadable(*, version: int, file: str, more: int) -> str:
     return (
-        f"No round can read the pings of version {version}: {file}{f' and {more} more' if more else ''} in its landing "
-        "folder cannot be read. Move the damaged files out of there."
+        f"Rounds can't read the pings of version {version}: {file}{f' and {more} more' if more else ''} in its "
+        "landing folder cannot be read. Move the damaged files out of there."
     )
 
 
@@ -414,17 +413,17 @@ def _stage_withdrawn(*, version: int, alarms: tuple[str, ...]) -> str:
 @message
 def _stages_withdrawn(*, times: int, version: int, alarms: tuple[str, ...], line: str) -> str:
     return (
-        f"The last {times} staged versions were withdrawn, the last by version {version}: {'; '.join(alarms)}. The "
-        "model does not improve that way. If you do not believe these losses, publish the next version while it is "
-        f"staged: 'fedping round {line} --release'."
+        f"The last {times} staged versions were withdrawn, the last by version {version}: {'; '.join(alarms)}. So "
+        "the model does not improve. If you don't trust these losses, publish the next version while it is staged: "
+        f"'fedping round {line} --release'."
     )
 
 
 @message
 def _version_held(*, version: int, alarms: tuple[str, ...], line: str) -> str:
     return (
-        f"Version {version} is held back: {'; '.join(alarms)}. Inspect it with 'fedping store held {line}'. 'fedping "
-        f"round {line} --release' publishes it, --discard drops it."
+        f"Version {version} is held: {'; '.join(alarms)}. Inspect it with 'fedping store held {line}'. 'fedping "
+        f"round {line} --release' publishes it, --discard discards it."
     )
 
 
@@ -454,12 +453,12 @@ def _is_withdrawal(outcome: Outcome) -> bool:
 
 @message
 def _version_misdated(*, version: int, trouble: str) -> str:
-    return f"Version {version} {trouble}: its age is not known. Set the clocks of all machines by NTP."
+    return f"Version {version} {trouble}, so its age is unknown. Set the clocks of all machines by NTP."
 
 
 @message
 def _version_late(*, version: int, age: str, every: str, why: Message) -> str:
-    return f"Version {version} is {age} old, and versions came every {every}. {why}"
+    return f"Version {version} is {age} old; earlier versions were published every {every}. {why}"
 
 
 @message
@@ -469,27 +468,27 @@ def _late_and_failing() -> str:
 
 @message
 def _late_without_pings() -> str:
-    return "No ping of it has landed: check whether clients fetch it, and can send."
+    return "No pings of it have landed: check whether clients fetch it, and can send."
 
 
 @message
 def _late_with_pings(*, pings: int | None, clients: int) -> str:
     return (
         f"{as_sentence(_pings(pings))[:-1]} of it {'has' if pings == 1 else 'have'} landed, and a round needs "
-        f"{format_count(clients, 'client')}: see the messages of the schedule, and whether it runs."
+        f"{format_count(clients, 'client')}: check that the schedule runs, and read its messages."
     )
 
 
 @message
 def _late_and_private() -> str:
-    return "Its rounds need not wait for clients: see the messages of the schedule, and whether it runs."
+    return "Its rounds need not wait for clients: check that the schedule runs, and read its messages."
 
 
 @message
 def _late_and_shared() -> str:
     return (
-        "A round needs enough clients in every arm, and then asks the helper: see the messages of the schedule, and "
-        "whether it runs."
+        "A round needs enough clients in every arm, and then an answer of the helper: check that the schedule runs, "
+        "and read its messages."
     )
 
 
@@ -675,8 +674,8 @@ def _main_reason(came: Counter[str]) -> str:
 @message
 def _arm_silent(*, arm: str, rounds: int, share: str) -> str:
     return (
-        f"Arm {arm} has sent no ping in {_last_rounds(rounds)}, where its share is {share}. Check whether its clients "
-        "can send, and what ingest rejects."
+        f"Arm {arm} has sent no ping in {_last_rounds(rounds)}, although its share is {share}. Check whether its "
+        "clients can send, and what ingest rejects."
     )
 
 
@@ -684,8 +683,8 @@ def _arm_silent(*, arm: str, rounds: int, share: str) -> str:
 def _arm_off(*, arm: str, pings: int, total: int, rounds: int, share: str) -> str:
     return (
         f"Arm {arm} has sent {pings:,} of the {total:,} pings of {_last_rounds(rounds)} "
-        f"({format_percent(pings, total)}), where its share is {share}. What keeps clients away may keep certain "
-        "clients away: find the reason before you believe the results."
+        f"({format_percent(pings, total)}), although its share is {share}. The missing clients may differ from the "
+        "others: find the reason before you trust the results."
     )
 
 
@@ -695,8 +694,8 @@ def _free_arms_off(*, arms: tuple[str, ...], pings: int, total: int, rounds: int
     who = f"Arm {names}, which follows no line, has" if one else f"Arms {names}, which follow no line, have"
     return (
         f"{who} sent {pings:,} of the {total:,} pings of {_last_rounds(rounds)} ({format_percent(pings, total)}), "
-        f"where {'its' if one else 'their'} share beside the line's arms is {share}. Check whether all clients can "
-        "send, and what ingest rejects, before you believe the results."
+        f"although {'its' if one else 'their'} share among the line's arms is {share}. Check whether all clients can "
+        "send, and what ingest rejects, before you trust the results."
     )
 
 
@@ -848,8 +847,8 @@ def _is_beyond_noise(facts: CheckInput, arm: str, control: str) -> bool:
 def _many_newcomers(*, clients: int, before: int, study: str) -> str:
     return (
         f"{clients:,} clients sent their first ping within an hour, and at most {before:,} in any of the "
-        f"{COMPARED_HOURS} hours before. If the product has no reason for so many, an attacker may invent clients: "
-        f"'fedping study pause {study}' stops rounds meanwhile, and tickets keep invented clients out."
+        f"{COMPARED_HOURS} hours before. If the product has no reason for this, an attacker may be inventing "
+        f"clients: 'fedping study pause {study}' stops rounds meanwhile, and tickets keep invented clients out."
     )
 
 
@@ -876,9 +875,9 @@ def _check_newcomers(facts: CheckInput) -> Iterator[Failure]:
 def _examples_capped(*, share: str, rounds: int, most: int | None) -> str:
     limit = "the study's limit of" if most is None else f"{most:,}"
     return (
-        f"{share} of the clients of {_last_rounds(rounds)} claim more than {limit} examples, for which a ping counts "
-        "at most, so the mean is not that of all examples. Set 'examples' in [limits] to the most that an honest "
-        "client has: 'fedping study change'."
+        f"{share} of the clients of {_last_rounds(rounds)} claim more than {limit} examples, the maximum that "
+        "counts, so the mean is not the mean of all examples. Set 'examples' in [limits] to the maximum of an honest "
+        "client, with 'fedping study change'."
     )
 
 
@@ -895,9 +894,8 @@ def _check_capped(facts: CheckInput) -> Iterator[Failure]:
 @message
 def _guarantee_exhausted(*, rounds: int, study: str) -> str:
     return (
-        f"The guarantee of the line is exhausted: all its {format_count(rounds, 'round')} have been made, and no "
-        "version follows. Clients still send pings, which no round reads: declare the study ended with 'fedping study "
-        f"end {study}'."
+        f"The privacy budget of the line is spent: all its {format_count(rounds, 'round')} are over, so no version "
+        f"follows. Clients still send pings, which rounds ignore: end the study with 'fedping study end {study}'."
     )
 
 
@@ -905,7 +903,7 @@ def _guarantee_exhausted(*, rounds: int, study: str) -> str:
 def _few_rounds_left(*, left: int, rounds: int) -> str:
     return (
         f"{'1 round is' if left == 1 else f'{left:,} rounds are'} left of the {rounds:,} that the guarantee of the "
-        "line allows; then it is exhausted, and no further version follows."
+        "line allows; after that, no further version follows."
     )
 
 
@@ -924,8 +922,8 @@ def _check_privacy(facts: CheckInput) -> Iterator[Failure]:
 @message
 def _helper_lost(*, since: str, why: str) -> str:
     return (
-        f"The helper can no longer answer the request of {since}: {why}. The next round says how to continue, with "
-        "'fedping store continue'."
+        f"The helper can no longer answer the request of {since}: {why}. The next round prints the 'fedping store "
+        "continue' command to use."
     )
 
 

@@ -55,7 +55,7 @@ def message(words: Callable[P, str]) -> Callable[P, Message]:
     """
     code = words.__name__.lstrip("_")
     if code in RENDERERS:
-        raise ValueError(f"the message '{code}' is worded twice")
+        raise ValueError(f"the message '{code}' has two wordings")
     RENDERERS[code] = words
 
     @wraps(words)

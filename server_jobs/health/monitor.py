@@ -62,7 +62,9 @@ def make_poster(url: str) -> Post:
         InvalidSettings: it is no http or https address, or nothing can be sent there.
     """
     if not _is_address(url):
-        raise InvalidSettings("the webhook is no http or https address; write one such as https://chat.example/hooks/x")
+        raise InvalidSettings(
+            "the webhook is not an http or https address; give one such as https://chat.example/hooks/x"
+        )
 
     def post(body: Mapping[str, Any]) -> str | None:
         try:
@@ -146,7 +148,7 @@ class Webhook:
         """Report, once, that a receiver which answers byte by byte holds up the posts; nothing else waits for it."""
         if self._began is not None and self.clock() - self._began > HANGS_SECONDS:
             self._began = math.inf
-            self.tell("the webhook has not ended its answer for a minute; nothing is posted until it does")
+            self.tell("the webhook has not completed its answer within a minute; posts wait until it does")
 
     def _post_all(self, due: Sequence[tuple[str, tuple[Declared, Health], Mapping[str, Any]]]) -> None:
         """Post messages; the first failure leaves the others for the next call: the receiver may be unreachable."""
@@ -162,7 +164,7 @@ class Webhook:
 
     def _post(self, study: str, key: Key, verdict: Verdict, body: Mapping[str, Any]) -> bool:
         """Post one message; return whether it was accepted."""
-        trouble: str | None = "a defect of ours"
+        trouble: str | None = "a defect in fedping"
         try:
             trouble = self.post(body)
         finally:
@@ -174,7 +176,7 @@ class Webhook:
                     pause = min(FIRST_PAUSE * 2**last.failures, LONGEST_PAUSE)
                     last.failures, last.due = min(last.failures + 1, 30), self.clock() + pause
         if trouble is not None:
-            self.tell(f"the webhook could not be told of study '{study}': {trouble}; it is tried again in {pause:g} s")
+            self.tell(f"can't post the health of study '{study}' to the webhook: {trouble}; retrying in {pause:g} s")
         return trouble is None
 
 

@@ -72,7 +72,7 @@ def build_family(part: str) -> Metric:
     from prometheus_client.core import GaugeMetricFamily
 
     family = GaugeMetricFamily(
-        "fedping_build_info", "Always 1, of the fedping that runs here.", labels=["version", "commit", "part"]
+        "fedping_build_info", "Always 1, with the version of this fedping.", labels=["version", "commit", "part"]
     )
     family.add_metric([__version__, os.environ.get("FEDPING_COMMIT", ""), part], 1)
     return family
@@ -85,15 +85,15 @@ def round_families(lines: Sequence[LineRounds]) -> Iterator[Metric]:
     def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"fedping_{name}", text, labels=["study", "line", *more])
 
-    version = gauge("line_version", "The number of the newest version.")
-    created = gauge("line_version_created_timestamp_seconds", "When the newest version was made.")
-    clients = gauge("line_clients", "Clients whose updates made the newest version.")
-    pings = gauge("line_pings", "Pings of the round that made the newest version, by what became of them.", "fate")
-    ended = gauge("round_last_ended_timestamp_seconds", "When the last round ended, whichever way.")
-    succeeded = gauge("round_last_success_timestamp_seconds", "When the last round ended that did not fail.")
-    seconds = gauge("round_last_seconds", "How long the last round took.")
-    size = gauge("round_last_update_bytes", "Bytes, as encoded, of the updates that the last round used.")
-    outcome = gauge("round_last_outcome", "How the last round ended: 1 of that outcome.", "outcome")
+    version = gauge("line_version", "Number of the newest version.")
+    created = gauge("line_version_created_timestamp_seconds", "Time at which the newest version was computed.")
+    clients = gauge("line_clients", "Clients with an update in the newest version.")
+    pings = gauge("line_pings", "Pings of the round that computed the newest version, by outcome.", "fate")
+    ended = gauge("round_last_ended_timestamp_seconds", "Time at which the last round ended, with any outcome.")
+    succeeded = gauge("round_last_success_timestamp_seconds", "Time at which the last round without failure ended.")
+    seconds = gauge("round_last_seconds", "Duration of the last round.")
+    size = gauge("round_last_update_bytes", "Encoded bytes of the updates that the last round used.")
+    outcome = gauge("round_last_outcome", "Outcome of the last round: 1 for that outcome.", "outcome")
     labels = ["study", "line", "outcome"]
     rounds = CounterMetricFamily("fedping_rounds", "Rounds that ended, by outcome.", labels=labels)
     for one in lines:

@@ -191,7 +191,7 @@ class LineHead:
         while not self.knows(version) and self._looked <= since_ms:
             look = self._look_of(lambda last: last.wanted is not None and last.began_ms > since_ms, version)
             if not look.ended.wait(max(0.0, SETTLES_WITHIN - look.age)):
-                raise FedpingError("the store does not answer")
+                raise FedpingError("the store does not respond")
             if look.wanted is not None and look.began_ms > since_ms:
                 if look.trouble is not None:
                     raise look.trouble
@@ -255,8 +255,8 @@ class PingRule:
         elif not is_published(self.head, version, received_ms):
             raise Rejection(
                 "model_version",
-                f"model_version {version} has not been published; the newest of line '{self.line}' is "
-                f"{self.head.known}: report the version that was fetched",
+                f"model_version {version} has not been published; the newest version of line '{self.line}' is "
+                f"{self.head.known}: send the version that was fetched",
             )
 
 
@@ -282,8 +282,8 @@ class OutcomeRule(PingRule):
         if payload.age >= (outcome.hours or 0):
             raise Rejection(
                 "outcome_late",
-                f"the outcome '{outcome.name}' came {payload.age} hours after its choice, and study '{self.study}' "
-                f"counts those within {outcome.within}; do not send it",
+                f"the outcome '{outcome.name}' is {payload.age} hours after its choice, but study '{self.study}' "
+                f"counts outcomes within {outcome.within}; do not send it",
                 f"the outcome '{outcome.name}'",
             )
         if outcome.linked is isinstance(payload.choice, UnsetType):
@@ -300,8 +300,8 @@ class OutcomeRule(PingRule):
         if not isinstance(payload.choice, UnsetType) and document_id != linked_id(payload.choice, column_of(payload)):
             raise Rejection(
                 "document_id",
-                f"the document id of the outcome '{column_of(payload)}' does not follow from its choice and its name, "
-                "so a repetition could count twice; derive it as docs/conformance says",
+                f"the document id of the outcome '{column_of(payload)}' is not derived from its choice and its name, "
+                "so a repetition could count twice; derive it as described in docs/conformance",
             )
 
 
@@ -352,7 +352,7 @@ class ArmRule(PingRule):
                 raise Rejection(
                     "update_payload",
                     f"the upload link '{update.encoding}' of line '{self.line}' of study '{self.study}' cannot read "
-                    "the payload of the update; correct how it is encoded",
+                    "the payload of the update; correct the encoding",
                 ) from error
         elif self.links is not None:
             raise self._other_encoding(f"an array of {len(update)} numbers")
@@ -361,7 +361,7 @@ class ArmRule(PingRule):
                 "update_length", f"the update has {len(update)} numbers and the model {self.m} weights; send {self.m}"
             )
         elif not self.document.examples_of(payload) and (self.document.loss_of(payload) or any(update)):
-            raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update have to be zero")
+            raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update must be zero")
         elif self.update_limits is not None and (trouble := self.update_limits.trouble(update)):
             raise Rejection(
                 "update_range", f"the update {trouble} in line '{self.line}' of study '{self.study}'; do not send it"
@@ -387,14 +387,14 @@ class ArmRule(PingRule):
             needed = f"{least}" if least == most else f"{least} to {most}"
             raise Rejection(
                 "update_length",
-                f"the payload of the update has {size} bytes, and '{update.encoding}' makes {needed} of the model's "
+                f"the payload of the update has {size} bytes, but '{update.encoding}' needs {needed} for the model's "
                 f"{self.m} weights; send {needed}",
             )
         if trouble := self.links.trouble(update.payload, self.m):
             raise Rejection("update_payload", f"the payload of the update {trouble}; correct how it is encoded")
         if not self.document.examples_of(payload):
             if self.has_zero and (self.document.loss_of(payload) or not self._is_zero(update.payload)):
-                raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update have to be zero")
+                raise Rejection("update_not_zero", f"{self.document.nothing}, so loss and update must be zero")
             if self.document.loss_of(payload):
                 raise Rejection("update_not_zero", f"{self.document.nothing}, so the loss has to be zero")
 
@@ -427,7 +427,7 @@ def is_published(head: LineHead, version: int, received_ms: int) -> bool:
         return head.has(version, received_ms)
     except (FedpingError, OSError) as error:
         raise Rejection(
-            "version_unseen", f"the server cannot see at this moment whether version {version} exists; send it again"
+            "version_unseen", f"the server cannot check now whether version {version} exists; send it again"
         ) from error
 
 
@@ -466,10 +466,10 @@ class StudyRules:
             none = "it declares no later outcome, and " if name == OUTCOME.name else ""
             raise Rejection(
                 "unknown_type",
-                f"study '{self.study.name}' takes documents of type {taken.name}; {none}correct the path",
+                f"study '{self.study.name}' accepts documents of type {taken.name}; {none}correct the path",
             )
         if version not in (taken.version, None):
-            raise Rejection("unknown_version", f"{taken.name} has version {taken.version} only; correct the path")
+            raise Rejection("unknown_version", f"{taken.name} has only version {taken.version}; correct the path")
 
     def is_settled(self, payload: Payload) -> bool:
         """Return whether :meth:`admit` decides without a read of the store, which may take long."""
@@ -493,7 +493,8 @@ class StudyRules:
         if self.study.is_private and not isinstance(ping.ticket, UnsetType):
             raise Rejection(
                 "not_a_ping",
-                f"study '{self.study.name}' is private, and a ticket would tell whose ping it is; send it without",
+                f"study '{self.study.name}' is private, and a ticket would identify the client; send the ping "
+                "without it",
             )
         if self.keys is not None:
             self.keys.check(self.study.name, ping, received_ms / 1000)
@@ -501,8 +502,8 @@ class StudyRules:
         if self.dealt is not None and self.dealt.arm_of(ping.client_id) != rule.arm:
             raise Rejection(
                 "not_enrolled",
-                f"the client id does not belong to arm '{rule.arm}' of study '{rule.study}'; the hash of a client's "
-                "one id says its arm: name that arm, or do not take part if there is none",
+                f"this client id is not assigned to arm '{rule.arm}' of study '{rule.study}'; send the arm that the "
+                "hash of the id assigns ('fedping study arm'), or do not take part if there is none",
             )
         return rule
 
@@ -530,7 +531,7 @@ class TicketKeys:
         if isinstance(ping.ticket, UnsetType):
             raise Rejection(
                 "ticket_missing",
-                f"study '{study}' asks for a ticket, and the ping has none; send what the product gave",
+                f"study '{study}' needs a ticket, and the ping has none; send the product's ticket",
             )
         if trouble := validate_ticket(self._keys, study, ping.client_id, ping.ticket, now):
             what = "is too old" if trouble == "expired" else "is not one for this client id"
@@ -547,7 +548,7 @@ def study_rules(study: Study, heads: dict[str, LineHead], keys: TicketKeys | Non
     if study.tickets != "required":
         keys = None
     elif keys is None:
-        raise InvalidSettings("it asks for tickets; start ingest with --ticket-keys")
+        raise InvalidSettings("it needs tickets; start ingest with --ticket-keys")
     m = {line.name: line.spec.m for line in study.lines}
     links = {line.name: receiving(line) for line in study.lines}
     encoded = {name: (found, found.lengths(m[name])) for name, found in links.items() if found.encoding != DENSE}
@@ -684,11 +685,11 @@ class Catalogue:
         if study.startswith(telemetry_of("")):
             raise Rejection(
                 "unknown_study",
-                f"no path of {TELEMETRY} names a study, and there is not exactly one here that takes "
+                f"paths of {TELEMETRY} name no study, and this server does not have exactly one study for "
                 f"{study.partition('/')[2]} pings as telemetry; correct the path",
             )
         there = ", ".join(sorted(self._rules)) or "none yet"
-        raise Rejection("unknown_study", f"there is no such study here; there is {there}: correct the path")
+        raise Rejection("unknown_study", f"this server has no such study; it has {there}: correct the path")
 
     def _known(self, study: str) -> StudyRules | None:
         return self._rules.get(study) or self._telemetry.get(study)
@@ -697,7 +698,9 @@ class Catalogue:
         """Return the rules of a study that accepts pings; raises :class:`Rejection` if it is unknown or has ended."""
         rules = self.rules(study)
         if self.declared(rules.study.name).state == "ended":
-            raise Rejection("study_ended", f"study '{rules.study.name}' has ended and takes no more pings; leave it")
+            raise Rejection(
+                "study_ended", (f"study '{rules.study.name}' has ended and accepts no more pings; stop sending")
+            )
         return rules
 
     def declared(self, study: str) -> Declared:
@@ -822,7 +825,7 @@ class Catalogue:
             try:
                 rules[name] = self._load(name)
             except FedpingError as error:
-                unusable[name] = _about(error, f"study '{name}' cannot take pings")
+                unusable[name] = _about(error, f"study '{name}' cannot accept pings")
         return rules, unusable
 
     def _load(self, name: str, heads: Mapping[str, LineHead] | None = None) -> StudyRules:

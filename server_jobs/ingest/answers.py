@@ -116,7 +116,7 @@ def rejection_of(error: Exception) -> Rejection:
     if isinstance(error, msgspec.ValidationError):
         return _not_a_ping(str(error))
     if isinstance(error, RecursionError):
-        return Rejection("nesting", "the ping is nested too deeply to be read; send the declared fields only")
+        return Rejection("nesting", "the ping is nested too deeply; send only the declared fields")
     if isinstance(error, UnicodeError):
         return Rejection("not_utf8", "the body is not valid UTF-8; encode the JSON as UTF-8")
     return Rejection("not_json", f"the body is not one JSON document: {_printable(str(error))}; send one JSON object")
@@ -127,7 +127,7 @@ def _not_a_ping(message: str) -> Rejection:
     where = place.group() if place else "$"
     quotes = any(words in message for words in _QUOTES_THE_SENDER)
     detail = f"at {where}" if quotes else message
-    sentence = f"the document is not a ping: {_printable(message)}; correct that field as the ping's schema says"
+    sentence = f"the document is not a ping: {_printable(message)}; correct that field according to the ping's schema"
     return Rejection("not_a_ping", sentence, detail)
 
 
@@ -158,8 +158,8 @@ def outcome_rejection(error: Exception, columns: frozenset[str]) -> Rejection | 
         return None
     return Rejection(
         "outcome_bounds",
-        f"the outcome '{column[1]}' is not as the study declares it: {_printable(message)}; move it to the nearest "
-        "bound and round it before it is sent",
+        f"the outcome '{column[1]}' does not match the study's declaration: {_printable(message)}; clip it to its "
+        "bounds and round it before sending",
         f"the outcome '{column[1]}'",
     )
 

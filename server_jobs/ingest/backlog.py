@@ -190,8 +190,8 @@ def balance_trouble(settings: IngestSettings) -> str | None:
     if not count:
         return None
     return (
-        f"{count} pings that were answered 200 are neither in Parquet nor in the journal {settings.journal}: segments "
-        "were removed or moved; put them back there, and keep everything but ingest away from that folder"
+        f"{count} accepted pings are neither in Parquet nor in the journal {settings.journal}: segments were removed "
+        "or moved. Put them back, and let only ingest use that folder"
     )
 
 
@@ -201,8 +201,8 @@ def unlanded(settings: IngestSettings) -> list[str]:
     sentences = [trouble] if (trouble := balance_trouble(settings)) else []
     if sums["quarantined"]:
         sentences.append(
-            f"{sums['quarantined']} damaged pieces of the journal, with about {sums['quarantined_pings']} pings that "
-            f"were answered 200, have not landed and are kept in {settings.quarantine}"
+            f"{sums['quarantined']} damaged pieces of the journal, with about {sums['quarantined_pings']} accepted "
+            f"pings, have not landed and are kept in {settings.quarantine}"
         )
     return sentences
 
@@ -212,16 +212,16 @@ def ending(settings: IngestSettings, emptied: bool) -> str:
     if not emptied:
         pings = backlog(settings.journal).pings
         waiting = (
-            f"Stopped before everything was in {settings.landing}: {pings} pings are kept in the journal; start "
+            f"Stopped before all pings were in {settings.landing}: {pings} pings are in the journal; start ingest "
             "again to land them"
         )
-        return ". ".join([waiting if pings else "Stopped early; no ping was waiting", *unlanded(settings)]) + "."
+        return ". ".join([waiting if pings else "Stopped early; no pings were waiting", *unlanded(settings)]) + "."
     sentences = unlanded(settings)
     if sentences:
-        return f"Stopped; not everything that was accepted is in Parquet: {'. '.join(sentences)}."
+        return f"Stopped; not all accepted pings are in Parquet: {'. '.join(sentences)}."
     torn = totals(settings.counters)["torn"]
     unfinished = f" {torn} unfinished writes, whose pings were never accepted, are in {settings.quarantine}."
-    return "Stopped; everything that was accepted is in Parquet." + (unfinished if torn else "")
+    return "Stopped; all accepted pings are in Parquet." + (unfinished if torn else "")
 
 
 _MOST_BYTES = 65_536
@@ -249,11 +249,11 @@ def flush(operations: str, seconds: float, trust: Trust = USUAL) -> None:
     if status == 504:
         raise TimedOut(f"ingest at {operations} has not landed its pings within {seconds:g} s. See its log.")
     if status == 503:
-        raise TemporaryFailure(f"ingest at {operations} has too many flushes under way. Run the command again.")
+        raise TemporaryFailure(f"ingest at {operations} already runs too many flushes. Run the command again later.")
     if status != 200 or not isinstance(answer, dict) or answer.get("flushed") is not True:
         raise FedpingError(
-            f"{url} does not answer as ingest does ({status}). Pass the address of its operations port, which its "
-            "first lines name."
+            f"{url} is not ingest's operations port (answer {status}). Pass the address that ingest prints when it "
+            "starts."
         )
 
 
@@ -263,7 +263,7 @@ def _answer(url: str, operations: str, seconds: float, trust: Trust) -> tuple[in
 
     deadline = time.monotonic() + seconds + _PATIENCE
     late = TemporaryFailure(
-        f"ingest doesn't answer at {url}. Check that it runs, and that this is its operations port."
+        f"ingest doesn't answer at {url}. Check that it is running, and that this is its operations port."
     )
     outcome: list[tuple[int, Any] | FedpingError] = []
 
@@ -302,12 +302,13 @@ def _answer(url: str, operations: str, seconds: float, trust: Trust) -> tuple[in
 
 def _untrusted(operations: str) -> FedpingError:
     return FedpingError(
-        f"the certificate of {operations} is not trusted. If it is signed by an authority of your own, pass the PEM "
-        "file of that with --ca."
+        f"the certificate of {operations} is not trusted. If you have a private certificate authority, pass its PEM "
+        "file with --ca."
     )
 
 
 def _no_address(operations: str) -> FedpingError:
     return FedpingError(
-        f"'{operations[:200]}' isn't an address. Pass that of ingest's operations port, such as http://127.0.0.1:8082."
+        f"'{operations[:200]}' isn't an address. Pass the address of ingest's operations port, such as "
+        "http://127.0.0.1:8082."
     )

@@ -82,8 +82,8 @@ def check_size(size: int, most: int, option: str, what: str = "body") -> None:
     if size > most:
         raise Rejection(
             "body_too_large",
-            f"the {what} has {size} bytes and may have {most}; send less in one request, or have ingest started "
-            f"with a larger {option}",
+            f"the {what} has {size} bytes, and the maximum is {most}; send less in one request, or ask the operator "
+            f"for a larger {option}",
             f"{size} bytes; {option} allows {most}",
         )
 
@@ -140,7 +140,7 @@ def _check_type(content_type: str) -> None:
     if kind not in JSON_TYPES:
         raise Rejection(
             "content_type",
-            "the Content-Type is not one that is taken here; send application/json, application/x-ndjson or text/plain",
+            "the Content-Type is not supported; send application/json, application/x-ndjson or text/plain",
         )
 
 
@@ -158,7 +158,7 @@ def _unpacker(encoding: str) -> Unpack | None:
     if name in ("", "identity"):
         return None
     if name not in _UNPACKERS:
-        raise Rejection("content_encoding", "the Content-Encoding is not known here; send gzip, zstd or none")
+        raise Rejection("content_encoding", "the Content-Encoding is not supported; send gzip, zstd or none")
     return _UNPACKERS[name]
 
 
@@ -338,7 +338,7 @@ _UNPACKERS = {"gzip": gunzip, "x-gzip": gunzip, "zstd": unzstd}
 
 def _broken(encoding: str) -> Rejection:
     return Rejection(
-        "decompression", f"the body is not whole and valid {encoding}; check how it is compressed, and send it again"
+        "decompression", f"the body is not complete and valid {encoding}; check the compression, and send it again"
     )
 
 
@@ -431,4 +431,4 @@ class Lease:
 
 def busy() -> Rejection:
     """Return the rejection of a request for which there is no memory now."""
-    return Rejection("busy", "the server holds as many bytes of requests as it may; send it again a little later")
+    return Rejection("busy", "the server's memory for requests is full; send it again a little later")

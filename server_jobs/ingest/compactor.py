@@ -109,8 +109,8 @@ class Compactor:
             if path not in self._told:
                 self._told.add(path)
                 tell(
-                    f"{printable(path)} is no file, or has a name that is not UTF-8, and so is no "
-                    "journal segment; it is left where it is: move it out of the journal",
+                    f"{printable(path)} is not a journal segment: it is not a file, or its name is not UTF-8. It is "
+                    "ignored; move it out of the journal",
                     "warning",
                     before=LOGGED,
                 )

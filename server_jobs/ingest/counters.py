@@ -439,15 +439,15 @@ def failing_requests(counts: Mapping[str, int], journal: Path, private: bool = F
         share = "requests fail"
     if counts.get("no_descriptors"):
         return (
-            f"ingest has no file descriptors left, so connections wait or fail ({share}); {MORE_DESCRIPTORS} and start "
-            "ingest again"
+            f"ingest has no file descriptors left, so connections wait or fail ({share}); {MORE_DESCRIPTORS} and "
+            "restart ingest"
         )
     if counts.get("rejected.disk_full"):
         return (
-            f"the disk of the journal {journal} is full, and pings are refused with 507 ({share}); free some space. "
-            "Clients keep these pings and send them again"
+            f"the disk of the journal {journal} is full, and pings are rejected with 507 ({share}); free some space. "
+            "Clients keep these pings and resend them"
         )
     if failed >= FEWEST_FAILED and failed > MANY_FAILED * answered:
         why = f"; the journal {journal} cannot be written" if counts.get("rejected.not_stored") else ""
-        return f"{share}{why}; see what ingest says on stderr"
+        return f"{share}{why}; read ingest's messages on stderr"
     return None

@@ -59,8 +59,8 @@ class Bounds:
         if size > self.size or commas > self.commas:
             raise Rejection(
                 "beyond_study",
-                f"the ping has {size} bytes and {commas} commas, and no ping of this study has more than {self.size} "
-                f"and {self.commas}; send the declared fields only, and as many numbers as the model has weights",
+                f"the ping has {size} bytes and {commas} commas, but this study allows at most {self.size} and "
+                f"{self.commas}; send only the declared fields, and as many numbers as the model has weights",
             )
 
     @property
@@ -281,9 +281,7 @@ def _refuse_repeated_keys(body: bytes) -> None:
     def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            raise Rejection(
-                "duplicate_key", "the ping has a key twice, and which one counts is anyone's guess; send it once"
-            )
+            raise Rejection("duplicate_key", "the ping has a key twice, so its value is ambiguous; send every key once")
         return found
 
     try:

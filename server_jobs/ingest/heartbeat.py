@@ -53,8 +53,8 @@ LONGEST_REST = 10.0
 """Maximum seconds for which a result is reused, so that a result that took long does not outlive its cause."""
 
 _HANGS = (
-    f"the checks have not come back for {PATIENCE:g} s; a disk, a network file system or an object store hangs: see "
-    "what it says"
+    f"the checks have not returned for {PATIENCE:g} s; a disk, a network file system or an object store hangs: check "
+    "them"
 )
 
 
@@ -80,7 +80,7 @@ def _landing_trouble(watched: ServiceState) -> str | None:
     landing = open_landing(watched.settings.landing)
     if isinstance(landing.place, Path):
         return _folder_trouble(landing.place, "landing")
-    return None if landing.exists() else f"there is nothing at {landing} any more; start ingest again"
+    return None if landing.exists() else f"{landing} no longer exists; restart ingest"
 
 
 def _store_trouble(watched: ServiceState) -> str | None:
@@ -175,10 +175,10 @@ def _backlog_trouble(watched: ServiceState) -> str | None:
     waited = time.time() - min(since, default=time.time())
     if waited <= max(LATE_PERIODS * settings.compact_every, LATE_AT_LEAST):
         return None
-    why = f"; {', '.join(sorted(unknown))} is a type of ping of a newer fedping: start that" if unknown else ""
+    why = f"; {', '.join(sorted(unknown))} is a ping type of a newer fedping: upgrade ingest" if unknown else ""
     return (
         f"{backlog(settings.journal).pings:,} pings ({waiting_bytes / MIB:,.1f} MiB) wait in the journal, some for "
-        f"{waited:,.0f} s where --compact-every is {settings.compact_every:g}{why or '; see what ingest says of it'}"
+        f"{waited:,.0f} s, although --compact-every is {settings.compact_every:g}{why or '; read the log of ingest'}"
     )
 
 
@@ -208,7 +208,7 @@ def _folder_trouble(folder: Path, what: str) -> str | None:
     if room < min(NEARLY_FULL_BYTES, size / NEARLY_FULL_PARTS):
         return f"the disk of the {what} folder {folder} is nearly full: {room / MIB:,.0f} MiB are left; free some"
     if disk.f_files and disk.f_favail < disk.f_files / 100:
-        return f"the disk of the {what} folder {folder} has room for {disk.f_favail:,} more files only; remove some"
+        return f"the disk of the {what} folder {folder} has room for only {disk.f_favail:,} more files; remove some"
     return None
 
 

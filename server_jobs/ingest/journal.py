@@ -141,8 +141,9 @@ class Journal:
             gone, self._segment = self._segment.path, self._segment.saved()
             self._counters.add("rescued", 1)
             tell(
-                f"the journal segment {gone} was removed or moved while it was being written; the {self._segment.size} "
-                f"bytes in it were written again to {self._segment.path}: leave the journal folder to ingest",
+                f"the journal segment {gone} was removed or moved while it was being written; its "
+                f"{self._segment.size} bytes were written again to {self._segment.path}: let only ingest use the "
+                "journal folder",
                 "warning",
                 before=LOGGED,
             )
@@ -151,9 +152,9 @@ class Journal:
     def _tell_lost(self, error: OSError) -> None:
         if self._segment is not None and not self._lost:
             tell(
-                f"the journal segment {self._segment.path} was removed or moved while it was being written, and cannot "
-                f"be written again ({error}); no ping is accepted until it can: mend the journal folder, and do not "
-                "stop ingest before, for nothing else holds these pings",
+                f"the journal segment {self._segment.path} was removed or moved while it was being written, and "
+                f"cannot be written again ({error}); pings are rejected until it can. Repair the journal folder "
+                "before you stop ingest, because only its memory holds these pings",
                 before=LOGGED,
             )
         self._lost = self._segment is not None
@@ -163,10 +164,10 @@ class Journal:
         if time.monotonic() - self._told < TELL_EVERY:
             return
         self._told = time.monotonic()
-        what = "is full; free some space" if error.errno in FULL else "cannot be written; see to it"
+        what = "is full; free some space" if error.errno in FULL else "cannot be written; repair it"
         tell(
-            f"the disk of the journal {self._folder} {what} ({error.strerror}). Pings are refused until then, and "
-            "clients send them again",
+            f"the disk of the journal {self._folder} {what} ({error.strerror}). Pings are rejected until then, and "
+            "clients resend them",
             before=LOGGED,
         )
 

@@ -135,7 +135,7 @@ def latency_families(answered: Mapping[tuple[str, str], Answered], private: bool
     """
     from prometheus_client.core import HistogramMetricFamily
 
-    text = "Time from when a request has come, with its body, to its answer."
+    text = "Time from the arrival of a complete request to its answer."
     family: Any = HistogramMetricFamily("fedping_ingest_request_seconds", text, labels=["route", "status"])
     bounds = [*map(str, BOUNDS), "+Inf"]
     for (route, status), one in answered.items():

@@ -58,11 +58,11 @@ COUNTERS = {
     "posted_bytes": ("posted_bytes", "Bytes of bodies received below /submit, as sent; rejected ones too."),
     "fetched_bytes": ("fetched_bytes", "Bytes of bodies sent below /models."),
     "landed": ("pings_landed", "Pings written to Parquet."),
-    "duplicates": ("pings_duplicate", "Pings dropped by the compactor because their document had landed with them."),
-    "quarantined": ("journal_quarantined", "Pieces of the journal that could not be read and are in quarantine."),
-    "quarantined_pings": ("pings_quarantined", "Pings in those pieces, as far as known; they do not land."),
-    "torn": ("journal_torn", "Writes that a killed process did not finish; their pings were never accepted."),
-    "rescued": ("journal_rescued", "Segments that were removed while being written, and written again."),
+    "duplicates": ("pings_duplicate", "Duplicate pings dropped by the compactor."),
+    "quarantined": ("journal_quarantined", "Unreadable pieces of the journal, in quarantine."),
+    "quarantined_pings": ("pings_quarantined", "Pings in these pieces, as far as known; they do not land."),
+    "torn": ("journal_torn", "Unfinished writes of killed processes; their pings were never accepted."),
+    "rescued": ("journal_rescued", "Segments that were removed during a write, and written again."),
     "batches": ("batches", "Batches accepted."),
     "commits": ("journal_commits", "Flushes of the journal to disk; each makes many pings durable."),
     "journal_bytes": ("journal_bytes", "Bytes written to the journal."),
@@ -163,20 +163,20 @@ def _ingest_families(metrics: Metrics) -> Iterator[Metric]:
     for key, (name, text) in SECONDS.items():
         yield CounterMetricFamily(f"fedping_ingest_{name}", text, value=metrics.sums[key] / 1e6)
     refused = CounterMetricFamily(
-        "fedping_ingest_rejected", "Refused requests and lines, by reason.", labels=["reason"]
+        "fedping_ingest_rejected", "Rejected requests and lines, by reason.", labels=["reason"]
     )
     for key, count in metrics.sums.items():
         if key.startswith("rejected."):
             refused.add_metric([key.partition(".")[2]], count)
     yield refused
-    text = "Processes of ingest that died and were started again, by what they were."
+    text = "Processes of ingest that died and were restarted, by kind."
     died = CounterMetricFamily("fedping_ingest_processes_died", text, labels=["process"])
     for process in PROCESSES:
         died.add_metric([process], metrics.sums[f"died.{process}"])
     yield died
     labels = list(Uploaded._fields)
     landed = CounterMetricFamily("fedping_ingest_updates_landed", "Updates written to Parquet.", labels=labels)
-    size = CounterMetricFamily("fedping_ingest_update_bytes", "Bytes of those updates as encoded.", labels=labels)
+    size = CounterMetricFamily("fedping_ingest_update_bytes", "Encoded bytes of these updates.", labels=labels)
     for what, (number, bytes_) in metrics.updates.items():
         landed.add_metric(what, number)
         size.add_metric(what, bytes_)
@@ -188,18 +188,18 @@ def _ingest_families(metrics: Metrics) -> Iterator[Metric]:
     yield GaugeMetricFamily("fedping_ingest_segments_pending", "Segments of the journal.", metrics.waiting.segments)
     yield GaugeMetricFamily(
         "fedping_ingest_oldest_pending_seconds",
-        "How long the oldest of them waits to land: what a machine that is lost now would take with it.",
+        "Waiting time of the oldest of these pings; if this machine is lost now, these pings are lost.",
         metrics.waiting.oldest_seconds,
     )
     yield GaugeMetricFamily(
         "fedping_ingest_pings_missing",
-        "Pings that were answered 200 and are nowhere.",
+        "Accepted pings that are missing.",
         metrics.missing,
     )
     yield GaugeMetricFamily(
         "fedping_ingest_studies_unserved", "Studies that cannot be read or served.", metrics.unserved
     )
-    well = GaugeMetricFamily("fedping_ingest_check", "Checks of the heartbeat: 1 is well, 0 is not.", labels=["check"])
+    well = GaugeMetricFamily("fedping_ingest_check", "Checks of the heartbeat: 1 passed, 0 failed.", labels=["check"])
     for name, trouble in metrics.checks.items():
         well.add_metric([name], 0 if trouble else 1)
     yield well
@@ -209,13 +209,13 @@ def _ingest_families(metrics: Metrics) -> Iterator[Metric]:
 def _resource_families(found: Resources) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
-    running = GaugeMetricFamily("fedping_ingest_processes", "Processes of ingest that run.", labels=["process"])
-    text = "Memory of ingest's processes; pages that they share count once, in equal parts."
+    running = GaugeMetricFamily("fedping_ingest_processes", "Running processes of ingest.", labels=["process"])
+    text = "Memory of ingest's processes; shared pages count once, in equal parts."
     memory = GaugeMetricFamily("fedping_ingest_memory_bytes", text, labels=["process"])
     for name, number in sorted(found.processes.items()):
         running.add_metric([name], number)
         memory.add_metric([name], found.memory[name])
-    text = "Bytes that ingest can still write to the disk of a folder."
+    text = "Free bytes for ingest on the disk of a folder."
     free = GaugeMetricFamily("fedping_ingest_disk_free_bytes", text, labels=["folder"])
     size = GaugeMetricFamily("fedping_ingest_disk_size_bytes", "Size of the disk of a folder.", labels=["folder"])
     for name, disk in found.disks.items():
@@ -235,10 +235,12 @@ def _budget_families(budgets: Sequence[tuple[str, str, PrivateFacts]]) -> Iterat
 
     labels = ["study", "line"]
     epsilon = GaugeMetricFamily(
-        "fedping_study_privacy_epsilon", "What the rounds of a private line have spent.", labels=labels
+        "fedping_study_privacy_epsilon", "Epsilon spent by the rounds of a private line.", labels=labels
     )
     left = GaugeMetricFamily(
-        "fedping_study_privacy_rounds_left", "How many rounds the guarantee of a line still allows.", labels=labels
+        "fedping_study_privacy_rounds_left",
+        "Number of rounds that the guarantee of a line still allows.",
+        labels=labels,
     )
     for study, line, private in budgets:
         if private.epsilon is not None:
@@ -253,23 +255,25 @@ def _study_families(metrics: Metrics) -> Iterator[Metric]:
     """Yield the health of studies: one number for each study and each name of a finding or rejection reason."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    states = GaugeMetricFamily("fedping_study_state", "What is declared: 1 of the state.", labels=["study", "state"])
-    text = "What is found, as on the dashboard: 0 nothing, 1 a warning, 2 a problem."
+    states = GaugeMetricFamily(
+        "fedping_study_state", "Declared state: 1 for the current state.", labels=["study", "state"]
+    )
+    text = "Health as on the dashboard: 0 healthy, 1 a warning, 2 a problem."
     findings = GaugeMetricFamily("fedping_study_finding", text, labels=["study", "finding"])
     over = GaugeMetricFamily("fedping_study_lines_over", "Lines whose training is over.", labels=["study"])
     staged = [
         GaugeMetricFamily(
-            f"fedping_study_staged_{name}", f"Of a line with a staged version: {of}", labels=["study", "line"]
+            f"fedping_study_staged_{name}", f"For a line with a staged version: {of}", labels=["study", "line"]
         )
         for name, of in (
             ("version", "its number."),
-            ("share", "the share of clients that has it."),
-            ("clients_heard", "how many of these the last round has heard."),
-            ("clients_wanted", "how many have to be heard."),
+            ("share", "the share of clients that get it."),
+            ("clients_heard", "number of these clients that the last round heard from."),
+            ("clients_wanted", "number of clients needed on each side."),
         )
     ]
     accepted = CounterMetricFamily("fedping_study_accepted", "Pings that were answered 200.", labels=["study"])
-    text = "Refused requests and lines, by reason."
+    text = "Rejected requests and lines, by reason."
     rejected = CounterMetricFamily("fedping_study_rejected", text, labels=["study", "reason"])
     for study, (declared, health) in metrics.studies.items():
         own = metrics.by_study.get(study, OfStudy())
@@ -321,9 +325,9 @@ class Operations(Flask):
     def _refuse_pages(self) -> Response | None:
         """Reject pages of other sites, and requests by a foreign host name (DNS rebinding)."""
         if not is_addressed(request.host, self._names):
-            return _refusal("ask by an address, by localhost, or by the name given with --operations-host")
+            return _refusal("use an address, localhost, or the name given with --operations-host")
         if is_cross_site(request):
-            return _refusal("a page of another site may not ask for this; ask with a program on this machine")
+            return _refusal("pages of other sites have no access; use a program on this machine")
         return None
 
 
@@ -389,7 +393,7 @@ def operations_pages(watched: ServiceState, pulse: Pulse) -> Blueprint:
         """
         if not flushing.acquire(blocking=False):
             return _json_response(
-                {"error": f"{MOST_FLUSHES} flushes are under way, which will land the same; wait"}, 503
+                {"error": f"{MOST_FLUSHES} flushes are already running and will land the same pings; wait"}, 503
             )
         try:
             accepted = totals(settings.counters)["accepted"]

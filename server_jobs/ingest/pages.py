@@ -138,7 +138,7 @@ def model_pages(services: Services) -> Blueprint:
         head = _head(services.catalogue.found(study), line)
         number = number_in(f"{name}.json")  # one address per version: not 07.json, nor other digits
         if number is None:
-            raise _no_version(line, "of such a number")
+            raise _no_version(line, "with this number")
         if not is_published(head, number, int(time.time() * 1000)):
             raise _no_version(line, str(number))
         try:
@@ -183,7 +183,7 @@ def _no_version(line: str, number: str) -> Rejection:
 def _unreadable(line: str | None) -> Response:
     """Return the answer for an unreadable version; the heartbeat shows the operator the cause."""
     what = "study" if line is None else f"version of line '{line}'"
-    sentence = f"the store's {what} cannot be read at the moment; ask again later"
+    sentence = f"the store's {what} cannot be read now; retry later"
     headers = {"Retry-After": str(RETRY_SECONDS), "Cache-Control": "no-store"}
     return Response(msgspec.json.encode({"error": sentence}), 503, headers, content_type="application/json")
 
@@ -238,7 +238,7 @@ def demo_pages(services: Services) -> Blueprint:
     def file(path: str) -> Response:
         document = files.get(path)
         if document is None:
-            raise Rejection("path", "the demo page has no such file; open /demo/")
+            raise Rejection("path", "the demo page does not have this file; open /demo/")
         response = Response(document.data, content_type=TYPES[Path(path).suffix])
         response.set_etag(document.etag)
         response.make_conditional(request)
@@ -264,9 +264,7 @@ def page_files(folder: Path = BROWSER) -> Mapping[str, Document]:
         FedpingError: the files are not installed.
     """
     if not (folder / PAGE).is_file():
-        raise FedpingError(
-            f"the demo page is not there ({folder / PAGE}); install fedping anew, or leave out --demo-page"
-        )
+        raise FedpingError(f"the demo page is missing ({folder / PAGE}); reinstall fedping, or remove --demo-page")
     found = [*folder.glob("*.js"), *(path for part in PARTS for path in (folder / part).rglob("*"))]
     return {path.relative_to(folder).as_posix(): tagged(path.read_bytes()) for path in found if path.suffix in TYPES}
 
@@ -279,7 +277,7 @@ def state_of(services: Services, counts: LandedCounts, study: str | None) -> dic
     """
     studies = services.catalogue.names()
     if study is None and not studies:
-        raise Rejection("unknown_study", "the store has no study yet; make one with 'fedping study create'")
+        raise Rejection("unknown_study", "the store has no study yet; create one with 'fedping study create FILE'")
     rules = services.catalogue.found(studies[0] if study is None else study)
     return {
         "studies": studies,

@@ -106,8 +106,7 @@ class PrefixLimits:
         if pings > self._burst:
             raise Rejection(
                 "too_many_lines",
-                f"the batch has more lines than the {int(self._burst):,} that one network may send at once here; send "
-                "it in parts",
+                f"the batch has more lines than the maximum of {int(self._burst):,} for one network; send it in parts",
             )
         if pings > 1:
             self._take(environ, pings - 1, AHEAD)
@@ -128,8 +127,7 @@ class PrefixLimits:
                 smaller = ", a batch in smaller parts" if ahead else ""
                 raise Rejection(
                     "too_many_pings",
-                    "the network that this comes from sends more pings than it may; send it again after "
-                    f"{after} s{smaller}",
+                    f"this client's network sends too many pings; send it again after {after} s{smaller}",
                     retry_after=after,
                 )
             self._networks.take(places, tokens, now)

@@ -25,11 +25,11 @@ TORN, BAD = ".torn", ".bad"
 """Suffixes of kept pieces: those that were never accepted, and those that were, or may have been."""
 
 _WHY: dict[Cause, str] = {
-    "torn": "its writer died before it had written all of it",
+    "torn": "its writer died during the write",
     "checksum": "its checksum is wrong",
     "header": "its header is damaged",
-    "short": "the end of it is gone",
-    "records": "it is whole, but its lines are no pings",
+    "short": "its end is missing",
+    "records": "it is intact, but its lines are not pings",
 }
 
 
@@ -91,8 +91,8 @@ def _sentence(piece: Piece, kept: Path) -> str:
     if piece.damage.cause == "torn":
         return f"an unfinished write {where}, whose pings were never accepted, was moved to {kept}"
     return (
-        f"about {piece.damage.rows} pings {where} cannot be read ({_WHY[piece.damage.cause]}); they were answered 200 "
-        f"and have not landed, and are kept in {kept}"
+        f"about {piece.damage.rows} pings {where} cannot be read ({_WHY[piece.damage.cause]}); they were accepted "
+        f"but have not landed, and are kept in {kept}"
     )
 
 
@@ -142,8 +142,8 @@ def failing_in_words(path: Path) -> str | None:
     if now is None:
         return None
     return (
-        f"compaction has failed {now.times} times since {now.since}: {now.why}; pings are kept in the journal, so mend "
-        "the cause, and they land by themselves"
+        f"compaction has failed {now.times} times since {now.since}: {now.why}; the pings stay in the journal and "
+        "land when the cause is repaired"
     )
 
 
@@ -152,6 +152,6 @@ def failing(path: Path) -> Failing | None:
     try:
         return msgspec.json.decode(without_format(path.read_bytes(), f"the note {path}"), type=Failing)
     except NewerFormat as error:
-        return Failing("a time that is not known", 0, str(error))
+        return Failing("an unknown time", 0, str(error))
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

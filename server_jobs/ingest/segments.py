@@ -322,7 +322,7 @@ class SegmentWriter:
                 other.size += len(piece)
             os.fdatasync(other._file)
             if not other.is_in_place():
-                raise OSError(errno.ENOENT, "what is written to the journal folder is removed at once")
+                raise OSError(errno.ENOENT, "files in the journal folder are removed right after they are written")
         except OSError:
             other.discard()
             raise

@@ -93,7 +93,9 @@ class Arrivals:
         except asyncio.CancelledError:
             raise too_slow() from None
         except ProtocolClosed:
-            raise Rejection("body_incomplete", "the connection ended before the body; send it again") from None
+            raise Rejection(
+                "body_incomplete", "the connection ended before the end of the body; send it again"
+            ) from None
         finally:
             arrival.timer.cancel()
             arrival.reading = None  # otherwise a reference to the arrival would keep the body in memory
@@ -154,7 +156,7 @@ def incomplete(got: int, length: int) -> Rejection:
 
 def too_slow() -> Rejection:
     """Return the rejection of a body that was cut off."""
-    return Rejection("body_timeout", "the body came too slowly; send it again over a better connection")
+    return Rejection("body_timeout", "the body arrived too slowly; send it again over a faster connection")
 
 
 _ACKED_AT = 120

@@ -194,7 +194,9 @@ class Submit:
         rules, parts = request.rules, slices(body)
         lines = sum(part.newlines for part in parts)
         if lines > (most := rules.most_lines(self._limits.batch_lines)):
-            raise Rejection("too_many_lines", f"a batch of this study may have {most} lines; send it in parts")
+            raise Rejection(
+                "too_many_lines", (f"a batch of this study can have at most {most} lines; send it in parts")
+            )
         if request.take_more is not None:
             request.take_more(lines + (not body.endswith(b"\n")))
         refused, accepted = Refused(), 0
@@ -262,7 +264,7 @@ def parse_request(path: str, query: str) -> SubmitPath:
         return SubmitPath(parts[2], parts[3], parts[4], None)
     if len(parts) == 9 and parts[2] == TELEMETRY:
         if query != TELEMETRY_QUERY:
-            raise Rejection("unknown_version", f"telemetry has version 4 only; send ?{TELEMETRY_QUERY}")
+            raise Rejection("unknown_version", f"telemetry has only version 4; send ?{TELEMETRY_QUERY}")
         return SubmitPath(telemetry_of(parts[4]), parts[4], None, parts[3])
     raise Rejection(
         "path",
@@ -389,7 +391,10 @@ class Refused:
         if len(self.answers) == MOST_REFUSED:
             self.counts["not_read"] += 1
             self.answers.append(
-                (number + 1, f"not read, and nothing after it: {MOST_REFUSED} lines were refused before")
+                (
+                    number + 1,
+                    (f"this line and all later ones were not read, because {MOST_REFUSED} lines were already rejected"),
+                )
             )
 
     @property
@@ -507,7 +512,7 @@ def not_stored(error: NotStored) -> Rejection:
 
 def internal_error() -> Rejection:
     """Return the rejection for a defect of ours."""
-    return Rejection("internal", "the server failed on this request, which is a defect; send it again later")
+    return Rejection("internal", "a defect of the server; send it again later")
 
 
 def print_defect() -> None:
@@ -518,7 +523,7 @@ def print_defect() -> None:
 def _other_method(method: str) -> Answer:
     if method == "OPTIONS":
         return PREFLIGHT
-    raise Rejection("method", "the path takes POST and PUT; correct the method")
+    raise Rejection("method", "the path accepts POST and PUT; correct the method")
 
 
 def _now_ms() -> int:

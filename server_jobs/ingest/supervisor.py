@@ -113,7 +113,7 @@ def _raise_descriptors() -> None:
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS:
         tell(
             f"warning: a process may open {hard:,} files, and a worker needs {DESCRIPTORS:,} for its {CONNECTIONS:,} "
-            f"connections; {MORE_DESCRIPTORS}, or clients will find no connection",
+            f"connections; {MORE_DESCRIPTORS}, or clients will fail to connect",
             "warning",
             before=LOGGED,
         )
@@ -137,7 +137,7 @@ def _take_lock(journal: Path) -> Lock:
     lock = Lock(journal / INGEST_LOCK)
     if not lock.take(LOCK_PATIENCE):
         raise CannotStart(
-            f"another ingest is running with the journal {journal}; stop it, or give this one its own with --journal"
+            f"another ingest is running with the journal {journal}; stop it, or use another journal with --journal"
         )
     return lock
 
@@ -179,7 +179,7 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
     os.setpgrp()
     stop = _stop_event(StopEvent.set)
     if not Lock(settings.journal / COMPACTOR_LOCK).take(patience=30.0):
-        tell("another compactor works on this journal; stop it", before=LOGGED)
+        tell("another compactor is using this journal; stop it", before=LOGGED)
         sys.exit(1)
     # Not above: they import pyarrow, whose threads must not run in the process that forks.
     from fedping.server_jobs.ingest.compactor import (
@@ -221,7 +221,7 @@ def _stop_event(on_signal: Callable[[StopEvent], None]) -> StopEvent:
 
 def tell_death(settings: IngestSettings, process: str, how: str) -> None:
     """Log and count an unexpected end of a process, which is restarted."""
-    tell(f"the {process} died ({how}) and is started again", before=LOGGED)
+    tell(f"the {process} died ({how}) and is being restarted", before=LOGGED)
     with contextlib.suppress(OSError):  # a full disk: it was logged, and the others go on
         Counters(settings.counters).add(f"died.{process if process in PROCESSES else 'other'}", 1)
 

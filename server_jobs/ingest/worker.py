@@ -156,9 +156,9 @@ class Ticker(threading.Thread):
             if time.monotonic() - self._told >= TELL_EVERY:
                 self._told = time.monotonic()
                 tell(
-                    f"no file descriptor is left in this worker ({error.strerror}; its limit is "
-                    f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}), so that connections wait or fail; "
-                    f"{MORE_DESCRIPTORS} and start ingest again",
+                    f"this worker has no file descriptors left ({error.strerror}; its limit is "
+                    f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,}), so connections wait or fail; "
+                    f"{MORE_DESCRIPTORS} and restart ingest",
                     before=LOGGED,
                 )
             time.sleep(FLUSH_EVERY - TICK)

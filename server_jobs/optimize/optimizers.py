@@ -81,7 +81,7 @@ def gradient_descent(settings: GradientDescent, _: ModelSpec) -> Transformation[
 
     State: ``round``, the number of steps taken, length 1; empty if the rate is constant.
     """
-    displays = {"rate": rate_display(settings, "What the mean update is multiplied by")}
+    displays = {"rate": rate_display(settings, "Factor of the mean update")}
     if settings.decay == "none":
         return stateless(lambda step, _: settings.rate * step)._replace(displays=displays)
 
@@ -110,7 +110,7 @@ def momentum(settings: Momentum, _: ModelSpec) -> Transformation[Arrays]:
         moved = settings.beta * velocity + push if settings.nesterov else velocity
         return moved, {"velocity": velocity, "round": t}
 
-    rate = rate_display(settings, "What the mean update is multiplied by before it goes into the velocity")
+    rate = rate_display(settings, "Factor of the mean update in the velocity")
     return Transformation(init, update, {"rate": rate})
 
 

@@ -141,14 +141,16 @@ def guarded(link: Transformation[Arrays], name: str) -> Transformation[Arrays]:
         had, has = ({own: vector.shape for own, vector in each.items()} for each in (as_vectors(state), after))
         if had != has:
             raise BrokenLink(
-                f"{name} returned a state of {_shapes(has)} from update, and had one of {_shapes(had)}; it has to keep "
-                "the vectors that init has made"
+                f"{name} returned a state with {_shapes(has)} from update, but init returned {_shapes(had)}; return "
+                "the same vectors"
             )
         if made.shape != weights.shape:
-            raise BrokenLink(f"{name} made a step of shape {made.shape}, not {weights.shape}")
+            raise BrokenLink(f"{name} returned a step of shape {made.shape}, not {weights.shape}")
         if not np.isfinite(made).all() and np.isfinite(step).all():
             odd = np.flatnonzero(~np.isfinite(made))[0]
-            raise BrokenLink(f"{name} made a step that is {made[odd]} at position {odd}, of one that is {step[odd]:g}")
+            raise BrokenLink(
+                f"{name} returned a step that is {made[odd]} at position {odd}, from an input of {step[odd]:g}"
+            )
         return made, after
 
     return link._replace(init=init, update=update)
@@ -163,7 +165,7 @@ def as_vectors(state: Arrays) -> Arrays:
     vectors = {name: np.asarray(vector, dtype=np.float64) for name, vector in state.items()}
     for name, vector in vectors.items():
         if vector.ndim != 1:
-            raise ValueError(f"its state '{name}' has shape {vector.shape}, and has to be one vector")
+            raise ValueError(f"its state '{name}' has shape {vector.shape}; return a single vector")
     return vectors
 
 
@@ -194,9 +196,9 @@ def state_from_document(document: ChainState, first: States) -> States:
     kept, wanted = ({link: set(own) for link, own in each.items() if own} for each in (named, first))
     if kept != wanted:
         raise FedpingError(
-            f"a version has the optimizer state of {', '.join(kept) or 'no link'}, which is not that of its line's "
-            f"{', '.join(wanted) or 'links'}; the version is of another line, or the study was changed: restore them "
-            "from a copy"
+            f"a version has the optimizer state of {', '.join(kept) or 'no link'}, but its line uses "
+            f"{', '.join(wanted) or 'no link'}; the version belongs to another line, or the study was changed: "
+            "restore them from a copy"
         )
     return {
         link: {name: np.array(vector, dtype=np.float64) for name, vector in named.get(link, {}).items()}

@@ -46,11 +46,11 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if not 0 <= self.sampling <= 1:
-            raise NoGuarantee(f"the share of clients in a round is {self.sampling:g}, and has to lie between 0 and 1")
+            raise NoGuarantee(f"the share of clients in a round is {self.sampling:g}; give a number between 0 and 1")
         if not 0 <= self.noise_multiplier < math.inf:
-            raise NoGuarantee(f"the noise multiplier is {self.noise_multiplier:g}, and has to be finite and at least 0")
+            raise NoGuarantee(f"the noise multiplier is {self.noise_multiplier:g}; give a finite number of at least 0")
         if not 0 <= self.rounds <= MOST_ROUNDS:
-            raise NoGuarantee(f"{self.rounds} rounds are asked for; the accountant counts up to {MOST_ROUNDS:,}")
+            raise NoGuarantee(f"{self.rounds} rounds are too many; the accountant's maximum is {MOST_ROUNDS:,}")
 
     @classmethod
     def of_contributions(cls, noise_multiplier: float, contributions: int) -> Schedule:
@@ -237,9 +237,9 @@ class RenyiFilter:
 
     def __post_init__(self) -> None:
         if self.order not in WHOLE_ORDERS:
-            raise NoGuarantee(f"the order is {self.order}, and has to be one of {', '.join(map(str, WHOLE_ORDERS))}")
+            raise NoGuarantee(f"the order is {self.order}; give one of {', '.join(map(str, WHOLE_ORDERS))}")
         if not 0 < self.delta < 1:
-            raise NoGuarantee(f"delta is {self.delta:g}, and has to lie between 0 and 1")
+            raise NoGuarantee(f"delta is {self.delta:g}; give a number between 0 and 1")
 
     def after(self, segment: Schedule) -> RenyiFilter:
         """Return the filter after a segment, or part of it, has been spent, whether or not it was allowed."""
@@ -269,7 +269,7 @@ def order_for(schedule: Schedule, delta: float) -> int:
 def _trivial(schedule: Schedule, delta: float) -> float | None:
     """Return ε if it needs no accounting; otherwise None."""
     if not 0 <= delta <= 1:
-        raise NoGuarantee(f"delta is {delta:g}, and has to lie between 0 and 1")
+        raise NoGuarantee(f"delta is {delta:g}; give a number between 0 and 1")
     if schedule.sampling == 0 or schedule.rounds == 0 or delta == 1:
         return 0.0
     return math.inf if schedule.noise_multiplier == 0 or delta == 0 else None

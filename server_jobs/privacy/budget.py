@@ -108,19 +108,19 @@ def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes
         return None
     if key is None and privacy.shared is not None:
         raise InvalidSettings(
-            f"the helper of line '{line}' knows by a signature who asks it: give --privacy-key FILE, which 'fedping "
-            "privacy key FILE' makes and whose identity 'fedping privacy identity FILE' prints; nothing was read"
+            f"line '{line}' signs its requests to the helper: give --privacy-key FILE, which 'fedping privacy key "
+            "FILE' creates and whose identity 'fedping privacy identity FILE' prints. Nothing was read."
         )
     if key is None:
         assert central is not None
         raise InvalidSettings(
-            f"line '{line}' is private, and a secret coin decides which {100 * central.sampling:g} % of its clients "
-            "count: give --privacy-key FILE, which 'fedping privacy key FILE' makes; nothing was read"
+            f"line '{line}' is private and samples {100 * central.sampling:g} % of its clients in secret: give "
+            "--privacy-key FILE, which 'fedping privacy key FILE' creates. Nothing was read."
         )
     if last is not None and last.key_digest != digest_of_key(key):
         raise InvalidSettings(
-            f"the privacy key is not the one that earlier rounds of line '{line}' had, whose SHA-256 begins with "
-            f"{last.key_digest[:12]}; give that one; nothing was read"
+            f"earlier rounds of line '{line}' used another privacy key, whose SHA-256 starts with "
+            f"{last.key_digest[:12]}; give that key. Nothing was read."
         )
     return key
 
@@ -187,15 +187,15 @@ def privacy_with_noise(privacy: Privacy, name: str) -> Privacy:
         if excess is not None:
             raise InvalidSettings(
                 f"line '{name}' would spend epsilon = {excess:.4g} with noise_multiplier = "
-                f"{central.noise_multiplier:g} over {releases:,} releases, and promises {central.epsilon:g}; leave "
-                "'noise_multiplier' out, and it is derived"
+                f"{central.noise_multiplier:g} over {releases:,} releases, but guarantees {central.epsilon:g}; "
+                "remove 'noise_multiplier', and it is derived"
             )
         return privacy
     noise_multiplier = _least_noise(central.epsilon, central.delta, central.sampling, releases)
     if not noise_multiplier < 1e30:
         raise FedpingError(
             f"no noise gives line '{name}' epsilon = {central.epsilon:g} and delta = {central.delta:g} over "
-            f"{releases:,} releases; give more of either, or fewer rounds"
+            f"{releases:,} releases; set a larger epsilon or delta, or fewer rounds"
         )
     return replace(privacy, central=replace(central, noise_multiplier=noise_multiplier))
 
@@ -208,8 +208,8 @@ def _least_noise(epsilon: float, delta: float, sampling: float, releases: int) -
 
 
 SIMULATED = (
-    "This is a simulation: the noise, the coins and the clients' secrets follow from its seed, so that it can be made "
-    "again to the bit. Noise that can be drawn again protects nobody."
+    "This is a simulation: the noise, the samples and the clients' secrets are derived from its seed, so it is "
+    "reproducible to the bit. Reproducible noise protects no one."
 )
 """Remark on a study that its store declares to be simulated."""
 
@@ -239,9 +239,11 @@ class LineSpent(Struct, frozen=True, kw_only=True):
     def sentence(self) -> str:
         """The spent and the remaining budget in a sentence."""
         if self.most is None and self.ping_epsilon is None:
-            return "It has no epsilon to spend: no server can read what a client sends, and the sums are as they are."
+            return "It spends no epsilon: no server can read a client's update, and the sums have no noise."
         if self.most is None or self.rounds_left is None:
-            return "Its clients add the noise themselves, and each contribution costs them what the study says."
+            return (
+                "Its clients add the noise themselves, and each contribution costs the epsilon in the study's settings."
+            )
         told = f"Epsilon {self.epsilon:.3g} of {self.most:g} is spent, by {_rounds(self.releases)}"
         if self.rounds_left == 0:
             return f"{told}; its guarantee allows no further round."

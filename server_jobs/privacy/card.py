@@ -29,119 +29,120 @@ from fedping.protocol.study import Line, Study
 
 WORDS: Mapping[str, str] = {
     # who trusts whom
-    "trusts_everybody": ("clients trust the operator with every ping, and everybody who sees the published versions"),
+    "trusts_everybody": ("clients trust the operator with every ping, and everyone who sees the published versions"),
     "trusts_operator": (
-        "clients trust the operator to bound, sample and sum their vectors, to add the noise, and to delete them; they "
-        "need not trust anybody who sees models, pages or reports"
+        "clients trust the operator to bound, sample and sum their vectors, to add the noise, and to delete them; "
+        "they need not trust readers of models, pages or reports"
     ),
-    "trusts_nobody": "clients trust nobody: they add the noise themselves, before anything is sent",
+    "trusts_nobody": "clients need not trust anyone: they add the noise themselves, before sending",
     "trusts_nobody_for_local": "for the local guarantee {nobody}",
-    "trusts_operator_for_central": "for the other they trust the operator as well, to add noise to the sum",
+    "trusts_operator_for_central": "for the central guarantee they also trust the operator to add noise to the sum",
     "trusts_one_of_two": (
-        "clients trust that of two servers, the operator's and that of a helper, which is somebody else with the key "
-        "{key}…, one at least keeps to itself what it has: alone, neither can read anything of a client, only sums of "
-        "{min_batch:,} clients or more"
+        "updates go to two servers, the operator's and a helper's, which another party runs with the key {key}…; "
+        "clients trust that at least one of them keeps its data secret. Alone, neither can read a client's update, "
+        "only sums of {min_batch:,} clients or more"
     ),
     "each_server_adds_noise": (
-        "each of the two adds all the noise of the guarantee, so that it holds against the other, and against "
-        "everybody who sees models, pages or reports"
+        "each of the two servers adds the full noise of the guarantee, so it holds against the other server, and "
+        "against readers of models, pages or reports"
     ),
     "trusts_institutions": (
-        "an institution trusts that at most {colluding:,} of {min_batch:,} in a sum tell the operator what noise they "
-        "have added, those that the operator has made up included; it may trust fewer, and adds more noise then"
+        "an institution trusts that at most {colluding:,} of {min_batch:,} in a sum reveal their noise to the "
+        "operator, including institutions that the operator has invented; it can assume more such institutions, and "
+        "then adds more noise"
     ),
-    "adds_local_noise": ("for the local guarantee they trust nobody, for they add its noise before anything is sent"),
+    "adds_local_noise": (
+        "for the local guarantee they need not trust anyone, because they add its noise before sending"
+    ),
     "operator_trusts_clients": (
-        "the operator trusts the clients with the model, for what nobody can read nobody can bound: one of them could "
-        "move it at will"
+        "the operator trusts the clients with the model: updates that can't be read can't be bounded, so a single "
+        "client could move the model at will"
     ),
     # what leaves the device
     "sends_ping": (
-        "every {ping} ping as it is: an update, the loss, and what else the type has, under one id for the whole "
-        "study. An update tells much of what its sender did"
+        "every {ping} ping without protection: an update, the loss, and the other fields of the type, under one id "
+        "for the whole study. An update reveals much of its sender's behaviour"
     ),
     "reports_at_choice": ". With a choice it reports {outcomes}",
     "reports_later": (
-        ". Up to {within} after a choice it reports {outcome}, in a ping of its own under the same id{named}"
+        ". Up to {within} after a choice it reports {outcome}, in a separate ping under the same id{named}"
     ),
     "names_choice": " that names the choice",
     "sends_one_sign": (
-        "the sign of one of {weights:,} weights, drawn by lot, which is the wrong one often enough to be denied"
+        "the sign of one randomly drawn weight of {weights:,}, which is wrong often enough to be plausibly denied"
     ),
     "sends_noisy_numbers": "{weights:,} whole numbers, bounded, with noise on each",
     "sends_signs": "the signs of {weights:,} weights",
-    "sends_clipped": "an update of {weights:,} weights, shortened to a fixed length",
-    "sends_clipped_by_kind": "an update of {weights:,} weights, each kind shortened to a fixed length",
-    "sends_clipped_by_block": "an update of {weights:,} weights, each layer shortened to a fixed length",
+    "sends_clipped": "an update of {weights:,} weights, clipped to a fixed norm",
+    "sends_clipped_by_kind": "an update of {weights:,} weights, each kind clipped to a fixed norm",
+    "sends_clipped_by_block": "an update of {weights:,} weights, each layer clipped to a fixed norm",
     "sends_row_sums": (
-        "the sum of the gradients of a table's rows, each shortened to a fixed length, in {weights:,} whole numbers "
-        "with noise, the sum of their losses, and their number"
+        "the sum of the gradients of a table's rows, each clipped to a fixed norm, in {weights:,} whole numbers with "
+        "noise, the sum of their losses, and their number"
     ),
     "sends_metrics": "the loss, and whether the first suggestion was chosen",
-    "split_into_shares": ("split into two shares, each of which alone is noise, one of them sealed for the helper"),
+    "split_into_shares": ("split into two shares; each share alone is noise, and one is encrypted for the helper"),
     "sends_nothing_else": (
-        "with it the version and the arm, and nothing else. One ping a version{at_most}, after a delay of up to "
-        "{minutes:g} minutes, under an id that changes with every version"
+        "in addition only the version and the arm. One ping a version{at_most}, after a delay of up to {minutes:g} "
+        "minutes, under an id that changes with every version"
     ),
     "at_most_versions": ", for {versions:,} versions at most",
     # what is guaranteed
     "no_guarantee": "none",
     "rows_protected": (
-        "an institution that joins with a table protects each of its rows by itself, against everybody, the operator "
-        "too: epsilon = {epsilon:g} over all versions and all its studies, unless it says otherwise"
+        "an institution that joins with a table protects each row itself, also against the operator: epsilon = "
+        "{epsilon:g} over all versions and all its studies, unless it chooses another"
     ),
-    "rows_unprotected": ("an institution that joins with a table has to accept that its rows can be worked out: {why}"),
+    "rows_unprotected": (
+        "an institution that joins with a table must accept that its rows can be reconstructed: {why}"
+    ),
     "central": (
-        "(epsilon = {epsilon:g}, delta = {delta:.2g}) differential privacy for an installation, all {rounds:,} rounds "
-        "together, {each}: whatever is published is up to e^epsilon = {times} times as likely with it as without it, "
-        "but for a chance of delta{sums}"
+        "(epsilon = {epsilon:g}, delta = {delta:.2g}) differential privacy for an installation, all {rounds:,} "
+        "rounds together, {each}: any published result is at most e^epsilon = {times} times as likely with it as "
+        "without it, except with probability delta{sums}"
     ),
-    "counted_by_coin": "a secret coin counts {percent:.3g} % of the clients in each",
-    "contributes_to_some": "a client contributes to {rounds:,} of them at most, and counts itself",
+    "counted_by_coin": "each samples {percent:.3g} % of the clients in secret",
+    "contributes_to_some": "a client contributes to at most {rounds:,} of them, and keeps the count itself",
     "contributes_to_all": "a client may contribute to all of them",
-    "sums_of_a_server": ", and so is whatever one of the two servers learns of the sums",
-    "local": (
-        "local differential privacy of epsilon = {epsilon:g}{delta} for {each}, against everybody, the operator too"
-    ),
+    "sums_of_a_server": ", and so is any sum that one of the two servers learns",
+    "local": ("local differential privacy of epsilon = {epsilon:g}{delta} for {each}, also against the operator"),
     "local_delta": ", delta = {delta:.2g}",
     "each_contribution": "each contribution",
     "each_of_contributions": "each of {contributions:,} contributions",
     "shares_alone": (
-        "no figure: neither of two servers can read what a client sends, and both learn the sums of all, of "
-        "{min_batch:,} clients or more, as they are"
+        "no figure: neither of the two servers can read a client's update, and both learn the exact sums of "
+        "{min_batch:,} clients or more"
     ),
     "rows_in_sums": (
-        "each row of an institution's table is protected in sums of {min_batch:,} institutions or more: of 300 rows, "
-        "{versions:,} versions tell (epsilon = {epsilon:.3g}, delta = {delta:.2g}), and each institution stops where "
-        "its own budget ends"
+        "each row of an institution's table is protected in sums of {min_batch:,} institutions or more: with 300 "
+        "rows, {versions:,} versions reveal at most (epsilon = {epsilon:.3g}, delta = {delta:.2g}), and each "
+        "institution stops when its own budget is spent"
     ),
     # what the line begins with
-    "learned_openly": "{version} was learned from pings to which nothing was promised",
+    "learned_openly": "{version} was learned from pings without a guarantee",
     "learned_privately": "{version} was learned privately: {how}",
     "had_spent": "by then (epsilon = {epsilon:.4g}, delta = {delta:.2g}) was spent",
-    "had_local_noise": "each contribution had epsilon = {epsilon:g} by its own noise",
-    "had_shares": "no server could read what a client sent",
-    "promises_nothing": "To its own pings nothing is promised",
-    "begins_outside": ("None of this is part of the guarantee above, which covers what this line's rounds release"),
+    "had_local_noise": "each contribution had epsilon = {epsilon:g} with its own noise",
+    "had_shares": "no server could read a client's update",
+    "promises_nothing": "Its own pings have no guarantee",
+    "begins_outside": ("The guarantee above does not include this; it covers the releases of this line's rounds"),
     "both_guarantees": (
-        "an installation that took part in {lines} too has (epsilon = {epsilon:.4g}, delta = {delta:.2g}) for all of "
-        "it together"
+        "an installation that also took part in {lines} has (epsilon = {epsilon:.4g}, delta = {delta:.2g}) for all "
+        "of these together"
     ),
     # what is not covered
     "taking_part": (
-        "that an installation takes part, when it posts and from which address, which a server sees of any request"
+        "the fact that an installation takes part, and the time and address of its requests, which every server sees"
     ),
     "several_installations": (
-        "an installation is one unit: a person with two profiles or devices, or after a reinstallation, is two"
+        "the unit is an installation: a person with two profiles or devices, or after a reinstallation, counts as two"
     ),
-    "other_studies": "what other studies of the same product learn; their guarantees add up",
+    "other_studies": "the results of other studies of the same product; their guarantees add up",
     "counts_of_pings": (
-        "that both servers see how many clients count in a round, and the number of each ping; the operator also sees "
-        "whose"
+        "the number of clients in a round and the number of each ping, which both servers see; the operator also "
+        "sees the sender"
     ),
-    "servers_together": (
-        "the two servers together: were they to put together what they have, they could read every vector that was sent"
-    ),
+    "servers_together": ("collusion of the two servers: together they could read every vector"),
 }
 """The words of each statement, by its code; values in braces. A value may be statements itself."""
 
@@ -261,7 +262,7 @@ class Card:
                 f"  Who trusts whom: {each.trusts}",
                 f"  What leaves the device: {each.leaves}",
                 f"  What is guaranteed: {each.guarantee}",
-                *([f"  What it begins with: {each.begins}"] if each.begins else []),
+                *([f"  Start weights: {each.begins}"] if each.begins else []),
                 *(f"  Not covered: {each_not}" for each_not in each.not_covered),
             ]
         return "\n".join(parts)

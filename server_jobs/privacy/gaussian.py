@@ -110,8 +110,8 @@ def textbook_noise(epsilon: float, delta: float) -> float:
     """
     if not 0 < epsilon < 1:
         raise NoGuarantee(
-            "the textbook's theorem of the Gaussian mechanism holds for an epsilon between 0 and 1, not for "
-            f"{epsilon:g}: use the analytic Gaussian mechanism"
+            f"the classical Gaussian mechanism needs an epsilon between 0 and 1, not {epsilon:g}: use the analytic "
+            "Gaussian mechanism"
         )
     return math.sqrt(2 * math.log(1.25 / _a_probability("delta", delta))) / epsilon
 
@@ -169,11 +169,11 @@ def by_theorems(noise_multiplier: float, k: int, delta: float) -> ByTheorems:
 
 def _at_least_0(name: str, value: float) -> float:
     if not value >= 0:
-        raise NoGuarantee(f"{name} is {value:g}, and has to be at least 0")
+        raise NoGuarantee(f"{name} is {value:g}; give at least 0")
     return value
 
 
 def _a_probability(name: str, value: float) -> float:
     if not 0 < value < 1:
-        raise NoGuarantee(f"{name} is {value:g}, and has to lie between 0 and 1")
+        raise NoGuarantee(f"{name} is {value:g}; give a number between 0 and 1")
     return value

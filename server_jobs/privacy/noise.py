@@ -62,8 +62,8 @@ def checked_sigma(sigma: float) -> float:
     """
     if not (sigma == 0 or 1 <= sigma <= _LARGEST_SIGMA):
         raise NoGuarantee(
-            f"the noise's standard deviation is {sigma:g}: on whole numbers it has to be from 1 to 2^40, or 0; scale "
-            "what is sent to larger whole numbers"
+            f"the noise's standard deviation is {sigma:g}: for whole numbers it must be 0, or from 1 to 2^40; scale "
+            "updates to larger whole numbers"
         )
     return sigma
 

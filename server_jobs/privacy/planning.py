@@ -72,7 +72,7 @@ class Plan:
             return "at least 95 % of the gain without noise"
         if self.ratio <= FELT:
             return "about 85 % of the gain without noise"
-        return "a part of the gain without noise" if self.ratio <= LOST else "nothing: noise wins"
+        return "part of the gain without noise" if self.ratio <= LOST else "nothing: noise wins"
 
     @property
     def clients_needed(self) -> int:
@@ -111,7 +111,7 @@ def planned(
     """
     if shared and sampling < 1:
         raise InvalidSettings(
-            "both servers of a two-server line see which clients count, so --sampling gives no protection from them. "
+            "both servers of a two-server line see which clients count, so --sampling doesn't protect against them. "
             "Remove --sampling."
         )
     delta = usual_delta(population) if delta is None else delta
@@ -165,8 +165,8 @@ def refuse_lost(plan: Plan) -> None:
     if plan.ratio <= LOST:
         return
     raise InvalidSettings(
-        f"noise would win: epsilon = {plan.epsilon:g} over {plan.rounds:,} rounds takes a noise multiplier of "
-        f"{plan.noise_multiplier:.3g}, which {plan.per_round:,.0f} clients a round cannot outvote. About "
-        f"{plan.clients_needed:,} clients a round could keep 95 % of the gain; more clients, fewer rounds, fewer "
-        "contributions of a client or a larger epsilon all help"
+        f"too much noise to learn: epsilon = {plan.epsilon:g} over {plan.rounds:,} rounds needs a noise multiplier "
+        f"of {plan.noise_multiplier:.3g}, too much for {plan.per_round:,.0f} clients a round. About "
+        f"{plan.clients_needed:,} clients a round could keep 95 % of the gain. Plan more clients, fewer rounds, "
+        "fewer contributions of a client or a larger epsilon"
     )

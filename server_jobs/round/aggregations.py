@@ -59,8 +59,8 @@ def _own(settings: OwnAggregation) -> Accumulator[Any]:
         own = extension.made(settings.settings)
     if missing := [name for name in ("init", "add", "merge", "finish") if not hasattr(own, name)]:
         raise BrokenLink(
-            f"{extension} returned a {type(own).__name__} without {' and '.join(missing)}; return what "
-            "fedping.of_all(finish) makes, or an object with all of these"
+            f"{extension} returned a {type(own).__name__} without {' and '.join(missing)}; return the result of "
+            "fedping.of_all(finish), or an object with all of these"
         )
 
     def finish(total: Any, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
@@ -89,7 +89,7 @@ def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
     settings = line.pipeline.aggregate
     name = f"the aggregation '{link_name(settings)}'"
     if type(settings) not in ACCUMULATORS:
-        raise FedpingError(f"there is no accumulator for {name} of line '{line.name}'; register one, or set another")
+        raise FedpingError(f"{name} of line '{line.name}' has no accumulator; register one, or set another aggregation")
     if line.privacy is not None:
         return private_sums(line) if line.privacy.shared is None else shared_sums(line)
     with blamed(name):
@@ -111,11 +111,11 @@ def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
             finished = accumulator.finish(total, line, weights, state, key)
             finished = Finished(np.asarray(finished.direction, dtype=np.float64), as_vectors(finished.state))
         if finished.direction.shape != weights.shape:
-            raise BrokenLink(f"{name} made a direction of shape {finished.direction.shape}, not {weights.shape}")
+            raise BrokenLink(f"{name} returned a direction of shape {finished.direction.shape}, not {weights.shape}")
         odd = np.flatnonzero(~np.isfinite(finished.direction))
         if len(odd):
             where = line.spec.names[odd[0]]
-            raise BrokenLink(f"{name} made a direction that is {finished.direction[odd[0]]} at weight '{where}'")
+            raise BrokenLink(f"{name} returned a direction that is {finished.direction[odd[0]]} at weight '{where}'")
         return finished
 
     def moments(total: Any) -> Moments:
@@ -145,8 +145,8 @@ def refuse_senders(line: Line) -> None:
     """
     if line.privacy is None and "senders" in accumulator_for(line).asks:
         raise InvalidSettings(
-            f"the aggregation '{link_name(line.pipeline.aggregate)}' asks for the senders of updates, and a ping does "
-            'not say its client\'s group or steps; run it in the laboratory with where = "memory"'
+            f"the aggregation '{link_name(line.pipeline.aggregate)}' needs the senders of updates, but pings lack "
+            'the client\'s group and steps; run it in the laboratory with where = "memory"'
         )
 
 
@@ -154,8 +154,8 @@ def staged(pipeline: Pipeline, accumulator: Accumulator[Any], bound: float | Non
     """Return an accumulator after the bucketing and the clip of a pipeline."""
     if pipeline.bucketing is not None and "senders" in accumulator.asks:
         raise InvalidSettings(
-            f"the aggregation '{link_name(pipeline.aggregate)}' asks for the senders of updates, and buckets of "
-            "several clients have none; remove 'bucketing'"
+            f"the aggregation '{link_name(pipeline.aggregate)}' needs the senders of updates, which buckets of "
+            "several clients don't have; remove 'bucketing'"
         )
     if pipeline.bucketing is not None:
         accumulator = bucketed(accumulator, pipeline.bucketing)

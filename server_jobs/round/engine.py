@@ -91,9 +91,9 @@ def _made(name: str, master: str | None) -> Engine:
     if name == "spark":
         return _spark(master)
     if name != "numpy":
-        raise InvalidSettings(f"there is no engine '{name}'; there are {' and '.join(ENGINES)}")
+        raise InvalidSettings(f"unknown engine '{name}'; choose one of {' and '.join(ENGINES)}")
     if master is not None:
-        raise InvalidSettings("the numpy engine runs in this process and has no master; leave out --master")
+        raise InvalidSettings("the numpy engine runs in this process and has no master; remove --master")
     return NumpyEngine()
 
 

@@ -83,7 +83,7 @@ class HttpHelper:
         outcome = self._attempt(request, most, until, begun=False)
         while not isinstance(outcome, bytes):
             if time.monotonic() + outcome >= until:
-                raise HelperUnavailable(f"the helper at {self.url} is still at work on the answer")
+                raise HelperUnavailable(f"the helper at {self.url} is still computing the answer")
             time.sleep(outcome)
             outcome = self._attempt(request, most, until, begun=True)
         return outcome
@@ -101,7 +101,7 @@ class HttpHelper:
                 return self._attempt(request, most, until, begun=False)
             if (refusal := refusal_in(body)) is not None:
                 raise _refused(refusal, request)
-            raise HelperUnavailable(f"the helper at {self.url} has answered with HTTP {response.status_code}")
+            raise HelperUnavailable(f"the helper at {self.url} answered with HTTP {response.status_code}")
 
     def _post(self, request: bytes, until: float) -> requests.Response:
         import requests
@@ -133,13 +133,11 @@ class HttpHelper:
             body += block
             if len(body) > most:
                 raise FedpingError(
-                    f"the helper at {self.url} has answered with more than {most:,} bytes, so it is no answer of a "
-                    "helper. Check the address."
+                    f"the helper at {self.url} answered with more than {most:,} bytes, so it is not a helper. Check "
+                    "the address."
                 )
             if time.monotonic() > until:
-                raise HelperUnavailable(
-                    f"the helper at {self.url} was too slow to answer within {self.patience:g} seconds"
-                )
+                raise HelperUnavailable(f"the helper at {self.url} did not answer within {self.patience:g} seconds")
         return bytes(body)
 
     @contextmanager
@@ -150,20 +148,20 @@ class HttpHelper:
         try:
             yield
         except requests.ConnectTimeout as error:
-            raise HelperUnavailable(f"the helper at {self.url} cannot be reached") from error
+            raise HelperUnavailable(f"can't reach the helper at {self.url}") from error
         except requests.Timeout as error:
             raise HelperUnavailable(
-                f"the helper at {self.url} was too slow to answer within {self.patience:g} seconds"
+                f"the helper at {self.url} did not answer within {self.patience:g} seconds"
             ) from error
         except requests.exceptions.SSLError as error:
             raise HelperUnavailable(
-                f"the certificate of the helper at {self.url} cannot be checked; for an authority of its operator, set "
-                "REQUESTS_CA_BUNDLE to the file of that"
+                f"the certificate of the helper at {self.url} is not trusted; if the helper's operator has a private "
+                "certificate authority, set REQUESTS_CA_BUNDLE to its file"
             ) from error
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
-            raise HelperUnavailable(f"the helper at {self.url} cannot be reached, or broke off") from error
+            raise HelperUnavailable(f"can't reach the helper at {self.url}, or it closed the connection") from error
         except requests.RequestException as error:
-            raise HelperUnavailable(f"the helper at {self.url} cannot be asked ({type(error).__name__})") from error
+            raise HelperUnavailable(f"can't ask the helper at {self.url} ({type(error).__name__})") from error
 
 
 class _Upload:
@@ -200,7 +198,8 @@ class FileHelper:
             raise FedpingError(f"can't read the answer {self.path} ({error.strerror}). Pass another file.") from error
         if len(data) > most:
             raise FedpingError(
-                f"{self.path} has more than {most:,} bytes, so it is no answer. Pass the file that the helper wrote."
+                f"{self.path} has more than {most:,} bytes, so it is not an answer. Pass the file that the helper "
+                "wrote."
             )
         if (refusal := refusal_in(data)) is not None:
             raise _refused(refusal, request)
@@ -210,7 +209,9 @@ class FileHelper:
 def _refused(refusal: Refusal, request: bytes) -> Refused | HelperUnavailable:
     """Return the error for a rejection; one of another request means that this one has no answer yet."""
     if refusal.request not in (None, digest_of_signed(request)):
-        return HelperUnavailable("what has come refuses an earlier request; give what the helper says to this one")
+        return HelperUnavailable(
+            "this is the rejection of an earlier request; give the helper's answer to the current one"
+        )
     return Refused(refusal.refused, refusal.why, refusal.signature)
 
 

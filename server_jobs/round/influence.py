@@ -198,7 +198,7 @@ def in_words(seen: Influence, clients: int) -> str:
     agreement = "" if seen.agreement is None else f"signs agree by {100 * seen.agreement:.0f} %; "
     new = "" if seen.new_clients is None else f"; about {seen.new_clients:,} clients are new"
     return (
-        f"updates are {seen.norm_median:.3g} long (median; 95 % up to {seen.norm_high:.3g}, longest "
-        f"{seen.norm_most:.3g}); {clipped}{agreement}half of the step comes from {seen.half:,} of {clients:,} clients"
-        f"{new}"
+        f"updates have norm {seen.norm_median:.3g} (median; 95 % up to {seen.norm_high:.3g}, maximum "
+        f"{seen.norm_most:.3g}); {clipped}{agreement}half of the step comes from {seen.half:,} of {clients:,} "
+        f"clients{new}"
     )

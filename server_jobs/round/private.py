@@ -76,7 +76,7 @@ def read_budget(context: RoundContext, state: PrivateState) -> PrivateState:
     if context.options.noise is not None and not context.store.studies.declared(context.study.name).simulated:
         raise FedpingError(
             f"study '{context.study.name}' is not declared to be simulated, so only the system's noise protects its "
-            "clients. Run the round without noise of your own. Nothing was read."
+            "clients. Run the round without passing noise. Nothing was read."
         )
     before = spent(context.store, context.head)
     sigma_of(context.line)
@@ -263,9 +263,9 @@ def _check_settings(context: RoundContext) -> None:
     """
     if context.head.lineage.config_digest != digest_of(context.line):
         raise FedpingError(
-            f"the settings of the private line '{context.line.name}' differ from those that study "
-            f"'{context.study.name}' was created with, and for which its guarantee was derived. Restore its study.json "
-            "from a copy, or create a study with another name. Nothing was read."
+            f"the settings of the private line '{context.line.name}' differ from the settings that study "
+            f"'{context.study.name}' was created with and its guarantee was derived for. Restore its study.json from "
+            "a copy, or create a study with another name. Nothing was read."
         )
 
 
@@ -283,9 +283,9 @@ def _check_noise(context: RoundContext, before: int) -> None:
     if excess is not None:
         raise FedpingError(
             f"the private line '{context.line.name}' of study '{context.study.name}' has too little noise: "
-            f"{releases:,} releases with noise_multiplier = {central.noise_multiplier:g} spend epsilon = {excess:.4g}, "
-            f"and it guarantees {central.epsilon:g}. Create a study with another name by 'fedping study create', which "
-            "derives the noise. Nothing was read."
+            f"{releases:,} releases with noise_multiplier = {central.noise_multiplier:g} spend epsilon = "
+            f"{excess:.4g}, and it guarantees {central.epsilon:g}. Create a study with another name with 'fedping "
+            "study create', which derives the noise. Nothing was read."
         )
 
 

@@ -51,8 +51,8 @@ def sigma_of(line: Line) -> float:
         return 0.0
     if privacy.central.noise_multiplier is None:
         raise FedpingError(
-            f"line '{line.name}' is private, and its study says nothing of how much noise that takes; 'fedping study "
-            "create' derives it: create the study by that"
+            f"line '{line.name}' is private, but its study lacks the noise multiplier; create the study with "
+            "'fedping study create', which derives it"
         )
     return privacy.central.noise_multiplier * frame.sensitivity
 

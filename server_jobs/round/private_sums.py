@@ -90,7 +90,7 @@ def private_sums(line: Line) -> Accumulator[Sums]:
 
 
 def _refuse(line: Line) -> NoReturn:
-    raise TypeError(f"a step of the private line '{line.name}' is made of released sums, not of exact ones")
+    raise TypeError(f"a step of the private line '{line.name}' needs released sums, not exact ones")
 
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -192,8 +192,8 @@ def shared_sums(line: Line) -> Accumulator[Shares]:
         both = {**a, **{arm: _both(of.ring, a[arm], each) if arm in a else each for arm, each in b.items()}}
         if sum(each.clients for each in both.values()) > most:
             raise FedpingError(
-                f"there are pings of more than {most:,} clients of line '{line.name}', which is more than the helper "
-                "may be asked of at once; let fewer clients take part, or run rounds more often; nothing was asked"
+                f"more than {most:,} clients of line '{line.name}' have sent pings, the maximum of a request to the "
+                "helper; let fewer clients take part, or run rounds more often. No request was sent."
             )
         return both
 

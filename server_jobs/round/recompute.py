@@ -129,7 +129,7 @@ def _first_again(store: ModelStore, study: Study, version: Version) -> tuple[Ver
         try:
             weights = recompute_warm_start(store, study.line(version.line), origin)
         except StoreError as error:
-            given = f"the weights that version 0 has from {origin.taken.told} were taken as they are ({error})"
+            given = f"the weights that version 0 took over from {origin.taken.told} were not checked ({error})"
     warm = {} if origin is None else {version.line: (weights, origin)}
     firsts = first_versions(study, created=version.created, code_version=version.lineage.code_version, warm=warm)
     return next(first for first in firsts if first.line == version.line), given
@@ -184,7 +184,7 @@ def _deletion(store: ModelStore, version: Version) -> str:
             when = f"on {entry.at[:10]}{who}{why}"
             if entry.kind == "pruned":
                 return f"its landed pings were pruned, {when}. Restore them from a copy if you need it."
-            return f"its landed pings are without those of a client that was forgotten, {when}. The version stays."
+            return f"the landed pings of a forgotten client were removed, {when}. The version stays."
     return ""
 
 

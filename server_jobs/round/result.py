@@ -127,7 +127,7 @@ class RoundResult:
             case "stopped":
                 version = f"{self._published}; " if self.counts else ""
                 return (
-                    f"{where}: {version}training is over, and version {self.restored}, which had the lowest loss, is "
+                    f"{where}: {version}training is over; version {self.restored}, which had the lowest loss, is "
                     f"published again as version {self.iteration + (2 if self.counts else 1)}"
                 )
             case "rolled_back":
@@ -138,37 +138,39 @@ class RoundResult:
             case "discarded":
                 return (
                     f"{where}: published version {self.iteration + 1}, which repeats version {self.restored}; the "
-                    "pings of the held version count nowhere"
+                    "pings of the held version are discarded"
                 )
             case "held":
                 return (
-                    f"{where}: version {self.iteration + 1} is held back and version {self.iteration} stays: "
+                    f"{where}: version {self.iteration + 1} is held and version {self.iteration} stays: "
                     f"{'; '.join(self.alarms)}. {decide_by(self.study, self.line)}"
                 )
             case "staged":
-                waits = self.missing or f"it is tried until {(self.until or '')[:19].replace('T', ' ')} UTC at least"
+                waits = self.missing or (
+                    f"it stays staged until at least {(self.until or '')[:19].replace('T', ' ')} UTC"
+                )
                 share = self.stage.share if self.stage else 0.0
                 return f"{where}: {describe_staged(self.iteration + 1, share)}; {waits}"
             case "withdrawn":
                 return (
-                    f"{where}: version {self.iteration + 1} is withdrawn, and version {self.restored} published again "
-                    f"as version {self.iteration + 2}: {'; '.join(self.alarms)}"
+                    f"{where}: version {self.iteration + 1} is withdrawn, and version {self.restored} is published "
+                    f"again as version {self.iteration + 2}: {'; '.join(self.alarms)}"
                 )
             case "over":
                 return (
-                    f"{where}: training is over, and version {self.iteration} is version {self.restored} again, which "
-                    f"had the lowest loss; 'fedping store rollback {self.study} {self.line} --to {self.restored}' lets "
-                    "it begin anew"
+                    f"{where}: training is over; version {self.iteration} repeats version {self.restored}, which had "
+                    f"the lowest loss. To train further, run 'fedping store rollback {self.study} {self.line} --to "
+                    f"{self.restored}'"
                 )
             case "early":
                 until = f"until {(self.until or '')[:19].replace('T', ' ')} UTC"
-                lasts = f"; {self.missing}, and its iteration lasts {until} at most" if self.missing else f" {until}"
+                lasts = f"; {self.missing}, and its iteration lasts at most {until}" if self.missing else f" {until}"
                 return f"{where}: version {self.iteration} stays{lasts}"
             case "asked":
                 since = (self.since or "")[:19].replace("T", " ")
                 return (
                     f"{where}: version {self.iteration} stays; the helper was asked for the sums of {self.clients:,} "
-                    f"clients at {since} UTC, and its answer is not there: {self.missing}"
+                    f"clients at {since} UTC and has not answered: {self.missing}"
                 )
             case "waiting" if self.missing:
                 return f"{where}: version {self.iteration} stays; {self.missing}"
@@ -178,19 +180,19 @@ class RoundResult:
                     "clients have sent a usable update"
                 )
             case "paused" | "ended":
-                return f"{where}: no round, for the study {'is paused' if self.status == 'paused' else 'has ended'}"
+                return f"{where}: no round, because the study {'is paused' if self.status == 'paused' else 'has ended'}"
             case "nothing":
-                return f"{where}: nothing to do; no ping of version {self.iteration} has landed"
+                return f"{where}: nothing to do; no pings of version {self.iteration} have landed"
             case "lost":
                 return (
-                    f"{where}: another round published version {self.iteration + 1} first; this one published nothing, "
-                    "and nothing is lost"
+                    f"{where}: another round published version {self.iteration + 1} first, so this one published no "
+                    "version; no data is lost"
                 )
             case "exhausted":
                 assert self.privacy is not None
                 return (
                     f"{where}: version {self.iteration} stays, and nothing was read; the line has been released "
-                    f"{self.privacy.releases:,} times, which is all that its guarantee allows"
+                    f"{self.privacy.releases:,} times, the maximum of its guarantee"
                 )
 
     @property
@@ -210,17 +212,17 @@ class RoundResult:
             if spent.noise
             else f"{self.clients:,} rows of institutions' tables"
             if spent.of_rows
-            else (f"{self.clients:,} clients" + (", each with noise of its own" if spent.local else ""))
+            else (f"{self.clients:,} clients" + (", each with its own noise" if spent.local else ""))
         )
         sentence = f"published version {self.iteration + 1} from {about}"
         if not spent.stepped:
-            why = f"too few for a step, which takes {self.min_clients:,}"
+            why = f"too few for a step, which needs {self.min_clients:,}"
             if self.clients >= self.min_clients:
-                why = "its step failed, or led to weights that no client could read"
+                why = "its step failed, or resulted in weights that clients can't read"
             sentence += f", which repeats version {self.iteration}: {why}"
         if spent.refused:
             of = "a client's share" if spent.refused == 1 else f"the shares of {spent.refused:,} clients"
-            sentence += f"; {of} the helper could not use, and left out"
+            sentence += f"; the helper could not use {of} and left them out"
         if spent.epsilon is None or spent.rounds_left is None:
             return sentence
         one = "no round is" if spent.rounds_left == 0 else "1 round is"
@@ -231,8 +233,8 @@ class RoundResult:
 def decide_by(study: str, line: str) -> str:
     """Return how to decide about a held version."""
     return (
-        f"Look at it ('fedping store held {study} {line}'), then publish it with 'fedping round {study} {line} "
-        "--release', or leave it and its pings behind with --discard."
+        f"Inspect it ('fedping store held {study} {line}'), then publish it with 'fedping round {study} {line} "
+        "--release', or discard it and its pings with --discard."
     )
 
 

@@ -218,9 +218,9 @@ def check_weights(context: RoundContext, state: PlainState) -> PlainState:
     if reason is not None:
         raise UnfitModel(
             f"version {version.iteration} of line '{head.line}' of study '{head.study}' was not published: {reason}. "
-            f"Move the files with the offending pings out of {context.folder} and run the same command again, or leave "
-            f"all of them behind with 'fedping store continue {head.study} {head.line} --from {version.iteration}', "
-            f"which publishes version {head.iteration} again under that number.",
+            f"Move the files with the offending pings out of {context.folder} and run the same command again, or "
+            f"discard all of its pings with 'fedping store continue {head.study} {head.line} --from "
+            f"{version.iteration}', which publishes version {head.iteration} again under that number.",
             reason,
         )
     return state
@@ -370,7 +370,7 @@ def _check_model(context: RoundContext, aggregate: RoundAggregate) -> None:
     encoded = "" if encoding == DENSE else f", in the encoding '{encoding}'"
     limited = "" if line.limits is None else ", and within the line's limits"
     raise FedpingError(
-        f"none of the {bad:,} updates in {context.folder} is one of {line.spec.m} finite numbers, as model spec "
-        f"'{line.spec.name}' of line '{line.name}' has weights{encoded}{limited}; the pings are of another model: move "
-        "the folder away, and let the clients send to the study that they belong to; nothing was published"
+        f"none of the {bad:,} updates in {context.folder} consists of {line.spec.m} finite numbers, the number of "
+        f"weights of model spec '{line.spec.name}' of line '{line.name}'{encoded}{limited}. The pings belong to "
+        "another model: move the folder away, and let the clients send to the right study. No version was published."
     )

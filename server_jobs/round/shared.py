@@ -169,8 +169,8 @@ def _new_request(context: RoundContext, manifest: Manifest) -> HelperRequest | s
         if context.store.studies.offer(*names) is not None:
             return missing
         return (
-            f"{missing}; no offer of the helper is published, and clients send nothing before: 'fedping study offer "
-            f"{names[0]} {names[1]} FILE' publishes it"
+            f"{missing}; the helper's offer is not published, and clients send no pings without it: publish it with "
+            f"'fedping study offer {names[0]} {names[1]} FILE'"
         )
     arms, sums = asked_arms(line, _arms(context), shares, proofs := _proofs(context))
     for arm in arms:
@@ -235,7 +235,7 @@ def _answer(context: RoundContext, request: HelperRequest) -> tuple[HelperReques
     file = requests.file_of(request)
     if helper is None:
         raise HelperUnavailable(
-            f"give --helper URL, or send {file} to the helper and give the file that comes back by --answer FILE"
+            f"give --helper URL, or send {file} to the helper and pass its answer with --answer FILE"
         )
     try:
         answer = helper.answer(request.request, most_answer_bytes(context.line, request.read))
@@ -265,8 +265,8 @@ def _waiting(
 def _refused(context: RoundContext, state: PrivateState, refusal: Refused) -> RoundResult:
     request, requests, version = state.request, _requests(context), context.head.iteration
     assert request is not None
-    sentence = f"it refuses the request ({refusal.reason}: {str(refusal).rstrip('.')})"
-    shown = f"it refuses the request ({refusal.reason})" if refusal.reason in _OF_COUNTS else sentence
+    sentence = f"it rejects the request ({refusal.reason}: {str(refusal).rstrip('.')})"
+    shown = f"it rejects the request ({refusal.reason})" if refusal.reason in _OF_COUNTS else sentence
     if refusal.reason in SIGNED and not refusal.is_from(_shared(context.line).helper, request.digest):
         unsigned = "the helper has not signed that"
         why = f"{unsigned} {sentence}; check that the address is the helper's, and that no proxy changes its answers"
@@ -276,21 +276,21 @@ def _refused(context: RoundContext, state: PrivateState, refusal: Refused) -> Ro
         _refuse_for_good(context, sentence, "" if refusal.reason == "other_weights" else _PUT_BACK)
     if refusal.reason in _NEW_REQUEST:
         requests.put_aside(request)
-        aside = "which is put aside; the next round makes another"
+        aside = "so the request is put aside; the next round creates another"
         requests.tell(version, PendingRequest(since=request.read.made, why=f"{shown}, {aside}"))
         return _waiting(context, state, "waiting", f"the helper was asked, and {sentence}, {aside}")
     return _waiting(context, state, "asked", sentence, shown)
 
 
-_PUT_BACK = "put back the store that has the request which it has answered, or "
+_PUT_BACK = "restore the store with the request that the helper has answered, or "
 
 
 def _refuse_for_good(context: RoundContext, sentence: str, remedy: str) -> NoReturn:
     study, line, version = context.study.name, context.line.name, context.head.iteration
     raise FedpingError(
-        f"no version can follow from the pings of version {version} of line '{line}' of study '{study}': the helper "
-        f"was asked, and {sentence}; {remedy}leave these pings behind with 'fedping store continue {study} {line} "
-        f"--from {version + 2}', which counts them as released"
+        f"can't compute the next version from the pings of version {version} of line '{line}' of study '{study}': "
+        f"the helper was asked, and {sentence}; {remedy}discard these pings with 'fedping store continue {study} "
+        f"{line} --from {version + 2}', which counts them as released"
     )
 
 
@@ -310,8 +310,8 @@ def _both_sums(context: RoundContext, request: HelperRequest, data: bytes) -> tu
         if answered.refused:
             if number not in left_out or left_out[number].clients != len(answered.refused):
                 raise FedpingError(
-                    f"the pings of clients that the helper has refused are no longer all in {context.landing}, so "
-                    "their shares cannot be left out; put back what was there when the helper was asked"
+                    f"{context.landing} lacks pings of clients that the helper has rejected, so their shares can't "
+                    "be left out; restore the pings from the time of the request"
                 )
             own = of.ring.minus(own, left_out[number].total)
         clients = arm.clients - len(answered.refused)
@@ -332,12 +332,11 @@ def _checked_answer(context: RoundContext, request: HelperRequest, data: bytes) 
         FedpingError: it can't be read, or is from another helper or to another request.
     """
     study, line, helper = context.study.name, context.line.name, _shared(context.line).helper
-    where = f"what has come as the helper's answer for line '{line}' of study '{study}'"
-    lost = "nothing was published, and the line waits for the answer"
+    where = f"the helper's answer for line '{line}' of study '{study}'"
+    lost = "no version was published, and the line waits for the answer"
     if not is_from(data, Answer, helper):
         raise FedpingError(
-            f"{where} is not signed by the helper {helper[:16]}…, which the study names, or was damaged on the way; "
-            f"{lost}"
+            f"{where} is not signed by the study's helper {helper[:16]}…, or was damaged in transit; {lost}"
         )
     try:
         answer = read_signed(data, Answer)
@@ -354,8 +353,7 @@ def _checked_answer(context: RoundContext, request: HelperRequest, data: bytes) 
 
 def _too_few(arm: str, clients: int, least: int) -> str:
     return (
-        f"{clients:,} of at least {least:,} clients of arm '{arm}' have sent a usable share, and of fewer the helper "
-        "gives no sum"
+        f"{clients:,} of at least {least:,} clients of arm '{arm}' have sent a usable share; the helper sums no fewer"
     )
 
 
@@ -378,15 +376,15 @@ def answer_problem(answer: Answer, request: Request, line: Line) -> str | None:
 
 def _arm_problem(each: AnsweredArm, arm: AskedArm, line: Line) -> str | None:
     if len(each.total) != 8 * _size(line):
-        return f"its sum of arm '{arm.arm}' has {len(each.total):,} bytes, and not {8 * _size(line):,}"
+        return f"its sum of arm '{arm.arm}' has {len(each.total):,} bytes instead of {8 * _size(line):,}"
     if (from_bytes(each.total) > np.uint64(summing(line).ring.modulus - 1)).any():
-        return f"its sum of arm '{arm.arm}' has a number that is none of the ring"
+        return f"its sum of arm '{arm.arm}' has a number outside the ring"
     places = each.refused
     if any(b <= a for a, b in zip((-1, *places), places, strict=False)) or (places and places[-1] >= arm.clients):
-        return f"the clients of arm '{arm.arm}' that it refuses are not places in the request"
+        return f"the rejected clients of arm '{arm.arm}' are not positions in the request"
     least = _shared(line).min_batch
     if (left := arm.clients - len(places)) < least:  # else a helper could choose whose sum is published
-        return f"it leaves {left:,} of {arm.clients:,} clients of arm '{arm.arm}', and a sum is of {least:,} or more"
+        return f"it uses {left:,} of {arm.clients:,} clients of arm '{arm.arm}', but a sum needs {least:,} or more"
     return None
 
 

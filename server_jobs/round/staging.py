@@ -99,7 +99,7 @@ def publish_trial(context: RoundContext, state: HeldState) -> HeldState:
     if state.version is not None:
         context.store.publish(state.version)
         guard = state.version.lineage.guard or GuardState()
-        alarms = guard.alarms or ("a person has decided so",)
+        alarms = guard.alarms or ("by a person's decision",)
         restored = context.head.iteration
         result = replace(state.result, status="withdrawn", restored=restored, alarms=alarms, stage=guard.stage)
     else:

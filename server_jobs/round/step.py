@@ -197,9 +197,9 @@ class ArrayRound:
         if self._room is not None and self._sizes[shard] > self._room:
             name = link_name(self._line.pipeline.aggregate)
             raise FedpingError(
-                f"the aggregation '{name}' keeps all the updates of a round in memory, which has room for about "
-                f"{self._count * self._room:,} of {m:,} weights, and there are more; let fewer clients take part in a "
-                'round, or set aggregate = { by = "mean" }'
+                f"the aggregation '{name}' keeps all updates of a round in memory, at most about "
+                f"{self._count * self._room:,} of {m:,} weights, and this round has more; let fewer clients take "
+                'part in a round, or set aggregate = { by = "mean" }'
             )
 
 

@@ -53,7 +53,7 @@ def clients_missing(length: IterationLength, aggregate: Aggregate) -> str:
         return f"{aggregate.clients:,} of {length.clients:,} clients have sent a usable update"
     if isinstance(length, IterationBySigns):
         stable = math.floor(100 * stable_signs(aggregate, length))
-        return f"the signs of {stable} % of the weights are stable, and {100 * length.share:g} % have to be"
+        return f"the signs of {stable} % of the weights are stable, of {100 * length.share:g} % needed"
     return ""
 
 
@@ -65,12 +65,12 @@ def minutes_since(version: Version, now_ms: int) -> float:
     """
     if (trouble := date_trouble(version.created, None, now_ms)) is not None:
         number, where = version.iteration, f"{version.study} {version.line}"
-        ends = f"'fedping store continue {where} --from {number + 1}' publishes it again, and leaves its pings behind"
+        ends = f"'fedping store continue {where} --from {number + 1}' publishes it again and discards its pings"
         if version.lineage.guard is not None and version.lineage.guard.stage is not None:
             ends = f"'fedping round {where} --release' or --discard decides about it now"
         raise TemporaryFailure(
-            f"version {number} of line '{version.line}' of study '{version.study}' {trouble}, so its age is unknown; "
-            f"nothing was published. Set the clocks of all machines by NTP. If that date is far off, {ends}."
+            f"version {number} of line '{version.line}' of study '{version.study}' {trouble}, so its age is unknown. "
+            f"No version was published. Set the clocks of all machines by NTP. If that date is far off, {ends}."
         )
     return (now_ms - milliseconds_of(version.created)) / MINUTE_MS
 

@@ -59,8 +59,8 @@ def check_wait(study: Study, lines: Sequence[str]) -> None:
     for name in lines:
         if study.line(name).privacy is not None:
             raise InvalidSettings(
-                f"line '{name}' of study '{study.name}' is private, and when its rounds are made may not depend on who "
-                "has sent; leave --wait-for and --wait-at-most out"
+                f"line '{name}' of study '{study.name}' is private, so the time of its rounds must not depend on the "
+                "senders; remove --wait-for and --wait-at-most"
             )
 
 

@@ -58,7 +58,7 @@ def make_archive() -> Path | None:
                 _make(java, home, path)
             return path if path.is_file() else None
     except OSError as error:
-        raise FedpingError(f"cannot make the archive of Spark's classes {path} ({error})") from error
+        raise FedpingError(f"can't create the archive of Spark's classes {path} ({error})") from error
 
 
 def _make(java: Java, home: Path, path: Path) -> None:
@@ -86,7 +86,7 @@ def _dump(java: Java, home: Path, classes: Path, made: Path) -> None:
     ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if ran.returncode or not made.is_file():
         said = (ran.stderr + ran.stdout).strip().splitlines()[-1:] or [f"exit code {ran.returncode}"]
-        raise FedpingError(f"Java {java.version} made no archive of Spark's classes: {said[0]}")
+        raise FedpingError(f"Java {java.version} did not create the archive of Spark's classes: {said[0]}")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ class Job:
     again: str
 
 
-ROUND = Job("the round", "nothing was published; run the same command again")
+ROUND = Job("the round", "no version was published; run the same command again")
 
 MISMATCH = re.compile(r"Python in worker has different version: '?([\d.]+)'? than that in driver: '?([\d.]+)'?")
 NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
@@ -44,22 +44,23 @@ def failure_sentence(error: BaseException, master: str, job: Job = ROUND) -> Fed
     text = str(error)
     if found := MISMATCH.search(text):
         return FedpingError(
-            f"the executors of {master} run Python {found[1]}, and this is Python {found[2]}: both have to be of the "
-            f"same minor version; set PYSPARK_PYTHON to a Python {found[2]} on the workers, or run this with {found[1]}"
+            f"the executors of {master} run Python {found[1]}, but this is Python {found[2]}, and their minor "
+            f"versions must be equal; set PYSPARK_PYTHON to a Python {found[2]} on the workers, or run this with "
+            f"{found[1]}"
         )
     if (found := NO_MODULE.search(text)) and found[1].partition(".")[0] != "fedping":
         return FedpingError(
-            f"the executors' Python lacks the package {found[1]}: install fedping's dependencies on the workers, or "
-            "set PYSPARK_PYTHON to a Python there that has them"
+            f"the executors' Python lacks the package {found[1]}; install fedping's dependencies on the workers, or "
+            "set PYSPARK_PYTHON to a Python with them"
         )
     if found := NO_PROGRAM.search(text):
         return FedpingError(
-            f"the executors of {master} have no Python at {found[1]}: set PYSPARK_PYTHON to where the workers have one"
+            f"the executors of {master} have no Python at {found[1]}; set PYSPARK_PYTHON to the workers' Python"
         )
     if found := LOST_EXECUTOR.search(text):
         return TemporaryFailure(
-            f"executors of {master} were lost in the middle of {job.name}, again and again "
-            f"({found[1].strip().rstrip('.') or 'without a word'}): look at their logs and memory; {job.again}"
+            f"executors of {master} were lost repeatedly during {job.name} "
+            f"({found[1].strip().rstrip('.') or 'without a word'}): check their logs and memory; {job.again}"
         )
     if ENDED.search(text):
         return application_ended(master, job)
@@ -69,24 +70,24 @@ def failure_sentence(error: BaseException, master: str, job: Job = ROUND) -> Fed
 def jvm_lost(job: Job) -> TemporaryFailure:
     """Return the sentence for a JVM that no longer answers."""
     return TemporaryFailure(
-        f"Spark's JVM on this machine ended in the middle of {job.name}: was it killed, or is the memory short? "
-        f"(--driver-memory of spark-submit.sh gives it more); {job.again}"
+        f"Spark's JVM on this machine ended during {job.name}, possibly killed or out of memory: give it more with "
+        f"--driver-memory of spark-submit.sh; {job.again}"
     )
 
 
 def application_ended(master: str, job: Job) -> TemporaryFailure:
     """Return the sentence for an application that was ended from outside."""
     return TemporaryFailure(
-        f"Spark's application was ended in the middle of {job.name}, by {master} or because it cannot be reached: "
-        f"look at its log; {job.again}"
+        f"Spark's application was ended during {job.name}, by {master} or because it is unreachable: check the "
+        f"master's log; {job.again}"
     )
 
 
 def executors_lost(master: str, seconds: float, job: Job) -> TemporaryFailure:
     """Return the sentence for a job whose executors are all gone without replacement."""
     return TemporaryFailure(
-        f"all executors were lost in the middle of {job.name}, and {master} gave no other within {seconds:.0f} s: has "
-        f"it been restarted, are its workers there? {job.again}"
+        f"all executors were lost during {job.name}, and {master} provided no others within {seconds:.0f} s: check "
+        f"whether it was restarted, and its workers; {job.again}"
     )
 
 
@@ -103,23 +104,23 @@ def not_started(error_line: str, master: str, said: str = "") -> FedpingError:
     if REFUSED.search(said):
         return secret_refused(master)
     return TemporaryFailure(
-        f"Spark did not start on master {master}: it does not answer; does it run, and can this machine reach it?"
+        f"Spark did not start on master {master}, which does not answer: check that it runs, and that this machine "
+        "can reach it"
     )
 
 
 def secret_refused(master: str) -> FedpingError:
     """Return the error for a master that answers, but has another secret."""
     return FedpingError(
-        f"the master {master} and this machine do not agree on their secret: give both the same "
-        "spark.authenticate, spark.authenticate.secret and spark.network.crypto.enabled, in the properties file of each"
+        f"the master {master} and this machine have different secrets: set the same spark.authenticate, "
+        "spark.authenticate.secret and spark.network.crypto.enabled in both properties files"
     )
 
 
 NO_EXECUTOR = (
-    "no executor has come; does {master} have workers that are alive, with as many free cores and as much memory as "
-    "an executor asks for?"
+    "no executor started: check that {master} has live workers with enough free cores and memory for an executor"
 )
 """Cause of a time limit that was reached before an executor started."""
 
-NO_START = "Spark had not started on master {master}; does it run, and can this machine reach it?"
+NO_START = "Spark had not started on master {master}: check that it runs, and that this machine can reach it"
 """Cause of a time limit that was reached before the session started."""

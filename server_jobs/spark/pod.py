@@ -69,7 +69,7 @@ def program(words: Sequence[str], environment: Mapping[str, str], home: Path, ja
                 BACKEND,
                 *(word for pair in arguments for word in pair),
             ]
-    raise InvalidSettings(f"{' '.join(words) or 'nothing'} is no role of Spark's on Kubernetes: driver or executor is")
+    raise InvalidSettings(f"{' '.join(words) or 'nothing'} is not a Spark role on Kubernetes; use driver or executor")
 
 
 def _java_options(environment: Mapping[str, str]) -> list[str]:

@@ -89,7 +89,7 @@ def _adopted(settings: SparkSettings) -> Iterator[SparkSession]:
             session = builder.getOrCreate()
     except (Py4JNetworkError, OSError) as error:
         raise ApplicationGone(
-            "the JVM by which spark-submit has started this has ended, and this cannot start another; run it again"
+            "the JVM of spark-submit that started this program has ended; run the command again"
         ) from error
     try:
         ship_code(session, settings.packages)
@@ -106,7 +106,7 @@ def _own(settings: SparkSettings) -> Iterator[SparkSession]:
     from pyspark import SparkContext
 
     if SparkContext._gateway is not None:
-        raise RuntimeError("this process runs a Spark session already")
+        raise RuntimeError("this process already runs a Spark session")
     home, java = spark_home(), find_java()
     start = plan(settings, submit_arguments(os.environ), home, current_archive(java, home))
     path_before, jvm, seconds = list(sys.path), None, END_SECONDS
@@ -140,7 +140,7 @@ def _documented(settings: SparkSettings) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     if SparkSession.getActiveSession() is not None:
-        raise RuntimeError("this process runs a Spark session already")
+        raise RuntimeError("this process already runs a Spark session")
     home, java = spark_home(), find_java()
     start = plan(settings, submit_arguments(os.environ), home, current_archive(java, home))
     path_before = list(sys.path)

@@ -197,7 +197,7 @@ def words_of(name: str, environment: Mapping[str, str]) -> list[str]:
     try:
         return shlex.split(environment.get(name, ""))
     except ValueError as error:
-        raise InvalidSettings(f"the environment variable {name} cannot be read as words ({error})") from error
+        raise InvalidSettings(f"can't parse the environment variable {name} ({error}); correct its quotes") from error
 
 
 def is_local(master: str) -> bool:

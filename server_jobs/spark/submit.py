@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(*split_command([*words_of(OPTIONS_VARIABLE, os.environ), *words]))
     except EndedBySignal as ended:
-        log.tell(f"{ended.sentence}; the driver, if it was submitted, goes on", before="spark-submit.sh: ")
+        log.tell(f"{ended.sentence}; the driver continues if it was submitted", before="spark-submit.sh: ")
         return ended.exit_code
     except FedpingError as error:
         log.tell(str(error), before="spark-submit.sh: ")
@@ -124,7 +124,9 @@ def _run(options: list[str], command: list[str]) -> int:
     if asked & {"--version", "--status", "--kill"}:
         _become_spark_submit(options)
     if not command:
-        raise InvalidSettings("no fedping command, such as `-- round STUDY`, after the options; --help shows how")
+        raise InvalidSettings(
+            "the fedping command after the options is missing; add one, such as `-- round STUDY`, and see --help"
+        )
     if _driver_is_here(options):
         return _as_driver(options, command)
     return _on_cluster(options, command)
@@ -139,13 +141,13 @@ def _driver_is_here(options: list[str]) -> bool:
     properties = properties_of(options, os.environ, spark_home())
     mode = value_of(options, "--deploy-mode", "spark.submit.deployMode", properties) or "client"
     if mode not in ("client", "cluster"):
-        raise InvalidSettings(f"no deploy mode {mode!r}: it is client or cluster")
+        raise InvalidSettings(f"unknown deploy mode {mode!r}; use client or cluster")
     if mode == "client":
         return True
     master = _master(options) or "local[*]"
     if master.startswith("local"):
         raise InvalidSettings(
-            f"deploy mode cluster needs a cluster, but the master is {master}: name one with --master"
+            f"deploy mode cluster needs a cluster, but the master is {master}; give a cluster with --master"
         )
     return False
 
@@ -293,8 +295,8 @@ def submit_standalone(options: Sequence[str], command: Sequence[str], master: st
     named = os.environ.get(STAGING)
     if not named:
         raise InvalidSettings(
-            f"for a driver on a standalone cluster, set {STAGING} to a folder that all its machines see under one "
-            "path: the driver's machine fetches the code from there"
+            f"for a driver on a standalone cluster, set {STAGING} to a folder that all machines see under the same "
+            "path: the driver fetches the code from there"
         )
     code = code_jar_file(Path(named).absolute(), needed_by(command))
     theirs = [value for name, value in option_pairs(options) if name == "--py-files"][-1:]
@@ -314,9 +316,10 @@ def submit_standalone(options: Sequence[str], command: Sequence[str], master: st
         raise secret_refused(master)
     if NO_MASTER.search(said):
         raise TemporaryFailure(
-            f"the driver was not submitted: {master} does not answer; does it run, and can this machine reach it?"
+            f"the driver was not submitted, because {master} does not answer: check that it runs, and that this "
+            "machine can reach it"
         )
-    raise FedpingError(f"the driver was not submitted to {master}; Spark says why, above")
+    raise FedpingError(f"the driver was not submitted to {master}; see Spark's messages above")
 
 
 def kill_standalone(options: Sequence[str], master: str, driver: str, home: Path) -> int:
@@ -330,7 +333,7 @@ def kill_standalone(options: Sequence[str], master: str, driver: str, home: Path
 def _outcome(driver: str, state: str) -> int:
     if state == "FINISHED":
         return 0
-    where = f"what it said is in the folder work/{driver} of its worker, and on that worker's page"
+    where = f"its output is in the folder work/{driver} on its worker, and on the worker's page"
     log.tell(f"{driver} ended as {state}; {where}", before="spark-submit.sh: ")
     return 1
 

@@ -115,7 +115,7 @@ def test_the_door_lets_in_whoever_has_the_token_and_leads_to_where_they_wanted(
     assert axe_violations(page) == []
     page.get_by_label("Token").fill("not the token of this dashboard")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("That is not the token")
+    expect(page.get_by_role("alert")).to_contain_text("This is not the token")
     assert axe_violations(page) == []
     page.goto(wanted)
     expect(page).not_to_have_url(wanted)
@@ -199,15 +199,15 @@ def test_a_held_version_is_told_on_top_and_left_behind_by_hand(
 ) -> None:
     head = dashboard.store.head("walk", "main")
     held = following(study, head, np.random.default_rng(1))
-    seen = GuardState(alarms=("the updates together are 3.45e+18 long; the largest of the last 48 rounds was 0.881",))
+    seen = GuardState(alarms=("the aggregated update has norm 3.45e+18; the largest in the last 48 rounds was 0.881",))
     held = replace(held, lineage=replace(held.lineage, guard=seen))
     dashboard.store.hold(held)
     page = drawn(chromium.new_page(dashboard.url + WALK))
-    expect(page.locator("#findings")).to_contain_text(f"Version {held.iteration} is held back: the updates together")
+    expect(page.locator("#findings")).to_contain_text(f"Version {held.iteration} is held: the aggregated update")
     expect(page.get_by_role("button", name="Publish it …")).to_be_visible()
     page.get_by_role("button", name="Discard it …").click()
     dialog = page.get_by_role("dialog", name=f"Discard version {held.iteration}")
-    expect(dialog).to_contain_text("The pings behind the version that is held count nowhere")
+    expect(dialog).to_contain_text("The pings of the held version are discarded")
     expect(dialog).to_contain_text("No published weight differs.")
     assert axe_violations(page) == []
     page.locator("#rollback-typed").fill(str(held.iteration))

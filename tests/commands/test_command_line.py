@@ -93,7 +93,7 @@ def test_history_difference_rollback_and_recomputation(tmp_path: Path, capsys: p
     assert main(["store", "rollback", "study", "main", "--to", "0", *where]) == 0
     assert "published version 2, which repeats version 0" in capsys.readouterr().out
     assert main(["store", "diff", "study", "main", "0", *where]) == 0
-    assert "publish the same weights" in capsys.readouterr().out
+    assert "have the same weights" in capsys.readouterr().out
     assert main(["store", "recompute", "study", "main", "2", *where]) == 0
     assert "bit-identical" in capsys.readouterr().out
 
@@ -114,7 +114,7 @@ def test_nothing_is_rolled_back_in_an_older_copy_of_the_store(
     assert main([*roll_back, "--landing", str(landing)]) == 0
     assert open_landing(landing).read_published(opened.where, "study", "main") == 2
     assert main([*roll_back, "--landing", str(tmp_path / "elsewhere")]) == 0
-    assert "give --landing" in capsys.readouterr().err
+    assert "correct --landing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_a_server_that_serves_one_institution_other_weights_gets_no_sum(
         for _ in range(2):  # no other round gets it either
             assert main(running.round()) == 1
             said = capsys.readouterr().err
-            assert "no version can follow from the pings of version 1" in said
+            assert "can't compute the next version from the pings of version 1" in said
             assert "were served 2 different models or weights as version 1" in said
             assert "'fedping store continue tumours main --from 3'" in said
         with running.helper.records() as records:
@@ -532,12 +532,12 @@ def test_everybody_reads_on_what_the_protection_rests(tmp_path: Path, capsys: py
     study = summed(helper.identity, noise=7.0)
     card = card_of(study).lines[0]
     said = " ".join(map(str, (*card.trust, *card.contents, *card.guarantees)))
-    assert "at most 1 of 3 in a sum tell the operator what noise they have added" in said
+    assert "at most 1 of 3 in a sum reveal their noise to the operator" in said
     assert "the sum of the gradients of a table's rows" in said
-    assert "the operator also sees whose" in " ".join(map(str, card.not_covered))
+    assert "the operator also sees the sender" in " ".join(map(str, card.not_covered))
     mu, delta, phi = math.sqrt(50) / 7, 300**-1.1, stats.norm.cdf  # of 50 versions, by the definition
     epsilon = brentq(lambda e: phi(mu / 2 - e / mu) - math.exp(e) * phi(-mu / 2 - e / mu) - delta, 0.1, 20)
-    assert f"of 300 rows, 50 versions tell (epsilon = {epsilon:.3g}" in said
+    assert f"with 300 rows, 50 versions reveal at most (epsilon = {epsilon:.3g}" in said
     assert "as they are" not in said
     (in_guide,) = re.findall(r"^```toml\n# file: sums.toml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     (tmp_path / "sums.toml").write_text(in_guide, encoding="utf-8")

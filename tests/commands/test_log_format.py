@@ -121,7 +121,7 @@ def test_ingest_logs_objects_and_nothing_of_its_clients_whatever_happens(tmp_pat
     by_level = {level: [one["message"] for one in told if one["level"] == level] for level in ("info", "error")}
     assert any(message.startswith("Accepting pings on http://127.0.0.1:") for message in by_level["info"])
     assert any("died (SIGKILL) and is started again" in message for message in by_level["error"])
-    assert any("answered 200 and have not landed" in message for message in by_level["error"])
+    assert any("accepted but have not landed" in message for message in by_level["error"])
 
 
 def test_a_compactor_that_fails_quotes_no_ping(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -155,7 +155,7 @@ def test_one_may_plan_with_costs_of_ones_own(tmp_path: Path, capsys: pytest.Capt
     for wrong in (b"[]", b"{}", b'[{"name": "x"}]', b'[{"name": "\xff"}]'):
         file.write_bytes(wrong)
         assert main(given) == 2
-        assert "has no unit costs" in capsys.readouterr().err
+        assert "is not a file of unit costs" in capsys.readouterr().err
     file.unlink()
     assert main(given) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -164,14 +164,14 @@ def test_one_may_plan_with_costs_of_ones_own(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--clients", "1e11"], "no cluster ends a round of"),
-        (["--clients", "1e6", "--within", "1s", "--model", "million"], "no cluster ends a round of"),
+        (["--clients", "1e11"], "no cluster completes a round of"),
+        (["--clients", "1e6", "--within", "1s", "--model", "million"], "no cluster completes a round of"),
         (["--clients", "1e6", "--within", "soon"], "'soon' is not a time for --within; give whole seconds, minutes"),
         (["--clients", "1e6", "--pings-a-day", "0"], "can't plan this fleet: 'pings_a_day' is 0.0"),
         (["--clients", "1e6", "--keep-days", "nan"], "can't plan this fleet: 'keep_days' is nan"),
         (["--clients", "1e6", "--price-gb-out", "nan"], "can't use these prices: 'gb_out' is nan"),
         (["--clients", "1e6", "--price-core-hour", "inf"], "can't use these prices: 'core_hour' is inf"),
-        (["--clients", "1e6", "--every", "5m", "--within", "6m"], "give --within at most the time of --every"),
+        (["--clients", "1e6", "--every", "5m", "--within", "6m"], "give a a a --within of of of at most --every"),
         (["--clients", "1e6", "--peak", "0.5"], "can't plan this fleet"),
         (["--clients", "1e6", "--busy", "1.5"], "can't plan this fleet"),
         (["--clients", "inf"], "can't plan this fleet"),

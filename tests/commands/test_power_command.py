@@ -61,7 +61,7 @@ def test_users_instead_of_an_effect_ask_for_the_least_one(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([*RANKS], "give the effect to show, with --change or --superiority"),
+        ([*RANKS], "give the effect with --change or --superiority"),
         ([*RANKS, "--change", "much"], "'much' is no change of a mean"),
         ([*RANKS, "--change", "0"], "a change of 0 is no effect"),
         ([*RANKS, "--change", "-200%"], r"the mean 0\.31 would become -0\.31, but it has to stay between"),
@@ -69,7 +69,7 @@ def test_users_instead_of_an_effect_ask_for_the_least_one(capsys: pytest.Capture
         ([*RANKS, "--superiority", "0.3"], r"lies between 0\.4 and 0\.985, since ties count half"),
         ([*RANKS, "--superiority", "0.6", "--change", "1"], "use either --change or --superiority"),
         ([*RANKS, "--change", "1%", "--shares", "100"], "needs the shares of at least two arms"),
-        ([*RANKS, "--change", "1%", "--shares", "60/-20"], "--shares '60/-20' has a number"),
+        ([*RANKS, "--change", "1%", "--shares", "60/-20"], "--shares '60/-20' must have only numbers above 0"),
         ([*RANKS, "--change", "1%", "--shares", "60:20"], "--shares '60:20' is not a list"),
         ([*RANKS, "--change", "1%", "--table", "few"], "--table 'few' is not a list"),
         ([*RANKS, "--change", "1%", "--exposed", "1.2"], r"lies between 0 and 1, not at 1\.2"),

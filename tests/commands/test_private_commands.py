@@ -106,7 +106,7 @@ def test_a_study_is_made_with_the_noise_that_keeps_its_guarantee(
     assert f"for 10 rounds together, by noise of {central.noise_multiplier:.4g} times" in capsys.readouterr().out
     (folder / "less.toml").write_text(STUDY + "noise_multiplier = 0.5\n")
     assert main(["study", "check", "less.toml"]) == 2
-    assert "leave 'noise_multiplier' out, and it is derived" in capsys.readouterr().err
+    assert "remove 'noise_multiplier', and it is derived" in capsys.readouterr().err
 
 
 def test_rounds_tell_what_is_spent_and_end_with_the_budget(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,7 @@ def test_the_guide_is_typed_as_it_stands(
     simulated = said["simulate experiments/private_users.toml"]
     assert "Line main: 2 rounds, noise of ± 4 clients" in simulated
     assert "line main: version 2. Epsilon 0.408 of 1 is spent, by 2 rounds, and 135 rounds are left" in simulated
-    assert "Noise that can be drawn again protects nobody." in simulated
+    assert "Reproducible noise protects no one." in simulated
     assert "is claimed (delta = 1e-06)" in said["audit experiments/private_study.toml"]
 
 

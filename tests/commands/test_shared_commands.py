@@ -41,7 +41,7 @@ def test_rounds_ask_the_helper_that_is_given(line: SharedLine, capsys: pytest.Ca
     assert "--answer FILE" in told["missing"]
     with helper_server(line.helper) as server:
         assert main([*ROUND, "--helper", "main=http://127.0.0.1:9"]) == 0
-        assert "the helper at http://127.0.0.1:9 cannot be reached" in capsys.readouterr().out
+        assert "can't reach the helper at http://127.0.0.1:9" in capsys.readouterr().out
         assert main([*ROUND, "--helper", "http://127.0.0.1:9", "--helper", f"main={server.url}"]) == 0
         assert "published version 1 from about " in capsys.readouterr().out
     assert main(["privacy", "spent"]) == 0
@@ -66,7 +66,10 @@ def test_an_answer_can_come_as_a_file(line: SharedLine, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("helpers", "told"),
     [
-        (["other=http://helper"], "is for line 'other', but the lines of study 'private'"),
+        (
+            ["other=http://helper"],
+            ("names line 'other', but the two-server two-server two-server lines of study 'private'"),
+        ),
         (["nowhere"], "'nowhere' is not a helper's address"),
         (["http://a", "http://b"], "gives two addresses for all lines"),
         (["main=http://a", "main=http://b"], "gives two addresses for line 'main'"),
@@ -82,12 +85,12 @@ def test_a_helper_that_is_none_is_refused_before_anything_is_read(
 def test_the_card_says_who_trusts_whom(line: SharedLine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["privacy", "card", "private"]) == 0
     told = capsys.readouterr().out
-    assert "one at least keeps to itself what it has" in told
-    assert "each of the two adds all the noise of the guarantee" in told
-    assert "one of them could move it at will" in told
-    assert "one of them sealed for the helper" in told
+    assert "at least one of them keeps its data secret" in told
+    assert "each of the two servers adds the full noise of the guarantee" in told
+    assert "a single client could move the model at will" in told
+    assert "and one is encrypted for the helper" in told
     assert "Not covered: the two servers together" in told
-    assert "and so is whatever one of the two servers learns of the sums" in told
+    assert "and so is any sum that one of the two servers learns" in told
 
 
 def test_a_line_without_noise_promises_no_figure(
@@ -96,6 +99,6 @@ def test_a_line_without_noise_promises_no_figure(
     monkeypatch.chdir(tmp_path)
     store_with(tmp_path / "store", shared_line(tmp_path, min_batch=77).study)
     assert main(["privacy", "card", "private"]) == 0
-    assert "no figure: neither of two servers can read what a client sends" in capsys.readouterr().out
+    assert "no figure: neither of the exact the the two servers can read a client sends" in capsys.readouterr().out
     assert main(["privacy", "spent"]) == 0
     assert "none, because the sums" in capsys.readouterr().out

@@ -34,7 +34,7 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_file_of_nothing_to_simulate_is_told_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", str(Path(__file__).parents[2] / "experiments/demo.toml")]) == 2
-    assert "neither a [model] or [line]" in capsys.readouterr().err
+    assert "add [model] or [line]" in capsys.readouterr().err
 
 
 def test_the_experiment_of_2018_has_its_original_size() -> None:

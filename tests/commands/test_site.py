@@ -151,7 +151,7 @@ def test_the_page_of_commands_is_that_of_their_help() -> None:
 def test_a_command_has_its_usage_help_options_and_defaults() -> None:
     _, _, rest = commands.page().partition("\n## fedping round\n")
     shown = rest.partition("\n## ")[0]
-    assert shown.startswith("\n```text\nfedping round [OPTIONS] STUDY [LINE]\n```\n\nTurn the landed pings")
+    assert shown.startswith("\n```text\nfedping round [OPTIONS] STUDY [LINE]\n```\n\nCompute the next version")
     assert "| `--store PATH` |" in shown
     assert "(`FEDPING_STORE` in the environment) | store |" in shown
     assert "[default" not in shown

@@ -274,7 +274,7 @@ def test_a_running_ingest_follows_a_change_and_the_end(tmp_path: Path, capsys: p
         told = server.ask("/models/study/study.json")
         assert [arm["name"] for arm in told["arms"]] == ["treatment", "control", "new"]
         assert main(["study", "end", "study", "--store", str(store), "--because", "it is over"]) == 0
-        assert "has ended and takes no more pings; leave it" in wait_for(410)
+        assert "has ended and accepts no more pings; stop sending" in wait_for(410)
         told = server.ask("/models/study/study.json")
         assert told["ended"]
     assert "it is over" not in json.dumps(told), "clients are not told why, nor by whom"
@@ -372,7 +372,7 @@ def test_both_arms_grow_and_clients_are_told_where_they_lie(tmp_path: Path, file
     told = public_json(public_study(study))
     assert _arms(msgspec.json.decode(told, type=PublicStudy), IDS) == after  # type: ignore[arg-type]
     assert command(file, "change") == 0
-    assert command(file, "create", *landing) == 0, "the file is that of the study as it is"
+    assert command(file, "create", *landing) == 0, "the file is the study as it is"
     assert len(store_of(file).studies.history("grows")) == 1
 
 

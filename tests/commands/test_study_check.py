@@ -215,10 +215,10 @@ def test_the_spec_that_each_model_proposes_is_one(
 @pytest.mark.parametrize(
     ("training", "told", "promised"),
     [
-        ({"algorithm": "gradient"}, "each number of its gradient", "protects each of its rows by itself"),
+        ({"algorithm": "gradient"}, "each number of its gradient", "protects each row itself"),
         ({"algorithm": "local", "steps": 5, "rate": 0.1}, "number of each of its steps", "protects each of"),
         ({"algorithm": "apfl", "steps": 5, "rate": 0.1},
-         "must accept that rows can be reconstructed: the training 'apfl'", "has to accept that its rows"),
+         "must accept that rows can be reconstructed: the training 'apfl'", "must accept that its rows"),
     ],
 )  # fmt: skip
 def test_what_institutions_make_of_a_line_is_said_and_on_its_privacy_card(
@@ -457,7 +457,7 @@ def test_the_check_tells_what_guards_a_line(tmp_path: Path, capsys: pytest.Captu
     out = capsys.readouterr().out
     assert "rolled back when its loss was more than 1.2 times the control's for 4 rounds in a row" in out
     assert "goes to 10 % of clients first" in out
-    assert "an update with a number beyond 5 is refused" in out
+    assert "an update with a number beyond 5 is rejected" in out
     assert "an update with a norm above 40 is rejected" in out
     assert "trim 2.5 % of the clients at either end" in out
 

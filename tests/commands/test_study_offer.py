@@ -62,7 +62,7 @@ def test_an_offer_is_published_replaced_and_shown(folder: Path, capsys: pytest.C
     assert store.studies.offer(STUDY.name, "main") == second
     assert main(["study", "show", STUDY.name]) == 0
     shown = capsys.readouterr().out
-    assert f"line main has the offer {second.id.hex()} of its helper" in shown
+    assert f"line main has the helper offer {second.id.hex()}" in shown
     assert LEADER in shown
     assert "shares come without proof" in shown
     assert publish(written(first)) == 2

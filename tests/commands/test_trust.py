@@ -110,7 +110,7 @@ def test_a_flush_goes_through_such_a_proxy(
         flush = ("landing", "flush", url, "--timeout", 5)
         code, err = told(capsys, *flush)
         assert code == 1
-        assert "is not trusted. If it is signed by an authority of your own, pass the PEM file of that with --ca" in err
+        assert "is not trusted. If you have a private certificate authority, pass its PEM file with --ca" in err
         code, err = told(capsys, *flush, "--ca", ca)
         assert code == 75
         assert "ingest doesn't answer at" in err, "the server of the test has no such page, but was reached"

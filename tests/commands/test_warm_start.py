@@ -100,14 +100,14 @@ def test_a_check_shows_what_a_study_takes_over_and_creating_it_does_so(
     wanted = ("--from", "old/main@2", *RENAMED)
     assert typed(tmp_path, "check", *wanted) == 0
     table = capsys.readouterr().out.partition("  line main takes ")[2].splitlines()
-    assert table[0] == "4 weights over from version 2 of old/main; its constraints change 1:"
+    assert table[0] == "over 4 weights from version 2 of old/main; its constraints change 1:"
     assert [row.split()[0] for row in table[1:]] == ["low", "high", "w2", "a=b"]
     assert table[1].endswith("(its kind was coefficient, and is cutoff; was 'w0')")
     assert table[2].endswith("(was 'w1'; moved by a constraint)")
     assert store.studies.names() == ["old"]
 
     assert typed(tmp_path, "create", *wanted) == 0
-    assert "line 'main' takes 4 weights over from version 2 of old/main" in capsys.readouterr().out
+    assert "line 'main' takes over 4 weights from version 2 of old/main" in capsys.readouterr().out
     first = store.version("new", "main", 0)
     low, high, w2, last = first.weights
     assert (low, w2, last) == (old.weights[0], old.weights[2], old.weights[3])
@@ -180,11 +180,11 @@ def test_where_the_old_study_is_gone_its_weights_are_taken_as_they_are_which_is_
     capsys.readouterr()
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "the weights that version 0 has from version 3 of old/main were taken as they are" in said
+    assert "the weights that version 0 took over from version 3 of old/main were not checked" in said
     assert "has no study 'old'" in said
     assert "bit-identical" in said
     assert main([*command, "--from-store", str(kept)]) == 0
-    assert "taken as they are" not in capsys.readouterr().out
+    assert "not checked" not in capsys.readouterr().out
 
 
 def test_a_repetition_changes_nothing_and_another_beginning_is_refused(
@@ -229,7 +229,11 @@ def test_a_repetition_changes_nothing_and_another_beginning_is_refused(
         (("--from", "old/main", "--renamed", "low=w9"), 2, "is not NEW=OLD"),
         (("--from", "old/main", "--renamed", "w9=w0"), 2, "is not NEW=OLD"),
         (("--from", "old/main", "--renamed", "low=w0", "--renamed", "low=w1"), 2, "repeats a name"),
-        (("--from", "old/main", "--renamed", "w2="), 2, "nothing could be taken over; the old one has w0, w1, w2, w3"),
+        (
+            ("--from", "old/main", "--renamed", "w2="),
+            2,
+            ("no weights could be taken over; the old one has w0, w1, w2, w3"),
+        ),
     ],
 )
 def test_what_cannot_be_taken_over_is_refused_in_a_sentence(
@@ -262,7 +266,7 @@ def test_the_commands_of_the_guide_do_what_it_says(
     ):
         assert main(shlex.split(command, comments=True)) == 0, command
     said = capsys.readouterr().out
-    assert said.count("takes 21 weights over from version 137 of firefox/main, and 1 starts anew") == 2
+    assert said.count("takes over 21 weights from version 137 of firefox/main, and 1 keeps the start value") == 2
     assert re.search(r"typedBonus +anew -> +2000", said), "so says the check"
     first = open_store(tmp_path / "store").version("larger", "main", 0).lineage.warm_start
     assert first is not None
@@ -291,7 +295,7 @@ def test_weights_go_over_from_a_bucket_and_into_one(
         assert typed(tmp_path, "create", *words, str(tmp_path / "store"), store=f"{bucket.url}/b") == 0
         command = ["store", "recompute", "new", "main", "0", "--store", str(tmp_path / "here")]
         assert main([*command, "--from-store", f"{bucket.url}/a"]) == 0
-        assert "taken as they are" not in capsys.readouterr().out
+        assert "not checked" not in capsys.readouterr().out
     here = open_store(tmp_path / "here").version("new", "main", 0)
     assert here.weights[2] == store.version("old", "main", 1).weights[2]
 
@@ -325,9 +329,9 @@ def test_blocks_are_taken_over_by_name_and_shape() -> None:
     }
     assert begun.taken == 7
     for renamed, why in (
-        ({"W1": "W1"}, "for its shape was 3 x 2"),
-        ({"V": "bias"}, "for the one is a block, and the other is not"),
-        ({"more": "W1"}, "for the one is a weight, and the other is not"),
+        ({"W1": "W1"}, "because its shape was 3 x 2"),
+        ({"V": "bias"}, "because only one of them of them of them is a block"),
+        ({"more": "W1"}, "because only one of them of them of them is a weight"),
     ):
         with pytest.raises(InvalidSettings, match=why):
             beginning(new, old, values, renamed)
@@ -352,7 +356,7 @@ def test_what_has_a_name_in_both_keeps_its_value_and_all_else_its_start(
 ) -> None:
     new, old, values = line_of(*names), line_of(*before).spec, values[: len(before)]
     if not set(names) & set(before):
-        with pytest.raises(InvalidSettings, match="nothing could be taken over"):
+        with pytest.raises(InvalidSettings, match="no weights could be taken over"):
             beginning(new, old, values, {})
         return
     known = dict(zip(before, values, strict=True))
@@ -399,14 +403,14 @@ def test_the_privacy_card_tells_what_was_promised_to_those_behind_the_start_weig
 
     assert "What it begins with" not in said(old)
     assert f"version 2 of old/main was learned privately: by then (epsilon = {spent.epsilon:.4g}" in said(new)
-    assert f"took part in old/main too has (epsilon = {1.5 + spent.epsilon:.4g}, delta = 1.1e-06)" in said(new)
-    assert f"took part in new/main, old/main too has (epsilon = {1.5 + spent.epsilon:.4g}" in said(newer)
+    assert f"also took part in old/main has (epsilon = {1.5 + spent.epsilon:.4g}, delta = 1.1e-06)" in said(new)
+    assert f"also took part in new/main, old/main has (epsilon = {1.5 + spent.epsilon:.4g}" in said(newer)
 
     plain = small_study("plain", m=4)
     begin(store, plain, "old")
-    assert "To its own pings nothing is promised" in said(plain)
+    assert "Its own pings have no guarantee" in said(plain)
     after_plain = begin(store, renamed(private_study(privacy=privacy), name="later"), "plain")
-    assert "version 0 of plain/main was learned from pings to which nothing was promised" in said(after_plain)
+    assert "version 0 of plain/main was learned from pings without a guarantee" in said(after_plain)
     assert "version 2 of old/main was learned privately" in said(after_plain)
 
 
@@ -430,7 +434,7 @@ def test_a_private_study_that_begins_with_weights_of_pings_without_a_promise_is_
     assert typed(tmp_path, "create", "--from", "old/main") == 0
     assert "does not cover what version 0 reveals about these" in capsys.readouterr().err
     assert main(["privacy", "card", "new", "--store", str(tmp_path / "store")]) == 0
-    assert "version 3 of old/main was learned from pings to which nothing was promised" in capsys.readouterr().out
+    assert "version 3 of old/main was learned from pings without a guarantee" in capsys.readouterr().out
 
 
 def test_an_older_fedping_is_told_by_the_format_that_it_cannot_read_such_a_version(

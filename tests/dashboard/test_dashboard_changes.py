@@ -66,7 +66,7 @@ def test_a_rollback_and_notes_are_listed_with_who_before_and_after(
     assert (rolled.by, rolled.what, rolled.about) == ("otto", "roll back a line", "walk main")
     assert (rolled.before, rolled.after) == ("version 3", "version 4, repeats version 1")
     assert (refused.outcome, refused.before, refused.after) == ("refused", "", "")
-    assert "was published since you looked" in refused.reason
+    assert "was published while your page showed" in refused.reason
     assert [each.outcome for each in (rolled, noted)] == ["done", "done"]
 
 
@@ -83,7 +83,10 @@ def test_a_run_is_listed_from_its_start_to_its_deletion(made: Flask, tokens: dic
     assert (labelled.before, labelled.after) == ("", "tags: good; note: the <b>best</b>")
     assert (stopped.about, stopped.outcome) == (RUN, "refused")
     assert (deleted.by, deleted.before, deleted.after) == ("otto", "One or three (finished)", "deleted")
-    assert (missing.outcome, missing.reason) == ("refused", f"there is no run '{RUN}'; it may have been deleted")
+    assert (missing.outcome, missing.reason) == (
+        "refused",
+        (f"the run '{RUN}' does not exist; it may have been deleted"),
+    )
 
 
 def test_the_page_the_file_and_the_command_show_the_same(made: Flask, tokens: dict[str, str], tmp_path: Path) -> None:
@@ -163,7 +166,7 @@ def test_what_cannot_be_written_down_is_not_done(
         body = {"text": "x", "version": 1, "line": "main"}
         answer = client.post("/notes/walk/", json=body, headers=bearer(tokens["analyst"]))
     assert answer.status_code == 500
-    assert "no space left on device), so nothing was changed" in answer.json["error"]
+    assert "no space left on device), so the change was changed" in answer.json["error"]
     assert len(open_store(tmp_path / "store").notes.of("walk").notes) == 1
     assert size == sum(each.stat().st_size for each in (tmp_path / "runs" / ".dashboard-changes").glob("*.jsonl"))
 

@@ -95,7 +95,7 @@ def test_a_level_that_is_no_number_is_told(tmp_path: Path, alpha: str) -> None:
     walked_store(tmp_path / "store", study, 1)
     answer = dashboard_client(tmp_path).get(f"/results/{study.name}/feed?alpha={alpha}")
     assert answer.status_code == 400
-    assert answer.json["error"] == f"the level alpha is a number such as 0.05, not '{alpha}'"
+    assert answer.json["error"] == f"'{alpha}' is not a level alpha; give a number such as 0.05"
 
 
 class Unreadable:

@@ -64,7 +64,7 @@ def test_a_description_that_cannot_be_meant_is_told_to_programs_in_json(
     answer = client.post("/runs/start", data=form, headers={"Accept": accept})
     assert (answer.status_code, answer.is_json) == (400, not is_page)
     if not is_page:
-        assert "nothing to run" in answer.json["error"]
+        assert "not an experiment" in answer.json["error"]
 
 
 def test_a_program_with_the_token_gets_json_whatever_it_accepts(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_without_a_token_only_names_of_this_machine_are_answered(tmp_path: Path,
 def test_a_host_that_is_none_is_told_in_a_sentence(tmp_path: Path, host: str) -> None:
     answer = application(tmp_path).test_client().get("/change", headers={"Host": host})
     assert answer.status_code == 403
-    assert "names no host" in answer.json["error"]
+    assert "has no valid host name" in answer.json["error"]
 
 
 @pytest.mark.parametrize("host", ["localhost:9", "127.0.0.1", "[::1]:8081"])

@@ -74,7 +74,7 @@ def test_a_page_that_has_the_notes_gets_nothing(analyst: FlaskClient) -> None:
         ({"version": 4}, "line 'main' has no version 4; pin the note to one up to 3, or to a date"),
         ({"version": -1}, "has no version -1"),
         ({"version": 10**12}, "has no version"),
-        ({"version": "2"}, "the body is not what this address takes"),
+        ({"version": "2"}, "the body is not valid for this address"),
         ({"text": "x" * 1001}, "1 to 1,000 characters"),
         ({"text": "\t \r\n"}, "this one has 0"),
         ({"line": "../../../etc/passwd"}, "no line '../../../etc/passwd'"),

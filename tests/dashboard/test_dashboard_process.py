@@ -173,7 +173,7 @@ def _listens(pid: int, port: int) -> bool:
             "but 0.0.0.0 is reached from other machines; remove one of the two",
         ),
         (["dashboard", "--no-token", "--token-file", "{token}"], "but you also give a token; remove one of the two"),
-        (["dashboard", "--runs", "{file}"], "the folder of runs {file} cannot be written"),
+        (["dashboard", "--runs", "{file}"], "can't write to the folder of runs {file}"),
         (
             ["dashboard", "--token-file", "{file}.none"],
             "No such file or directory; correct --token-file",

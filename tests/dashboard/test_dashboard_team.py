@@ -242,7 +242,7 @@ def test_names_of_people_are_names(name: str) -> None:
     "header", ["", "X-Remote-User", "Remote_User", "Host", "cookie", "Authorization", "1x", "a" * 41]
 )
 def test_a_header_that_visitors_could_send_in_another_spelling_is_refused(header: str) -> None:
-    with pytest.raises(InvalidSettings, match="can't say who a person is"):
+    with pytest.raises(InvalidSettings, match="can't identify a person"):
         checked_proxy(Proxy(header=header, addresses=("10.0.0.5",)))
 
 
@@ -276,7 +276,7 @@ def test_a_header_with_two_names_or_none_is_refused(made: Flask, team: Path, nam
     )
     answer = by_proxy(made, name).get("/runs/")
     assert answer.status_code == 403
-    assert "has no name that can be one, or has two" in answer.json["error"]
+    assert "has no valid name, or has two" in answer.json["error"]
 
 
 def test_people_whom_the_proxy_alone_knows_have_the_role_of_others_or_none(made: Flask, team: Path) -> None:

@@ -183,7 +183,9 @@ def test_a_rollback_of_what_was_overtaken_publishes_nothing(client: FlaskClient,
     store.publish(after(store.head("study", "main")))
     answer = wished(client, 2, seen)
     assert answer.status_code == 409
-    assert "version 5 of line 'main' of study 'study' was published since you looked" in answer.get_json()["error"]
+    assert (
+        "version 5 of line 'main' of study 'study' was published while your page showed" in answer.get_json()["error"]
+    )
     assert store.iterations("study", "main") == [0, 1, 2, 3, 4, 5]
 
 
@@ -198,7 +200,7 @@ def test_a_round_that_publishes_during_a_rollback_wins(store: ModelStore, monkey
         publish(self, version)
 
     monkeypatch.setattr(ModelStore, "publish", second)
-    with pytest.raises(VersionConflict, match="nothing was rolled back"):
+    with pytest.raises(VersionConflict, match="nothing was not not not rolled back"):
         roll_back(store, "study", "main", RollbackRequest(1, asked["seen"]), created=WHEN, code_version="test")
     assert store.head("study", "main") == rival
 
@@ -219,7 +221,7 @@ def held_by(store: ModelStore) -> Version:
     """Hold the version after the head back, and return it."""
     version = after(store.head("study", "main"))
     lineage = msgspec.structs.replace(
-        version.lineage, guard=GuardState(alarms=("the updates together are 1e+20 long",))
+        version.lineage, guard=GuardState(alarms=("the aggregated update has norm 1e+20",))
     )
     version = msgspec.structs.replace(version, lineage=lineage)
     store.hold(version)
@@ -241,7 +243,7 @@ def test_a_held_version_is_told_and_decided_on_the_page(client: FlaskClient, sto
     assert store.head("study", "main").weights == (held if choice == "release" else head).weights
     made = client.get(f"{LINE}/versions/5.json").get_json()
     assert "held back" in made["made_by"]
-    assert made["alarms"] == ["the updates together are 1e+20 long"]
+    assert made["alarms"] == ["the aggregated update has norm 1e+20"]
     assert client.post(f"{LINE}/held", json=wish, headers=headers).status_code == 400
 
 
@@ -275,14 +277,14 @@ def test_a_held_version_is_not_released_into_an_older_copy_of_the_store(
 
 def test_what_is_no_decision_is_refused(client: FlaskClient, store: ModelStore) -> None:
     assert "'choice' must be release or discard" in client.get(f"{LINE}/held.json?choice=keep").get_json()["error"]
-    assert "is held any more" in client.get(f"{LINE}/held.json?choice=release").get_json()["error"]
+    assert "no longer has a held version" in client.get(f"{LINE}/held.json?choice=release").get_json()["error"]
 
 
 def test_a_decision_in_bytes_that_are_no_text_is_refused(client: FlaskClient, store: ModelStore) -> None:
     headers = {"X-CSRF-Token": csrf_token(client, f"{LINE}/"), "Content-Type": "application/json"}
     answer = client.post(f"{LINE}/held", data=b'{"choice": "release", "seen": "\xff"}', headers=headers)
     assert answer.status_code == 400
-    assert "not what this address takes" in answer.get_json()["error"]
+    assert "not valid for this address" in answer.get_json()["error"]
 
 
 @pytest.mark.parametrize("path", [f"{LINE}/", f"{LINE}/history.json", "/live/study/privacy", "/results/study/"])

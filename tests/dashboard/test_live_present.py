@@ -122,11 +122,9 @@ def test_what_is_waited_for_is_told_where_nothing_is_wrong() -> None:
     running = Ingest(state="running")
     some = Landed(version=0, pings=3, files=1, newest_ms=1)
     assert hint(4, NONE_LANDED, running) == (
-        "No ping of version 4 has come yet; clients send them once they have fetched it."
+        "No pings of version 4 have arrived yet; clients send them after they have fetched it."
     )
-    assert "what ingest accepts lands within 1 minute" in hint(
-        4, NONE_LANDED, Ingest(state="running", pending=1, period=60)
-    )
+    assert "accepted pings land within 1 minute" in hint(4, NONE_LANDED, Ingest(state="running", pending=1, period=60))
     assert "'fedping round s'" in hint(0, some, running)
     assert hint(4, some, running) == ""
     assert hint(4, NONE_LANDED, Ingest(state="stopped", pending=128)) == "", "nothing lands while ingest is dead"

@@ -146,11 +146,11 @@ def test_nothing_ticked_is_nothing_asked() -> None:
 @pytest.mark.parametrize(
     ("field", "given", "sentence"),
     [
-        ("alpha", "five", "a number such as 0.05, not 'five'"),
-        ("from-iteration", "-3", "'from iteration' is a whole number from 0 on, not '-3'"),
+        ("alpha", "five", "'five' is not a level alpha; give a number such as 0.05"),
+        ("from-iteration", "-3", "'from iteration' must be a whole number of at least 0, not '-3'"),
         ("planned-clients", "1", "'planned clients' is a whole number from 2 on"),
-        ("since", "yesterday", "'since' is a time such as"),
-        ("correction", "none", "there is no correction 'none'; choose one of bonferroni, holm"),
+        ("since", "yesterday", "'since' must be a time such as"),
+        ("correction", "none", "unknown correction 'none'; choose one of bonferroni, holm"),
     ],
 )
 def test_a_field_that_cannot_be_read_is_told(field: str, given: str, sentence: str) -> None:

@@ -115,7 +115,7 @@ def test_a_count_that_cannot_be_started_has_failed_at_once(tmp_path: Path, mark:
     assert wait_until(lambda: counts.count("study", count.id).is_over)
     failed = counts.count("study", count.id)
     assert failed.state == "failed"
-    assert "missing-program cannot be run" in failed.said
+    assert "can't run missing-program" in failed.said
 
 
 def test_a_running_count_is_stopped_and_may_be_asked_for_again(counts: Counts, study: Study) -> None:

@@ -88,7 +88,7 @@ def test_ranks_and_lifts_that_disagree_are_told_once() -> None:
     for one in document["comparisons"]:
         one["finding"], one["means"]["shown"] = "less", "inconclusive"
     [said] = disagreements(document)
-    assert "shows a difference that the lift does not" in said
+    assert "shows a difference, but the lift does not" in said
     assert "; and 3 more)" in said
     document["comparisons"][0]["means"]["shown"] = "more"
     assert any("opposite directions" in each for each in disagreements(document))

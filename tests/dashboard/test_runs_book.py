@@ -84,7 +84,7 @@ def test_a_run_outlives_the_server_that_started_it(tmp_path, mark):
     assert done.described <= done.started <= done.ended
     row = again.get("/runs/feed").get_json()["data"]["runs"][0]
     assert (row["state"], row["done"], row["variants"], row["seeds"]) == ("finished", 1.0, 1, 1)
-    with pytest.raises(WrongState, match="nothing to continue"):
+    with pytest.raises(WrongState, match="so it can't continue"):
         book.resume(id)
     book.delete(id)
     assert book.runs() == []
@@ -108,7 +108,7 @@ def test_a_stopped_run_leaves_no_process_and_goes_on(tmp_path, mark):
     assert book.run(run.id).stopping or book.run(run.id).state == "stopped"
     assert is_in(book, run.id, "stopped")
     assert wait_until(lambda: not marked(mark))
-    with pytest.raises(WrongState, match="only what is running"):
+    with pytest.raises(WrongState, match="only running"):
         book.stop(run.id)
     book.resume(run.id)
     assert book.run(run.id).state == "running"

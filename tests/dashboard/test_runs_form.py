@@ -233,13 +233,13 @@ def test_a_problem_is_shown_where_it_is(before, after, name, says):
     ("text", "says"),
     [
         ("rounds = = 1", "not valid TOML"),
-        ("rounds = 1", "nothing to run"),
+        ("rounds = 1", "not an experiment"),
         ('study = "none.toml"\nclients = 5', "not shipped"),
         ('study = "demo.toml"\nclients = 0\noptimization = { iterations = 1 }', "'clients' is 0"),
         ('rounds = 1\n[model]\nname = "own"\n[data]\nname = "digits"', "needs the setting 'function'"),
         (
             'rounds = 1\n[model]\nname = "linear-regression"\n[data]\nfile = "x.csv"\ntarget = "y"',
-            "give its whole path",
+            "give its absolute path",
         ),
         (
             'rounds = 1\n[model]\nname = "linear-regression"\n[data]\nfile = "/none/x.csv"\ntarget = "y"',

@@ -216,7 +216,7 @@ def test_stopping_going_on_and_deleting(client, book):
     client.post(f"/runs/{id}/stop", data=token)
     assert book.run(id).state == "stopped"
     again = client.post(f"/runs/{id}/stop", data=token, headers=HTML)
-    assert (again.status_code, "you can stop only what is running or waiting" in again.text) == (409, True)
+    assert (again.status_code, "you can stop only running and waiting runs" in again.text) == (409, True)
     client.post(f"/runs/{id}/go-on", data=token)
     assert book.run(id).state == "waiting"
     asked = client.get(f"/runs/{id}/delete", headers=HTML).get_data(as_text=True)
@@ -284,4 +284,4 @@ def test_a_run_whose_description_cannot_be_read_still_has_its_page(client, book,
     assert client.get(f"/runs/{run.id}/", headers=HTML).status_code == 200
     again = client.get(f"/runs/new?like={run.id}", headers=HTML)
     assert again.status_code == 404
-    assert "cannot be read; begin from an example" in again.get_data(as_text=True)
+    assert "can't be read; start from an example" in again.get_data(as_text=True)

@@ -126,7 +126,7 @@ def test_an_executor_gets_its_options_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [[], ["round"]])
 def test_another_role_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert pod.main(words) == 2
-    assert "is no role of Spark's on Kubernetes" in capsys.readouterr().err
+    assert "is not a Spark role on Kubernetes" in capsys.readouterr().err
 
 
 # --- pods as Spark makes them ---

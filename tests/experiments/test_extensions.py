@@ -275,11 +275,11 @@ def test_a_run_does_not_go_on_with_other_code(site: Path, tmp_path: Path) -> Non
     ("how", "said"),
     [
         ("raises", r"raised TypeError: .* \(fedping_outside.py, line \d+\)"),
-        ("shape", r"made a step of shape \(7,\), not \(8,\)"),
-        ("nan", r"made a step that is nan at position 0"),
+        ("shape", r"returned a step of shape \(7,\), not \(8,\)"),
+        ("nan", r"returned a step that is nan at position 0"),
         ("state", r"raised ValueError: its state 't' is not finite"),
-        ("longer", "returned a state of 2 numbers 't' from update, and had one of 1 numbers 't'"),
-        ("other", "returned a state of 1 numbers 'u' from update, and had one of 1 numbers 't'"),
+        ("longer", "returned a state with 2 numbers 't' from update, but init returned 1 numbers 't'"),
+        ("other", "returned a state with 1 numbers 'u' from update, but init returned 1 numbers 't'"),
         ("nothing", "returned a NoneType from update; return the step and the next state"),
     ],
 )

@@ -142,8 +142,8 @@ def test_both_engines_come_to_the_same(tmp_path: Path) -> None:
 def test_where_steps_or_senders_are_unknown_it_is_refused_with_the_reason(tmp_path: Path) -> None:
     nova = {"server__aggregate": {"by": "fednova"}}
     for changes, said in (
-        ({"where": "files"}, "a ping does not say its client's group or steps"),
-        ({"server__bucketing": 2}, "buckets of several clients have none"),
+        ({"where": "files"}, "pings lack the client's group and steps"),
+        ({"server__bucketing": 2}, "buckets of several clients don't have"),
         ({"training__optimizer": {"optimizer": "adam"}}, "divides gradients by their size"),
         ({"training__sign": True}, "no more than signs"),
     ):
@@ -215,6 +215,6 @@ steps = 2
 optimizer = { optimizer = "gradient_descent", rate = 1.0 }
 aggregate = { by = "fednova" }
 """)
-    with pytest.raises(InvalidSettings, match="a ping does not say its client's group or steps"):
+    with pytest.raises(InvalidSettings, match="pings lack the client's group and steps"):
         fedping.create_study(file, tmp_path / "store")
     assert not (tmp_path / "store").exists()

@@ -164,7 +164,7 @@ def test_settings_that_could_guarantee_nothing_are_refused(changes: dict[str, An
     [
         ({"server__weighting": "examples"}, 'weighting = "client"'),
         ({"server__aggregate": {"by": "median"}}, "Remove 'aggregate'"),
-        ({"privacy": {"central": CENTRAL | {"noise_multiplier": 0.1}}}, "leave 'noise_multiplier' out"),
+        ({"privacy": {"central": CENTRAL | {"noise_multiplier": 0.1}}}, "remove 'noise_multiplier'"),
     ],
 )
 def test_what_a_line_refuses_is_refused_before_the_first_round(

@@ -339,7 +339,7 @@ def test_the_command_says_that_nobody_is_protected_and_why_a_line_has_ended(
     file = private_experiment_file(tmp_path, rounds=1, iterations=5)
     assert main(["simulate", str(file), "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
-    assert "Noise that can be drawn again protects nobody." in said
+    assert "Reproducible noise protects no one." in said
     assert "line main: version 1. Epsilon 8 of 8 is spent, by 1 round; its guarantee allows no further round." in said
     assert "The line ended there." in said
     assert "contributions" in said

@@ -35,7 +35,7 @@ from tests.support.processes import left_over, marked, new_mark, wait_until
 from tests.support.small_experiment import contents, experiment_file, private_experiment_file
 
 ROOT = Path(__file__).parents[2]
-TRY = Job("the try", "try it again")
+TRY = Job("the try", "try again")
 T = TypeVar("T")
 
 

@@ -93,4 +93,4 @@ def test_a_plan_for_two_servers_counts_the_noise_of_both(capsys: pytest.CaptureF
     assert main([*asked, "--shared"]) == 0
     assert "by each of two servers" in capsys.readouterr().out
     assert main([*asked, "--shared", "--sampling", "0.5"]) == 2
-    assert "--sampling gives no protection" in capsys.readouterr().err
+    assert "--sampling doesn't protect" in capsys.readouterr().err

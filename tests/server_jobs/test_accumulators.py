@@ -184,7 +184,7 @@ def test_what_keeps_all_updates_is_bounded_everywhere(tmp_path: Path, monkeypatc
     head = open_store(tmp_path / "files" / "store").head(STUDY, LINE)
     assert head.lineage.counts["over_capacity"] > 0
     assert head.lineage.counts["used"] <= 160
-    with pytest.raises(FedpingError, match=r"'trimmed_mean' keeps all the updates .* room for about 160 of 5 weights"):
+    with pytest.raises(FedpingError, match=r"'trimmed_mean' keeps all updates .* at most about 160 of 5 weights"):
         memory_rounds(study.lines[0], ids()).run(cohort(0, np.zeros(M), pings=1000))
 
 
@@ -243,8 +243,8 @@ def test_in_memory_it_is_named_with_its_round(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (lambda step, weights: step[:1], r"made a step of shape \(1,\), not \(2,\)"),
-        (lambda step, weights: step * np.nan, "made a step that is nan at position 0, of one that is"),
+        (lambda step, weights: step[:1], r"returned a step of shape \(1,\), not \(2,\)"),
+        (lambda step, weights: step * np.nan, "returned a step that is nan at position 0, from an input of"),
         (lambda step, weights: [{}], "raised TypeError"),
         (lambda step, weights: 1 / 0, "raised ZeroDivisionError: division by zero"),
     ],

@@ -152,7 +152,7 @@ def test_a_store_that_goes_away_costs_the_page_nothing(ingest: IngestApp, tmp_pa
 
 
 def test_an_installation_without_the_page_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FedpingError, match="leave out --demo-page"):
+    with pytest.raises(FedpingError, match="remove --demo-page"):
         page_files(tmp_path)
     assert "demo/index.html" in page_files(BROWSER)
 

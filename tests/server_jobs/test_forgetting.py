@@ -94,7 +94,9 @@ def test_all_pings_of_a_client_go_and_the_versions_they_went_into_are_named(
     store = open_store(tmp_path / "store")
     assert store.head("study", "main").digest == head.digest, "what is published stays"
     assert again(tmp_path, 3)
-    with pytest.raises(FedpingError, match=r"without those of a client that was forgotten, on .* they asked us to"):
+    with pytest.raises(
+        FedpingError, match=r"the landed pings of a forgotten client were removed, on .* they asked us to"
+    ):
         again(tmp_path, 1)
     (entry,) = store.studies.history("study")
     assert (entry.kind, entry.versions) == ("forgotten", {"main": (1, 2)})

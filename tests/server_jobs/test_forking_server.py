@@ -167,4 +167,4 @@ def test_a_bound_command_finds_the_signals_as_any_command_does() -> None:
 
 def test_a_bound_command_that_cannot_be_run_is_told_in_a_sentence() -> None:
     done = subprocess.run(child_command(["no-such-command"]), capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "no-such-command cannot be run: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (1, "can't run no-such-command: No such file or directory\n")

@@ -178,7 +178,7 @@ def test_arms_without_a_ping_are_problems() -> None:
     assert told(scene) == [("arms", "problem")] * 2
     names = [one.sentence.split(" has ")[0] for one in scene.health.findings]
     assert names == ["Arm control", "Arm control-no-decay"], "that the third has too many says the same"
-    assert "has sent no ping in the last 5 rounds, where its share is 20 %" in scene.health.findings[0].sentence
+    assert "has sent no ping in the last 5 rounds, although its share is 20 %" in scene.health.findings[0].sentence
 
 
 def test_an_arm_of_another_size_than_its_share_is_a_warning() -> None:
@@ -207,7 +207,7 @@ def test_arms_that_follow_no_line_are_judged_by_what_landed_meanwhile() -> None:
     ((severity, said),) = with_free_arms(0)
     assert severity == "problem"
     assert "Arm plain, which follows no line, has sent 0 of the 5,100 pings of the last 5 rounds (0 %)" in said
-    assert "where its share beside the line's arms is 20 %" in said
+    assert "although its share among the line's arms is 20 %" in said
     ((severity, said),) = with_free_arms(600, ("plain", "other"))
     assert severity == "warning"
     assert "Arms plain, other, which follow no line, have sent 600 of the 5,700 pings" in said
@@ -291,10 +291,11 @@ def test_a_version_that_is_late_is_told_with_what_has_landed(minutes: int, sever
     scene = Scene(now=NOW - 600 + 60 * minutes)
     assert told(scene) == ([("rounds", severity)] if severity else [])
     if severity:
-        assert "versions came every 30 minutes. 120 pings of it have landed, and a round needs 100 clients" in only(
-            scene
+        assert (
+            "versions were published every 30 minutes. 120 pings of it have landed, and a round needs 100 clients"
+            in only(scene)
         )
-        assert "No ping of it has landed" in only(Scene(now=scene.now, landed=0))
+        assert "No pings of it have landed" in only(Scene(now=scene.now, landed=0))
 
 
 def test_a_version_whose_date_cannot_be_right_is_not_shown_as_fresh() -> None:
@@ -306,7 +307,7 @@ def test_a_version_whose_date_cannot_be_right_is_not_shown_as_fresh() -> None:
     *before, parent, newest = facts.line.outcomes
     behind = (*before, parent, replace(newest, created="2025-12-31T00:00:00.000+00:00"))
     found = check_line(replace(facts, line=replace(facts.line, outcomes=behind))).findings
-    assert [(one.name, one.severity) for one in found] == [("rounds", "warning")], "what is not known is not late"
+    assert [(one.name, one.severity) for one in found] == [("rounds", "warning")], "what does not known is not late"
     assert "before its parent" in found[0].sentence
     assert interval(behind) == 60 * MINUTES, "a step back in time is no time between rounds"
 
@@ -354,7 +355,7 @@ def test_a_simulation_needs_no_ingest() -> None:
     over = Declared(state="ended", since="2018-06-22T12:00:00.000+00:00", simulated=True)
     scene = Scene(declared=over, ingest=Ingest(state="absent"))
     assert scene.health.verdict == "ended"
-    assert scene.health.headline == "A simulation, which is over; its clock stopped at 2018-06-22 12:00 UTC."
+    assert scene.health.headline == "A finished simulation; its clock stopped at 2018-06-22 12:00 UTC."
 
 
 def test_of_several_lines_what_concerns_all_is_told_once() -> None:
@@ -444,10 +445,10 @@ def test_clients_that_count_for_fewer_examples_than_they_claim_are_told(
 def test_what_a_finding_says_is_not_said_once_more_as_a_hint() -> None:
     scene = Scene(landed=0)
     assert now_of(ROUNDS, scene.facts).hint == (
-        f"No ping of version {ROUNDS} has come yet; clients send them once they have fetched it."
+        f"No pings of version {ROUNDS} have arrived yet; clients send them after they have fetched it."
     )
     scene.now += 5 * 3600
-    assert "No ping of it has landed" in only(scene)
+    assert "No pings of it have landed" in only(scene)
     assert now_of(ROUNDS, scene.facts).hint == ""
 
 

@@ -68,7 +68,7 @@ def test_few_rounds_left_are_a_warning_and_none_is_a_problem() -> None:
     assert found(facts(left=10)) == [("privacy", "warning")]
     assert check_line(facts(left=1)).findings[0].sentence.startswith("1 round is left of the 100")
     assert found(facts(left=0)) == [("privacy", "problem")]
-    assert "is exhausted: all its 100 rounds" in check_line(facts(left=0)).findings[0].sentence
+    assert "is spent: all its 100 rounds" in check_line(facts(left=0)).findings[0].sentence
 
 
 def test_shares_and_losses_within_the_noise_raise_no_alarm() -> None:
@@ -136,9 +136,7 @@ def waiting_since(minutes: int) -> CheckInput:
     since = time_at(round(1000 * NOW) - 60_000 * minutes)
     seen = facts()
     assert seen.line.privacy is not None
-    private = replace(
-        seen.line.privacy, shared=True, waiting=PendingRequest(since=since, why="the helper cannot be reached")
-    )
+    private = replace(seen.line.privacy, shared=True, waiting=PendingRequest(since=since, why="can't reach the helper"))
     return replace(seen, line=replace(seen.line, privacy=private))
 
 
@@ -152,7 +150,7 @@ def test_a_late_version_of_a_line_that_waits_is_told_once_with_the_reason() -> N
     assert found(late) == [("helper", "problem")]
     [awaited] = check_line(late).findings
     assert awaited.message.code == "helper_awaited"
-    assert "since 2026-01-01 00:00 UTC: the helper cannot be reached." in awaited.sentence
+    assert "since 2026-01-01 00:00 UTC: can't reach the helper." in awaited.sentence
     assert late.line.privacy is not None
     idle = replace(late, line=replace(late.line, privacy=replace(late.line.privacy, waiting=None)))
     [only] = check_line(idle).findings
@@ -188,7 +186,7 @@ def test_what_a_round_waits_for_is_read_from_the_store_and_gone_with_the_answer(
     round_with(Refusing("storage"))
     seen = waits()
     assert seen is not None
-    assert (seen.since, seen.why) == (WHEN, "it refuses the request (storage: because it likes to)")
+    assert (seen.since, seen.why) == (WHEN, "it rejects the request (storage: because it likes to)")
     round_with(line.way)
     assert waits() is None
 
@@ -197,10 +195,10 @@ def test_that_no_answer_can_come_any_more_is_a_problem_at_once() -> None:
     seen = waiting_since(0)
     assert seen.line.privacy is not None
     assert seen.line.privacy.waiting is not None
-    over = replace(seen.line.privacy.waiting, why="it refuses the request (answered: twice)", for_good=True)
+    over = replace(seen.line.privacy.waiting, why="it rejects the request (answered: twice)", for_good=True)
     lost = replace(seen, line=replace(seen.line, privacy=replace(seen.line.privacy, waiting=over)))
     assert found(lost) == [("helper", "problem")]
     [finding] = check_line(lost).findings
     assert finding.message.code == "helper_lost"
-    assert "2026-01-01 01:00 UTC: it refuses the request (answered: twice)." in finding.sentence
+    assert "2026-01-01 01:00 UTC: it rejects the request (answered: twice)." in finding.sentence
     assert "fedping store continue" in finding.sentence

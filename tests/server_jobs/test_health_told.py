@@ -228,7 +228,7 @@ def test_clients_are_told_of_the_end_and_their_pings_are_refused(tmp_path: Path)
     refused = ingest.ping()
     assert (refused.status_code, refused.get_json()["error"]) == (
         410,
-        "study 'study' has ended and takes no more pings; leave it",
+        "study 'study' has ended and accepts no more pings; stop sending",
     )
     assert ingest.client.get("/models/study/study.json").get_json() == {**running, "ended": SINCE}
     assert ingest.client.get("/models/study/main/latest.json").status_code == 200
@@ -282,7 +282,7 @@ def test_the_terminal_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
     elsewhere = str(tmp_path / "no-journal")
     main(["study", "health", *options, "--journal", elsewhere])
     [said] = [line for line in capsys.readouterr().out.splitlines() if elsewhere in line]
-    assert said.startswith("  warning: Whether ingest is running cannot be seen from here: pings have landed")
+    assert said.startswith("  warning: Unknown whether ingest is running: pings have landed")
     places(tmp_path).journal.mkdir(parents=True)
     assert main(["study", "health", *options]) == 1
     shown = capsys.readouterr().out.splitlines()
@@ -375,8 +375,8 @@ def test_a_post_that_fails_is_told_without_the_address_and_made_again_later() ->
         assert len(receiver.bodies) == 3, "at 0, 30 and 90 seconds, and no more once it was taken"
     hook.update({"study": (Declared(), WELL)})
     assert complaints[:2] == [
-        "the webhook could not be told of study 'study': HTTP 500; it is tried again in 30 s",
-        "the webhook could not be told of study 'study': HTTP 302; it is tried again in 60 s",
+        "can't post the health of study 'study' to the webhook: HTTP 500; retrying in 30 s",
+        "can't post the health of study 'study' to the webhook: HTTP 302; retrying in 60 s",
     ]
     assert "ConnectionError" in complaints[2]
     assert not any("secret" in one for one in complaints)
@@ -398,7 +398,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_and_only_the_newest_waits() -> No
             now[0] = 2.0 * k
             hook.update({"study": (Declared(), ILL if k % 2 else WELL)})
         assert len(receiver.bodies) == 1
-        assert complaints == ["the webhook has not ended its answer for a minute; nothing is posted until it does"]
+        assert complaints == ["the webhook has not completed its answer within a minute; posts wait until it does"]
         receiver.may_answer.set()
         assert done.acquire(timeout=60)
         hook.update({"study": (Declared(), ILL)})
@@ -419,7 +419,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_and_only_the_newest_waits() -> No
     ],
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(InvalidSettings, match="no http or https address"):
+    with pytest.raises(InvalidSettings, match="not an http or https address"):
         make_poster(url)
 
 

@@ -308,7 +308,7 @@ def test_what_only_bears_a_segments_name_is_left_alone_and_told_once(
     assert os.path.lexists(stranger)
     assert backlog(journal) == Backlog(0, 0)
     assert wait_until_landed(journal, timeout=0)
-    told = [line for line in capsys.readouterr().err.splitlines() if "no journal segment" in line]
+    told = [line for line in capsys.readouterr().err.splitlines() if "not a journal segment" in line]
     assert len(told) == 1
     assert "0000000000001-a" in told[0]
     told[0].encode("ascii")

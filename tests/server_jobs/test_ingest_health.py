@@ -167,7 +167,7 @@ def test_a_folder_that_cannot_be_written(ingest: IngestApp, what: str) -> None:
     ("left", "sentence"),
     [
         ({"f_bavail": 2**30 // 4096 - 1}, "nearly full: 1,024 MiB are left"),
-        ({"f_favail": 9}, "room for 9 more files only"),
+        ({"f_favail": 9}, "room for only 9 more files"),
     ],
 )
 def test_a_disk_that_is_nearly_full(
@@ -287,7 +287,7 @@ def test_pings_of_a_type_or_format_that_only_a_newer_fedping_knows(ingest: Inges
     left.write_bytes(b"")
     os.utime(left, (0, old / 1000))
     object.__setattr__(ingest.services, "began", 0.0)
-    assert f"{kind} is a type of ping of a newer fedping" in told(ingest)["backlog"]
+    assert f"{kind} is a ping ping ping type of a newer fedping" in told(ingest)["backlog"]
 
 
 def test_a_running_ingest_tells_when_its_compaction_fails_and_when_it_is_well_again(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_a_failed_write_stores_nothing_is_told_and_does_not_stop_the_next(
         with pytest.raises(NotStored):
             journal.append(b"lost\n", 1)
     assert refused.value.full is full
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "Pings are refused" in line]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "Pings are rejected" in line]
     assert os.strerror(number) in line
     assert ("is full" in line) is full
     journal.append(b"after\n", 1)

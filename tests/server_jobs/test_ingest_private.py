@@ -89,7 +89,7 @@ def test_what_is_not_private_is_refused(ingest: IngestApp, what: str) -> None:
 def test_a_ticket_would_tell_whose_ping_it_is(ingest: IngestApp) -> None:
     answer = post(ingest, private_ping(STUDY) | {"ticket": "abc"})
     assert answer.status_code == 400
-    assert "send it without" in answer.json["error"]
+    assert "send the ping without it" in answer.json["error"]
 
 
 @pytest.mark.parametrize("is_private", [True, False])
@@ -119,5 +119,5 @@ def test_pings_of_other_types_are_refused(ingest: IngestApp, kind: str) -> None:
     ping["clientId"] = str(client_of(STUDY, "treatment"))
     answer = post(ingest, ping, f"/submit/{STUDY.name}/{kind}/1")
     assert answer.status_code == 404
-    assert "takes documents of type private-update" in answer.json["error"]
+    assert "accepts documents of type private-update" in answer.json["error"]
     assert post(ingest, ping).status_code == 400

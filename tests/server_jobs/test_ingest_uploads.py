@@ -188,7 +188,7 @@ def test_a_ping_without_examples_sends_zeros_where_signs_have_a_zero(ingest: Ing
     assert submit(ingest, "ternary", update=encoded(b"\0\0\0"), examples=0, loss=0).status_code == 200
     answer = submit(ingest, "ternary", update=encoded(b"\1\0\0"), examples=0, loss=0)
     assert (answer.status_code, ingest.totals()["rejected.update_not_zero"]) == (400, 1)
-    assert "loss and update have to be zero" in answer.json["error"]
+    assert "loss and update must be zero" in answer.json["error"]
     assert submit(ingest, "ternary", update=encoded(b"\1\0\0"), examples=1).status_code == 200
 
 
@@ -196,7 +196,7 @@ def test_a_study_whose_link_the_server_does_not_have_is_told_of_and_the_others_a
     store = ingest.services.store
     other = study("a-foreign-one", (OwnLink(name="elsewhere", code=""),))
     store.create_study(other, first_versions(other, created=WHEN, code_version="test"))
-    said = "study 'a-foreign-one' cannot take pings: the upload link 'elsewhere' is an extension that is not loaded"
+    said = "study 'a-foreign-one' cannot accept pings: the upload link 'elsewhere' is an extension that is not loaded"
     catalogue = Catalogue(store)
     assert str(catalogue.trouble).startswith(said)
     assert catalogue.names() == ["bits", "models", "study", "ternary"]

@@ -128,7 +128,7 @@ def test_a_command_that_fails_on_the_cluster_fails_here_with_where_its_words_are
                          cwd=tmp_path, capture_output=True, text=True)  # fmt: skip
     assert ran.returncode == 1
     said = ran.stderr.splitlines()[-1]
-    found = re.fullmatch(r"spark-submit.sh: (\S+) ended as FAILED; what it said is in the folder work/\1 of .*", said)
+    found = re.fullmatch(r"spark-submit.sh: (\S+) ended as FAILED; its output is in the folder work/\1 on .*", said)
     assert found is not None, ran.stderr
     assert "there is no model store at /nowhere" in (secured.folder / "work-0" / found[1] / "stdout").read_text()
 
@@ -187,7 +187,7 @@ def test_another_secret_is_told_in_a_sentence(
     write_settings(Path(staged["SPARK_CONF_DIR"]), settings)
     ran = place.start("round", program=script("--master", secured.master, "--deploy-mode", mode), **staged)
     assert ran.ended() == 1
-    assert f"the master {secured.master} and this machine do not agree on their secret" in ran.said().splitlines()[-1]
+    assert f"the master {secured.master} and this machine have different secrets" in ran.said().splitlines()[-1]
     assert place.version == 0
 
 
@@ -272,7 +272,7 @@ def test_a_round_waits_for_cores_that_others_have_and_says_so_at_its_limit(
         assert second.ended() == 75
         if "Spark had not started" not in second.sentence():
             break
-    assert f"no executor has come; does {own.master} have workers" in second.sentence()
+    assert f"no executor started: check that {own.master} has live workers" in second.sentence()
     third = place.start("round", "--master", own.master)
     third.wait_for("Initial job has not accepted any resources")
     hold.release()

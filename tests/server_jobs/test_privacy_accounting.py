@@ -262,8 +262,8 @@ def test_the_ends(accountant: Pld | Renyi) -> None:
         ((math.nan, 1, 1), "share of clients"),
         ((0.1, math.inf, 1), "noise multiplier is inf"),
         ((0.1, -1, 1), "noise multiplier is -1"),
-        ((0.1, 1, -1), "-1 rounds are asked for"),
-        ((0.1, 1, MOST_ROUNDS + 1), "counts up to 1,000,000"),
+        ((0.1, 1, -1), "-1 rounds are too many"),
+        ((0.1, 1, MOST_ROUNDS + 1), "maximum is 1,000,000"),
     ],
 )
 def test_no_such_schedule(schedule: tuple[float, float, int], told: str) -> None:

@@ -101,7 +101,7 @@ def test_the_textbooks_noise_is_more_than_needed(epsilon: float, noise: float) -
 
 @pytest.mark.parametrize("epsilon", [0, 1, 20, math.nan])
 def test_the_textbooks_theorem_says_nothing_from_1_on(epsilon: float) -> None:
-    with pytest.raises(NoGuarantee, match="holds for an epsilon between 0 and 1"):
+    with pytest.raises(NoGuarantee, match="needs an epsilon between 0 and 1"):
         textbook_noise(epsilon, 1e-5)
 
 

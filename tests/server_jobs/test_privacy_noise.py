@@ -97,7 +97,7 @@ def test_no_noise_where_none_is_declared() -> None:
 
 @pytest.mark.parametrize("sigma", [0.5, -1, math.nan, math.inf, 2.0**41])
 def test_no_such_noise(sigma: float) -> None:
-    with pytest.raises(NoGuarantee, match="has to be from 1 to 2\\^40, or 0"):
+    with pytest.raises(NoGuarantee, match="must be 0, or from 1 to 2\\^40"):
         SystemNoise().integers(sigma, 3)
 
 

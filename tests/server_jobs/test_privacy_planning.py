@@ -84,7 +84,7 @@ def test_what_lines_spend_adds_up() -> None:
                 "trust the operator",
                 "the signs of 4 weights",
                 "(epsilon = 1, delta = 1e-06)",
-                "counts 25 %",
+                "samples 25 %",
                 "2.72 times",
             ),
         ),
@@ -94,7 +94,7 @@ def test_what_lines_spend_adds_up() -> None:
                 contribution=ClippedFlat(norm=1.0),
                 contributions=3,
             ),
-            ("shortened to a fixed length", "for 3 versions at most", "contributes to 3 of them at most"),
+            ("clipped to a fixed norm", "for 3 versions at most", "contributes to at most 3 of them"),
         ),
         (
             Privacy(
@@ -103,10 +103,10 @@ def test_what_lines_spend_adds_up() -> None:
                 contributions=3,
             ),
             (
-                "for the local guarantee clients trust nobody",
+                "for the local guarantee clients need not trust anyone",
                 "trust the operator",
-                "3 of them at most",
-                "a secret coin counts 25 %",
+                "at most 3 of them",
+                "each samples 25 %",
             ),
         ),
         (
@@ -121,9 +121,9 @@ def test_what_lines_spend_adds_up() -> None:
                 left_out=("w1",),
             ),
             (
-                "for the other they trust the operator",
-                "the sign of one of 3 weights",
-                "counts 10 % of the clients in each and a client contributes to 3 of them at most",
+                "for the central guarantee they also trust the operator",
+                "the sign of one randomly drawn weight of 3",
+                "samples 10 % of the clients in secret and a client contributes to at most 3 of them",
             ),
         ),
         (Privacy(local=LocalGaussian(epsilon=1, delta=1e-5)), ("noise on each", "delta = 1e-05 for each contribution")),
@@ -142,7 +142,7 @@ def test_the_commands_tell_people_and_programs(tmp_path: Path, capsys: pytest.Ca
     assert main([*command, "--epsilon", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["noise_multiplier"] == pytest.approx(4.224679, abs=1e-5)
     assert main([*command, "--epsilon", "0.001"]) == 2
-    assert "noise would win" in capsys.readouterr().err
+    assert "too much noise to learn" in capsys.readouterr().err
     store = str(tmp_path / "store")
     assert main(["study", "create", "experiments/firefox_2018.toml", "--store", store]) == 0
     capsys.readouterr()

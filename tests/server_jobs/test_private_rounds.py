@@ -132,7 +132,7 @@ def test_a_round_cannot_look_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (nothing.status, nothing.clients) == ("published", 0)
     land_private(tmp_path / "landing", study, private_crowd(study, 49, version=1), iteration=1)
     few = round_of(store, tmp_path / "landing")
-    assert "which repeats version 1: too few for a step, which takes 50" in few.sentence
+    assert "which repeats version 1: too few for a step, which needs 50" in few.sentence
     land_private(tmp_path / "landing", study, private_crowd(study, 50, version=2), iteration=2)
     assert round_of(store, tmp_path / "landing").status == "published"
     versions = [store.version("private", "main", n) for n in range(4)]
@@ -199,7 +199,7 @@ def test_a_link_that_fails_on_what_was_released_is_no_way_to_draw_again(
         land_private(tmp_path / "landing", study, private_crowd(study, 900))
         result = round_of(store, tmp_path / "landing")
         assert (result.status, len(drawn.calls)) == ("published", 1)
-        assert "its step failed, or led to weights that no client could read" in result.sentence
+        assert "its step failed, or resulted in weights that clients can't read" in result.sentence
         assert store.head("private", "main").lineage.privacy.stepped is False  # type: ignore[union-attr]
         assert landed(tmp_path / "landing") == []
 
@@ -313,10 +313,10 @@ def test_sampling_needs_the_key_that_the_line_has_had(tmp_path: Path, monkeypatc
         round_of(store, tmp_path / "landing")
     assert round_of(store, tmp_path / "landing", privacy_key=KEY).status == "published"
     assert store.head("private", "main").lineage.privacy.key_digest == digest_of_key(KEY)  # type: ignore[union-attr]
-    with pytest.raises(InvalidSettings, match="not the one that earlier rounds of line 'main' had"):
+    with pytest.raises(InvalidSettings, match="earlier rounds of line 'main' used another privacy key"):
         round_of(store, tmp_path / "landing", privacy_key=bytes(32))
     rollback(store, "private", "main", 0, created=WHEN, code_version="test")
-    with pytest.raises(InvalidSettings, match="not the one that earlier rounds"):
+    with pytest.raises(InvalidSettings, match="used another privacy key"):
         round_of(store, tmp_path / "landing", privacy_key=bytes(32))
     assert round_of(store, tmp_path / "landing", privacy_key=KEY).status == "published"
 
@@ -334,7 +334,7 @@ def test_noise_is_derived_or_checked_when_a_study_is_made() -> None:
     assert made is not None
     assert made.central is not None
     assert made.central.noise_multiplier == pytest.approx(4.224679)
-    with pytest.raises(InvalidSettings, match=r"epsilon = .* promises 3; leave 'noise_multiplier' out"):
+    with pytest.raises(InvalidSettings, match=r"epsilon = .* guarantees 3; remove 'noise_multiplier'"):
         with_noise(study_of(msgspec.structs.replace(CENTRAL, noise_multiplier=3.0)))
     enough = msgspec.structs.replace(CENTRAL, noise_multiplier=20.0)
     assert with_noise(study_of(enough)) == study_of(enough)
@@ -493,7 +493,7 @@ def test_whether_noise_of_the_declared_size_was_added_shows_where_pings_were_kep
         assert seen.identical
         assert seen.noise is (sigmas == 1.0)
         assert recompute(store, landing, "private", "main", n + 1, ENGINE).noise is None
-    with pytest.raises(InvalidSettings, match="the privacy key is not the one"):
+    with pytest.raises(InvalidSettings, match="used another privacy key"):
         recompute(store, landing, "private", "main", 1, ENGINE, bytes(32))
 
 

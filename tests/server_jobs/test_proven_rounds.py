@@ -130,4 +130,4 @@ def test_a_helper_that_gets_another_key_for_proofs_answers_nothing_that_counts(t
     way.answer = with_another_key  # type: ignore[method-assign]
     result = round_of(store, landing, way)
     assert result.status == "asked"
-    assert "the helper has not signed that it refuses the request (too_few" in result.missing, "of that other request"
+    assert "the helper has not signed that it rejects the request (too_few" in result.missing, "of that other request"

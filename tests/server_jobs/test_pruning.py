@@ -91,7 +91,7 @@ def test_what_is_kept_is_computed_again_and_what_is_not_is_named(
     assert max(given_up) < ROUNDS - 1
 
     assert prune(tmp_path, "study", "--keep", "2", "--because", "the disk is full") == 0
-    assert "can no longer be computed again" in capsys.readouterr().out
+    assert "can no longer be recomputed" in capsys.readouterr().out
     assert len(before) - len(left(tmp_path)) == planned["files"] > 0
     for number in range(ROUNDS + 1):
         if number in given_up:
@@ -220,7 +220,7 @@ def test_it_says_why_nothing_goes(tmp_path: Path, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert main([*prune, "--keep", "100"]) == 0
     said = capsys.readouterr().out
-    assert f"{2 * ROUNDS} landed files stay: the kept versions are computed again from them" in said
+    assert f"{2 * ROUNDS} landed files stay: they are needed to recompute the kept versions" in said
     assert "every version of main is kept; a smaller --keep may remove pings" in said
 
     assert main([*prune, "--keep", "2", "--json"]) == 0
@@ -231,7 +231,7 @@ def test_it_says_why_nothing_goes(tmp_path: Path, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert main([*prune, "--keep", "2"]) == 0
     said = capsys.readouterr().out
-    assert "4 landed files stay: the kept versions are computed again from them" in said
+    assert "4 landed files stay: they are needed to recompute the kept versions" in said
     assert "every version" not in said, "older versions are given up, and a smaller number is no remedy"
 
     for file in files():
@@ -248,4 +248,4 @@ def test_it_says_that_a_store_has_nothing_to_prune(tmp_path: Path, capsys: pytes
     assert f"the store at {tmp_path / 'store'} has no study" in capsys.readouterr().out
     store_with(tmp_path / "store", study_of())
     assert main(["landing", "prune", "--keep", "5", *where]) == 0
-    assert f"no ping of it is in {tmp_path / 'landing'}" in capsys.readouterr().out
+    assert f"it has no pings in {tmp_path / 'landing'}" in capsys.readouterr().out

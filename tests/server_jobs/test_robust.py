@@ -359,7 +359,7 @@ def test_in_memory_too_many_for_krum_are_refused() -> None:
     round_ = ArrayRound(line, first_state(line))
     ones = np.ones(300, np.int64)
     known = np.random.default_rng(0).integers(0, 256, (300, 16), dtype=np.uint8)
-    with pytest.raises(FedpingError, match=r"'krum' keeps all the updates .* room for about 4,096 of 2 weights"):
+    with pytest.raises(FedpingError, match=r"'krum' keeps all updates .* at most about 4,096 of 2 weights"):
         round_.add(np.zeros(300, np.uint8), np.zeros((300, 2), np.float32), examples=ones, pings=ones, clients=known)
 
 

@@ -345,7 +345,7 @@ def test_the_command_goes_through_all_lines_and_reports_each(
     [
         (["nobody"], 1, "has no study 'nobody'; it has study"),
         (["study", "nowhere"], 2, "has no line 'nowhere'"),
-        (["study", "--master", "local[1]"], 2, "leave out --master"),
+        (["study", "--master", "local[1]"], 2, "remove --master"),
         (["study", "--store", "/nonexistent"], 1, "there is no model store at /nonexistent"),
     ],
 )

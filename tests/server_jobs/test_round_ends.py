@@ -71,7 +71,7 @@ def test_a_round_without_workers_ends_at_its_time_limit_and_says_what_is_missing
         assert f"the round of study/main has reached its time limit of {limit}" in ran.sentence()
         if "Spark had not started" not in ran.sentence():
             break
-    assert f"no executor has come; does {lonely} have workers" in ran.sentence()
+    assert f"no executor started: check that {lonely} has live workers" in ran.sentence()
     assert place.version == 0
     assert place.start("round", "--engine", "numpy").ended() == 0  # the same round, by whoever can
     assert place.version == 1
@@ -144,7 +144,7 @@ def test_a_round_whose_jvm_is_killed_ends_with_a_sentence(place: Place, lonely: 
     ran.wait_for("Initial job has not accepted any resources")
     os.kill(ran.java(), signal.SIGKILL)
     assert ran.ended() == 75
-    assert "Spark's JVM on this machine ended in the middle of the round" in ran.sentence()
+    assert "Spark's JVM on this machine ended during the round" in ran.sentence()
     assert place.version == 0
 
 
@@ -159,7 +159,7 @@ def test_a_schedule_goes_on_after_its_jvm_is_killed_in_the_middle_of_a_round(
     )
     ran.wait_until(hold.begun.exists)
     os.kill(ran.java(), signal.SIGKILL)
-    ran.wait_for("Spark's JVM on this machine ended in the middle of the round")
+    ran.wait_for("Spark's JVM on this machine ended during the round")
     hold.release()
     ran.wait_until(lambda: place.version == 1)
     ran.process.send_signal(signal.SIGTERM)
@@ -235,7 +235,7 @@ def test_a_schedule_gives_up_a_round_whose_executors_are_lost_and_publishes_with
     cluster.kill_master()
     cluster.start_master()
     ran.wait_for("Lost executor")
-    ran.wait_for("all executors were lost in the middle of the round")
+    ran.wait_for("all executors were lost during the round")
     hold.release()
     ran.wait_until(lambda: place.version == 1)
     ran.process.send_signal(signal.SIGTERM)
@@ -301,9 +301,9 @@ def test_where_the_driver_runs_on_the_cluster_its_time_limit_holds_too(place: Pl
     for limit in ("15s", "100s"):
         ran = place.start("round", "--time-limit", limit, program=under_spark_submit("--master", lonely), **given)
         assert ran.ended() == 75
-        if "no executor has come" in ran.sentence():
+        if "no executor started" in ran.sentence():
             break
-    assert "no executor has come" in ran.sentence()
+    assert "no executor started" in ran.sentence()
     assert place.version == 0
 
 
@@ -344,7 +344,7 @@ def test_what_hangs_on_its_way_out_is_ended_by_force_with_all_that_it_started(tm
         ran.send_signal(number)
     _, said = ran.communicate(timeout=EVENT_SECONDS)
     assert ran.returncode == (128 + number if number else 75)
-    assert re.fullmatch(r"fedping: .*hung: ended by force; run the same command to continue from there\n", said)
+    assert re.fullmatch(r"fedping: .*hung: ended by force; run the same command to continue\n", said)
     assert not left_over(mark)
 
 
@@ -390,7 +390,7 @@ def test_a_signal_that_does_not_interrupt_what_waits_ends_it_all_the_same(number
         (
             "Lost task 0.3 in stage 0.0 (TID 3) (1.2.3.4 executor 3): ExecutorLostFailure (executor 3 exited caused by "
             "one of the running tasks) Reason: Command exited with code 137\nDriver stacktrace:",
-            "were lost in the middle of the round, again and again (Command exited with code 137)",
+            "were lost repeatedly during the round (Command exited with code 137)",
             75,
         ),
         ("Job 0 cancelled because SparkContext was shut down", "Spark's application was ended", 75),
@@ -408,7 +408,7 @@ def test_a_failure_of_spark_is_told_in_a_sentence(said: str, sentence: str, code
 def test_a_jvm_that_ends_while_partials_are_fetched_is_told_in_a_sentence(error: Exception) -> None:
     found = failure_sentence(error, "yarn")
     assert found is not None
-    assert "Spark's JVM on this machine ended in the middle of the round" in str(found)
+    assert "Spark's JVM on this machine ended during the round" in str(found)
     assert found.exit_code == 75
 
 

@@ -116,7 +116,7 @@ def test_of_two_rounds_at_once_one_wins_and_the_other_says_so(ready: Path) -> No
     ends = [finish(process) for process in both]
     assert [code for code, _, _ in ends] == [0, 0], ends
     said = sorted(out.partition("\n")[0] for _, out, _ in ends)
-    assert said[0].startswith("study/main: another round published version 2 first; this one published nothing")
+    assert said[0].startswith("study/main: another round published version 2 first, so this one published no version")
     assert said[1].startswith("study/main: published version 2 from 30 pings of 30 clients")
     assert open_store(ready / "store").iterations("study", "main") == [0, 1, 2]
     every_visible_file_is_whole(ready / "store")

@@ -69,13 +69,13 @@ def test_training_stops_with_the_best_version_and_no_round_goes_on(tmp_path: Pat
     assert head.model == store.version("study", "main", 1).model
     assert (tmp_path / "store/study/main/public/latest.json").read_bytes() == store.public.document("study", "main", 5)
     assert results[-1].sentence == (
-        "study/main: published version 4 from 3 pings of 3 clients (0 other pings not used); training is over, and "
+        "study/main: published version 4 from 3 pings of 3 clients (0 other pings not used); training is over; "
         "version 1, which had the lowest loss, is published again as version 5"
     )
     land_loss(tmp_path / "landing", 5, 1.0)
     again = play(store, tmp_path / "landing")
     assert (again.status, again.iteration, again.restored) == ("over", 5, 1)
-    assert "training is over, and version 5 is version 1 again" in again.sentence
+    assert "training is over; version 5 is version 1 again" in again.sentence
     assert store.iterations("study", "main") == [0, 1, 2, 3, 4, 5]
     for number in range(6):
         assert recompute(store, tmp_path / "landing", "study", "main", number, ENGINE).identical
@@ -167,10 +167,10 @@ def test_a_round_killed_while_it_stops_training_is_repeated_to_the_same_end(
     assert again.returncode == 0, again.stderr
     if left == 4:
         assert again.stdout == (
-            "study/main: training is over, and version 1, which had the lowest loss, is published again as version 5\n"
+            "study/main: training is over; version 1, which had the lowest loss, is published again as version 5\n"
         )
     else:
-        assert again.stdout.startswith("study/main: training is over, and version 5 is version 1 again")
+        assert again.stdout.startswith("study/main: training is over; version 5 is version 1 again")
     head = store.head("study", "main")
     assert (head.iteration, head.lineage.restored, head.lineage.stopped) == (5, 1, True)
     assert (tmp_path / "store/study/main/public/latest.json").read_bytes() == store.public.document("study", "main", 5)
@@ -238,7 +238,7 @@ def test_history_names_versions_whose_date_cannot_be_right(tmp_path: Path, capsy
     ("rule", "waits"),
     [
         (IterationByClients(clients=5, least=10, most=60), "3 of 5 clients have sent a usable update"),
-        (IterationBySigns(least=10, most=60), "the signs of 0 % of the weights are stable, and 80 % have to be"),
+        (IterationBySigns(least=10, most=60), "the signs of 0 % of the weights are stable, of 80 % needed"),
     ],
 )
 def test_an_iteration_ends_with_enough_of_what_it_waits_for_or_at_its_most(
@@ -308,6 +308,6 @@ def test_a_schedule_skips_a_line_whose_iteration_lasts_on_and_says_until_when(tm
         process.kill()
     assert said == [
         "study/main: version 0 stays until 2027-01-01 00:00:00 UTC\n",
-        "study/second: nothing to do; no ping of version 0 has landed\n",
+        "study/second: nothing to do; no pings of version 0 have landed\n",
     ]
     assert store.iterations("study", "main") == [0]

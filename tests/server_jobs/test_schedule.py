@@ -87,7 +87,7 @@ def test_a_round_that_lasts_too_long_skips_what_it_missed_and_says_so() -> None:
     began, told = times(1700, 9100, 1800, lambda n: 4000 if n == 1 else 20)
     assert began == [1800, 7200, 9000]
     assert told[1] == (
-        "the round of 00:30:00 UTC lasted until 01:36:40 UTC, beyond 2 more of its times; next round at 02:00:00 UTC"
+        "the round of 00:30:00 UTC lasted until 01:36:40 UTC, so 2 more were skipped; next round at 02:00:00 UTC"
     )
 
 
@@ -112,7 +112,7 @@ def test_an_offset_moves_every_round_and_what_is_missed() -> None:
     assert began == [1680, 5280, 7080, 8880]
     assert told == [
         "next round at 00:28:00 UTC",
-        "the round of 00:28:00 UTC lasted until 01:01:20 UTC, beyond 1 more of its times; next round at 01:28:00 UTC",
+        "the round of 00:28:00 UTC lasted until 01:01:20 UTC, so 1 more were skipped; next round at 01:28:00 UTC",
     ]
 
 
@@ -299,8 +299,8 @@ def test_the_job_that_has_waited_longest_is_next_and_a_slow_one_costs_the_others
     slow, quick = ([at for name, at in began if name == which] for which in ("slow", "quick"))
     assert slow == [200, 400, 600]
     assert quick == [100, 350, 550], "each waits for one run of the slow one, and its missed times make one run"
-    assert "the round of quick of 00:03:20 UTC lasted until 00:05:51 UTC, beyond 1 more of its times" in told[2]
-    assert told[-1] == "the time of the schedule is over at 00:10:01 UTC"
+    assert "the round of quick of 00:03:20 UTC lasted until 00:05:51 UTC, so 1 more were skipped" in told[2]
+    assert told[-1] == "the schedule ended at 00:10:01 UTC"
 
 
 @given(st.floats(0, 3e9), st.lists(st.integers(0, DAY - 1), min_size=1, max_size=5))

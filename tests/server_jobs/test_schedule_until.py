@@ -96,7 +96,7 @@ def test_a_schedule_ends_where_no_round_would_begin_before(tmp_path: Path, capsy
     said = capsys.readouterr().err
     assert code == 0
     assert f"no round starts from {until:%Y-%m-%d %H:%M:%S} UTC on" in said
-    assert f"the time of the schedule is over at {until:%H:%M:%S} UTC" in said
+    assert f"the schedule ended at {until:%H:%M:%S} UTC" in said
     assert store.lines.newest("study", "main") == 1
 
 

@@ -76,5 +76,5 @@ def test_a_time_limit_says_what_was_waited_for_if_no_executor_came(executors: in
 
     with pytest.raises(DeadlineReached) as reached:
         work()
-    said = "no executor has come; does spark://master:7077 have workers" in reached.value.waited_for
+    said = "no executor started: check that spark://master:7077 has live workers" in reached.value.waited_for
     assert said == (executors == 0)

@@ -53,7 +53,7 @@ def test_work_that_ends_in_a_refusal_is_asked_for_its_reason() -> None:
 def test_a_helper_that_is_at_work_for_long_is_left_to_it() -> None:
     with (
         helper_server(None, Said(202, b"", (("Retry-After", "3600"),))) as server,
-        pytest.raises(HelperUnavailable, match=r"the helper at http://\S+ is still at work on the answer"),
+        pytest.raises(HelperUnavailable, match=r"the helper at http://\S+ is still computing the answer"),
     ):
         HttpHelper(server.url).answer(REQUEST, MOST)
     assert len(server.asked) == 1
@@ -64,7 +64,7 @@ def test_a_helper_that_is_at_work_for_long_is_left_to_it() -> None:
 def test_what_is_neither_answer_nor_refusal_is_waited_for(status: int, body: bytes) -> None:
     with (
         helper_server(None, Said(status, body, (("Location", "/elsewhere"),))) as server,
-        pytest.raises(HelperUnavailable, match=f"has answered with HTTP {status}"),
+        pytest.raises(HelperUnavailable, match=f"answered with HTTP {status}"),
     ):
         HttpHelper(server.url).answer(REQUEST, MOST)
     assert len(server.asked) == 1
@@ -97,14 +97,14 @@ def test_a_refusal_without_end_is_cut_off() -> None:
 def test_an_answer_that_drips_is_given_up() -> None:
     with (
         helper_server(None, Said(200, bytes(8), drip=0.05)) as server,
-        pytest.raises(HelperUnavailable, match=r"was too slow to answer within 0\.2 seconds"),
+        pytest.raises(HelperUnavailable, match=r"did not answer within 0\.2 seconds"),
     ):
         HttpHelper(server.url, patience=0.2).answer(REQUEST, MOST)
 
 
 def test_a_request_is_not_sent_on_once_its_time_is_over() -> None:
     with helper_server(None, Said(202)) as server:
-        with pytest.raises(HelperUnavailable, match=r"too slow to answer|broke off"):
+        with pytest.raises(HelperUnavailable, match=r"did not answer|closed the connection"):
             HttpHelper(server.url, patience=-1.0).answer(REQUEST, MOST)
         assert REQUEST not in [body for _, _, body in server.asked], "at most the headers are sent"
 
@@ -113,7 +113,7 @@ def test_a_helper_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("fedping.server_jobs.round.helper_client.CONNECT_SECONDS", 0.2)
     with (
         socket.create_server(("127.0.0.1", 0)) as deaf,
-        pytest.raises(HelperUnavailable, match=r"too slow to answer|cannot be reached, or broke off"),
+        pytest.raises(HelperUnavailable, match=r"did not answer|can't reach .*, or it closed the connection"),
     ):
         HttpHelper(f"http://127.0.0.1:{deaf.getsockname()[1]}", patience=1.0).answer(bytes(10**7), MOST)
 
@@ -121,7 +121,7 @@ def test_a_helper_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
 def test_a_helper_that_is_not_there_is_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as once:
         port = once.getsockname()[1]
-    with pytest.raises(HelperUnavailable, match="cannot be reached"):
+    with pytest.raises(HelperUnavailable, match="can't reach"):
         HttpHelper(f"http://127.0.0.1:{port}").answer(REQUEST, MOST)
 
 

@@ -188,9 +188,9 @@ def test_a_line_waits_for_its_helper_with_one_request_and_is_charged_once(tmp_pa
     assert (first.status, first.since, first.clients) == ("asked", WHEN, 50)
     where = f"{store.where}/private/main/asked/0.request"
     assert first.sentence == (
-        "private/main: version 0 stays; the helper was asked for the sums of 50 clients at 2026-01-01 00:00:00 UTC, "
-        f"and its answer is not there: give --helper URL, or send {where} to the helper and give the file that comes "
-        "back by --answer FILE"
+        "private/main: version 0 stays; the helper was asked for the sums of 50 clients at 2026-01-01 00:00:00 UTC "
+        f"and has not answered: give --helper URL, or send {where} to the helper and pass its answer with --answer "
+        "FILE"
     )
     assert steps == ["repaired", "listed", "summed", "asked"]
     request = (tmp_path / "store/private/main/asked/0.request").read_bytes()
@@ -226,7 +226,7 @@ def test_other_lines_go_on_meanwhile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"min_batch": 21}, "20 of at least 21 clients of arm 'control' have sent a usable share, and of fewer"),
+        ({"min_batch": 21}, "20 of at least 21 clients of arm 'control' have sent a usable share;"),
         ({"min_clients": 31}, "30 of at least 31 clients have sent a usable share"),
     ],
 )
@@ -262,7 +262,7 @@ def test_a_client_whose_share_the_helper_refuses_is_in_neither_sum(tmp_path: Pat
         land_private(landing, line.study, [*good, *garbage][i::2], at_ms=FIRST_MS + i)
     result = round_of(store, landing, line.way)
     assert result.status == "published"
-    assert "; the shares of 12 clients the helper could not use, and left out" in result.sentence
+    assert "; the helper could not use the shares of 12 clients and left them out" in result.sentence
     event = store.head("private", "main").lineage.privacy
     assert event is not None
     assert event.shared is not None
@@ -295,7 +295,7 @@ def test_an_answer_that_leaves_too_few_for_a_step_is_published_all_the_same(tmp_
     land_private(landing, line.study, [*line.crowd(8), *garbage, *line.crowd(9, arm="control")])
     result = round_of(store, landing, line.way)
     assert result.status == "published"
-    assert "which repeats version 0: too few for a step, which takes 12" in result.sentence
+    assert "which repeats version 0: too few for a step, which needs 12" in result.sentence
     assert store.head("private", "main").iteration == 1
 
 
@@ -316,7 +316,7 @@ def test_a_helper_that_leaves_out_all_clients_but_one_reads_nothing_of_that_one(
         )
 
     for left in (0, 1, 4):
-        with pytest.raises(FedpingError, match=f"leaves {left} of 30 clients of arm 'treatment', and a sum is of 5"):
+        with pytest.raises(FedpingError, match=f"uses {left} of 30 clients of arm 'treatment', but a sum needs 5"):
             round_of(store, landing, ByHand(line.helper, spoil=all_but(left)))
         assert store.head("private", "main").iteration == 0
     assert round_of(store, landing, line.way).status == "published"
@@ -355,12 +355,12 @@ def spoilt(line: SharedLine, folder: Path) -> dict[str, tuple[Callable[[bytes], 
         "no arms": (of_another(line, arms=()), "it has other arms"),
         "arms turned round": (of_another(line, arms=arms[::-1]), "it has other arms"),
         "an arm twice": (of_another(line, arms=(first, first)), "it has other arms"),
-        "too short": (arm(total=first.total[8:]), "its sum of arm 'treatment' has 48 bytes, and not 56"),
-        "places beyond": (arm(refused=(30,)), "are not places in the request"),
-        "places twice": (arm(refused=(1, 1)), "are not places in the request"),
-        "negative places": (arm(refused=(-1,)), "are not places in the request"),
+        "too short": (arm(total=first.total[8:]), "its sum of arm 'treatment' has 48 bytes instead of 56"),
+        "places beyond": (arm(refused=(30,)), "are not positions in the request"),
+        "places twice": (arm(refused=(1, 1)), "are not positions in the request"),
+        "negative places": (arm(refused=(-1,)), "are not positions in the request"),
         "all places but one": (arm(refused=tuple(range(1, 30))), "it leaves 1 of 30 clients of arm 'treatment', and"),
-        "too many places": (arm(refused=tuple(range(26))), "and a sum is of 5 or more"),
+        "too many places": (arm(refused=tuple(range(26))), "but a sum needs 5 or more"),
     }
 
 
@@ -376,10 +376,10 @@ def test_a_spoilt_answer_is_refused_with_a_reason_and_nothing_is_lost(tmp_path: 
         with pytest.raises(FedpingError) as caught:
             round_of(store, landing, ByHand(line.helper, spoil=spoil))
         assert told in str(caught.value), name
-        assert "nothing was published" in str(caught.value), name
+        assert "no version was published" in str(caught.value), name
         assert (line_request(tmp_path), asked_files(tmp_path)) == (request, kept), name
         (tmp_path / "answer").write_bytes(spoil(line.way.answer(request, 10**6)))
-        with pytest.raises(FedpingError, match=r"as the helper's answer for line 'main' of study 'private'"):
+        with pytest.raises(FedpingError, match=r"the helper's answer for line 'main' of study 'private'"):
             round_of(store, landing, FileHelper(tmp_path / "answer"))
     assert spent(store, store.head("private", "main")).releases == 0
     assert round_of(store, landing, line.way).status == "published"
@@ -401,14 +401,14 @@ def test_an_answer_of_the_version_before_is_none(tmp_path: Path) -> None:
 
 def test_a_wrong_privacy_key_is_refused_by_the_helper_first_and_by_the_lineage_later(tmp_path: Path) -> None:
     line, store, landing = begun(tmp_path)
-    with pytest.raises(InvalidSettings, match="'fedping privacy identity FILE' prints; nothing was read"):
+    with pytest.raises(InvalidSettings, match=r"'fedping privacy identity FILE' prints\. Nothing was read\."):
         round_of(store, landing, privacy_key=None)
     wrong = round_of(store, landing, line.way, privacy_key=bytes(32))
     assert wrong.status == "asked"
-    assert "it refuses the request (forged: the request is not signed by the leader" in wrong.sentence
+    assert "it rejects the request (forged: the request is not signed by the leader" in wrong.sentence
     right = round_of(store, landing, line.way)
     assert right.status == "published", "a request that another key has signed is signed again"
-    with pytest.raises(InvalidSettings, match="the privacy key is not the one"):
+    with pytest.raises(InvalidSettings, match="used another privacy key"):
         round_of(store, landing, line.way, privacy_key=bytes(32))
 
 
@@ -419,8 +419,8 @@ def test_a_request_that_the_helper_can_no_longer_take_is_put_aside_and_made_agai
     late = ByHand(line.helper, NOW + timedelta(days=8))
     result = round_of(store, landing, late)
     assert result.status == "waiting"
-    assert "refuses the request (too_old: the request is 8 days old" in result.sentence
-    assert "which is put aside; the next round makes another" in result.sentence
+    assert "rejects the request (too_old: the request is 8 days old" in result.sentence
+    assert "the request is put aside; the next round creates another" in result.sentence
     land_private(landing, line.study, line.crowd(3, seed=5), at_ms=FIRST_MS + 1)
     result = round_of(store, landing, late, clock=lambda: (NOW + timedelta(days=8)).isoformat())
     assert result.status == "published"
@@ -442,7 +442,7 @@ def test_a_refusal_that_still_lies_about_is_none_of_the_next_request(tmp_path: P
     assert round_of(store, landing, left).status == "waiting"
     again = round_of(store, landing, left, **later)
     assert again.status == "asked"
-    assert again.sentence.endswith("refuses an earlier request; give what the helper says to this one")
+    assert again.sentence.endswith("the rejection of an earlier request; give the helper's answer to the current one")
     left.path.write_bytes(line.way.answer(line_request(tmp_path), 10**6))
     assert round_of(store, landing, left, **later).status == "published"
 
@@ -486,11 +486,11 @@ def test_what_people_have_to_mend_is_waited_for(tmp_path: Path, reason: str) -> 
     line, store, landing = begun(tmp_path)
     result = round_of(store, landing, Refusing(reason))
     assert result.status == "asked"
-    assert result.sentence.endswith(f"it refuses the request ({reason}: because it likes to)")
+    assert result.sentence.endswith(f"it rejects the request ({reason}: because it likes to)")
     told = store.helper_request("private", "main").told(0)
     assert told is not None
     counts = reason == "too_many"  # its sentence says how many clients there are, which pages do not tell
-    assert told.why == f"it refuses the request ({reason}{'' if counts else ': because it likes to'})"
+    assert told.why == f"it rejects the request ({reason}{'' if counts else ': because it likes to'})"
     assert round_of(store, landing, line.way).status == "published"
     assert store.helper_request("private", "main").told(0) is None
 
@@ -498,15 +498,15 @@ def test_what_people_have_to_mend_is_waited_for(tmp_path: Path, reason: str) -> 
 def test_how_many_clients_the_helper_counts_is_for_the_operator_and_not_for_pages(tmp_path: Path) -> None:
     line, store, landing = begun(tmp_path)
     result = round_of(store, landing, Refusing("too_few", line.helper))
-    assert "(too_few: because it likes to), which is put aside" in result.sentence
+    assert "(too_few: because it likes to), so the request is put aside" in result.sentence
     told = store.helper_request("private", "main").told(0)
     assert told is not None
-    assert told.why == "it refuses the request (too_few), which is put aside; the next round makes another"
+    assert told.why == "it refuses the request (too_few), so the request is put aside; the next round creates another"
 
 
 class Unreachable:
     def answer(self, request: bytes, most: int) -> bytes:
-        raise HelperUnavailable("the helper at http://helper cannot be reached")
+        raise HelperUnavailable("can't reach the helper at http://helper")
 
 
 def test_pings_that_are_gone_stop_the_round_if_the_helper_has_refused_any_of_them(tmp_path: Path) -> None:
@@ -514,7 +514,7 @@ def test_pings_that_are_gone_stop_the_round_if_the_helper_has_refused_any_of_the
     bad = [replace(p, payload=bytes(8) + p.payload[8:]) for p in line.crowd(2, seed=8)]  # type: ignore[index]
     file = land_private(landing, line.study, bad, at_ms=FIRST_MS + 1)
     assert round_of(store, landing, Unreachable()).sentence.endswith(
-        "not there: the helper at http://helper cannot be reached"
+        "not there: can't reach the helper at http://helper"
     )
     file.rename(tmp_path / "away")
     with pytest.raises(FedpingError, match="is missing, but its pings are needed"):
@@ -570,7 +570,7 @@ def test_more_clients_than_a_helper_takes_are_said_to_be_too_many(
 ) -> None:
     line, store, landing = begun(tmp_path)
     monkeypatch.setattr("fedping.server_jobs.round.private_sums.MOST_CLIENTS", 49)
-    with pytest.raises(FedpingError, match=r"pings of more than 49 clients of line 'main'.*; nothing was asked"):
+    with pytest.raises(FedpingError, match=r"more than 49 clients of line 'main'.* No request was sent"):
         round_of(store, landing, line.way)
     assert asked_files(tmp_path) == set()
 
@@ -584,7 +584,7 @@ def test_what_gives_a_request_up_the_helper_has_to_sign(tmp_path: Path, reason: 
         for _ in range(3):
             result = round_of(store, landing, way)
             assert result.status == "asked"
-            assert "the helper has not signed that it refuses the request" in result.sentence
+            assert "the helper has not signed that it rejects the request" in result.sentence
     kept = line_request(tmp_path)
     earlier = Refused(reason, "of another request")  # type: ignore[arg-type]
     earlier.sign("0" * 64, line.helper.key)

@@ -130,10 +130,10 @@ def test_the_operators_own_log_settings_are_left_alone(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        ([], "no fedping command"),
-        (["--master", "local[2]", "--"], "no fedping command"),
+        ([], "the fedping command"),
+        (["--master", "local[2]", "--"], "the fedping command"),
         (["--master"], "--master lacks its value"),
-        (["--deploy-mode", "clutser", "--", "round"], "no deploy mode 'clutser'"),
+        (["--deploy-mode", "clutser", "--", "round"], "unknown deploy mode 'clutser'"),
         (["--deploy-mode", "cluster", "--", "round"], "needs a cluster"),
         (["--master", "spark://host:1", "--deploy-mode=cluster", "--", "round"], "set FEDPING_SPARK_STAGING"),
         (["--conf", "spark.master=spark://h:1", "-c", "spark.submit.deployMode=cluster", "round"], "SPARK_STAGING"),
@@ -209,7 +209,7 @@ def test_options_of_the_environment_that_are_no_words_are_refused(
 ) -> None:
     monkeypatch.setenv("FEDPING_SPARK_OPTIONS", "--master 'yarn")
     assert submit.main(["--", "round", "x"]) == 2
-    assert "FEDPING_SPARK_OPTIONS cannot be read as words" in capsys.readouterr().err
+    assert "can't parse the environment variable FEDPING_SPARK_OPTIONS" in capsys.readouterr().err
 
 
 def run_with_a_spark_that_notes(

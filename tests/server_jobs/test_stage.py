@@ -172,7 +172,7 @@ def test_one_that_is_worse_is_withdrawn_by_itself_and_no_number_is_used_twice(
     result = play(staged, tmp_path)
     assert (result.status, result.restored) == ("withdrawn", 0)
     assert "version 1 is withdrawn, and version 0 published again as version 2" in result.sentence
-    assert "it may be 1.1 at most" in result.sentence
+    assert "the maximum is 1.1" in result.sentence
     head = staged.head("study", "main")
     assert (head.iteration, head.parent, head.weights, head.state) == (2, 0, before.weights, before.state)
     assert head.lineage.guard is not None
@@ -220,7 +220,7 @@ def test_a_stage_lasts_as_long_as_it_is_to(tmp_path: Path) -> None:
     land_stage(tmp_path, 0, 1, 5, tried=1.0, stayed=1.0)
     result = play(store, tmp_path, "2026-01-01T00:29:00.000+00:00")
     assert result.status == "staged"
-    assert "it is tried until 2026-01-01 00:30:00 UTC at least" in result.sentence
+    assert "it stays staged until at least at least 2026-01-01 00:30:00 UTC" in result.sentence
     assert play(store, tmp_path, "2026-01-01T00:30:00.000+00:00").status == "published"
 
 
@@ -340,7 +340,7 @@ def test_the_pages_tell_how_a_stage_ended_and_offer_to_decide(staged: ModelStore
     play(staged, tmp_path)
     made = lineage_of(staged, "study", "main", 1)
     assert made["made_by"] == (
-        "Made by a round from the pings of version 0, and published after 25 % of clients had it first"
+        "Computed by a round from the pings of version 0, staged for 25 % of clients, and then published"
     )
     land(tmp_path, crowd(CLIENTS, seed=3, version=1), iteration=1, at_ms=FIRST_MS + 6)
     play(staged, tmp_path)
@@ -500,6 +500,6 @@ def test_a_person_who_discards_is_followed_where_the_command_was_killed(staged: 
     land_stage(tmp_path, 0, 1, 5, tried=1.0, stayed=1.0)
     result = play(staged, tmp_path)
     assert (result.status, staged.head("study", "main").iteration) == ("withdrawn", 2)
-    assert "a person has decided so" in result.sentence
+    assert "by a person's decision" in result.sentence
     with pytest.raises(InvalidSettings, match=r"no version .* is held"):
         discard(staged, "study", "main", created=WHEN, code_version="test")

@@ -76,7 +76,7 @@ def test_signs_are_stable_at_their_standard_errors_and_where_nothing_ever_moves(
     assert stable_signs(aggregate([1.0], [0.0], clients=1), rule) == 0.0
     assert not iteration_ended(rule, 10, seen)
     assert iteration_ended(IterationBySigns(share=0.75), 10, seen)
-    assert clients_missing(rule, seen) == "the signs of 75 % of the weights are stable, and 80 % have to be"
+    assert clients_missing(rule, seen) == "the signs of 75 % of the weights are stable, of 80 % needed"
 
 
 # --- early stopping ---

@@ -158,7 +158,7 @@ def test_who_may_read_the_keys_still_may_when_one_is_replaced(tmp_path: Path) ->
 def test_without_keys_the_study_alone_is_not_served(tmp_path: Path, ingest: IngestApp) -> None:
     catalogue = Catalogue(open_store(tmp_path / "store"))
     assert catalogue.names() == ["study"]
-    assert "asks for tickets; start ingest with --ticket-keys" in catalogue.unusable["members"]
+    assert "needs tickets; start ingest with --ticket-keys" in catalogue.unusable["members"]
 
 
 def test_the_command_makes_what_ingest_takes(ingest: IngestApp, keys: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_ingest_takes_an_arms_own_clients_alone(ingest: IngestApp, arm: str) -> 
         ingest.post(f"{PATH}/{uuid.uuid4()}", json.dumps(ping_of(client, arm)).encode()) for client in (mine, *others)
     ]
     assert [answer.status_code for answer in answers] == [200, 400, 400, 400]
-    assert f"does not belong to arm '{arm}'" in answers[-1].json["error"]
+    assert f"is not assigned to arm '{arm}'" in answers[-1].json["error"]
     assert ingest.totals()["rejected.not_enrolled"] == 3
 
 

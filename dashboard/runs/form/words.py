@@ -51,9 +51,9 @@ LABELS: dict[str, str] = {
     "attack": "Hostile clients",
     "privacy": "Privacy",
     "randomised_response": "Targets by randomised response",
-    "limits": "What a round believes of a ping",
+    "limits": "Limits of a ping's values",
     "attack.share": "Share of hostile clients",
-    "attack.clients": "How many are hostile",
+    "attack.clients": "Number of hostile clients",
     "attack.invented": "Invented ids, times the clients",
     "rounds": "Rounds",
     "seeds": "Seeds",
@@ -90,7 +90,7 @@ LABELS: dict[str, str] = {
 OPTIONS: dict[str, dict[str, str]] = {
     "training": {
         "gradient": "one gradient (FedSGD, FedGD)",
-        "local": "steps of its own (FedAvg, FedGD+; FedProx with a proximal term)",
+        "local": "several local steps (FedAvg, FedGD+; FedProx with a proximal term)",
     },
     "partition": {
         "iid": "at random, evenly",
@@ -105,10 +105,10 @@ OPTIONS: dict[str, dict[str, str]] = {
     "sampling": {
         "all": "everybody",
         "uniform": "a fixed number, at random",
-        "bernoulli": "each by a coin toss",
+        "bernoulli": "each with a probability",
         "by_size": "in proportion to their examples",
         "stratified": "a share of each stratum",
-        "cluster": "everybody of some clusters",
+        "cluster": "all clients of some clusters",
         "power_of_choice": "those with the largest losses of some candidates",
     },
     "server.aggregate": {
@@ -116,15 +116,15 @@ OPTIONS: dict[str, dict[str, str]] = {
         "mean_of_signs": "the mean of their signs (majority)",
         "recluster": "centroids, clustered again",
         "median": "the median of each weight",
-        "trimmed_mean": "the mean of each weight without the ends",
+        "trimmed_mean": "the mean of each weight without the tails",
         "geometric_median": "the point with the least distances",
         "krum": "those with the nearest neighbours (Krum)",
-        "centered_clip": "what is near the last direction",
+        "centered_clip": "the updates near the last direction",
     },
     "server.clip": {
         "none": "stay as they are",
-        "norm": "are shortened to a norm",
-        "quantile": "are shortened to what is usual",
+        "norm": "are clipped to a norm",
+        "quantile": "are clipped to a quantile",
     },
     "where": {
         "memory": "local: in memory, in this one process",
@@ -157,8 +157,8 @@ OPTIONS: dict[str, dict[str, str]] = {
 """Words for values; others appear as they are in the file."""
 
 FEATURES = (
-    "Rank items by features of your own, learned from a file of lists: a row for each item, with columns for the "
-    "choice that it was shown in, for whether it was chosen, and for each field that a feature reads."
+    "Rank items by your own features, learned from a file of lists: a row for each item, with a column for its list, "
+    "a column for whether it was chosen, and a column for each field that a feature reads."
 )
 """What the model of features is for."""
 
@@ -170,9 +170,9 @@ OF_FEATURES = {
     "places": "Number of places with a learned offset, against position bias; 0 for none.",
     "explore": "Share of lists with two neighbours swapped.",
     "hidden": "Units of a hidden layer; 0 for none.",
-    "margin": "Of the loss hinge: by how much the chosen item is to score higher.",
+    "margin": "Margin of the loss hinge: required lead of the chosen item's score.",
     "gradient": "How updates are computed.",
-    "constraints": "What weights have to satisfy.",
+    "constraints": "Constraints of weights.",
 }
 """The settings of the model of features that are in the form, with their help."""
 
@@ -218,14 +218,14 @@ EXAMPLES: dict[str, str] = {
 
 HELPS: dict[str, str] = {
     "study": (
-        "The name of a shipped file, such as demo.toml, or the whole path of any other. It defines the arms "
-        "and how their lines are trained."
+        "Name of a shipped file, such as demo.toml, or the absolute path of another. It defines the arms and the "
+        "training of their lines."
     ),
-    "optimization.searches_per_day": "Of an average enrolled client.",
-    "evaluation.searches_per_day": "Of an average enrolled client.",
-    "optimization.activity_shape": "The lower, the more unequal clients' activity (gamma distribution).",
-    "evaluation.activity_shape": "The lower, the more unequal clients' activity (gamma distribution).",
-    "optimization.iterations": "Number of rounds; each makes a version.",
+    "optimization.searches_per_day": "Mean per enrolled client.",
+    "evaluation.searches_per_day": "Mean per enrolled client.",
+    "optimization.activity_shape": "Evenness of clients' activity (gamma distribution); lower is more unequal.",
+    "evaluation.activity_shape": "Evenness of clients' activity (gamma distribution); lower is more unequal.",
+    "optimization.iterations": "Number of rounds; each publishes a version.",
     "evaluation.ticks": "Number of ticks; the version does not change during them.",
     "name": "The file's name if empty.",
     "seeds": "Number of repetitions, or a list of seeds. Variants are paired seed by seed.",
@@ -234,19 +234,19 @@ HELPS: dict[str, str] = {
         "or Arrow."
     ),
     "data.folder": (
-        "Of a data set that is read as its authors publish it, such as femnist: a path below a folder that the "
-        "dashboard was started with (--data)."
+        "For a data set in its authors' files, such as femnist: a path below a folder that the dashboard was started "
+        "with (--data)."
     ),
     "data.target": "The column to predict.",
     "data.features": "The columns to predict from; all others if empty.",
-    "data.client": "The column that names a row's client, for a partition by a column.",
-    "data.choice": "The column that names the choice that a row is a candidate of.",
+    "data.client": "The column with a row's client, for a partition by a column.",
+    "data.choice": "The column with the choice that a row is a candidate of.",
     "data.kind": "Whether the target is a class or a number, if the data do not show it.",
-    "data.users": "Number of users. Each round brings them new searches, from which they learn once (thesis 7.3).",
-    "data.test": "Of every client's examples; or \"authors\", in quotes, for the test examples of the data set's authors.",
-    "data.validation": "Of every client's examples; early stopping needs some.",
-    "training.epochs": "How often a client goes through its examples (FedAvg); or give steps.",
-    "training.steps": "How many steps a client takes (FedGD+, if it has no batch); or give epochs.",
+    "data.users": "Number of users. In each round they make new searches and learn from them once (thesis 7.3).",
+    "data.test": "Share of every client's examples, or \"authors\", in quotes, for the authors' test examples.",
+    "data.validation": "Share of every client's examples; early stopping needs some.",
+    "training.epochs": "Number of passes of a client over its examples (FedAvg); or give steps.",
+    "training.steps": "Number of steps of a client (FedGD+, if it has no batch); or give epochs.",
     "training.batch": "Number of examples in a batch; all at once if empty.",
     "training.proximal": "Pulls the weights back to the fetched model (Li et al. 2020); 0 turns this off.",
     "data.missing": "What happens to features that are missing; the mean is over all clients, from sums.",
