@@ -157,7 +157,7 @@ def _print_turns(rows: list[Row]) -> None:
         "framework",
         "updates/s",
         "beside JAX",
-        "relative to the fastest JAX way",
+        "of the fastest JAX",
     ):
         table.add_column(heading, justify="left" if heading in ("model", "framework") else "right")
     for model, clients in dict.fromkeys((row.model, row.clients) for row in rows):

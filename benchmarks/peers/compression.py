@@ -3,9 +3,9 @@
     python -m benchmarks.peers.compression [--vectors learned|million|normal|sparse] [--clients 4] [--draws 64]
                                            [--peers FedJAX FLSim] [--python FedJAX=BINARY] [--json]
 
-The vectors are what clients of `experiments/papers/hartmann_2018_compression.toml` learn from version 0, 10,345
-weights; those of `hartmann_2018_million.toml`; as many normal numbers; or 22 weights of which two are not zero, for
-which one rotation is not enough. Every way gets each vector ``--draws`` times. Printed are
+The vectors are the updates that clients of `experiments/papers/hartmann_2018_compression.toml` learn from version 0,
+10,345 weights; those of `hartmann_2018_million.toml`; as many normal numbers; or 22 weights with two nonzero ones, for
+which one rotation isn't enough. Every way gets each vector ``--draws`` times. Printed are
 
 - *said*: bits per weight as the framework counts them; for fedping, bits of the actual payload;
 - *handed on*: bits per weight of what the framework passes from its client to its server, and of that through zlib;
@@ -121,7 +121,7 @@ def ours(way: str, vectors: NDArray[np.float32], draws: int) -> Row:
 
 
 def theirs(peer: Peer, python: str | Path, vectors: NDArray[np.float32], draws: int) -> list[Row]:
-    """Return what a framework's compressors make of the vectors."""
+    """Return the results of a framework's compressors for the vectors."""
     with tempfile.TemporaryDirectory() as folder:
         sent, found = Path(folder) / "vectors.npy", Path(folder) / "found.npz"
         np.save(sent, vectors)
