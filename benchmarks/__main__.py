@@ -1,6 +1,6 @@
-"""Every benchmark, one after the other: `python -m benchmarks [NAME …]`.
+"""Runs all benchmarks one after the other: `python -m benchmarks [NAME …]`.
 
-Run it with nothing else on the machine. What is compared stands in one table and is measured in one run.
+Run it on an otherwise idle machine. Everything in one table is measured in one run.
 """
 
 import subprocess

@@ -1,13 +1,13 @@
-"""Rounds of pfl-research's CIFAR-10 work, compiled as a whole, on whatever device JAX finds: a GPU if there is one.
+"""Rounds of pfl-research's CIFAR-10 work, compiled as a whole, on JAX's default device: a GPU if there is one.
 
     python -m benchmarks.accelerator [--rounds 300] [--runs 2] [--convolution patches lax] [--json] [--pfl]
 
-50 of 1,000 clients take part in a round, each with 50 images of CIFAR-10's shape, in one epoch of batches of 10, with
-a CNN of 1.6 million weights (two convolutions, pooling, two layers); the server takes the mean. The images are noise
-around ten patterns, made here. A round's time is that of a call of ``--every`` rounds after the first call, which
-compiles, over the number of rounds; ``whole`` is all rounds of a run with the evaluation of 10,000 images at the end of
-each call, compiling included. Both are measured by each convolution: as patches and a product, and as JAX's own, which
-over clients with weights of their own becomes a grouped convolution.
+50 of 1,000 clients take part in a round, each with 50 images of CIFAR-10's shape, in one epoch of batches of 10, with a
+CNN of 1.6 million weights (two convolutions, pooling, two layers); the server uses the mean. The images are noise
+around ten patterns, made here. A round's time is the time of a call of ``--every`` rounds (after the first, which
+compiles) over the number of rounds; ``whole`` is all rounds of a run with the evaluation of 10,000 images at the end of
+each call, compiling included. Both are measured with each convolution: as patches and a product, and JAX's own, which
+becomes a grouped convolution if clients have their own weights.
 
 ``--pfl`` runs pfl-research (pfl 0.6.0 with PyTorch) on the same images on the same device in the same call, if it is
 installed.
@@ -113,9 +113,9 @@ def images(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: seconds of a round and of the compiling call, and of all rounds with evaluations; and what came of it.
+    """One run: seconds of a round, of the compiling call, and of all rounds with evaluations; and its results.
 
-    ``digest`` is of the last version's bits: the same seed comes to the same ones.
+    ``digest`` is of the last version's bytes: the same seed gives the same digest.
     """
 
     work: str
@@ -182,7 +182,7 @@ def run(convolution: str, rounds: int, every: int, seed: int) -> Measured:
 
 
 def with_pfl(rounds: int, seed: int) -> Measured | str:
-    """Return pfl-research's run in a process of its own, or why there is none."""
+    """Return the result of pfl-research's run in a separate process, or why there is none."""
     worker = Path(__file__).parent / "peers" / "pfl_images_worker.py"
     command = [sys.executable, str(worker), str(rounds), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])

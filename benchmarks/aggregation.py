@@ -4,16 +4,16 @@
 
 - `spark`: the round's engine in a warm session; one vote a client, counts by reason, moments, losses by arm.
 - `numpy`: the same work in this process, one thread.
-- `spark, clipped` and `numpy, clipped`: the same with the clip that new studies have, in any round but the first, and
-  with all that rounds tell of who moves the model, new clients included;
-  `numpy, first clipped` is the first, which reads its updates twice.
+- `spark, clipped` and `numpy, clipped`: the same with the clip of new studies, in any round but the first, and with all
+  figures on who moves the model, new clients included; `numpy, first clipped` is the first, which reads its updates
+  twice.
 - `pyarrow + NumPy alone`: duplicates dropped, arm filtered, one mean a ping; all in memory, on all cores.
 - `avg(update[i])`: Spark SQL on a copy with the updates as lists, in a second session with both JIT compilers (the
   round's session starts with the first only, which would slow it); without and with duplicates dropped, next to the
   round's engine on that session.
 
-What is in one session is taken in turns, after one turn to warm up; the median counts. The means are compared, and the
-run stops if they differ. Then the cost by the length of the update at 2,000 pings, and whole rounds of 50,000 pings.
+Variants in one session take turns, after one turn to warm up; the median counts. The means are compared, and the run
+stops if they differ. Then the cost by the length of the update at 2,000 pings, and whole rounds of 50,000 pings.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def study_of(m: int, weighting: Weighting = "client", clip: Clip | None = None) 
 
 
 def landed(where: Path, pings: int, m: int, seed: int, rows_per_file: int = 100_000) -> list[str]:
-    """Return the landed files of a case, made unless they are there from an earlier run with --keep."""
+    """Return the landed files of a case; create them unless an earlier run with --keep did."""
     folder = partition(where / f"landing-{pings}-{m}-{seed}", "benchmark", "main", 0)
     if not folder.is_dir():
         land(folder, Traffic(pings=pings, clients=max(1, pings // PINGS_A_CLIENT), m=m), seed, rows_per_file)
@@ -138,7 +138,7 @@ def compare_sizes(where: Path, sizes: list[int], repeats: int, seed: int, engine
 
 
 def compare_sql(where: Path, sizes: list[int], repeats: int, seed: int) -> Iterator[Row]:
-    """Measure the SQL in a session of its own, with the settings that suit it."""
+    """Measure the SQL in its own session, with its best settings."""
     settings = SparkSettings(driver_java_options=("-XX:TieredStopAtLevel=4",), conf={"spark.driver.memory": "4g"})
     with spark_session(settings) as session:
         engine = SparkEngine(lambda: nullcontext(session))
@@ -192,7 +192,7 @@ def clipped_rules(bound: float | None) -> Rules:
 
 
 def measured(engine: Engine, files: list[str], pings: int) -> float:
-    """Return the norm at which a first round clips."""
+    """Return a first round's clip norm."""
     rules = replace(clipped_rules(None), measures=True, sees=False, salt=b"")
     partials = sorted(engine.partials(Work(paths=tuple(files), rows=pings, rules=rules)), key=lambda each: each.shard)
     return first_bound(rules.line, (each.total for each in partials))
@@ -207,7 +207,7 @@ def _same(one: object, other: object) -> None:
 
 
 def _driver_mb(run: Callable[[], object]) -> float | None:
-    """Return by how much a run raises the driver's peak memory (this process, without its JVM), in MB; Linux only."""
+    """Return the increase of the driver's peak memory by a run (this process, without its JVM), in MB; Linux only."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not reset.exists():
         return None

@@ -2,9 +2,9 @@
 
     python -m benchmarks.analysis [--json] [--pings 3674063] [--clients 306200] [--repeats 3]
 
-Three pairs of arms and two metrics, by client and by ping. Beside it, on the same files: pyarrow collects the columns
-into one process, drops duplicates, and SciPy makes the same six tests by ping (which is all it makes: no effect sizes,
-no intervals, nothing by client). The p-values of both are compared.
+Three pairs of arms and two metrics, by client and by ping. For comparison, on the same files: pyarrow collects the
+columns into one process, drops duplicates, and SciPy computes the same six tests by ping (and only these: no effect
+sizes, intervals or results by client). The p-values of both are compared.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STUDY = Study(name="firefox-2018", arms=tuple(Arm(name=name, share=share) for na
 class Row:
     """One measurement.
 
-    ``driver_rows`` is how many rows came to this process, ``peak_mib`` its peak of memory by then.
+    ``driver_rows`` is the number of rows that reached this process, ``peak_mib`` its peak memory up to then.
     """
 
     case: str
@@ -59,7 +59,7 @@ def peak_mib() -> float:
 
 
 def driver_rows(tally: StudyTally) -> int:
-    """Return how many value counts a tally is made of."""
+    """Return the number of value counts in a tally."""
     metrics = [metric for arm in tally.arms.values() for metric in arm.metrics.values()]
     return sum(len(metric.pings.values) + len(metric.clients.values) for metric in metrics)
 
@@ -106,7 +106,7 @@ def measure_scipy(landing: Path, pings: int) -> tuple[list[Row], dict[tuple[str,
 
 
 def largest_difference(verdict: Verdict, p: dict[tuple[str, str, str], float]) -> float:
-    """Return by how much log10 of our p-values by ping differs from SciPy's at most, where SciPy's is not 0."""
+    """Return the largest difference of log10 between our p-values by ping and SciPy's, where SciPy's isn't 0."""
     ours = {(one.metric.name, *one.pair): one.pings.test.log10_p for one in verdict.comparisons if one.pings}
     return max(abs(ours[key] - math.log10(theirs)) for key, theirs in p.items() if theirs > 0)
 
@@ -124,7 +124,7 @@ def main() -> None:
             pings, clients = options.pings // part, options.clients // part
             landings[pings] = Path(name, str(part))
             traffic = StudyTraffic(pings=pings, clients=clients, effect={"treatment": 0.99}, line="none")
-            # In a process of its own, so that its memory is not taken for the analysis'.
+            # In a separate process, so that its memory doesn't count as the analysis'.
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 pool.submit(land_study, landings[pings], traffic, 1).result()
         rows, verdict = measure_spark(landings, options.repeats)

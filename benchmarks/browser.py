@@ -20,7 +20,7 @@ from tests.browser.harness.available import path_of
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--pages", type=int, default=10_000, help="how long the history is that is searched")
+    parser.add_argument("--pages", type=int, default=10_000, help="size of the searched history")
     options = parser.parse_args()
     if path_of("chromium") is None:
         sys.exit("there is no Chromium on this machine; `make test-browser` installs it, or says how")

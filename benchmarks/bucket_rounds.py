@@ -1,12 +1,12 @@
-"""A warm round over landed pings in a bucket, beside the same files in a folder: time, requests, bytes, memory.
+"""A warm round over landed pings in a bucket, relative to the same files in a folder: time, requests, bytes, memory.
 
     python -m benchmarks.bucket_rounds [--json] [--pings 5700000] [--rows-per-file 100000] [--repeats 5] [--seed 1]
                                        [--keep FOLDER]
 
-The object store is nginx on this machine, which serves the files of the folder by ranges, and a small process that
-lists them; so what is measured is what a bucket costs fedping, and not a server. It has no latency: a real one adds
-some 10 to 30 ms a request, which tasks wait for side by side. The ways are taken in turns after one turn to warm up,
-and give the same bits, or the run stops.
+The object store is nginx on this machine, which serves ranges of the folder's files, and a small process that lists
+them; so the figures are fedping's cost, not a server's. It has no latency: a real one adds some 10 to 30 ms a request,
+which tasks wait for side by side. The ways are taken in turns after one turn to warm up, and give the same bits, or the
+run stops.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ObjectStore:
     folder: Path
 
     def seen(self) -> tuple[int, int]:
-        """Return how many requests there were, and the bytes of the answers."""
+        """Return the number of requests, and the bytes of the answers."""
         lines = (self.folder / "seen.log").read_text().splitlines()
         return len(lines), sum(int(line.split()[2]) for line in lines)
 

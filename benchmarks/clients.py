@@ -7,9 +7,9 @@ Two workloads, each by finite differences (ε = 1) and analytically:
 - a linear model of 22 weights, 2 searches of 10 candidates a client;
 - full frecency, one search of 10 candidates with 10 visits each.
 
-The plain way is that of thesis 7.3: an object for each client, which scores its pages. Both ways get the same data, and
-the run stops if their updates differ. Both are repeated for the given time, in one process, and the fastest run counts:
-whatever else the machine does can only slow a run down.
+The plain way follows thesis 7.3: an object for each client, which scores its pages. Both ways get the same data, and
+the run stops if their updates differ. Both are repeated for the given time, in one process, and the fastest run counts,
+since other load can only slow a run down.
 """
 
 from __future__ import annotations
@@ -291,8 +291,8 @@ def show(rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
-    parser.add_argument("--clients", type=int, default=10_000, help="how many clients compute an update at once")
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long to repeat each measurement")
+    parser.add_argument("--clients", type=int, default=10_000, help="number of clients that compute an update at once")
+    parser.add_argument("--seconds", type=float, default=2.0, help="duration of each measurement's repetitions")
     parser.add_argument("--seed", type=int, default=1, help="of the data")
     options = parser.parse_args()
     cases = [*linear_cases(options.clients, options.seed), *frecency_cases(options.clients, options.seed)]

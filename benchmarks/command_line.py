@@ -1,4 +1,4 @@
-"""How long `fedping --help` takes, beside the interpreter that does nothing and one that imports NumPy.
+"""Time of `fedping --help`, compared with an interpreter that does nothing and one that imports NumPy.
 
     python -m benchmarks.command_line [--json] [--runs 15]
 

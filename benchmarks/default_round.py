@@ -1,4 +1,4 @@
-"""What the safe choices of new studies cost a round: whole rounds of a plain study and of a new one, in turns.
+"""Cost of new studies' safe defaults in a round: whole rounds of a plain study and of a new one, in turns.
 
     python -m benchmarks.default_round [--json] [--pings 5700000] [--repeats 3] [--engine numpy] [--engine spark]
         [--seed 1] [--keep FOLDER]
@@ -32,7 +32,7 @@ from fedping.server_jobs.round import Engine, RoundOptions, run_round
 from fedping.server_jobs.round.engine import ENGINES, engine_named
 
 FIRST_PINGS = 20_000
-"""Of the round before the one that is measured."""
+"""Counts of the round before the measured one."""
 
 PLAIN = "plain"
 
@@ -51,7 +51,7 @@ class Row:
 
 
 def landed(where: Path, pings: int, iteration: int, seed: int) -> Path:
-    """Return a landing folder with so many pings of a version, made unless it is there."""
+    """Return a landing folder with a number of pings of a version; create it if missing."""
     landing = where / f"version-{iteration}-{pings}-{seed}"
     folder = partition(landing, "benchmark", "main", iteration)
     if not folder.is_dir():

@@ -3,8 +3,8 @@
     python -m benchmarks.drawing [--json] [--versions 500] [--loads 9] [--seconds 10]
 
 A line of 22 weights behind a real dashboard, in a Chromium without a graphics card, whose window is so high that all
-figures are drawn every time. The page measures itself (`fedping:draw`): from what it is told until the frame is laid
-out. Nothing is compared with: the goals are 200 ms for a drawing, and to keep up with five versions a second.
+figures are drawn every time. The page measures itself (`fedping:draw`): from the arrival of a change to the layout of
+the frame. Nothing is compared with: the goals are 200 ms for a drawing, and to keep up with five versions a second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 A_SECOND = 5
-"""Versions that are published in a second; a page is told of no more changes."""
+"""Versions published per second; a page gets no more changes than that."""
 
 WATCH = """
 window.drawn = [];
@@ -65,14 +65,14 @@ class Followed:
     """How the page kept up with versions.
 
     Attributes:
-        published: how many versions.
-        seconds: in what time.
-        drawn: drawings that showed a new version; one shows all versions that a change told of.
+        published: number of versions.
+        seconds: time in which they were published.
+        drawn: drawings that showed a new version; one shows all versions of a change.
         drawing: median milliseconds of a drawing.
         slowest: of the slowest.
         behind: median milliseconds from publishing a version until it was drawn.
         furthest: of the version that waited longest.
-        versions_behind: how many versions the page lacked at most when it had drawn.
+        versions_behind: maximum number of versions that the page lacked after a drawing.
         busy: share of the main thread's time with work.
         long: tasks of more than 50 ms.
         longest: milliseconds of the longest of them.
@@ -93,7 +93,7 @@ class Followed:
 
 @contextlib.contextmanager
 def opened(browser: Browser, url: str) -> Iterator[Page]:
-    """Open a page on which everything is to be seen, and wait until it is drawn."""
+    """Open a page with every panel, and wait until it is drawn."""
     from tests.browser.harness.chromium import pages_of
 
     with pages_of(browser) as pages:
@@ -117,7 +117,7 @@ def load(browser: Browser, url: str, newest: int) -> Loaded:
 
 
 def publish(store: ModelStore, versions: list[Version], every: float, times: dict[int, float]) -> None:
-    """Publish versions evenly, and note when each was there."""
+    """Publish versions evenly, and note each one's time."""
     began = time.monotonic()
     for place, version in enumerate(versions):
         time.sleep(max(0.0, began + place * every - time.monotonic()))
@@ -147,7 +147,7 @@ def follow(browser: Browser, url: str, store: ModelStore, study: Study, seconds:
 def judged(
     drawings: list[dict[str, float]], times: dict[int, float], took: float, busy: float, long: list[float]
 ) -> Followed:
-    """Return how far drawings were behind the versions that were published at some times."""
+    """Return the delay of drawings after versions that were published at some times."""
     news = [one for k, one in enumerate(drawings) if k == 0 or one["newest"] > drawings[k - 1]["newest"]]
     waits = [1000 * (next(d["end"] for d in news if d["newest"] >= n) - at) for n, at in times.items()]
     lacking = [sum(at <= one["end"] for at in times.values()) - (one["newest"] - min(times) + 1) for one in news]
@@ -203,7 +203,7 @@ def main() -> None:
         url = f"{server.url}/live/{study.name}/{study.lines[0].name}/"
         try:
             with sync_playwright() as playwright, running_chromium(playwright) as browser:
-                load(browser, url, options.versions)  # for which the dashboard reads the versions
+                load(browser, url, options.versions)  # during which the dashboard reads the versions
                 loads = [load(browser, url, options.versions) for _ in range(options.loads)]
                 followed = follow(browser, url, open_store(folder / "store"), study, options.seconds)
         finally:

@@ -1,14 +1,14 @@
-"""A round over encoded updates of a large model, beside dense ones: seconds, memory, and bytes landed.
+"""A round over encoded updates of a large model, relative to dense ones: seconds, memory, and landed bytes.
 
     python -m benchmarks.encoded_rounds [--json] [--engine numpy] [--weights 1000000] [--pings 200]
         [--encodings dense signs 'steps 2' 'mask .01']
 
-Each round runs in a process of its own, from the listing to the published version, over pings of as many clients.
-Updates are sparse and heavy-tailed, as those of networks are; there are ten different ones, since making them takes
-longer than reading them. Memory is the most that the process held, on Spark with that of the JVM beside it; the Python
-workers there are in neither, nor are their seconds in those of the processor. With `--engine spark --pings 10000
---encodings 'steps 2'` it needs 2 GB of disk and some minutes; dense updates of that would be 40 GB, so run them with
-fewer pings: seconds grow with them.
+Each round runs in a separate process, from the listing to the published version, over pings of the same number of
+clients. Updates are sparse and heavy-tailed, like networks' updates; there are ten different ones, since generating
+them takes longer than reading them. Memory is the process' peak, on Spark with the JVM's in a separate column; neither
+it nor the CPU seconds include Python workers there. With `--engine spark --pings 10000 --encodings 'steps 2'` it needs
+2 GB of disk and some minutes; dense updates of that would be 40 GB, so run them with fewer pings: seconds grow with
+them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ UPLOADS: dict[str, Upload] = {"dense": (), **LINKS}
 
 @dataclass(frozen=True)
 class Row:
-    """One round: its seconds, those of the processor, and the most memory that its processes held, in MiB."""
+    """One round: its seconds, its CPU seconds, and its processes' peak memory in MiB."""
 
     encoding: str
     engine: str
@@ -75,7 +75,7 @@ def study_of(upload: Upload, m: int) -> Study:
 
 
 def land(where: Path, study: Study, pings: int) -> float:
-    """Land pings of as many clients, and return how many MiB they take."""
+    """Land pings of a number of clients, and return their size in MiB."""
     line, rng = study.lines[0], np.random.default_rng(1)
     m = line.spec.m
     updates = (rng.standard_normal((DIFFERENT, m)) ** 3 * (rng.random((DIFFERENT, m)) < 0.5)).astype(np.float32)

@@ -1,11 +1,10 @@
-"""What each encoding of updates costs: bits a weight, and the time to make, to read and to add up payloads.
+"""Cost of each encoding of updates: bits per weight, and the time to encode, read and add up payloads.
 
     python -m benchmarks.encodings [--json] [--m 22 --m 10000 --m 1000000] [--repeats 15] [--seed 1] [--link NAME]
 
 Payloads are read in batches as large as a round's (`fedping.server_jobs.round.shard`), of updates of normal numbers,
-and their moments taken. *Times dense* is how long that takes beside the same with dense updates. This is measured in
-turns, in processor time of all threads; the least counts, since whatever else the machine does can only slow it down.
-Payloads are made once.
+and their moments taken. *Times dense* is that time relative to dense updates. This is measured in turns, in CPU time of
+all threads; the minimum counts, since other load can only slow it down. Payloads are made once.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ LINKS: dict[str, Upload] = {
     "eden 4": (Eden(bits=4),),
     "low rank 2": (LowRank(rank=2),),
 }
-"""By name, the upload links of a line: a row each."""
+"""Upload links of a line by name, one per row."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def line_of(upload: Upload, m: int) -> Line:
 
 
 def measured(link: str, m: int, repeats: int, seed: int) -> Row:
-    """Return what an encoding takes, measured in turns with dense updates."""
+    """Return an encoding's costs, measured in turns with dense updates."""
     k = batch_rows(m)
     updates = np.random.default_rng(seed).normal(size=(k, m)).astype(np.float32)
     keys, votes, dense = child_keys(root_key(seed), np.arange(k)), np.ones(k), dense_payloads(updates)
@@ -117,7 +116,7 @@ def moments_as_in_rounds(server: Receiving, payloads: pa.BinaryArray, votes: Vec
 
 
 def fastest_in_turns(repeats: int, *ways: Callable[[], object]) -> list[float]:
-    """Return the least processor seconds of each way, of so many runs of one after the other; a first one warms up."""
+    """Return the minimum CPU seconds of each way over a number of turns, after one to warm up."""
     fastest = [float("inf")] * len(ways)
     for repeat in range(repeats + 1):
         for place, way in enumerate(ways):

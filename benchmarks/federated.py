@@ -53,7 +53,7 @@ class TimedRounds:
         self._number = 0
 
     def seconds(self, clock: Callable[[], float] = time.perf_counter) -> float:
-        """Run one round and return how long it took."""
+        """Run one round and return its duration."""
         begin = clock()
         self.rounds.run(self._cohorts.sent(self._number, [self.rounds.weights]))
         self._number += 1
@@ -81,7 +81,7 @@ class CompiledTimed:
         self.rounds, self._at_once = CompiledRounds(setup, problem), at_once
 
     def seconds(self, clock: Callable[[], float] = time.perf_counter) -> float:
-        """Run a call, and return how long one of its rounds took."""
+        """Run a call, and return the duration of one of its rounds."""
         begin = clock()
         for _ in range(self._at_once):
             self.rounds.run([])
@@ -91,7 +91,7 @@ class CompiledTimed:
 def _given(
     spec: ModelSpec, data: ClientData[Any], training: Training, server: Pipeline, seed: int, **more: Any
 ) -> tuple[Setup, Problem]:
-    """Return the settings of rounds in which all clients train, with ``more`` of them, and their problem."""
+    """Return the settings of rounds in which all clients train, plus ``more`` settings, and their problem."""
     setup = Setup(
         model={"name": spec.model},
         data=Data(name="given"),

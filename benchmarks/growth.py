@@ -5,8 +5,8 @@
 Clients: 100 to 100,000 in every round, each with one gradient of a logistic regression of 30 features on its 50 rows.
 Weights: 1,000 to 1,000,000 of a network with one hidden layer (784 features, 10 classes, single precision), 100 clients
 a round with 10 rows each and one gradient. RProp on the server, updates as float32, nothing is evaluated. Each size
-runs in a process of its own; time is the median of the rounds after the first, memory the process' peak with what it
-takes to hold the data beside it.
+runs in a separate process; time is the median of the rounds after the first, memory the process' peak, with the size of
+the data in another column.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def grown(kind: str, size: int, rounds: int) -> Grown:
 
 
 def measured_apart(kind: str, size: int, rounds: int) -> Grown:
-    """Measure one size in a process of its own, so that its peak memory is its own."""
+    """Measure one size in a separate process, to keep its peak memory separate."""
     command = [sys.executable, "-m", "benchmarks.growth", "--only", kind, str(size), "--rounds", str(rounds)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return Grown(**json.loads(done.stdout))

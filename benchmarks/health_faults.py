@@ -1,10 +1,10 @@
-"""Break a running system in one way after the other, and see what is said of its health, and after how long.
+"""Break a running system in one way after the other, and record its reported health and the delay.
 
     python -m benchmarks.health_faults [FAULT …] [--interval 60]
 
-Each fault gets a real ingest of its own with a store, a landing folder and, where it is about rounds, real rounds. The
-health of the study and the operator's heartbeat are asked until they report the fault. Ends with 1 if one does not
-within the interval. Linux only: limits of running processes are changed (prlimit).
+Each fault gets a real ingest with its own store, a landing folder and, for faults of rounds, real rounds. The health of
+the study and the operator's heartbeat are asked until they report the fault. Ends with 1 if one does not within the
+interval. Linux only: limits of running processes are changed (prlimit).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import ctypes, os, sys
 ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-"""Starts Python without the capability by which root writes what it may not (PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)."""
+"""Starts Python without root's capability to write read-only files (PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Running:
             assert json.load(answer)["accepted"] == pings
 
     def round(self) -> int:
-        """Run a round in a process of its own, which obeys permissions even as root, and return its exit code."""
+        """Run a round in a separate process, which obeys permissions even as root, and return its exit code."""
         places = ["--store", str(self.folder / "store"), "--landing", str(self.folder / "landing")]
         command = [sys.executable, "-c", _WITHOUT_OVERRIDE, "-m", "fedping", "round", STUDY, *places]
         return subprocess.run([*command, "--engine", "numpy"], capture_output=True).returncode
@@ -133,7 +133,7 @@ def read_only_store(system: Running) -> None:
         folder.chmod(0o555)
     system.round()
     for folder in folders:
-        folder.chmod(0o755)  # so that it can be removed; nobody has run a round since
+        folder.chmod(0o755)  # so that it can be removed; no round has run since
 
 
 def refusals_in_a_row(system: Running) -> None:
@@ -177,7 +177,7 @@ FAULTS = {
 
 @contextlib.contextmanager
 def running(of_rounds: bool) -> Iterator[Running]:
-    """Run a system in a folder of its own."""
+    """Run a system in its own folder."""
     with tempfile.TemporaryDirectory(prefix="fedping-health-") as name:
         folder = Path(name)
         (store_with(folder / "store", small_study(STUDY, m=2)) if of_rounds else make_store(folder / "store"))

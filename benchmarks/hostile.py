@@ -1,11 +1,11 @@
-"""What ingest comes to under hours of hostile requests: its memory, its answers, and the honest pings between them.
+"""Ingest after hours of hostile requests: its memory, its answers, and the honest pings between them.
 
     python -m benchmarks.hostile --minutes 60 [--seed 1] [--senders 8] [--slow 100]
 
 Starts a real ingest with a study of eight weights, posts a mix of hostile requests drawn from the seed, keeps slow
-connections open beside them (headers, bodies and kept connections that say a byte now and then), and sends an honest
-ping a tenth of a second after the other. It ends with 1 if memory went beyond the stated bound, an honest ping was
-lost, or an answer was a 5xx other than 503.
+connections open at the same time (headers, bodies and kept connections that send a byte now and then), and sends an
+honest ping every tenth of a second. It exits with 1 if memory exceeded the stated bound, an honest ping was lost, or an
+answer was a 5xx other than 503.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Request = tuple[bool, bytes, dict[str, str]]
 
 
 def honest(rng: random.Random, **payload: Any) -> dict[str, Any]:
-    """Return a ping that is to be taken."""
+    """Return a valid ping."""
     told = {
         "model_version": 0,
         "study_variation": "treatment",
@@ -134,12 +134,12 @@ HOSTILE: dict[str, Callable[[random.Random], Request]] = {
     "another length": lambda rng: (False, b"x" * 1000, {"Content-Length": "900000", "Connection": "close"}),
     "another type": lambda rng: (False, b"a=b", {"Content-Type": "application/x-www-form-urlencoded"}),
 }
-"""By name, what makes a hostile request."""
+"""Generators of hostile requests, by name."""
 
 
 @dataclass
 class Outcome:
-    """What was sent and answered, by kind and status (0: the connection ended), and the honest pings answered 200."""
+    """Sent requests and answers, by kind and status (0: the connection ended), and the honest pings answered 200."""
 
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
     accepted: list[str] = field(default_factory=list)
@@ -223,7 +223,7 @@ SLOW = {
     "slow body": (_HEAD, b" "),
     "idle": (b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: x\r\n\r\n", b""),
 }
-"""By name, what a slow connection says at first, and then again and again."""
+"""What each slow connection sends at first, and then repeatedly, by name."""
 
 
 def dribble(port: int, number: int, outcome: Outcome, until: Callable[[], bool], every: float = DRIBBLE) -> None:
@@ -310,7 +310,7 @@ def children(pid: int) -> list[int]:
 def hostile_load(
     port: int, workers: Callable[[], list[int]], seed: int, senders: int, slow: int, each: int = 2
 ) -> Iterator[Outcome]:
-    """Have ingest attacked from now on until the block ends; yield what comes of it."""
+    """Attack ingest until the block ends; yield the outcome."""
     outcome, ended = Outcome(), threading.Event()
     variants = Variants(seed, each)
     tasks: list[Callable[[], None]] = [
@@ -405,7 +405,7 @@ def _wait_well(ingest: subprocess.Popen[bytes], port: int) -> None:
 
 
 def table(outcome: Outcome, lost: set[str], bound: int) -> str:
-    """Return what came of it as text."""
+    """Return the outcome as text."""
     kinds = sorted({kind for kind, _ in outcome.answers})
     lines = [f"{'kind':<30} answers by status (0: the connection ended without one)"]
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""What hostile clients cost the shipped studies: the loss with 1 client, 1 % and 5 % of them, after 15 and 40 rounds.
+"""Cost of hostile clients in the shipped studies: the loss with 1 client, 1 % and 5 % of them, after 15 and 40 rounds.
 
     python -m benchmarks.hostile_studies [--out FILE] [--study NAME] [--hostile "5 %"] [--attack NAME] [--users 200]
         [--seeds 5]
@@ -7,8 +7,8 @@
 A study file is read as `fedping study create` reads it, with the safe choice wherever it makes none. Its line learns
 from synthetic users in memory, one ping a client and round; of the private study the signs are summed, without the
 noise. Users of the studies of 2018 want pages by the weights of firefox_study.toml, all others by the models' reference
-weights. Each run appends a line of JSON to the file of ``--out`` and is not repeated if it is there; ``--table`` prints
-the tables of docs/robustness.md.
+weights. Each run appends a line of JSON to the file of ``--out`` and is skipped if it is already there; ``--table``
+prints the tables of docs/robustness.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DRAGGED = {
     "frecency-2018": {"typedVisitBonus": 0, "bookmarkVisitBonus": 0},
     "linear-15": {"typedFirstBucket": 0, "bookmarkFirstBucket": 0},
 }
-"""By model, weights whose true values are large, and where an attack drags them."""
+"""By model, weights with large true values, and the values that an attack drags them to."""
 
 DRIVEN = {"frecency-2018": {"typedVisitBonus": 20_000}, "linear-15": {"typedFirstBucket": 2_000}}
 """By model, a weight that an attack drives far above its true value."""
@@ -65,10 +65,10 @@ ATTACKS: dict[str, dict[str, Any]] = {
     '"a little is enough", z = 1.5': {"attack": "little_is_enough", "z": 1.5},
     "wrong choices learned": {"attack": "label_flip"},
 }
-"""By name, what hostile clients do; weights stand by model."""
+"""Attacks by name; weights by model."""
 
 HOSTILE: dict[str, dict[str, Any]] = {"1 client": {"clients": 1}, "1 %": {"share": 0.01}, "5 %": {"share": 0.05}}
-"""By name, how many do it."""
+"""Numbers of hostile clients, by name."""
 
 
 def setup_of(file: str, hostile: str, attack: str, users: int, **server: Any) -> Setup:
@@ -76,7 +76,7 @@ def setup_of(file: str, hostile: str, attack: str, users: int, **server: Any) ->
 
     Args:
         file: name of the study file.
-        hostile: how many clients attack; any for :data:`CLEAN`.
+        hostile: number of attacking clients; ignored for :data:`CLEAN`.
         attack: what they do.
         users: the number of users.
         server: settings of the pipeline in place of the study's.
@@ -113,7 +113,7 @@ def setup_of(file: str, hostile: str, attack: str, users: int, **server: Any) ->
 
 
 def _population(file: str) -> dict[str, Any]:
-    """Return how users want pages: by the model's reference weights, or as in firefox_study.toml where those are it."""
+    """Return users' preferences: the model's reference weights, or as in firefox_study.toml for its model."""
     if not file.startswith(("firefox", "private")):
         return {}
     return {"true_weights": tomllib.loads((FOLDER / "firefox_study.toml").read_text())["users"]["true_weights"]}
@@ -128,7 +128,7 @@ def _said(value: Any) -> Any:
 
 
 def cells(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield who is hostile and what they do; first nobody."""
+    """Yield the hostile clients and their attack; first none."""
     yield CLEAN, CLEAN
     for hostile in options.hostile or HOSTILE:
         for attack in options.attack or ATTACKS:
@@ -158,7 +158,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the worst attack by study and by how many are hostile, and each attack by 5 %, in Markdown."""
+    """Yield Markdown tables: the worst attack by study and number of hostile clients, and each attack by 5 %."""
     losses: dict[tuple[str, str, str], list[dict[str, float]]] = {}
     for row in rows:
         losses.setdefault((row["study"], row["hostile"], row["attack"]), []).append(row["losses"])

@@ -1,9 +1,9 @@
-"""How fast ingest takes pings and lands them, durably, on this machine with the load beside it.
+"""Rate at which ingest accepts pings and lands them, durably, on this machine with the load next to it.
 
     python -m benchmarks.ingest [--json] [--seconds 8] [--rounds 3]
 
 In one run: one ping a request on the hot path, the same landing inside a plain Flask route, and batches of 500 with
-the compactor at work. Every ping counted as accepted is looked for in Parquet at the end.
+the compactor at work. Every accepted ping must be in Parquet at the end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Row:
 
 @contextlib.contextmanager
 def ingest_running(folder: Path, kind: str, workers: int, threads: int) -> Iterator[tuple[int, int]]:
-    """Run an ingest of our own making in ``folder``; yield its port and the operator's."""
+    """Run an ingest built for this in ``folder``; yield its port and the operations port."""
     port, operations = free_port(), free_port()
     command = [sys.executable, "-m", "benchmarks.ingest", "--serve", kind, str(folder), str(port), str(workers)]
     server = subprocess.Popen([*command, str(threads), str(operations)])
@@ -62,7 +62,7 @@ def ingest_running(folder: Path, kind: str, workers: int, threads: int) -> Itera
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on at this moment."""
+    """Return a currently unused port."""
     return free_ports()[0]
 
 
@@ -156,7 +156,7 @@ def measure_single(kind: str, case: str, seconds: float, workers: int, threads: 
 
 
 def measure_batches(seconds: float, workers: int, threads: int) -> Row:
-    """Measure gzipped batches; the requests are made beforehand, and sent until they run out or the time is over."""
+    """Measure gzipped batches; the requests are generated beforehand, and sent until they or the time run out."""
     requests = batch_requests(3, BATCH, int(300 * seconds))
     with (
         tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name,

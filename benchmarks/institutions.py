@@ -1,4 +1,4 @@
-"""What protected rows cost in accuracy: K institutions with n rows each, at ε = 1, 3 and 8, beside pooled and alone.
+"""Cost of protected rows in accuracy: K institutions with n rows each, at ε = 1, 3 and 8, against pooled and alone.
 
     python -m benchmarks.institutions [--json] [--seeds 5] [--versions 20] [--rate 4] [--model logistic] [--table NAME]
 
@@ -9,8 +9,8 @@ takes a step by the mean over rows. `local` protects each message by itself. In 
 seen, which has the noise of one: each institution adds a share of it, and none colludes. δ is n^-1.1.
 
 `pooled` and `alone` are scikit-learn's models of all institutions' rows, and of one's, without noise. Differences to
-`pooled` are of the same seed, with the standard error of their mean over the seeds. Seconds are those of the processor
-for an answer, and bytes those of its ping as JSON. A table whose package is not installed is left out, with a sentence.
+`pooled` are of the same seed, with the standard error of their mean over the seeds. Seconds are CPU seconds of an
+answer, and bytes the size of its ping as JSON. A table whose package is not installed is left out, with a sentence.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ EPSILONS = (1.0, 3.0, 8.0)
 WAYS = ("local", "sum")
 UNITS = 32
 AFTERWARDS = ("INJURY_CRASH", "NO_INJ_I", "PRPTYDMG_CRASH", "FATALITIES", "MAX_SEV_IR")
-"""Columns of accidents that say what came of them."""
+"""Columns of accidents that describe their consequences."""
 NUMBERS = ("SPD_LIM", "VEH_INVL")
 """Columns of accidents that are no categories."""
 
 
 def accidents() -> Table:
-    """Return 42,183 accidents by 27 features of when, where and of whom; class 1 has somebody hurt, 51 % of them."""
+    """Return 42,183 accidents by 27 features of time, place and persons; in class 1 (51 %) a person was hurt."""
     columns = table_file("accidentsFull")
     features: dict[str, Any] = {}
     for name, values in columns.items():
@@ -101,7 +101,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Divided:
-    """The scaled rows of each institution, and those of the test."""
+    """The scaled rows of each institution, and of the test."""
 
     institutions: tuple[Table, ...]
     test: Table
@@ -109,7 +109,7 @@ class Divided:
 
 @dataclass(frozen=True)
 class Row:
-    """Accuracy of one way at one ε over the seeds, in %; beside pooled, in points, with its standard error."""
+    """Accuracy of one way at one ε over the seeds, in %; relative to pooled, in points, with its standard error."""
 
     table: str
     model: str
@@ -170,7 +170,7 @@ def accuracy_of(model: Model[Any], weights: np.ndarray, test: Table) -> float:
 
 
 def without_noise(rows: Divided, model: str, seed: int) -> tuple[float, float]:
-    """Return the accuracy in % of scikit-learn's model of all institutions' rows, and the mean of those of one's."""
+    """Return the accuracies in %: of scikit-learn's model of all rows, and the mean of one institution's models."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression as Logistic
     from sklearn.neural_network import MLPClassifier

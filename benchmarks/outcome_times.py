@@ -1,4 +1,4 @@
-"""How long a verdict takes for each further outcome, beside one metric of today, for millions of clients.
+"""Time of a verdict for each further outcome, relative to one existing metric, for millions of clients.
 
     python -m benchmarks.outcome_times [--clients 5000000] [--repeats 2]
 

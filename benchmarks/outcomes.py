@@ -1,10 +1,10 @@
-"""What outcomes cost ingest: lists with five columns at the choice next to lists without any, and later outcomes.
+"""Cost of outcomes in ingest: lists with five columns at the choice next to lists without any, and later outcomes.
 
     python -m benchmarks.outcomes [--json] [--pings 20000] [--goes 5]
 
 A real ingest with one worker takes the pings over HTTP and lands them when it stops, one a request, and in batches of
-500. The cost is that of `benchmarks.unit_costs`: the processor time of all of its processes, of many pings less that of
-few, so that its start is not counted. The kinds take turns within one run, and the least of a few goes counts, since
+500. The cost is defined as in `benchmarks.unit_costs`: the CPU time of all of its processes, many pings minus few, so
+that its start doesn't count. The kinds take turns within one run, and the least of a few goes counts, since
 what else the machine does adds to it. A ratio is the rate of a kind divided by that of lists without outcomes.
 """
 
@@ -93,7 +93,7 @@ def ping(rng: np.random.Generator, kind: str) -> dict[str, Any]:
 
 
 def requests(kind: str, pings: int, batch: int) -> list[bytes]:
-    """Return requests of so many pings, no two of which are alike, ``batch`` at a time."""
+    """Return requests with a number of pings, all different, ``batch`` at a time."""
     rng = np.random.default_rng(1)
     path = "/submit/shop/outcome/1" if kind == "later outcomes" else "/submit/shop/list-update/1"
     if batch == 1:

@@ -42,12 +42,12 @@ class PlainFlask(Edge):
 
 
 class PlainFront(Front):
-    """What leaves even pings to the Flask application."""
+    """A subclass that passes even pings to the Flask application."""
 
     def _is_submitted(self, environ: dict[str, Any]) -> bool:
         return False
 
 
 def plain_front(services: Services) -> Front:
-    """Return what a worker serves."""
+    """Return a worker's application."""
     return PlainFront(PlainFlask(services))

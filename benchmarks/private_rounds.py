@@ -1,13 +1,13 @@
-"""What privacy adds to a round: whole rounds on NumPy in one thread, from the listing to the published version.
+"""Cost of privacy in a round: whole rounds on NumPy in one thread, from the listing to the published version.
 
     python -m benchmarks.private_rounds [--json] [--clients 200000] [--repeats 15] [--seed 1]
 
 Every client sends one ping of 22 weights, and arms are dealt by the clients' ids. The line without privacy takes the
 mean of the updates; or it is one as new studies have them, with a clip, a guard, and figures of who moves the model.
 The private line takes signs of them all, or of one half by a secret coin, whose rounds read half as many updates. Ways
-are taken in turns, each round on a fresh store, after one turn to warm up. Seconds are those of the processor, which
-other work on the machine disturbs less; ratios are of rounds of the same turn, and of them the median and the quartiles
-are told. `check before a round` is all that a private round does before it lists what has landed, after 100 rounds.
+are taken in turns, each round on a fresh store, after one turn to warm up. Seconds are CPU seconds, which other load
+disturbs less; ratios are between rounds of the same turn, reported as median and quartiles. `check before a round` is
+all that a private round does before it lists what has landed, after 100 rounds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FILES = 10
 
 
 class Ratio(NamedTuple):
-    """What one way takes beside another in the same turn: the median of the turns, and their quartiles."""
+    """Ratio between two ways in the same turn: the median of the turns, and their quartiles."""
 
     median: float
     low: float
@@ -116,7 +116,7 @@ Sent: TypeAlias = Callable[["np.ndarray", "np.ndarray", "np.ndarray"], pa.Binary
 def land(where: Path, study: Study, clients: int, seed: int, sent: Sent | None = None) -> None:
     """Land one ping a client; the same clients with the same updates for every study.
 
-    ``sent`` makes the payloads of the tag `shared`; without it, vectors travel as they are.
+    ``sent`` makes the payloads of the tag `shared`; without it, vectors are sent unchanged.
     """
     from fedping.protocol.enrolment import hash_assignment
 
@@ -158,7 +158,7 @@ def _texts(places: np.ndarray, texts: tuple[str, ...]) -> pa.DictionaryArray:
 
 
 def a_round(where: Path, landed: Path, study: Study, helper: Helper | None = None) -> float:
-    """Return the seconds of a round on a fresh store, with a landing folder of its own; with those of its helper.
+    """Return the seconds of a round on a new store, with its own landing folder; including its helper's.
 
     In that a round notes what it has released; with another store, the next one of the line would be refused.
     """

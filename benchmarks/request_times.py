@@ -1,10 +1,10 @@
-"""What it costs a ping that ingest counts how long its answer takes.
+"""Cost per ping of measuring ingest's time to answer.
 
     python -m benchmarks.request_times [--json] [--turns 1000]
 
-A worker's application takes pings in this process, without HTTP and 128 at a time, with the clock and without, in
-turns that alternate every few milliseconds; medians of the processor's time of all threads are compared. With HTTP a
-ping costs more, so the share that the clock has of it is smaller than this.
+A worker's application accepts pings in this process, without HTTP and 128 at a time, with the clock and without, in
+turns that alternate every few milliseconds; medians of the CPU time of all threads are compared. With HTTP a ping costs
+more, so the share that the clock has of it is smaller than this.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Row:
 
 
 class Untimed(Front):
-    """What a worker served before it had a clock; pings alone."""
+    """A worker's application before it had a clock; pings alone."""
 
     async def __call__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         """Answer one ping."""
@@ -84,7 +84,7 @@ class Client:
 
 
 def requests(number: int, seed: int) -> list[tuple[Any, bytes]]:
-    """Return the heads and bodies of so many pings."""
+    """Return the heads and bodies of a number of pings."""
     made = []
     for _, whole in zip(range(number), single_requests(seed), strict=False):
         head, _, body = whole.partition(b"\r\n\r\n")
@@ -100,7 +100,7 @@ def requests(number: int, seed: int) -> list[tuple[Any, bytes]]:
 
 
 async def _microseconds(front: Front, some: Sequence[tuple[Any, bytes]]) -> float:
-    """Return the processor's microseconds a ping, of so many at a time."""
+    """Return the CPU microseconds per ping, with a number of them at a time."""
     clients = [(scope, Client(body)) for scope, body in some]
     began = time.process_time()
     await asyncio.gather(*(front(scope, client) for scope, client in clients))  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ async def _microseconds(front: Front, some: Sequence[tuple[Any, bytes]]) -> floa
 
 
 async def _turns(services: Services, turns: int) -> list[tuple[float, float]]:
-    """Return what a ping costs with the clock and without, turn by turn; which of the two is first alternates."""
+    """Return the cost of a ping with the clock and without, turn by turn; the order alternates."""
     timed, untimed = Front(Edge(services)), Untimed(Edge(services))
     some = requests(CONNECTIONS, 1)
     found = []

@@ -3,9 +3,9 @@
     python -m benchmarks.robust_mnist [--out FILE] [--seeds 3] [--partition alike] [--defence NAME]
     python -m benchmarks.robust_mnist --table FILE [--figure FILE]
 
-The model, the data and the attacks are those of `experiments/robust_mnist.toml`, in memory. Each run appends a line of
-JSON to the file of `--out`, and is not run again if it is there. `--table` prints a file's tables, the test accuracy by
-attack and defence with 95 % intervals over the seeds, and `--figure` draws them.
+`experiments/robust_mnist.toml` has the model, the data and the attacks; rounds are in memory. Each run appends a line
+of JSON to the file of `--out`, and is skipped if it is already there. `--table` prints a file's tables, the test
+accuracy by attack and defence with 95 % intervals over the seeds, and `--figure` draws them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTITIONS: dict[str, Raw] = {
     "alike": {"partition": "iid", "clients": 25},
     "two digits each": {"partition": "labels", "clients": 25, "labels": 2},
 }
-"""By name, which digits clients have."""
+"""The digits that clients have, by name."""
 
 DEFENCES: dict[str, Raw] = {
     "mean": {},
@@ -155,7 +155,7 @@ def means_of(rows: Sequence[Mapping[str, Any]]) -> dict[Cell, tuple[float, float
 
 
 def names_of(means: Mapping[Cell, object]) -> tuple[list[str], list[str], list[str]]:
-    """Return the partitions, attacks and defences that there are, in the order in which they were run."""
+    """Return the partitions, attacks and defences found, in the order of their runs."""
     partitions, attacks, defences = (list(dict.fromkeys(names)) for names in zip(*means, strict=True))
     return partitions, attacks, defences
 

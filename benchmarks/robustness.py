@@ -5,10 +5,10 @@
     python -m benchmarks.robustness --table FILE
     python -m benchmarks.robustness --cost [--users 200 --users 4000]
 
-The model, its step sizes and the users are those of `experiments/attacks.toml`, in memory. Each run appends a line of
-JSON to the file of `--out`, and is not run again if it is there; `--table` prints a file's tables. `--cost` measures
-one round of each defence, the clients' own work left out, on random updates: its processor time, the median of five,
-and by how much the memory of its own process grew.
+`experiments/attacks.toml` has the model, its step sizes and the users; rounds are in memory. Each run appends a line of
+JSON to the file of `--out`, and is skipped if it is already there; `--table` prints a file's tables. `--cost` measures
+one round of each defence, without the clients' own work, on random updates: its CPU time, the median of five, and the
+memory growth of its process.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ATTACKS: dict[str, Raw] = {
     "last difference": {"attack": "free_rider", "sends": "last_difference"},
     "zeros": {"attack": "free_rider"},
 }
-"""By name, what hostile clients do."""
+"""Attacks by name."""
 
 HOSTILE: dict[str, Raw] = {
     "1 client": {"clients": 1},
@@ -75,7 +75,7 @@ HOSTILE: dict[str, Raw] = {
     "25 %": {"share": 0.25},
     "as many ids": {"invented": 1},
 }
-"""By name, how many do it."""
+"""Numbers of hostile clients, by name."""
 
 DEFENCES: dict[str, Raw] = {
     "none": {},
@@ -95,11 +95,11 @@ DEFENCES: dict[str, Raw] = {
     "centered clip": {"aggregate": {"by": "centered_clip", "radius": 1.0}},
     "buckets, median": {"aggregate": {"by": "median"}, "bucketing": 2},
 }
-"""By name, what [server] says."""
+"""Settings of [server], by name."""
 
 
 def setup_of(attack: Raw | None, defence: Raw, users: int, rounds: int) -> Setup:
-    """Return one run's settings: those of the file, with this attack and this defence."""
+    """Return one run's settings: the file's, with this attack and this defence."""
     raw = tomllib.loads(BASE.read_text())
     for name in ("variants", "seeds"):
         raw.pop(name)
@@ -116,12 +116,12 @@ def setup_of(attack: Raw | None, defence: Raw, users: int, rounds: int) -> Setup
 
 
 def losses_of(setup: Setup, problem: Problem, seed: int) -> dict[int, float]:
-    """Return the loss on the test searches by how many rounds had been run, every fifth."""
+    """Return the loss on the test searches by the number of rounds, every fifth."""
     return figures_of(setup, problem, seed, "loss")
 
 
 def figures_of(setup: Setup, problem: Problem, seed: int, metric: str) -> dict[int, float]:
-    """Return a metric of the test data by how many rounds had been run."""
+    """Return a metric of the test data by the number of rounds."""
     log = MetricLog("", seed, None)
     attacker = Attacker(setup.attack, setup, problem) if setup.attack else None
     cohorts = Cohorts(setup, problem, attacker=attacker)
@@ -132,7 +132,7 @@ def figures_of(setup: Setup, problem: Problem, seed: int, metric: str) -> dict[i
 
 
 def cells(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield who is hostile and what they do; first of all nobody."""
+    """Yield the hostile clients and their attack; first none."""
     yield CLEAN, CLEAN
     for hostile in options.hostile or HOSTILE:
         for attack in options.attack or ATTACKS:
@@ -160,7 +160,7 @@ def run_all(options: argparse.Namespace) -> None:
 
 
 def cost_of(defence: str, users: int) -> tuple[float, float]:
-    """Return the median processor time of a round, in seconds, and how much memory rounds took, in MiB."""
+    """Return the median CPU seconds of a round, and the memory of rounds in MiB."""
     setup = setup_of(None, DEFENCES[defence], users, 1)
     line = setup.line(prepare(setup_of(None, {}, 20, 1), 1, None).spec)
     rng = np.random.default_rng(1)

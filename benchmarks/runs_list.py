@@ -2,11 +2,11 @@
 
     python -m benchmarks.runs_list [--runs 10000] [--loads 9] [--json]
 
-Generated runs of one variant, as `fedping simulate` leaves them, under a `fedping dashboard` of its own. Told are: the
-first page while the index is being made, and how long that takes; the first page of a new server that finds the index
-(cold); pages of a server that has answered before (warm): the usual one, sorted by a metric, filtered, without groups,
-the last one; the page that compares; with Chromium installed, the first paint. All in one run, as is the same with a
-tenth of the runs, so that ratios can be read.
+Generated runs of one variant, like those of `fedping simulate`, under a separate `fedping dashboard`. Reports the first
+page during the build of the index, and the build's duration; the first page of a new server that finds the index
+(cold); pages of a server that has answered before (warm): the default one, sorted by a metric, filtered, without
+groups, the last one; the page that compares; with Chromium installed, the first paint. All in one run, as is the same
+with a tenth of the runs, so that ratios can be read.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def is_indexed(server: DashboardServer) -> bool:
 
 
 def measured(folder: Path, runs: int, loads: int) -> Measured:
-    """Measure with so many runs."""
+    """Measure with a number of runs."""
     many_runs(folder / "runs", runs)
     slowest, began = 0.0, time.perf_counter()
     with dashboard(folder) as server:

@@ -1,10 +1,10 @@
-"""A round divided into more shards: what that costs in processor time, beside one of sixteen, over the same pings.
+"""Cost of more shards in a round: CPU time relative to a round of sixteen, over the same pings.
 
     python -m benchmarks.shards [--json] [--pings 1000000] [--rows-per-file 200000] [--repeats 5]
 
 The NumPy engine in one thread, which does what all tasks of a cluster do together, with the default clip of a study of
 22 weights. Pings are landed as ingest lands them for a study of 16, 64 and 256 shards; some are then read with another
-number than they were landed for, as after a change. The ways take turns; a ratio is the median of those of each turn.
+number than they were landed for, as after a change. The ways take turns; a ratio is the median over the turns.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from fedping.server_jobs.round.plan import Work
 
 COUNTS = (16, 64, 256)
 WAYS = (*((count, count) for count in COUNTS), (16, 64), (16, 256), (256, 16))
-"""For how many shards the files were landed, and how many the round has."""
+"""The number of shards that the files were landed for, and the round's number of shards."""
 
 BOUND = 5.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way: processor seconds, and how many times those of 16 shards over files of 16 (the median of the turns)."""
+    """One way: CPU seconds, and the ratio to 16 shards over files of 16 (the median of the turns)."""
 
     landed_for: int
     row_groups: int

@@ -1,19 +1,19 @@
-"""What it takes that no server sees a vector: rounds of a line of shares, the shares themselves, and proofs of votes.
+"""Cost of a second server: rounds of a two-server line, the shares themselves, and proofs of votes.
 
     python -m benchmarks.shared_rounds [--json] [--what rounds shares proofs] [--clients 100000] [--proven 10000]
                                        [--repeats 9] [--some 5000] [--seed 1]
 
 **rounds**: whole rounds on NumPy in one thread, over the Parquet files of clients that have sent a ping of 22 weights
-each, beside rounds of a private line without a helper, of the same clients with the same updates; in turns, as in
+each, against rounds of a private line without a helper, of the same clients with the same updates; in turns, as in
 `benchmarks.private_rounds`. The leader's part is all of the round but the helper's, which reads the request, opens and
 adds up the shares in one thread, and keeps its answer on disk. Request and answer are handed on in memory.
 
-**shares**: for each way of sealing, what a client's share takes, and the helper's part of it, with 22 weights.
+**shares**: for each way of sealing, the costs of a client's share and of the helper's part of it, with 22 weights.
 
-**proofs**: that a client sends votes of 22 weights and nothing else: making them, what each server makes of its part,
-and the decision. Then whole rounds of ``--proven`` clients that do.
+**proofs**: that a client sends votes of 22 weights and nothing else: the costs of making them, of each server's part,
+and of the decision. Then whole rounds of ``--proven`` clients that do.
 
-All seconds are those of the processor, and of shares and proofs the least of the repeats.
+All seconds are CPU seconds; for shares and proofs the minimum of the repeats.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ PLAIN, LEADER, HELPER, BOTH = "private, no helper", "shares: the leader's part",
 
 @dataclass(frozen=True)
 class RoundRow:
-    """One part of a round: median and fastest of the turns in seconds, a ping's microseconds, and beside the plain."""
+    """One part of a round: median and fastest turn in seconds, microseconds a ping, ratio to the plain round."""
 
     what: str
     clients: int
@@ -133,7 +133,7 @@ def payloads_of(
 
 
 def rounds(where: Path, clients: int, repeats: int, seed: int, *, proofs: bool = False) -> Iterator[RoundRow]:
-    """Yield what each part of a round of shares takes, beside a private one; with ``proofs`` clients prove votes."""
+    """Yield the cost of each part of a two-server round, against a private one; with ``proofs`` clients prove votes."""
     made = make_helper(where / "helper")
     study, offer = shared_study(made, proofs=proofs)
     back_up(made, where / "who has not answered yet")
@@ -157,7 +157,7 @@ def rounds(where: Path, clients: int, repeats: int, seed: int, *, proofs: bool =
 
 
 def shares(where: Path, k: int, repeats: int, seed: int) -> Iterator[ShareRow]:
-    """Yield what a share takes by each way of sealing, in turns."""
+    """Yield the cost of a share by each way of sealing, in turns."""
     ways: list[Callable[[], object]] = []
     sizes_of = []
     for seal in SEALS:
@@ -186,7 +186,7 @@ def shares(where: Path, k: int, repeats: int, seed: int) -> Iterator[ShareRow]:
 
 
 def proofs(k: int, repeats: int, seed: int) -> Iterator[ProofRow]:
-    """Yield what each step of proving takes."""
+    """Yield the cost of each step of proving."""
     [line] = (study := study_of(1.0)).lines
     assert line.privacy is not None
     votes = Votes(M + len(METRICS), frame_of(line.privacy, line.spec).metric)

@@ -1,13 +1,12 @@
-"""What a simulated ping costs, from ten thousand clients to a million; and the study of 2018 at its original size.
+"""Cost of a simulated ping, from ten thousand clients to a million; and the study of 2018 at its original size.
 
     python -m benchmarks.simulate [--json] [--clients 10000 100000 1000000] [--pings 2000000] [--runs 2] [--full]
 
-Every size makes about the same number of pings (``--pings``), so that what is compared is what a client costs beside
-its pings: enrolment, and finding out in every tick whether it searches. Full frecency; three iterations, each with its
-round, and a tick of evaluation; everything is written to Parquet and to a store in a temporary folder. Each size runs
-in a process of its own, ``--runs`` times, and the fastest run counts: whatever else the machine does can only slow a
-run down. Beside the seconds stand those of the processor, which other programs disturb less. Memory is the process'
-peak.
+Every size makes approximately the same number of pings (``--pings``), to compare the cost of a client apart from its
+pings: enrolment, and checking in every tick whether it searches. Full frecency; three iterations, each with its round,
+and a tick of evaluation; everything is written to Parquet and to a store in a temporary folder. Each size runs in a
+separate process, ``--runs`` times, and the fastest run counts, since other load can only slow a run down. CPU seconds
+are in a separate column; other programs disturb them less. Memory is the process' peak.
 
 ``--full`` runs experiments/firefox_study.toml instead, once: 723,581 clients, 137 iterations and 480 ticks.
 """
@@ -51,12 +50,12 @@ class Cost:
 
     @property
     def microseconds(self) -> float:
-        """What a ping costs."""
+        """Wall time per ping."""
         return 1e6 * self.seconds / self.pings
 
     @property
     def cpu_microseconds(self) -> float:
-        """What a ping costs the processor."""
+        """CPU time per ping."""
         return 1e6 * self.cpu_seconds / self.pings
 
 
@@ -81,7 +80,7 @@ def timed(experiment: Experiment, threads: int) -> tuple[Summary, float, float]:
 
 
 def cost(arguments: argparse.Namespace) -> Cost:
-    """Run one size in this process; 0 clients stand for the study of 2018 as it is."""
+    """Run one size in this process; 0 clients stand for the unchanged study of 2018."""
     experiment = replace(experiment_from_toml(STUDY)[0], seed=arguments.seed)
     if arguments.only:
         experiment = sized(arguments.only, arguments.pings, arguments.seed)
@@ -92,7 +91,7 @@ def cost(arguments: argparse.Namespace) -> Cost:
 
 
 def measured_apart(clients: int, arguments: argparse.Namespace) -> Cost:
-    """Measure one size in a process of its own, so that its peak memory is its own."""
+    """Measure one size in a separate process, to keep its peak memory separate."""
     told = {**vars(arguments), "only": clients}
     options = [f"--{name}={told[name]}" for name in ("only", "pings", "runs", "seed", "threads")]
     command = [sys.executable, "-m", "benchmarks.simulate", *options]

@@ -1,4 +1,4 @@
-"""What one round costs that starts Spark for itself, as under cron: `spark-submit.sh` against Spark's own spark-submit.
+"""Cost of one round that starts its own Spark, as under cron: `spark-submit.sh` against Spark's own spark-submit.
 
     python -m benchmarks.spark_start [--json] [--pings 10000] [--repeat 5]
 
@@ -6,11 +6,11 @@ In one run, in turns, all of them the same round of the same pings on the same J
 
 - untuned: Spark's own `spark-submit`, with its own settings;
 - the script without its archive of Spark's classes, as in the first run on a machine;
-- the script as it is from the second run on;
+- the script from its second run on;
 - the script with nothing to do, which starts no JVM.
 
 Wall time from the start of the process to its end, with all that it started; the median, and the fastest. CPU seconds
-beside it, as other work on the machine disturbs them less.
+in a separate column, since other load disturbs them less.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Row:
 
 
 def untuned() -> Command:
-    """Spark's own program on the same entry point, with what it needs to run at all."""
+    """Spark's own program on the same entry point, with its required settings."""
     made = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "SPARK_HOME": str(spark_home())}
     return [str(spark_home() / "bin" / "spark-submit"), str(ROOT / "server_jobs" / "spark" / "entry.py")], made
 
@@ -96,7 +96,7 @@ def _cpu_of_children() -> float:
 
 
 def measure(folder: Path, repeat: int, say: Callable[[str], None]) -> list[Row]:
-    """Run all the ways in turns, each on a store of its own, and check that they publish the same weights."""
+    """Run all the ways in turns, each on its own store, and check that they publish the same weights."""
     ways = {
         "untuned spark-submit": untuned(),
         "spark-submit.sh, first run (no archive)": script("off"),

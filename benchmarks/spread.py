@@ -1,15 +1,15 @@
-"""What a round of many simulated clients costs: in one process, and spread over Spark's executors.
+"""Cost of a round of many simulated clients: in one process, and distributed over Spark's executors.
 
     python -m benchmarks.spread [--json] [--clients 100000 1000000] [--executors 0 1 2] [--seed 1]
 
 The study of 2018, one iteration in which each client searches about once, and the round of it: so there are about as
 many pings as clients. Users have 8 pages, so that a ping costs less than in ``benchmarks.simulate`` and what surrounds
-it weighs more. Each row is `fedping simulate` in a process of its own, into a temporary folder: ``0`` executors are one
-process with two threads, ``n`` are a ``local-cluster`` of n executors of one core each, which start, are sent our code
-and end within the time. That the results are the same is checked by the weights that come of it.
+it weighs more. Each row is `fedping simulate` in a separate process, into a temporary folder: ``0`` executors are one
+process with two threads, ``n`` are a ``local-cluster`` of n executors of one core each, which start, receive our code
+and end within the time. Equal weights verify that the results are the same.
 
 Memory is sampled twice a second: the proportional set size of the command's process, and the largest that an
-executor's Python and all of Java's processes have had. CPU seconds are those of all processes.
+executor's Python and all of Java's processes have had. CPU seconds are the total of all processes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass
 class Seen:
-    """What was seen of a tree of processes."""
+    """Measurements of a tree of processes."""
 
     cpu: dict[int, float] = field(default_factory=dict)
     driver: float = 0.0
@@ -175,7 +175,7 @@ def main() -> None:
         for executors in arguments.executors:
             rows.append(measured(clients, executors, arguments.seed))
             if rows[-1].weights != next(row for row in rows if row.clients == clients).weights:
-                raise SystemExit(f"{executors} executors came to another model for {clients:,} clients")
+                raise SystemExit(f"{executors} executors have different weights for {clients:,} clients")
             print(rows[-1], file=sys.stderr)
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows]))

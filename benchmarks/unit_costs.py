@@ -1,14 +1,14 @@
-"""What one ping costs, from the request to the round: the unit costs that `fedping plan fleet` reckons with.
+"""Cost of one ping, from the request to the round: the unit costs of `fedping plan fleet`.
 
     python -m benchmarks.unit_costs [--json] [--case firefox-2018] [--pings 40000]
 
-A real ingest with one worker takes pings one a request, over HTTP, and lands them when it stops. What that costs is the
-difference between many and few, in processor time of all of its processes, so that its start is not counted. Bytes are
-those of the request's body, of the journal before it is compacted, and of the landed files. A round is the NumPy
-engine's over landed files: its slope is what a ping costs, and the rest what a version costs whatever has come.
+A real ingest with one worker takes pings one a request, over HTTP, and lands them when it stops. The cost is the
+difference between many pings and few, in CPU time of all of its processes, so that its start doesn't count. Bytes are
+measured for the request's body, the journal before it is compacted, and the landed files. A round is the NumPy engine's
+over landed files: its slope is the cost of a ping, and the rest the fixed cost of a version.
 
 `firefox-2018` are pings of 22 weights as numbers; `million` are updates of 1,000,000 weights through `steps` of size 2.
-Give what `--json` prints to `fedping plan fleet --costs FILE` to plan with a machine of your own.
+Pass the output of `--json` to `fedping plan fleet --costs FILE` to plan with your own machine.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ WHEN = "2026-01-01T00:00:00+00:00"
 
 @dataclass(frozen=True)
 class Taken:
-    """What an ingest took and left: pings, their bytes as sent, in the journal and landed, and processor seconds."""
+    """An ingest's input and output: pings, their bytes as sent, in the journal and landed, and CPU seconds."""
 
     pings: int
     sent: int
@@ -136,7 +136,7 @@ def million(pings: int, few: int) -> UnitCosts:
 
 
 def _encoded(pings: int) -> Iterator[bytes]:
-    """Yield requests of pings with updates as those of networks are, no two of which are alike."""
+    """Yield requests of pings with updates like those of networks, all different."""
     line, rng = study_of(LINKS[LINK], M).lines[0], np.random.default_rng(1)
     ends = sending(line)
     assert ends.encode is not None
@@ -156,7 +156,7 @@ def _encoded(pings: int) -> Iterator[bytes]:
 
 
 def _model_bytes(store: Path) -> int:
-    """Return how many bytes a model is as clients fetch it, compressed, once it has learned: its numbers are any."""
+    """Return the bytes of a fetched, compressed model after training, with arbitrary numbers."""
     [latest] = store.glob("*/main/public/latest.json")
     document = json.loads(latest.read_bytes())
     document["model"] = np.random.default_rng(1).standard_normal(len(document["model"])).tolist()
@@ -181,7 +181,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--case", choices=["firefox-2018", "million"], action="append")
-    parser.add_argument("--pings", type=int, default=40_000, help="of firefox-2018; of the other a two-hundredth")
+    parser.add_argument(
+        "--pings", type=int, default=40_000, help=("for firefox-2018; a two-hundredth of it for the other")
+    )
     options = parser.parse_args(argv)
     made = []
     for case in options.case or ["firefox-2018", "million"]:

@@ -86,11 +86,11 @@ def _adjusted_ratio(rng: np.random.Generator, n: int) -> Study:
 
 
 HOURS = 48
-"""Hours after its first list for which a client's purchase counts, in the cases of ripe and of all clients."""
+"""Hours after its first list within which a client's purchase counts, in the cases of ripe and of all clients."""
 
 
 def _sped_up(rng: np.random.Generator, n: int, *, ripe: bool) -> Study:
-    """Draw a study in which purchases come 3 hours sooner and are not more; read 72 hours after it began."""
+    """Draw a study in which purchases come 3 hours sooner but not more often; read 72 hours after its start."""
 
     def arm(sooner: float) -> Level:
         first, delay = rng.uniform(0, 72, n), np.maximum(0.0, rng.gamma(2, 8, n) - sooner)
@@ -114,11 +114,11 @@ CASES: Mapping[str, Case] = {
 }
 
 UNRIPE = Case(lambda rng, n: _sped_up(rng, n, ripe=False), 0.0, 0.0)
-"""What a verdict does not do: all clients, ripe or not."""
+"""A comparison that verdicts don't make: all clients, ripe or not."""
 
 
 def covered(case: Case, n: int, studies: int, seed: int) -> Covered:
-    """Return how often 95 % intervals cover the truth in simulated studies with n clients in each arm."""
+    """Return the coverage of 95 % intervals in simulated studies with n clients in each arm."""
     rng = np.random.default_rng([seed, n])
     hits = np.zeros(2)
     known = 0

@@ -2,9 +2,9 @@
 
     python -m benchmarks.viewers [--viewers 20] [--seconds 6] [--pairs 5]
 
-One ingest with its dashboard beside it, on the same cores as the load. Each pair measures both in turn, the first of
-which changes, so that a busy minute hits both; told are the ratios of the pairs. A viewer reads the stream of the Live
-page as a browser does and draws nothing, for that happens on another machine.
+One ingest with its dashboard, on the same cores as the load. Each pair measures both in turn, in alternating order, so
+that a busy minute affects both; the ratios of the pairs are reported. A viewer reads the stream of the Live page like a
+browser and draws nothing, since drawing happens on another machine.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Viewer:
     def close(self) -> None:
         """Go away, as a closed page does."""
         self._closing.set()
-        self._socket.shutdown(socket.SHUT_RDWR)  # to close it would wait for what is being read
+        self._socket.shutdown(socket.SHUT_RDWR)  # closing it would wait for the read in progress
         self._thread.join()
         self._connection.close()
 
@@ -98,7 +98,7 @@ def _wait_for(url: str) -> None:
 
 
 def measured(port: int, dashboard: int, viewers: int, seconds: float, seed: int) -> tuple[float, list[Viewer]]:
-    """Return durable pings a second while so many pages are open, and the pages."""
+    """Return durable pings per second while a number of pages are open, and the pages."""
     pages = [Viewer(dashboard) for _ in range(viewers)]
     outcome = run_load("127.0.0.1", port, CONNECTIONS, single_requests(seed), seconds)
     for page in pages:
@@ -129,7 +129,7 @@ def main() -> None:
     print(f"{'pair':>4} {'none':>9} {f'{options.viewers} open':>9} {'ratio':>6}")
     for pair, ((alone, watched), ratio) in enumerate(zip(rates, ratios, strict=True), 1):
         print(f"{pair:>4} {alone:>9,.0f} {watched:>9,.0f} {ratio:>6.3f}")
-    print(f"median ratio {median(ratios):.3f}; a page was told {median(events):.1f} changes a second")
+    print(f"median ratio {median(ratios):.3f}; a page got {median(events):.1f} changes a second")
 
 
 if __name__ == "__main__":

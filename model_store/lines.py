@@ -37,7 +37,7 @@ class Lines:
         Args:
             study: the study's name.
             line: the line's name.
-            noted: the newest version known elsewhere to have been published; -1 for none.
+            noted: the newest version that is known to have been published; -1 for none.
 
         Raises:
             StoreError: the study or the line doesn't exist, or the newest file doesn't follow the version before it.
@@ -73,7 +73,7 @@ class Lines:
 
         For frequent calls: numbers are consecutive, so this reads the next one until it is missing. That costs two
         look-ups, whereas :meth:`newest` lists every version. A file is read when it is first seen, to check that it
-        follows. All are checked if none is known, or if ``known`` is gone because an older copy was restored.
+        follows. All are checked if none is known, or if ``known`` is missing because an older copy was restored.
         """
         try:
             if known < 0:
@@ -158,9 +158,9 @@ class Lines:
         stray = next((n for n in chain.strays if n in (newest + 2, wanted + 1)), None)
         if stray is not None:
             return (
-                f"{self._documents.where}/{version_key(study, line, stray)} does not follow version {newest}, and "
-                f"would seem to follow version {stray - 1}, which was therefore not published: move the file out of "
-                "the store, or restore what is missing before it from a copy"
+                f"{self._documents.where}/{version_key(study, line, stray)} does not follow version {newest}, so "
+                f"version {stray - 1} is missing. Move the file out of the store, or restore the missing versions "
+                "from a copy"
             )
         return None
 
@@ -181,16 +181,16 @@ class Lines:
     def without_its_versions(self, study: str, line: str) -> str:
         """Return the sentence for a line whose version 0 was lost."""
         return (
-            f"line '{line}' of study '{study}' has no version 0 in {self._documents.where}, and it was published "
-            f"before: restore {version_key(study, line, 0)}, and what else was lost, from a copy; no version is "
-            "published a second time"
+            f"line '{line}' of study '{study}' has no version 0 in {self._documents.where}, but it was published. "
+            f"Restore {version_key(study, line, 0)}, and other lost files, from a copy: no version is published a "
+            "second time"
         )
 
     def _broken_fence(self, study: str, line: str, slot: int) -> str:
         return (
-            f"{self._documents.where}/{version_key(study, line, slot)} is lost or damaged: it is the fence that says "
-            f"where the line goes on after version {slot - 1}, as {self._documents.where}/"
-            f"{marker_key(study, line, slot)} tells; restore it from a copy"
+            f"{self._documents.where}/{version_key(study, line, slot)} is missing or damaged. It is the fence that "
+            f"sets the number after version {slot - 1}, as {self._documents.where}/{marker_key(study, line, slot)} "
+            "shows. Restore it from a copy"
         )
 
     def _trouble_of(
@@ -241,7 +241,7 @@ class Lines:
             except FedpingError:
                 return None  # the parent is damaged; the version after it stands for the line
             if link.parent_digest != parent.digest and not self._versions.written_later(study, line, before):
-                what = f"was computed from another version {before} than the one that is here"
+                what = f"was computed from a different version {before} than the stored one"
                 return self._documents.foreign(key, what)
         return None
 

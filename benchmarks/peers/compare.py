@@ -4,16 +4,15 @@
                                        [--peers Flower JAX pfl-research] [--seconds 600]
     python -m benchmarks.peers.compare --one-core [--turns 5] [--steps 1] ...
 
-Every framework is installed in an environment of its own below ``build/peers``, at its first run. All do the same work
-(`benchmarks.peers.work`) on the same data, and the digest of the final weights tells that they did. A round's time is
-the median of all rounds but the first; starting up is not counted. Memory is that of all processes of a framework
-together, data included. Lines are those that a user has to write.
+Every framework is installed in its own environment below ``build/peers``, at its first run. All do the same work
+(`benchmarks.peers.work`) on the same data, verified by the digest of the final weights. A round's time is the median of
+all rounds but the first; starting up is not counted. Memory is the total of a framework's processes, data included.
+Lines are those that a user has to write.
 
-With ``--one-core`` it is fedping, with NumPy and with ``engine = "jax"``, beside JAX, a round a call, 20 rounds a call,
-and by chunks of 10 clients: all on one core, by the processor time that a round takes, which other work on the machine
-disturbs less. They run in turns; a ratio is the median of those of the turns, and so is each speed. ``--steps`` are how
-many steps a client takes in a round. ``--here`` runs JAX with this interpreter, which has to have it, instead of
-installing it.
+With ``--one-core`` it compares fedping, with NumPy and with ``engine = "jax"``, with JAX, a round a call, 20 rounds a
+call, and by chunks of 10 clients: all on one core, by a round's CPU time, which other load disturbs less. They run in
+turns; ratios and speeds are medians over the turns. ``--steps`` is a client's number of steps in a round. ``--here``
+runs JAX with this interpreter, which has to have it, instead of installing it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ ROUNDS_OF_A_TURN = {100: 60, 1_000: 20, 10_000: 5}
 
 @dataclass(frozen=True)
 class Row:
-    """One framework at one task; ``measured`` is None if it did not come to an end in time, ``why`` says so."""
+    """One framework at one task; ``measured`` is None if it didn't finish in time, and ``why`` has the reason."""
 
     framework: str
     model: str
@@ -61,7 +60,7 @@ class Row:
 
 
 def main() -> int:
-    """Measure, print, and return 1 if the frameworks did not come to the same weights."""
+    """Measure, print, and return 1 if the frameworks' weights differ."""
     options = _options()
     workers = {OURS: (Path(sys.executable), "fedping_worker.py")}
     if options.one_core:
@@ -93,7 +92,7 @@ def main() -> int:
 
 
 def measure(name: str, python: Path, worker: Path, task: Task, seconds: float) -> Row:
-    """Run one worker in a session of its own and return what it measured."""
+    """Run one worker in its own session and return its measurements."""
     command = [str(python), str(worker), json.dumps(asdict(task))]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -113,7 +112,7 @@ def measure(name: str, python: Path, worker: Path, task: Task, seconds: float) -
 
 
 def lines_to_write(worker: Path) -> int:
-    """Return how many lines of a worker a user has to write, without blank ones and comments."""
+    """Return the number of lines that a user must write for a worker, without blank ones and comments."""
     text = worker.read_text(encoding="utf-8")
     count, inside = 0, False
     for line in text.splitlines():
@@ -132,7 +131,7 @@ def _agree(rows: list[Row]) -> bool:
             digests.setdefault((row.model, row.clients, many_a_call), set()).add(round(row.measured.norm, 4))
     different = [task for task, norms in digests.items() if max(norms) - min(norms) > 2e-4]
     for model, clients, _ in different:
-        print(f"the frameworks came to different weights: {model}, {clients:,} clients", file=sys.stderr)
+        print(f"the frameworks' weights differ: {model}, {clients:,} clients", file=sys.stderr)
     return not different
 
 
@@ -152,7 +151,14 @@ def _print(rows: list[Row], lines: dict[str, int]) -> None:
 
 def _print_turns(rows: list[Row]) -> None:
     table = Table(box=SIMPLE_HEAD)
-    for heading in ("model", "clients a round", "framework", "updates/s", "beside JAX", "beside the best of JAX"):
+    for heading in (
+        "model",
+        "clients a round",
+        "framework",
+        "updates/s",
+        "beside JAX",
+        "of the fastest JAX",
+    ):
         table.add_column(heading, justify="left" if heading in ("model", "framework") else "right")
     for model, clients in dict.fromkeys((row.model, row.clients) for row in rows):
         at = [row for row in rows if (row.model, row.clients) == (model, clients)]
@@ -177,7 +183,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", default=["ranking", "logistic", "network"])
     parser.add_argument("--peers", nargs="*", default=[peer.name for peer in PEERS], help="what to compare with")
     parser.add_argument("--clients", nargs="+", type=int, default=[100, 1_000, 10_000])
-    parser.add_argument("--seconds", type=float, default=600.0, help="after which a framework has run too long")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit of a framework's run")
     parser.add_argument("--one-core", action="store_true", help="fedping and JAX alone, in turns, on one core")
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--here", action="store_true", help="run JAX with this interpreter")

@@ -3,17 +3,17 @@
     python -m benchmarks.peers.compression [--vectors learned|million|normal|sparse] [--clients 4] [--draws 64]
                                            [--peers FedJAX FLSim] [--python FedJAX=BINARY] [--json]
 
-The vectors are what clients of `experiments/papers/hartmann_2018_compression.toml` learn from version 0, 10,345
-weights; those of `hartmann_2018_million.toml`; as many normal numbers; or 22 weights of which two are not zero, for
-which one rotation is not enough. Every way gets each vector ``--draws`` times. Printed are
+The vectors are the updates that clients of `experiments/papers/hartmann_2018_compression.toml` learn from version 0,
+10,345 weights; those of `hartmann_2018_million.toml`; as many normal numbers; or 22 weights with two nonzero ones, for
+which one rotation isn't enough. Every way gets each vector ``--draws`` times. Printed are
 
-- *said*: bits a weight by the framework's own count; for fedping those of the payload, which has them;
-- *handed on*: bits a weight of what the framework passes from its client to its server, and of that through zlib;
+- *said*: bits per weight as the framework counts them; for fedping, bits of the actual payload;
+- *handed on*: bits per weight of what the framework passes from its client to its server, and of that through zlib;
 - *error*: E|h~ - h|² / |h|²;
 - *bias²*: |E h~ - h|² / |h|², the error of the mean of all draws less what chance leaves of it;
 - *ms*: processor time for encoding and decoding a vector, all threads.
 
-The frameworks run in environments of their own (`benchmarks.peers.environments`), or in those of ``--python``.
+The frameworks run in their own environments (`benchmarks.peers.environments`), or in those of ``--python``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Row:
 
 
 def learned(file: str, clients: int) -> NDArray[np.float32]:
-    """Return what so many clients of a file's network learn from version 0, shape (clients, m)."""
+    """Return the updates that clients of a file's network learn from version 0, shape (clients, m)."""
     setup = experiment_from_toml(PAPERS / file).variants["dense"]
     problem = prepare(setup, 1, None)
     ids = np.arange(clients)
@@ -100,7 +100,7 @@ VECTORS: dict[str, Callable[[int], NDArray[np.float32]]] = {
 
 
 def ours(way: str, vectors: NDArray[np.float32], draws: int) -> Row:
-    """Return what an encoding of ours makes of vectors, each by itself as a client has one."""
+    """Return the result of one of our encodings for vectors, each encoded separately, as by a client."""
     k, m = vectors.shape
     line = line_of(LINKS[way], m)
     encode, server = sending(line).encode, receiving(line)
@@ -121,7 +121,7 @@ def ours(way: str, vectors: NDArray[np.float32], draws: int) -> Row:
 
 
 def theirs(peer: Peer, python: str | Path, vectors: NDArray[np.float32], draws: int) -> list[Row]:
-    """Return what a framework's compressors make of the vectors."""
+    """Return the results of a framework's compressors for the vectors."""
     with tempfile.TemporaryDirectory() as folder:
         sent, found = Path(folder) / "vectors.npy", Path(folder) / "found.npz"
         np.save(sent, vectors)

@@ -1,6 +1,6 @@
 """A framework's compressors on a file of vectors; see `benchmarks.peers.compression`, which runs it in its place.
 
-Each is called as its framework calls it, for a single client, in which its encoding and its decoding are one.
+Each is called like in its framework, for a single client, where encoding and decoding are one call.
 """
 
 # mypy: ignore-errors
@@ -92,7 +92,7 @@ def flsim_ways(m):
 
 
 def main(library, vectors, found, draws):
-    """Write what each way makes of each vector, so many times, to a file."""
+    """Write each way's result for each vector, repeated a number of times, to a file."""
     sent = np.load(vectors)
     told = {}
     for name, way in {"FedJAX": fedjax_ways, "FLSim": flsim_ways}[library](sent.shape[1]).items():

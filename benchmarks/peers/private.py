@@ -4,17 +4,17 @@
                                        [--noise-multiplier 10] [--turns 6] [--python BINARY] [--json]
 
 All clients take one step in every round (`benchmarks.peers.work`), which is shortened to ``--clip``; their sum gets
-Gaussian noise of ``--noise-multiplier`` times that, and is divided by the clients. Each framework trains with it and
-without, in turns; the noise is another in each turn, the data are the same. pfl-research is installed in an environment
-of its own (`benchmarks.peers.environments`), or is that of ``--python``.
+Gaussian noise of ``--noise-multiplier`` times that, and is divided by the clients. Each framework trains with and
+without privacy, in turns; the noise differs between turns, the data don't. pfl-research is installed in its own
+environment (`benchmarks.peers.environments`), or is that of ``--python``.
 
-Printed are accuracy and loss on examples of clients who do not train, with the 95 % t interval over the turns, how far
-ours is from theirs, and the processor's seconds of a round, on one core: the median of all turns. The command exits
+Prints accuracy and loss on examples of clients that don't train, with the 95 % t interval over the turns, the
+difference between ours and theirs, and a round's CPU seconds, on one core: the median of all turns. The command exits
 with 1 if the two do not learn the same without privacy, and with 2 if pfl-research cannot be installed or fails.
 
-A weight's noise is the same in both. Ours is drawn from the discrete Gaussian, as that of published rounds is, though
-from a seed; theirs are floats. Ours also covers the loss, the top choice and the number of clients, which theirs does
-not release: for the same ε, our noise on a weight would be √(1 + 3/16) times as large.
+A weight's noise is the same in both. Our noise is discrete Gaussian, as in published rounds, though from a seed; theirs
+are floats. Our noise also covers the loss, the top choice and the number of clients, which theirs doesn't release: for
+the same ε, our noise on a weight would be √(1 + 3/16) times as large.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from fedping.server_jobs.privacy.gaussian import epsilon_of
 
 (PFL,) = (peer for peer in PEERS if peer.name == "pfl-research")
 HELD_OUT = 100
-"""Clients that do not train; their examples tell what was learned."""
+"""Clients that don't train; their examples measure the result."""
 
 DELTA = 1e-5
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one framework learned with or without privacy: a value a turn of each.
+    """One framework's results with or without privacy: one value per turn.
 
     Attributes:
         framework, private: which, and whether with clip and noise.
@@ -98,7 +98,7 @@ def compared(model: ModelName, options: argparse.Namespace, python: Path) -> lis
                 interpreter, worker = workers[row.framework]
                 found = measure(row.framework, interpreter, HERE / worker, task, options.seconds)
                 if found.measured is None:
-                    raise RuntimeError(f"{row.framework} did not come to an end: {found.why}")
+                    raise RuntimeError(f"{row.framework} didn't finish: {found.why}")
                 accuracy, loss = held_out(model, np.load(task.kept), x, y)
                 row.accuracy.append(accuracy)
                 row.loss.append(loss)
@@ -116,7 +116,7 @@ def _split(folder: Path, model: ModelName, clients: int) -> tuple[FloatArray, Fl
 
 
 def apart(ours: Row, theirs: Row) -> tuple[Band, Band]:
-    """Return by how much the accuracies and the losses of two rows differ, ours less theirs, turn by turn."""
+    """Return the differences of accuracy and loss between two rows, ours minus theirs, turn by turn."""
 
     def of(mine: list[float], others: list[float]) -> Band:
         return band([a - b for a, b in zip(mine, others, strict=True)])
@@ -141,7 +141,7 @@ def main() -> int:
 
 
 def _same(ours: Row, theirs: Row) -> bool:
-    """Return whether two rows without noise come to the same, to float32."""
+    """Return whether two rows without noise agree, to float32."""
     return math.isclose(ours.loss[0], theirs.loss[0], rel_tol=1e-4)
 
 
@@ -185,7 +185,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--clip", type=float, default=0.05, help="the longest movement of a client in a round")
     parser.add_argument("--noise-multiplier", type=float, default=10.0)
     parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=600.0, help="after which a run has taken too long")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit of a run")
     parser.add_argument("--python", type=Path, help="an interpreter that has pfl-research")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

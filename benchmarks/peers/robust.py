@@ -7,8 +7,8 @@ tenth of the clients sends something a million times as large, so nothing but a 
 Printed are the processor's milliseconds, the least of five, and the largest difference of any weight from ours,
 relative to the largest weight of the result; the command exits with 1 if one is above 1e-6.
 
-ByzFL's Krum counts a neighbour more than the paper, which is ours with one hostile client less; its geometric median
-takes three steps from 0 where nothing else is said, and is given a thousand here: both are compared.
+ByzFL's Krum counts one neighbour more than the paper's, which equals ours with one hostile client less; its geometric
+median takes three steps from 0 by default, and is given a thousand here: both are compared.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ WORKER = "robust_worker.py"
 LIBRARIES = (PEERS[0], Peer("ByzFL", ("byzfl==0.0.11",), WORKER))
 
 SHORTER = "geometric median, as it comes"
-"""What is told but need not agree."""
+"""Reported results that needn't agree."""
 
 RADIUS = 2.0
 
 
 def ours(updates: NDArray[np.float32], hostile: int) -> dict[str, Callable[[], NDArray[np.float64]]]:
-    """Return our ways to aggregate updates of which so many are hostile, by what they are called."""
+    """Return our aggregation rules by name, for a number of hostile updates."""
     n = len(updates)
     votes = np.full(n, 1 / n)
 
@@ -68,7 +68,7 @@ def ours(updates: NDArray[np.float32], hostile: int) -> dict[str, Callable[[], N
 
 
 def timed(way: Callable[[], NDArray[np.float64]]) -> tuple[NDArray[np.float64], float]:
-    """Return what a way comes to, and its milliseconds."""
+    """Return a rule's result and its milliseconds."""
     taken = []
     for _ in range(5):
         began = time.process_time()

@@ -12,7 +12,7 @@ RADIUS = 2.0
 
 
 def byzfl_ways(updates, hostile):
-    """Return ByzFL's ways to aggregate, by what they are called."""
+    """Return ByzFL's aggregation rules by name."""
     import byzfl
 
     return {
@@ -28,7 +28,7 @@ def byzfl_ways(updates, hostile):
 
 
 def flower_ways(updates, hostile):
-    """Return Flower's ways to aggregate, by what they are called."""
+    """Return Flower's aggregation rules by name."""
     from flwr.server.strategy.aggregate import aggregate_krum, aggregate_median, aggregate_trimmed_avg
 
     results = [([each], 1) for each in updates]
@@ -41,7 +41,7 @@ def flower_ways(updates, hostile):
 
 
 def main(library, sent, found, hostile):
-    """Write what each way comes to, and the least of five times, to a file."""
+    """Write each rule's result, and its minimum time of five, to a file."""
     ways = {"ByzFL": byzfl_ways, "Flower": flower_ways}[library](np.load(sent).astype(np.float64), int(hostile))
     told = {"names": list(ways)}
     for name, way in ways.items():

@@ -2,11 +2,11 @@
 
     python -m benchmarks.peers.scaffold [--models logistic network] [--clients 100 1000] [--steps 5] [--seconds 600]
 
-All do the same work (`benchmarks.peers.work`) on the same data: every client takes so many steps on all its examples
-in every round, by option II. Each is held to one core, and a round's time is the processor time of it, the median of
-all rounds but the first. Memory is that of all processes, data included. The weights of every round are compared with
-those of the plain loop, the paper's algorithm as written down: the column says in which round they first differ from it
-by more than 1e-3 of their norm.
+All do the same work (`benchmarks.peers.work`) on the same data: every client takes a number of steps on all its
+examples in every round, by option II. Each is held to one core, and a round's time is the processor time of it, the
+median of all rounds but the first. Memory is the total of all processes, data included. The weights of every round are
+compared with the plain loop's, the paper's algorithm as written: the column has the first round in which they differ
+from it by more than 1e-3 of their norm.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ROUNDS = 6
 
 
 def main() -> int:
-    """Measure and print; return 1 if ours does not come to the weights of the plain loop."""
+    """Measure and print; return 1 if our weights differ from the plain loop's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["logistic", "network"])
     parser.add_argument("--clients", nargs="+", type=int, default=[100, 1_000])
     parser.add_argument("--steps", type=int, default=5, help="that a client takes in a round")
-    parser.add_argument("--seconds", type=float, default=600.0, help="after which a framework has run too long")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit of a framework's run")
     options = parser.parse_args()
     python = Path(sys.executable)
     [pfl] = [python_of(peer) for peer in PEERS if peer.name == PFL]

@@ -3,20 +3,20 @@
     python -m benchmarks.peers.secure [--clients 10 50 100 200] [--numbers 25 1000 100000] [--gone 0] [--turns 3]
                                       [--seconds 600] [--python BINARY] [--json]
 
-Clients have an update each; what is wanted is the sum of their vectors, which are those of a private line, and which no
-server may see one of. Flower's own workflow and mod run in its environment (`benchmarks.peers.environments`) or in that
-of ``--python``, without its simulation engine: messages are handed on at once, as the bytes that Flower makes of them.
-Ours are clients, leader and helper of a line of shares, without noise, as SecAgg+ adds none, and hand on pings, a
-request and an answer as bytes. Nothing goes over a network or to a disk, and the model itself travels in neither.
+Clients have an update each; the servers compute the sum of their vectors, the vectors of a private line, without seeing
+any single one. Flower's own workflow and mod run in its environment (`benchmarks.peers.environments`) or in that of
+``--python``, without its simulation engine: messages are passed on at once, as Flower's bytes. Ours are clients, leader
+and helper of a line of shares, without noise, as SecAgg+ adds none, and hand on pings, a request and an answer as
+bytes. Nothing goes over a network or to a disk, and the model itself travels in neither.
 
 SecAgg+ is measured with the settings of Flower's example (two neighbours hide a client's vector, and any two of three
-shares give its key back), and with a half of the clients as neighbours, up to 50, of whose shares two thirds are
-needed. Of ``--gone``, a share of the clients, nothing comes after the second stage; of ours these never post.
+shares restore its key), and with half of the clients as neighbours, up to 50, with two thirds of their shares needed.
+``--gone`` is a share of the clients that send nothing after the second stage; in ours they never post.
 
-Printed are seconds of the processor: those of the servers together, and of each client; bytes to and from a client,
-without the heads of HTTP or gRPC; and how often a client has to answer. They run in turns, and the table has the
-medians; what takes Flower over ten seconds runs once, and what takes over ``--seconds`` is given up. The command exits
-with 1 if the two do not come to the same sum, and with 2 if Flower cannot be installed or fails.
+Prints CPU seconds of the servers together and of each client; bytes to and from a client, without the heads of HTTP or
+gRPC; and the number of a client's answers. They run in turns, and the table has the medians; what takes Flower over ten
+seconds runs once, and what takes over ``--seconds`` is given up. The command exits with 1 if the two sums differ, and
+with 2 if Flower can't be installed or fails.
 """
 
 from __future__ import annotations
@@ -71,23 +71,23 @@ from fedping.server_jobs.privacy.noise import SystemNoise
 WORKER = Path(__file__).with_name("secure_worker.py")
 OURS = "fedping"
 LONG = 10.0
-"""Seconds of Flower's round from which on it is measured once."""
+"""Flower's rounds above this number of seconds are measured only once."""
 
 WHEN = "2026-01-01T00:00:00Z"
 CLOSE = 16 / 2**22
-"""By how much Flower's mean may be off: a step of its quantization, of numbers of at most 1."""
+"""Tolerance on Flower's mean: a step of its quantization, for numbers of at most 1."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What a round took.
+    """Costs of a round.
 
     Attributes:
         total: the sum of the vectors, shape (d,).
         servers: seconds of the processor of all servers together; ``helper`` is what of them is the helper's.
-        client: those of one client.
+        client: costs of one client.
         up, down: bytes that a client sends and gets.
-        stages: how often a client has to answer.
+        stages: number of a client's answers.
     """
 
     total: NDArray[np.float64]
@@ -131,7 +131,7 @@ class Shares:
 
     Args:
         d: numbers of a vector.
-        clients: how many there are at least.
+        clients: minimum number of clients.
         seal: how shares are sealed.
     """
 
@@ -151,7 +151,7 @@ class Shares:
         self.frame, self.decoder = frame_of(privacy, spec), Decoding(PRIVATE_UPDATE)
 
     def vectors(self, updates: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return what clients of updates, shape (k, m), contribute, shape (k, d)."""
+        """Return the contributions of clients with updates, shape (k, m), as an array of shape (k, d)."""
         k = len(updates)
         return vectors_of(self.frame, updates, np.full(k, 0.5), np.ones(k), (0.0, 1.0))
 
@@ -191,7 +191,7 @@ class Shares:
         return signed(found, self.helper)
 
     def combined(self, asked: bytes, sums: NDArray[np.uint64], answered: bytes) -> NDArray[np.int64]:
-        """Return what the leader makes of the answer: the sum of the vectors, shape (d,)."""
+        """Return the leader's result from the answer: the sum of the vectors, shape (d,)."""
         assert is_from(answered, Answer, self.terms.helper)
         answer = read_signed(answered, Answer)
         assert answer.request == digest_of_signed(asked)
@@ -200,7 +200,7 @@ class Shares:
         return WORDS.centred(WORDS.plus(sums, np.frombuffer(arm.total, "<u8")))
 
     def a_round(self, updates: NDArray[np.float32]) -> Taken:
-        """Return what a round of the clients of these updates takes."""
+        """Return the costs of a round with these clients' updates."""
         documents = [UUID(bytes=os.urandom(16)) for _ in updates]
         began = time.process_time()
         bodies = [self.posted(update, document) for update, document in zip(updates, documents, strict=True)]
@@ -224,25 +224,25 @@ class Shares:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Settings of SecAgg+: into how many shares a client's keys are divided, and how many of them give it back."""
+    """Settings of SecAgg+: the number of shares of a client's keys, and the number that restores a key."""
 
     shares: int
     threshold: int
 
     @property
     def name(self) -> str:
-        """What its row is called."""
+        """The name of its row."""
         return f"SecAgg+, {self.shares - 1} neighbours"
 
 
 def neighbours_for(clients: int) -> tuple[Neighbours, ...]:
-    """Return the settings for so many clients: the example's, and half of the clients as neighbours, up to 50."""
+    """Return the settings for a number of clients: the example's, and half of the clients as neighbours, up to 50."""
     many = min(clients // 2 | 1, 51)
     return Neighbours(3, 2), Neighbours(many, -(-2 * many // 3))
 
 
 def theirs(python: Path, vectors: NDArray[np.int64], of: Neighbours, gone: int, seconds: float) -> Taken | str:
-    """Return what Flower's round of the same vectors takes, or why there is none.
+    """Return the costs of Flower's round of the same vectors, or why there are none.
 
     Raises:
         RuntimeError: the worker fails.
@@ -257,7 +257,7 @@ def theirs(python: Path, vectors: NDArray[np.int64], of: Neighbours, gone: int, 
         except subprocess.TimeoutExpired:
             return f"over {seconds:g} s"
         if ran.returncode:
-            raise RuntimeError(f"Flower did not come to an end: {ran.stderr.strip()[-500:]}")
+            raise RuntimeError(f"Flower didn't finish: {ran.stderr.strip()[-500:]}")
         with np.load(found) as told:
             if not told.files:
                 return "given up by Flower"
@@ -276,7 +276,7 @@ def compared(python: Path, clients: int, d: int, options: argparse.Namespace) ->
     """Yield a row of each way, measured in turns.
 
     Raises:
-        RuntimeError: Flower fails, or comes to another sum than we do.
+        RuntimeError: Flower fails, or its sum differs from ours.
     """
     gone = round(options.gone * clients)
     ours, updates = Shares(d, clients - gone), np.random.default_rng(1).normal(size=(clients, d - len(METRICS)))
@@ -301,12 +301,12 @@ def compared(python: Path, clients: int, d: int, options: argparse.Namespace) ->
     for name, taken in turns.items():
         allowed = 0.0 if name == OURS else CLOSE * (clients - gone) * np.abs(vectors).max()
         if any(np.abs(each.total - wanted).max() > allowed for each in taken):
-            raise _Different(f"{name} came to another sum: {clients} clients, {d:,} numbers")
+            raise _Different(f"{name} has a different sum: {clients} clients, {d:,} numbers")
         yield Row(name, clients, d, why=missing[name]) if name in missing else Row.of(name, clients, d, taken)
 
 
 class _Different(Exception):
-    """Two ways came to different sums."""
+    """Two ways have different sums."""
 
 
 def main() -> int:
@@ -360,9 +360,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--numbers", nargs="+", type=int, default=[25, 1_000, 100_000], help="of a vector")
     parser.add_argument("--gone", type=float, default=0.0, help="the share of the clients that go during the round")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument(
-        "--seconds", type=float, default=600.0, help="after which a round of Flower's has taken too long"
-    )
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit of Flower's round")
     parser.add_argument("--python", type=Path, help="an interpreter that has Flower")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

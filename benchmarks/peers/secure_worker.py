@@ -46,10 +46,10 @@ class Clients(NumPyClient):
 
 
 class DirectGrid(Grid):
-    """Hands each message to its client as bytes and the answer back, and keeps how many and how long that took.
+    """Passes each message to its client as bytes and the answer back, and records sizes and times.
 
-    Clients that are gone answer to the first two stages alone: they have handed out shares of their keys, and have to
-    be made up for.
+    Absent clients answer the first two stages alone: they have distributed shares of their keys, and the others must
+    compensate for them.
     """
 
     def __init__(self, vectors, gone):
@@ -91,7 +91,7 @@ class DirectGrid(Grid):
     run = property(lambda self: Run.create_empty(1))
 
     def get_node_ids(self):
-        """Return the ids of all clients, also of those that will be gone."""
+        """Return the ids of all clients, including the absent ones."""
         return list(self.places)
 
     def set_run(self, run):
@@ -127,7 +127,7 @@ def a_round(vectors, shares, threshold, gone):
 
 
 def main(told):
-    """Run a round to warm up, and one that counts; leave what came of it in a file."""
+    """Run a round to warm up, and one that counts; write its result to a file."""
     task = json.loads(told)
     vectors = np.load(task["vectors"])
     a_round(vectors[:5], 3, 2, 0)

@@ -1,9 +1,9 @@
 """The work that all frameworks do: three models, synthetic clients, a step of gradient descent each, the mean of them.
 
-One client update is the gradient of the client's mean loss over all its examples at the model of the round, times a
-rate; the server averages the clients' models, which have as many examples each. No framework compresses, clips or
-evaluates anything, except that private training (`benchmarks.peers.private`) clips and adds noise. NumPy alone, for
-this file is read in every framework's environment.
+A client update is the gradient of the client's mean loss over all its examples at the round's model, times a rate; the
+server averages the clients' models, which have equal numbers of examples. No framework compresses, clips or evaluates
+anything, except that private training (`benchmarks.peers.private`) clips and adds noise. It imports NumPy alone, since
+every framework's environment reads this file.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Task:
 
     Attributes:
         model: what is trained.
-        clients: how many train in each round.
+        clients: number of clients that train in each round.
         rounds: how many.
         data: the folder of the clients' data.
-        steps: how many a client takes in a round, each on all its examples.
-        way: how rounds are computed, where a framework can do it in several ways: a ``round`` a call, ``scan`` of many
-            rounds in a call, ``chunk``, which adds up some clients at a time, and here also ``compiled``.
-        one_core: whether time is that of one processor core, on which the framework has to stay, instead of wall time.
+        steps: number of a client's steps in a round, each on all its examples.
+        way: how rounds are computed, if a framework has several ways: a ``round`` a call, ``scan`` of many rounds in a
+            call, ``chunk``, which adds up some clients at a time, and here also ``compiled``.
+        one_core: whether time is CPU time on one core, to which the framework is confined, instead of wall time.
         clip: the Euclidean norm that a client's movement is shortened to, if training is private; else 0.
         noise_multiplier: of private training, the standard deviation of the noise on the sum over ``clip``.
         seed: of that noise.
@@ -62,7 +62,7 @@ class Task:
 
     @property
     def kept(self) -> Path:
-        """The file that a worker leaves the final weights in, one after the other in one array."""
+        """The file into which a worker writes the final weights, concatenated in one array."""
         return Path(self.data) / "weights.npy"
 
     def kept_of_round(self, number: int) -> Path:
@@ -72,7 +72,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of it.
+    """The results.
 
     Attributes:
         seconds: of each round but the first, which warms up.
@@ -128,7 +128,7 @@ def start_weights(model: ModelName) -> list[FloatArray]:
 def one_client_step(
     model: ModelName, weights: list[FloatArray], x: FloatArray, y: NDArray[np.int64]
 ) -> list[FloatArray]:
-    """Return one client's weights after its step, with NumPy: what a user writes who has no other library."""
+    """Return one client's weights after its step, with NumPy: the code of a user without any other library."""
     gradients = gradients_of(model)(weights, x, y)
     return [w - RATE * g for w, g in zip(weights, gradients, strict=True)]
 

@@ -398,7 +398,7 @@ def test_a_column_that_a_program_has_rewritten_as_a_whole_is_read_with_a_warning
     assert read_examples(path, None, of_categories(*agreed), TWO).x.tolist() == [[1.0, 0.0], [0.0, 1.0]]
     told = capsys.readouterr().err
     assert "warning" in told
-    assert any(f"'{cell}' where '{text}' was agreed" in told for text, cell in zip(agreed, cells, strict=True))
+    assert any(f"'{cell}' instead of the agreed '{text}'" in told for text, cell in zip(agreed, cells, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -268,9 +268,9 @@ def test_trainings_that_are_not_within_are_refused() -> None:
         ((Mask(keep=0.1), Steps(size=1.0)), Median(), 'by = "median" }, which compares the clients'),
         ((Mask(keep=0.1),), TrimmedMean(), 'by = "trimmed_mean"'),
         ((Mask(keep=0.1),), Krum(), 'by = "krum"'),
-        ((Mask(keep=0.1),), Recluster(), "the upload link 'mask' does not say it exactly"),
-        ((Rotation(), Float32()), Recluster(), "the upload link 'rotation' does not say it exactly"),
-        ((Steps(size=1.0),), Recluster(), "the upload link 'steps' does not say it exactly"),
+        ((Mask(keep=0.1),), Recluster(), "the upload link 'mask' is inexact"),
+        ((Rotation(), Float32()), Recluster(), "the upload link 'rotation' is inexact"),
+        ((Steps(size=1.0),), Recluster(), "the upload link 'steps' is inexact"),
     ],
 )
 def test_aggregations_that_a_link_would_mislead_are_refused(upload: Upload, aggregate: Any, said: str) -> None:

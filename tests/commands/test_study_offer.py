@@ -262,7 +262,7 @@ def test_a_study_of_shares_is_checked_created_and_said_to_wait(
     sampled = SHARED_STUDY.replace("HELPER", LEADER).replace("10_000", "10_000\nsampling = 0.5")
     Path("sampled.toml").write_text(sampled)
     assert main(["study", "check", "sampled.toml"]) == 2
-    assert "'sampling' protects nobody" in capsys.readouterr().err
+    assert "'sampling' gives no protection" in capsys.readouterr().err
     Path("no.toml").write_text(SHARED_STUDY)
     assert main(["study", "check", "no.toml"]) == 2
     assert "helper" in capsys.readouterr().err

@@ -88,7 +88,7 @@ def test_on_loopback_the_printed_address_lets_in_and_does_so_after_a_restart(tmp
                 assert visitor.get(address, timeout=240).ok
             assert visitor.get(f"{server.url}/runs/", timeout=240, headers={"Cookie": _cookie(visitor, server)}).ok
             printed.append(token)
-    assert printed[0] == printed[1], "a restart logs nobody out"
+    assert printed[0] == printed[1], "a restart logs no one out"
     assert (tmp_path / "runs" / ".dashboard-token").stat().st_mode & 0o077 == 0
 
 

@@ -529,7 +529,7 @@ def test_a_variant_takes_away_a_clock_or_the_hours_of_its_clients() -> None:
         ({"clock": EVEN | {"asynchronous": {}, "answers": 3}}, "no round waits for clients"),
         ({"clock": EVEN | {"late": "counted"}}, "so late answers"),
         ({"clock": EVEN, "lateness": {"shares": [0.5, 0.5]}}, r"Remove \[lateness\]"),
-        ({"clock": EVEN, "co_op": {}, "training": LOCAL}, "arrivals of its own"),
+        ({"clock": EVEN, "co_op": {}, "training": LOCAL}, "sets its own arrivals"),
         ({"clock": EVEN, "gossip": {"graph": "ring"}, "training": LOCAL}, "rounds without time"),
         ({"clock": EVEN, "attack": {"attack": "sign_flip", "share": 0.2}}, "no speeds"),
         ({"clock": EVEN | {"asynchronous": {}}}, "Set staleness"),

@@ -127,7 +127,7 @@ def test_what_is_level_with_the_best_is_what_compare_cannot_tell_from_it(losses:
 def test_one_seed_tells_nothing_apart_and_a_variant_that_diverged_is_not_level() -> None:
     alone = summary_of(a=[2.0], b=[1.0], c=[1.0])
     assert alone.level == {"test": {"loss": ("a", "b", "c")}}
-    assert "one seed cannot show which variant is the best" in page_of(msgspec.structs.replace(alone, seeds=(1,)))
+    assert "One seed can't show which variant is the best" in page_of(msgspec.structs.replace(alone, seeds=(1,)))
     assert "★" not in rows_of(alone)
     assert summary_of(a=[2.0, 2.0, 2.1], b=[None, None, None]).level == {"test": {"loss": ("a",)}}
 

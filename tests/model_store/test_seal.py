@@ -123,7 +123,7 @@ def test_version_0_is_never_published_a_second_time(
                 path.unlink()
     (tmp_path / "store/study/study.json").unlink()
     before = sorted((tmp_path / "store").rglob("*"))
-    with pytest.raises(StoreError, match=r"has no version 0 .* published before: restore .*versions/0\.json.* a copy"):
+    with pytest.raises(StoreError, match=r"has no version 0 .* published. Restore .*versions/0\.json.* a copy"):
         store.create_study(study, (version_0(study),))
     assert sorted((tmp_path / "store").rglob("*")) == before
 
