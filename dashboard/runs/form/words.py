@@ -109,6 +109,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "stratified": "a share of each stratum",
         "cluster": "everybody of some clusters",
         "power_of_choice": "those with the largest losses of some candidates",
+        "oort": "by their losses and speed, some of them new",
     },
     "server.aggregate": {
         "mean": "their mean",
