@@ -152,6 +152,7 @@ Trait: TypeAlias = Literal[
     "all clients",  # a sampling: every client takes part
     "by coin",  # a sampling: each client by a coin of its own
     "equal parts",  # a sampling: a client counts for the same in every round, if examples are no votes
+    "by duration",  # a sampling: by the time that clients' answers take
     "other coin",  # the guarantee counts on another coin than the sampling's
     "begins too late",  # the last round is over before anything is personal
 ]
@@ -903,6 +904,11 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
             lambda p: p.has("drift") and p.has_any("trained", "attack"),
             "where users drift, every round is tested on different searches, which 'trained' in [evaluation] and the "
             "figures of an [attack] don't support. Remove 'drift' or these",
+        ),
+        Rule(
+            lambda p: p.has("by duration") and p.lacks("clock"),
+            "'seconds' in [sampling] compares the durations of answers, and the run has no simulated time. Add "
+            "[clock], or remove 'seconds'",
         ),
         Rule(
             lambda p: p.has("early stopping") and p.lacks("validation", "users"),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedping.client_sim.sampling.oort import OortSampler
 from fedping.client_sim.sampling.past import NEVER, Participation, Past
 from fedping.client_sim.sampling.samplers import (
     All,
@@ -24,6 +25,7 @@ from fedping.client_sim.sampling.samplers import (
     ClusterSampler,
     FollowsPast,
     FullUpdate,
+    Oort,
     OwnSampler,
     OwnSamplerByPast,
     OwnSampling,
@@ -113,12 +115,22 @@ def _own(settings: OwnSampling, sizes: Sizes, seed: int, groups: Groups | None) 
 
 @_SAMPLERS.of(PowerOfChoice)
 def _power_of_choice(settings: PowerOfChoice, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
-    if settings.candidates > (there := np.count_nonzero(sizes)):
-        raise InvalidSettings(
-            f"the sampling 'power_of_choice' cannot draw {settings.candidates} different candidates from {there} "
-            f"clients with examples; set 'candidates' to {there} at most"
-        )
+    _enough_examples(settings.candidates, sizes, "power_of_choice", "candidates")
     return PowerOfChoiceSampler(sizes, settings, seed)
+
+
+@_SAMPLERS.of(Oort)
+def _oort(settings: Oort, sizes: Sizes, seed: int, groups: Groups | None) -> Sampler:
+    _enough_examples(settings.clients, sizes, "oort", "clients")
+    return OortSampler(sizes, settings, seed)
+
+
+def _enough_examples(wanted: int, sizes: Sizes, name: str, what: str) -> None:
+    if wanted > (there := np.count_nonzero(sizes)):
+        raise InvalidSettings(
+            f"the sampling '{name}' cannot draw {wanted} different {what} from {there} clients with examples; set "
+            f"'{what}' to {there} at most"
+        )
 
 
 def _enough(wanted: int, present: int, what: str) -> None:
@@ -150,6 +162,8 @@ __all__ = [
     "Cluster",
     "FollowsPast",
     "FullUpdate",
+    "Oort",
+    "OortSampler",
     "Participation",
     "Past",
     "PowerOfChoice",

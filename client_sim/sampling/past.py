@@ -34,6 +34,9 @@ class Past:
         losses_of: returns the losses of some clients, shape (k,), at the newest weights, which those clients fetch.
         now: simulated seconds since the run began; NaN without a clock.
         seconds: simulated seconds that each client's last answer took, shape (clients,); NaN if there is none.
+        utilities: each client's utility of its data when it last took part, shape (clients,); NaN if it is not recorded
+            (:func:`fedping.client_sim.sampling.oort.data_utilities`).
+        gains: the sum of these over the answers of each earlier round, shape (round,) or empty.
     """
 
     round: int
@@ -46,10 +49,13 @@ class Past:
     losses_of: Callable[[Clients], FloatArray]
     now: float = math.nan
     seconds: FloatArray = field(default_factory=lambda: np.empty(0))
+    utilities: FloatArray = field(default_factory=lambda: np.empty(0))
+    gains: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
-        if len(self.seconds) < len(self.sizes):
-            object.__setattr__(self, "seconds", np.full(len(self.sizes), np.nan))
+        for name in ("seconds", "utilities"):
+            if len(getattr(self, name)) < len(self.sizes):
+                object.__setattr__(self, name, np.full(len(self.sizes), np.nan))
 
 
 class Participation:
@@ -64,8 +70,17 @@ class Participation:
         self.times = np.zeros(clients, np.int64)
         self.last = np.full(clients, NEVER, np.int64)
         self.seconds = np.full(clients, np.nan)
+        self.utilities = np.full(clients, np.nan)
+        self.gains = np.zeros(0)
 
-    def add(self, round_: int, clients: Clients, losses: FloatArray, seconds: FloatArray | None = None) -> None:
+    def add(
+        self,
+        round_: int,
+        clients: Clients,
+        losses: FloatArray,
+        seconds: FloatArray | None = None,
+        utilities: FloatArray | None = None,
+    ) -> None:
         """Record what clients have sent in a round; a repeated client counts once.
 
         Args:
@@ -73,12 +88,17 @@ class Participation:
             clients: positions among all clients, shape (k,).
             losses: the losses that they have sent, shape (k,).
             seconds: simulated seconds that their answers took, shape (k,); None without a clock.
+            utilities: the utilities of their data, shape (k,); None if the sampling doesn't use them.
         """
         there = clients < len(self.losses)  # the others are invented by an attack
         known = clients[there]
         self.losses[known] = losses[there]
         if seconds is not None:
             self.seconds[known] = seconds[there]
+        if utilities is not None:
+            self.utilities[known] = utilities[there]
+            self.gains = np.append(self.gains, np.zeros(max(round_ + 1 - len(self.gains), 0)))
+            self.gains[round_] += utilities[there].sum()
         self.times[known] += self.last[known] != round_
         self.last[known] = round_
 
@@ -87,10 +107,10 @@ class Participation:
         return {name: getattr(self, name).copy() for name in _RECORDS}
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the record by the result of :meth:`snapshot`; an earlier fedping's had no ``seconds``."""
+        """Replace the record by the result of :meth:`snapshot`; an earlier fedping's had fewer parts."""
         for name in _RECORDS:
             if name in saved:
                 setattr(self, name, saved[name].copy())
 
 
-_RECORDS = ("losses", "times", "last", "seconds")
+_RECORDS = ("losses", "times", "last", "seconds", "utilities", "gains")

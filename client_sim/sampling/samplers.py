@@ -1,5 +1,7 @@
 """Samplers (thesis 3.1 and 3.2) with their settings: evenly, by size, cluster, stratum or loss, or a user's.
 
+Oort's sampler is in `oort.py`.
+
 The full update of a fleet is the mean of all its clients' updates: over ``examples``, where client i counts n_i/n times
 (the gradient of thesis eq. 2), or over ``client``, where each counts once. A round has the updates of a sample and
 takes their mean with the pipeline's weighting. Whether its expectation is one of the two full updates depends on the
@@ -28,9 +30,11 @@ from fedping.client_sim.sampling.past import Participation, Past
 from fedping.protocol.errors import UnfitTable
 from fedping.protocol.extensions import OWN, ExtensionFailed, Own, asks_for, extension_of
 from fedping.protocol.pipeline import Weighting
-from fedping.protocol.rules import Traits
+from fedping.protocol.rules import Traits, traits_where
+from fedping.protocol.spec import Positive
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
 class All(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="all"):
@@ -109,6 +113,47 @@ class PowerOfChoice(
             )
 
 
+class Oort(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="oort"):
+    """``clients`` by utility, with a share of clients that have never taken part (Lai et al. 2021).
+
+    A client's utility is that of its data, sqrt(|B| Σ loss²) over its |B| examples when it last took part, scaled to 0
+    ... 1 over the clients, plus a bonus for having been away. That of slow clients is lowered.
+
+    Attributes:
+        clients: number of different clients in a round.
+        exploration: share of clients that have never taken part, in the first round.
+        decay: factor on this share in each further round.
+        least: the share's lower limit.
+        seconds: preferred duration of an answer at first, and the pacer's step; durations don't count if absent.
+        window: rounds between two decisions of the pacer.
+        alpha: exponent of the penalty of an answer that takes longer than preferred.
+        clip: quantile of the utilities of the data above which they are cut.
+        cut_off: a client may be drawn from this share of the utility on that would just be drawn.
+    """
+
+    clients: Count
+    exploration: Share = 0.9
+    decay: Annotated[float, Meta(gt=0, le=1)] = 0.98
+    least: Share = 0.2
+    seconds: Positive | None = None
+    window: Count = 20
+    alpha: Annotated[float, Meta(ge=0, le=100)] = 2.0
+    clip: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    cut_off: Share = 0.95
+
+    def __post_init__(self) -> None:
+        if self.least > self.exploration:
+            raise UnfitTable(
+                f"the sampling 'oort' begins with exploration = {self.exploration:g}, below least = {self.least:g}. "
+                f"Set 'least' to {self.exploration:g} at most"
+            )
+
+    @property
+    def traits(self) -> Traits:
+        """Checks of combinations (`fedping.protocol.rules`)."""
+        return traits_where({"by duration": self.seconds is not None})
+
+
 class OwnSampling(Own, frozen=True, tag_field="sampling", tag=OWN):
     """A sampling from your own package (:mod:`fedping.protocol.extensions`)."""
 
@@ -116,7 +161,7 @@ class OwnSampling(Own, frozen=True, tag_field="sampling", tag=OWN):
     traits: ClassVar[Traits] = frozenset({"equal parts"})
 
 
-Sampling: TypeAlias = All | Uniform | Bernoulli | BySize | Stratified | Cluster | PowerOfChoice | OwnSampling
+Sampling: TypeAlias = All | Uniform | Bernoulli | BySize | Stratified | Cluster | PowerOfChoice | Oort | OwnSampling
 
 
 FullUpdate: TypeAlias = Literal["client", "examples"]
@@ -157,20 +202,21 @@ class FollowsPast(Protocol):
 def follows_past(settings: Sampling) -> bool:
     """Return whether a sampling needs what clients have sent in earlier rounds."""
     if not isinstance(settings, OwnSampling):
-        return isinstance(settings, PowerOfChoice)
+        return isinstance(settings, PowerOfChoice | Oort)
     make = extension_of(settings).make
     return asks_for(getattr(make, "draw", None) if isinstance(make, type) else make, "past")
 
 
 def bias_of(sampler: Sampler, weighting: Weighting) -> str | None:
     """Return a sentence that says how to avoid it if this sampler is biased with this weighting, else None."""
-    if isinstance(sampler, PowerOfChoiceSampler) and sampler.clients < len(sampler.sizes):
-        return (
-            "the sampling 'power_of_choice' prefers clients with large losses, so the mean of a round is a biased "
-            "estimate of the full update; set 'candidates' closer to 'clients' for less of this bias"
-        )
     if sampler.estimates(weighting):
         return None
+    remedy: str | None = getattr(sampler, "remedy", None)
+    if remedy is not None:
+        return (
+            f"the sampling '{sampler.name}' prefers clients with large losses, so the mean of a round is a biased "
+            f"estimate of the full update; {remedy} for less of this bias"
+        )
     better = [other for other in get_args(Weighting) if sampler.estimates(other)]
     advice = f"weight by {' or '.join(better)} instead" if better else "choose another sampling"
     return (
@@ -391,6 +437,7 @@ class PowerOfChoiceSampler:
     settings: PowerOfChoice
     seed: int
     name: str = "power_of_choice"
+    remedy: ClassVar[str] = "set 'candidates' closer to 'clients'"
 
     @property
     def clients(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,8 @@ from fedping.client_sim.learning import (
 from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.batch import Clients, FloatArray, Floats, KeptBatches
 from fedping.client_sim.learning.checking import wrong_participation
-from fedping.client_sim.sampling import FollowsPast, Participation, Past, bias_of
+from fedping.client_sim.sampling import FollowsPast, OortSampler, Participation, Past, bias_of
+from fedping.client_sim.sampling.oort import data_utilities
 from fedping.client_sim.upload import first_state, projections, sent_updates
 from fedping.experiments.laboratory.attacking import Attacker, Block, Raid
 from fedping.experiments.laboratory.clock import Answers, clock_of
@@ -29,7 +31,7 @@ from fedping.experiments.laboratory.evaluation import BeforeMerging, evaluated_a
 from fedping.experiments.laboratory.participants import Participants
 from fedping.experiments.laboratory.preparing import Problem, check_fit, in_precision
 from fedping.experiments.laboratory.rounds.inside import between
-from fedping.experiments.laboratory.rounds.several import Models, losses_of
+from fedping.experiments.laboratory.rounds.several import Models, in_blocks, losses_of
 from fedping.experiments.laboratory.rounds.study import with_a_turn
 from fedping.experiments.laboratory.rounds.updates import Updates, repetitions
 from fedping.experiments.laboratory.settings import Setup
@@ -149,7 +151,8 @@ class Cohorts:
             blocks = self._as_answered(round_, answers, versions)
         for number, block in enumerate(blocks):
             if self.participation is not None:
-                self.participation.add(round_, block.clients, block.losses, block.seconds)
+                utilities = self._utilities(round_, versions, block)
+                self.participation.add(round_, block.clients, block.losses, block.seconds, utilities)
             yield replace(block, asked=asked) if asked and number == 0 else block
 
     def _answers(self, round_: int, versions: Sequence[FloatArray]) -> tuple[Answers, int]:
@@ -208,6 +211,8 @@ class Cohorts:
             losses_of=losses_of,
             now=self.clock.now if self.clock else np.nan,
             seconds=known.seconds[learners],
+            utilities=known.utilities[learners],
+            gains=known.gains,
         )
         drawn = sampler.draw_after(past)
         return learners[drawn], len(np.setdiff1d(np.concatenate(asked), drawn)) if asked else 0
@@ -220,6 +225,17 @@ class Cohorts:
             at, weights = np.flatnonzero(chosen == number), versions[number]
             losses[at] = losses_of(self._problem.model, weights, self._problem.train_in(round_, weights), clients[at])
         return losses
+
+    def _utilities(self, round_: int, versions: Sequence[FloatArray], block: Updates) -> FloatArray | None:
+        """Return the utility of each client's data at the weights that it has fetched, shape (k,), if Oort draws."""
+        if not isinstance(self._sampler, OortSampler):
+            return None
+        weights = versions[block.model if isinstance(versions, Models) else block.age]
+        there = block.clients < len(self._problem.train)  # the others are invented by an attack
+        utilities = np.zeros(len(block.clients))
+        of = partial(data_utilities, self._problem.model, weights)
+        utilities[there] = in_blocks(of, self._problem.train_in(round_, weights), block.clients[there])
+        return utilities
 
     def _blocks(
         self, round_: int, clients: Clients, versions: Sequence[FloatArray], raid: Raid | None = None

@@ -363,6 +363,8 @@ def _file_deviations() -> Iterator[Deviation]:
         {"sampling": "by_size", "clients": 2},
         {"sampling": "cluster"},
         {"sampling": "power_of_choice", "clients": 1, "candidates": 2},
+        {"sampling": "oort", "clients": 1},
+        {"sampling": "oort", "clients": 1, "seconds": 10.0},
         {"sampling": "grid-first"},
     ):
         yield Deviation("sampling", {"sampling": sampling})

@@ -110,6 +110,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "stratified": "a share of each stratum",
         "cluster": "all clients of some clusters",
         "power_of_choice": "those with the largest losses of some candidates",
+        "oort": "by their losses and speed, some of them new",
     },
     "server.aggregate": {
         "mean": "their mean",

@@ -11,6 +11,7 @@ of the models in a round. They differ in the model that a client trains, and in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,15 +58,20 @@ class Models(Sequence[FloatArray]):
         return len(self._weights)
 
 
-def losses_of(model: Model[Any], weights: FloatArray, train: ClientData[Any], clients: Clients) -> FloatArray:
-    """Return the losses of clients on all their examples, shape (k,); in blocks of similar sizes."""
-    losses = np.zeros(len(clients))
+def in_blocks(figure: Callable[[Any], FloatArray], train: ClientData[Any], clients: Clients) -> FloatArray:
+    """Return a figure of clients from all their examples, such as the loss, shape (k,); in blocks of similar sizes."""
+    figures = np.zeros(len(clients))
     order = np.argsort(train.sizes[clients], kind="stable")
     with one_thread():
         for low in range(0, len(order), _AT_ONCE):
             at = order[low : low + _AT_ONCE]
-            losses[at] = model.losses(weights, train.batch(clients[at]))
-    return losses
+            figures[at] = figure(train.batch(clients[at]))
+    return figures
+
+
+def losses_of(model: Model[Any], weights: FloatArray, train: ClientData[Any], clients: Clients) -> FloatArray:
+    """Return the losses of clients on all their examples, shape (k,)."""
+    return in_blocks(partial(model.losses, weights), train, clients)
 
 
 def several_rounds(setup: Setup, problem: Problem) -> SeveralRounds:
