@@ -242,7 +242,7 @@ def _columns(file: Path, client: str, records: list[Any], wanted: Wanted) -> Col
         if not isinstance(record, bytes) or len(record) > LONGEST_TEXT:
             raise damaged(file, f"an example of the client '{client[:80]}' is not a record, or is too large")
         try:
-            found.append(features_of(record))
+            found.append(features_of(record, wanted))
         except OddRecord as error:
             raise damaged(file, f"{error} (client '{client[:80]}')") from error
     columns: Columns = {}

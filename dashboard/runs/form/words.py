@@ -240,7 +240,7 @@ HELPS: dict[str, str] = {
     "data.choice": "The column that names the choice that a row is a candidate of.",
     "data.kind": "Whether the target is a class or a number, if the data do not show it.",
     "data.users": "Number of users. Each round brings them new searches, from which they learn once (thesis 7.3).",
-    "data.test": "Of every client's examples; or \"authors\", in quotes, for the test examples of the data set's authors.",
+    "data.test": 'Of every client\'s examples; or "authors", in quotes, for the test examples of the data set itself.',
     "data.validation": "Of every client's examples; early stopping needs some.",
     "training.epochs": "How often a client goes through its examples (FedAvg); or give steps.",
     "training.steps": "How many steps a client takes (FedGD+, if it has no batch); or give epochs.",
