@@ -9,6 +9,7 @@ from fedping.experiments.laboratory.settings.experiment import experiment_from_t
 from fedping.experiments.run_folder import OtherRun
 from fedping.protocol.errors import InvalidSettings
 from tests.support.original_files import leaf, picture
+from tests.support.tff_files import sentences, sqlite
 
 WRITERS = """
 rounds = 2
@@ -65,3 +66,27 @@ def test_what_does_not_go_with_a_folder_is_refused(data: str, said: str, tmp_pat
     file.write_text(WRITERS.replace('{ name = "femnist", folder = "leaf", settings = { users = 3 } }', data))
     with pytest.raises(InvalidSettings, match=said):
         run_experiment(experiment_from_toml(file), tmp_path / "out")
+
+
+WORDS = """
+rounds = 2
+data = { name = "stackoverflow", folder = "so", test = "authors", settings = { words = 3, length = 4 } }
+partition = { partition = "key" }
+model = { name = "lstm", units = "4", embedding = 2, padding = 0, scored = "last" }
+training = { algorithm = "gradient" }
+evaluation = { baselines = [] }
+"""
+
+
+def test_a_network_learns_the_next_words_of_users(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    train = {f"{user}": sentences("the css is", "to the css") for user in range(3)}
+    test = {"0": sentences("the css"), "7": sentences("to")}
+    sqlite(tmp_path / "so/stackoverflow.sqlite", {"train": train, "test": test})
+    (tmp_path / "so/stackoverflow.word_count").write_text("the\t9\nto\t7\ncss\t2\n")
+    file = tmp_path / "words.toml"
+    file.write_text(WORDS)
+    summary = run_experiment(experiment_from_toml(file), tmp_path / "out")
+    metrics = summary.variants["federated"].metrics
+    assert metrics["test"]["loss"].mean < 2.2
+    assert metrics["newcomers"]["accuracy"].mean is not None

@@ -37,6 +37,7 @@ LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmn
 NEXT = Target("next", tuple(LETTERS))
 BLANK = LETTERS.index(" ")
 LONGEST_SEQUENCE = 10_000
+WHOSE = "LEAF or of TensorFlow Federated"
 
 
 def femnist(folder: Path, settings: OfUsers) -> Table:
@@ -84,8 +85,8 @@ def files_of_leaf(folder: Path) -> list[Path]:
     """Return LEAF's files: of ``train`` and ``test`` if both are there, else of ``all_data``, else of the folder."""
     data = folder / "data" if (folder / "data").is_dir() else folder
     if (data / "train").is_dir() and (data / "test").is_dir():
-        return list(chain(*(files_in(data / part, ".json", "LEAF") for part in ("train", "test"))))
-    return files_in(data / "all_data" if (data / "all_data").is_dir() else data, ".json", "LEAF")
+        return list(chain(*(files_in(data / part, ".json", WHOSE) for part in ("train", "test"))))
+    return files_in(data / "all_data" if (data / "all_data").is_dir() else data, ".json", WHOSE)
 
 
 def _users(folder: Path, kind: type[U]) -> Iterator[tuple[Path, str, U]]:

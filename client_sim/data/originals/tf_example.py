@@ -9,7 +9,7 @@ Source: *Protocol Buffers Encoding*, and ``tensorflow/core/example/feature.proto
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,8 +26,12 @@ class OddRecord(ValueError):
     """Bytes are not a record of TensorFlow, or are cut off."""
 
 
-def features_of(record: bytes) -> dict[str, Values]:
+def features_of(record: bytes, wanted: Collection[str] | None = None) -> dict[str, Values]:
     """Return the features of a record by name.
+
+    Args:
+        record: the bytes of the record.
+        wanted: the names of the features to return; all if None.
 
     Raises:
         OddRecord: the bytes are not a record, or are cut off.
@@ -35,14 +39,16 @@ def features_of(record: bytes) -> dict[str, Values]:
     found: dict[str, Values] = {}
     for features in _messages(memoryview(record), 1):
         for entry in _messages(features, 1):
-            name = b"".join(_messages(entry, 1))
+            try:
+                name = b"".join(_messages(entry, 1)).decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise OddRecord("the name of a feature of a record is not UTF-8") from error
+            if wanted is not None and name not in wanted:
+                continue
             values = [_values(feature) for feature in _messages(entry, 2)]
             if len(values) != 1:
                 raise OddRecord(f"a feature of a record has {len(values)} lists of values, not one")
-            try:
-                found[name.decode("utf-8")] = values[0]
-            except UnicodeDecodeError as error:
-                raise OddRecord("the name of a feature of a record is not UTF-8") from error
+            found[name] = values[0]
     return found
 
 
@@ -69,7 +75,11 @@ def _values(feature: memoryview) -> Values:
                 raise OddRecord(f"a list of values of a record is encoded in an unknown way ({wire})")
     if len(kinds) > 1:
         raise OddRecord("a feature of a record has values of several kinds")
-    return texts if kinds <= {1} else np.concatenate([np.empty(0, np.float32 if kinds == {2} else np.int64), *numbers])
+    if kinds <= {1}:
+        return texts
+    if len(numbers) == 1:
+        return numbers[0]
+    return np.concatenate([np.empty(0, np.float32 if kinds == {2} else np.int64), *numbers])
 
 
 def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
@@ -103,6 +113,8 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int, Any]]:
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
     """Return the whole number at a place, and the place behind it."""
+    if at < len(message) and message[at] < 0x80:  # as most are
+        return message[at], at + 1
     value = 0
     for step, byte in enumerate(message[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * step)

@@ -5,7 +5,8 @@ SQLite: the table ``examples`` has a record (:mod:`tf_example`) an example, with
 ``client_metadata`` has the clients of each split.
 
 Both are read in pieces, so that files may be larger than the memory. Nothing outside a file is read: links to other
-places, external and virtual arrays, views and virtual tables are refused. So are objects and references.
+places, external and virtual arrays, views and virtual tables are refused. So are objects and references. The library of
+HDF5 has no bound on time: a heap of texts that is damaged on purpose can keep it busy forever.
 
 Source: TFF's ``hdf5_client_data.py``, ``sql_client_data.py`` and ``sql_client_data_utils.py``.
 """
@@ -31,6 +32,9 @@ from fedping.protocol.errors import FedpingError
 
 MOST_CLIENTS = 2_000_000
 """Clients of one file; StackOverflow has 342,477."""
+
+MOST_EXAMPLES = 1_000_000
+"""Examples of one client. A file can state any number of them without holding them."""
 
 LONGEST_TEXT = 2**20
 """Bytes of one text; also the most of a record of SQLite."""
@@ -168,7 +172,11 @@ def _check_arrays(h5py: Any, file: Path, client: str, arrays: Mapping[str, Any],
 
 def _check_room(file: Path, of: str, array: Any) -> None:
     piece = array.chunks or (min(_ROWS, array.shape[0]), *array.shape[1:])
-    if array.size > reading.MOST_NUMBERS or prod(piece) * array.dtype.itemsize > reading.MOST_BYTES:
+    if (
+        array.shape[0] > MOST_EXAMPLES
+        or array.size > reading.MOST_NUMBERS
+        or prod(piece) * array.dtype.itemsize > reading.MOST_BYTES
+    ):
         raise damaged(file, f"{of} has the shape {array.shape}, in pieces of {piece}, which is too large")
 
 
@@ -242,7 +250,7 @@ def _columns(file: Path, client: str, records: list[Any], wanted: Wanted) -> Col
         if not isinstance(record, bytes) or len(record) > LONGEST_TEXT:
             raise damaged(file, f"an example of the client '{client[:80]}' is not a record, or is too large")
         try:
-            found.append(features_of(record))
+            found.append(features_of(record, wanted))
         except OddRecord as error:
             raise damaged(file, f"{error} (client '{client[:80]}')") from error
     columns: Columns = {}
