@@ -26,9 +26,11 @@ NOTED = (
     "it ended worse than it began",
     "the target 'diagnosis' is a class",
     "is a biased estimate",
+    "lack the module",
+    "by means over the clients (CHK_ACCT",
 )
 """The papers choose on the test examples, and weight a uniform sample by examples, as FedAvg does; two rounds may end
-worse; the principal axis is of features alone."""
+worse; the principal axis is of features alone; lenders lack a module."""
 
 QUICKLY = ("rounds=2", "seeds=1", "data.most=100", "evaluation.every=2", "evaluation.baseline_iterations=2")
 
