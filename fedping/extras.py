@@ -43,6 +43,7 @@ OF_COMMANDS = {
     "compare": "laboratory",
     "export": "laboratory",
     "reproduce": "laboratory",
+    "describe": "laboratory",
     "audit": "laboratory",
     "privacy": "privacy",
     "helper": "privacy",

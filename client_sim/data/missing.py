@@ -66,7 +66,8 @@ def with_modules(data: ExampleData, modules: Sequence[Module], seed: int) -> tup
             kept = without if module.only == "without" else ~without
             if not kept.any():
                 raise InvalidSettings(f'[[data.modules]] only = "{module.only}": no record is {module.only} {name}')
-            notes.append(f"{int(kept.sum()):,} of {len(kept):,} records are {module.only} {name} and take part")
+            verb = {"with": "have", "without": "lack"}[module.only]
+            notes.append(f"{int(kept.sum()):,} of {len(kept):,} records {verb} {name}, and only they take part")
             data = data.only(kept)
             if module.only == "without":
                 data = _without(data, columns)

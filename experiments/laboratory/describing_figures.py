@@ -107,7 +107,8 @@ def _dots(axes: Axes, targets: FloatArray, of: Description, theme: Theme) -> Non
 def _spread(axes: Axes, targets: FloatArray, of: Description, theme: Theme) -> None:
     values, words = _value(of, targets)
     values = values[np.isfinite(values)]
-    bins = np.arange(0.5, values.max() + 1.5) if len(of.classes) > 2 and len(of.classes) <= 30 else 20
+    counts = 2 < len(of.classes) <= _NAMED
+    bins = (np.arange(values.max() + 1) + 0.5).tolist() if counts else 20
     axes.hist(values, bins=bins, color=theme.arms[1], edgecolor=theme.paper, linewidth=0.6)
     axes.set_xlabel(words)
     axes.set_ylabel("clients")
@@ -130,7 +131,7 @@ def _bar(axes: Axes, image: object, words: str, theme: Theme) -> None:
     figure = axes.get_figure(root=True)
     assert figure is not None
     bar = figure.colorbar(image, ax=axes, pad=0.02)  # type: ignore[arg-type]
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(color=theme.faint, labelcolor=theme.ink, labelsize=TEXT_SIZE - 1)
     bar.set_label(words, color=theme.ink, fontsize=TEXT_SIZE - 1)
 

@@ -179,7 +179,7 @@ def test_records_with_and_without_a_module_are_two_data_sets() -> None:
     assert lacks.features == ("x0",)
     assert not lacks.gaps
     assert lacks.sizes.tolist() == [1, 0]
-    assert notes == ["1 of 4 records are without the module x1, x2 and take part"]
+    assert notes == ["1 of 4 records lack the module x1, x2, and only they take part"]
 
 
 @pytest.mark.parametrize(
