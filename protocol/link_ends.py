@@ -29,13 +29,12 @@ Projection: TypeAlias = Callable[["NDArray[np.floating[Any]]"], "NDArray[np.floa
 
 @runtime_checkable
 class Factors(Protocol):
-    """Numbers that k clients train instead of a movement of their weights, which follows from them.
+    """Numbers that k clients train instead of a movement of their weights, which follows from them."""
 
-    Attributes:
-        start: the numbers of no movement, shape (k, f).
-    """
-
-    start: NDArray[np.float64]
+    @property
+    def start(self) -> NDArray[np.float64]:
+        """The numbers of no movement, shape (k, f)."""
+        ...
 
     def movement(self, numbers: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
         """Return the movements of the weights, shape (k, m), that follow from the numbers, shape (k, f)."""

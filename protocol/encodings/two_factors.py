@@ -68,9 +68,10 @@ def closest_factors(matrices: Floats, rank: int) -> tuple[Floats, Floats]:
     Each has the root of the singular values, so that neither is much larger than the other. The factors of a matrix
     with a number that is not finite are NaN.
     """
-    finite = np.isfinite(matrices).all(axis=(1, 2), keepdims=True)
-    left, values, right = np.linalg.svd(np.where(finite, matrices, 0).astype(np.float64), full_matrices=False)
-    roots = np.where(finite[:, 0], np.sqrt(values[:, :rank]), np.nan)
+    finite: NDArray[np.bool_] = np.isfinite(matrices).reshape(len(matrices), -1).all(axis=1)
+    exact = np.where(finite[:, None, None], matrices, 0).astype(np.float64)
+    left, values, right = np.linalg.svd(exact, full_matrices=False)
+    roots = np.where(finite[:, None], np.sqrt(values[:, :rank]), np.nan)
     return left[:, :, :rank] * roots[:, None, :], roots[:, :, None] * right[:, :rank, :]
 
 
