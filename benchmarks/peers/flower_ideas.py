@@ -15,7 +15,6 @@ import ast
 import os
 import sys
 from pathlib import Path
-from random import Random
 
 os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # for the processes that Ray starts
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
@@ -25,6 +24,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, M
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy.strategy_utils import sample_nodes
 from flwr.simulation import run_simulation
 
 CLIENTS, FEATURES, ROUNDS, RATE = 6, 4, 2, 0.5
@@ -92,7 +92,7 @@ class PowerOfChoice(FedAvg):
     clients, candidates = 2, 4
 
     def configure_train(self, server_round, arrays, config, grid):
-        nodes = Random(server_round).sample(sorted(grid.get_node_ids()), self.candidates)
+        nodes, _ = sample_nodes(grid, self.min_available_nodes, self.candidates)
         asked = RecordDict({"arrays": arrays, "config": config})
         messages = self._construct_messages(asked, nodes, MessageType.EVALUATE)
         replies = [reply for reply in grid.send_and_receive(messages) if not reply.has_error()]

@@ -22,6 +22,7 @@ from fedping.experiments.laboratory.preparing import Problem, prepare
 from fedping.experiments.laboratory.results import Outcome
 from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.units import Unit
+from fedping.main import main
 from tests.support.registry import registry_of_its_own
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
@@ -180,6 +181,15 @@ def pooled(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([x for x, _ in rows]), np.concatenate([y for _, y in rows])
 
 
+def test_two_servers_take_the_histograms(tmp_path: Path, written: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jax")
+    written("trees")
+    [study] = re.findall(r"^```toml\n# file: trees_study.toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "study.toml").write_text(study)
+    assert main(["study", "check", str(tmp_path / "study.toml")]) == 0
+    assert "the extension 'best-splits' on the mean of the updates, one vote a client" in capsys.readouterr().out
+
+
 def gain_of(low: np.ndarray, high: np.ndarray, y: np.ndarray, score: np.ndarray) -> tuple[float, float, float]:
     """Return the gain of a split into two groups of rows, and the values of both."""
     p = 1 / (1 + np.exp(-score))
@@ -242,6 +252,16 @@ def test_the_table_of_ideas_has_the_lines_of_each_block(name: str) -> None:
     found = re.search(rf"^\| [^|]+ \| \[{name}\.py\]\([^|]+ \| (\d+) \|", PAGE, re.MULTILINE)
     assert found is not None
     assert int(found[1]) == lines_of(BLOCKS[name])
+
+
+FLOWER = Path(__file__).parents[2] / "benchmarks" / "peers" / "flower_ideas.py"
+
+
+def test_the_table_of_ideas_has_the_lines_in_flower() -> None:
+    parts = dict(re.findall(r"^# --- ([^\n]+)\n(.*?)(?=^# --- )", FLOWER.read_text(), re.MULTILINE | re.DOTALL))
+    found = re.findall(r"^\| ([^|]+) \|[^|]+\|[^|]+\| run[^|]+\| (\d+) \|$", PAGE, re.MULTILINE)
+    counts = {name.partition(",")[0]: int(count) for name, count in found}
+    assert counts == {name.partition(",")[0]: lines_of(code) for name, code in parts.items()}
 
 
 DAY = 86_400 * 1_000_000
