@@ -22,6 +22,7 @@ from fedping.experiments.laboratory.preparing import Problem, prepare
 from fedping.experiments.laboratory.results import Outcome
 from fedping.experiments.laboratory.settings import experiment_of
 from fedping.experiments.laboratory.units import Unit
+from fedping.main import main
 from tests.support.registry import registry_of_its_own
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
@@ -137,25 +138,38 @@ def test_a_generator_comes_to_the_clients_numbers(tmp_path: Path, written: Any) 
     assert abs(abs(b) - 0.5) < 0.1
 
 
-def test_boosted_stumps_are_those_of_all_rows_in_one_place(tmp_path: Path, written: Any) -> None:
+@pytest.mark.parametrize(("trees", "depth"), [(10, 1), (4, 3)])
+def test_boosted_trees_are_those_of_all_rows_in_one_place(tmp_path: Path, written: Any, trees: int, depth: int) -> None:
     pytest.importorskip("jax")
-    written("stumps")
+    module = written("trees")
+    size = {"trees": trees, "depth": depth}
     raw = {
-        "rounds": 10,
-        "model": {"name": "stumps", "trees": 10},
+        "rounds": trees * depth + 1,  # in the last one nothing is left to do
+        "model": {"name": "trees", **size},
         "data": {"name": "breast-cancer", "test": 0.2, "min_max": True},
-        "training": {"algorithm": "histograms", "features": 30, "trees": 10},
-        "server": {"optimizer": {"optimizer": "best-split", "trees": 10}},
-        "evaluation": {"baselines": [], "every": 10},
+        "training": {"algorithm": "histograms", "features": 30, **size},
+        "server": {"optimizer": {"optimizer": "best-splits", **size}},
+        "evaluation": {"baselines": [], "every": trees * depth + 1},
     }
     weights, problem, _ = ended(tmp_path, raw)
     x, y = pooled(problem)
-    score, trees = np.zeros(len(y)), weights[:40].reshape(-1, 4)
-    for column, threshold, below, above in trees:
-        expected = best_stump(x, y, score)
-        np.testing.assert_allclose([column, threshold], expected[:2], atol=1e-6)
-        np.testing.assert_allclose([below, above], expected[2:], rtol=1e-3)
-        score += np.where(x[:, int(column)] < threshold, below, above)
+    leaves, splits, levels = module.parts(weights, trees, depth)
+    assert levels.tolist() == [trees * depth]
+    score = np.zeros(len(y))
+    for tree in range(trees):
+        moved = np.zeros(len(y))
+        whole = {0: np.ones(len(y), bool)}
+        for node in range(2**depth - 1):  # a node's children are 2 node + 1 and + 2
+            rows = whole[node]
+            low = x[:, int(splits[tree, node, 0])] < splits[tree, node, 1]
+            gain, below, above = gain_of(rows & low, rows & ~low, y, score)
+            assert gain >= 0.9999 * best_gain(x, y, score, rows), "of equal gains any is right"
+            whole |= {2 * node + 1: rows & low, 2 * node + 2: rows & ~low}
+            leaf = 2 * node + 1 - (2**depth - 1)
+            if leaf >= 0:
+                np.testing.assert_allclose(leaves[tree, leaf : leaf + 2], [below, above], rtol=2e-3, atol=1e-6)
+                moved += np.where(rows, np.where(low, below, above), 0.0)
+        score += moved
     assert np.mean((score > 0) == y) > 0.93
 
 
@@ -167,19 +181,28 @@ def pooled(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([x for x, _ in rows]), np.concatenate([y for _, y in rows])
 
 
-def best_stump(x: np.ndarray, y: np.ndarray, score: np.ndarray) -> list[float]:
-    """Return the stump of greatest gain over all rows: feature, threshold, both values; one split at a time."""
+def test_two_servers_take_the_histograms(tmp_path: Path, written: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jax")
+    written("trees")
+    [study] = re.findall(r"^```toml\n# file: trees_study.toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "study.toml").write_text(study)
+    assert main(["study", "check", str(tmp_path / "study.toml")]) == 0
+    assert "the extension 'best-splits' on the mean of the updates, one vote a client" in capsys.readouterr().out
+
+
+def gain_of(low: np.ndarray, high: np.ndarray, y: np.ndarray, score: np.ndarray) -> tuple[float, float, float]:
+    """Return the gain of a split into two groups of rows, and the values of both."""
     p = 1 / (1 + np.exp(-score))
     g, h = (p - y) / len(y), p * (1 - p) / len(y)
-    best: tuple[float, list[float]] = (-np.inf, [])
-    for column in range(x.shape[1]):
-        for cut in range(1, 16):
-            below = x[:, column] < cut / 16
-            sides = [(g[side].sum(), h[side].sum() + 0.01) for side in (below, ~below)]
-            gain = sum(first**2 / second for first, second in sides)
-            if gain > best[0] + 1e-9:
-                best = (gain, [column, cut / 16, *(-0.5 * first / second for first, second in sides)])
-    return best[1]
+    sides = [(g[side].sum(), h[side].sum() + 0.01) for side in (low, high)]
+    below, above = (float(-0.5 * first / second) for first, second in sides)
+    return float(sum(first**2 / second for first, second in sides)), below, above
+
+
+def best_gain(x: np.ndarray, y: np.ndarray, score: np.ndarray, rows: np.ndarray) -> float:
+    """Return the greatest gain of a split of some rows; one split at a time."""
+    splits = [rows & (x[:, column] < cut / 16) for column in range(x.shape[1]) for cut in range(1, 16)]
+    return max(gain_of(low, rows & ~low, y, score)[0] for low in splits)
 
 
 def test_the_implicit_step_of_fedprox_is_the_explicit_one_of_a_smaller_rate(tmp_path: Path) -> None:
@@ -203,11 +226,21 @@ def lines_of(code: str) -> int:
     return len([line for line in ast.unparse(kept).splitlines() if line.strip()])
 
 
-@pytest.mark.parametrize("name", ["forgotten", "tiers", "gan", "stumps"])
+@pytest.mark.parametrize("name", ["forgotten", "tiers", "gan", "trees"])
 def test_the_table_of_ideas_has_the_lines_of_each_block(name: str) -> None:
     found = re.search(rf"^\| [^|]+ \| \[{name}\.py\]\([^|]+ \| (\d+) \|", PAGE, re.MULTILINE)
     assert found is not None
     assert int(found[1]) == lines_of(BLOCKS[name])
+
+
+FLOWER = Path(__file__).parents[2] / "benchmarks" / "peers" / "flower_ideas.py"
+
+
+def test_the_table_of_ideas_has_the_lines_in_flower() -> None:
+    parts = dict(re.findall(r"^# --- ([^\n]+)\n(.*?)(?=^# --- )", FLOWER.read_text(), re.MULTILINE | re.DOTALL))
+    found = re.findall(r"^\| ([^|]+) \|[^|]+\|[^|]+\| run[^|]+\| (\d+) \|$", PAGE, re.MULTILINE)
+    counts = {name.partition(",")[0]: int(count) for name, count in found}
+    assert counts == {name.partition(",")[0]: lines_of(code) for name, code in parts.items()}
 
 
 DAY = 86_400 * 1_000_000
