@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import InvalidSettings, did_you_mean
 from fedping.shared_files import CHECKOUT, shared_folder
+
+MOVED = {
+    "README": {"two-commands": "two-commands-in-a-checkout"},
+    "benchmarks": {
+        "beside-jax-on-one-core-benchmarkspeerscompare---one-core---turns-3": (
+            "beside-jax-on-one-core-benchmarkspeerscompare---one-core"
+        )
+    },
+    "design": {
+        "one-storage-for-landed-pings-and-addresses-for-everybody-else": (
+            "one-storage-for-the-store-and-for-landed-pings-and-addresses-for-everybody-else"
+        ),
+        "the-operators-endpoints-have-a-listener-of-their-own": "the-operators-endpoints-have-their-own-listener",
+        "we-decide-how-many-files-there-are-not-the-clients": "we-decide-the-number-of-files-not-the-clients",
+        "what-is-told-goes-through-one-seam": "all-logging-goes-through-one-interface",
+        "who-may-be-counted-is-decided-at-the-edge-and-once-more": (
+            "who-may-be-counted-is-decided-at-the-edge-and-again-later"
+        ),
+    },
+    "institutions": {"what-an-update-tells": "what-protects-your-rows"},
+}
+"""By page the anchors of renamed headings, with today's: they lead on for one release, also on the built site."""
 
 _BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#{1,6}) (.+?)[ \t]*$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_NEAR = 3
+"""Maximum number of headings that a message suggests."""
 _LISTED = re.compile(r"^- \[(.+)\]\(([^)]+)\.md\)\Z")
 
 
@@ -67,6 +91,25 @@ def headings(text: str) -> Iterator[Heading]:
         times[anchor] += 1
 
 
+def present_anchor(page: Page, anchor: str) -> str:
+    """Return the anchor of a page's heading that an address means, which may name the heading as it was before.
+
+    Raises:
+        InvalidSettings: no heading has the anchor.
+    """
+    known = [each.anchor for each in headings(page.path.read_text("utf-8"))]
+    if anchor in known:
+        return anchor
+    moved = MOVED.get(page.name, {}).get(anchor)
+    if moved is not None:
+        return moved
+    asked = anchor.lower()[:80]
+    near = [each for each in known if asked in each] or get_close_matches(asked, known, n=_NEAR)
+    there = " or ".join(f"'{page.name}#{each}'" for each in near[:_NEAR])
+    what = f"did you mean {there}?" if near else f"'fedping docs {page.name}' prints the page with all of them."
+    raise InvalidSettings(f"the page '{page.name}' has no heading #{anchor[:80]}; {what}")
+
+
 def section(text: str, anchor: str) -> str:
     """Return the part of a page from a heading to the next one of the same or a higher level.
 
@@ -78,7 +121,7 @@ def section(text: str, anchor: str) -> str:
         if heading.anchor == anchor:
             end = next((later.start for later in found[at + 1 :] if later.level <= heading.level), len(text))
             return text[heading.start : end].rstrip() + "\n"
-    raise InvalidSettings(f"the page has no heading #{anchor}{_near(anchor, [each.anchor for each in found])}")
+    raise InvalidSettings(f"the page has no heading #{anchor[:80]}")
 
 
 def pages() -> list[Page]:
@@ -112,7 +155,7 @@ def page_of(wanted: str) -> Page:
     for page in known:
         if asked in (page.name.lower(), page.name.lower().rpartition("/")[2]):
             return page
-    near = _near(asked, [page.name for page in known])
+    near = did_you_mean(asked, (page.name for page in known)) or "."
     raise InvalidSettings(f"the docs have no page '{wanted[:80]}'{near} 'fedping docs' lists all pages.")
 
 
@@ -122,8 +165,3 @@ def built_site() -> Path | None:
         if (site / "docs" / "index.html").is_file():
             return site
     return None
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name[:80], known, n=1)
-    return f"; did you mean '{near[0]}'?" if near else "."

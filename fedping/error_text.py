@@ -17,7 +17,6 @@ def python_names(**names: str) -> Iterator[None]:
     except FedpingError as error:
         for option, parameter in names.items():
             option = option.replace("_", "-")
-            error.args = tuple(
-                re.sub(rf"--{option}\b(?!-)", parameter, said) if isinstance(said, str) else said for said in error.args
-            )
+            named = re.compile(rf"--{option}\b(?!-)( or FEDPING_\w+)?")
+            error.args = tuple(named.sub(parameter, said) if isinstance(said, str) else said for said in error.args)
         raise

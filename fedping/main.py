@@ -14,7 +14,7 @@ import click
 from fedping import __version__
 from fedping.extras import OF_COMMANDS, missing_package
 from fedping.protocol import log
-from fedping.protocol.errors import FedpingError, TemporaryFailure
+from fedping.protocol.errors import FedpingError, TemporaryFailure, did_you_mean
 
 SUBCOMMANDS = {
     "demo": ("fedping.commands.demo", "demo", "Run everything here: ingest, a fleet of clients, Spark rounds."),
@@ -76,10 +76,29 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the subcommand that arguments name.
+
+        Raises:
+            click.UsageError: no subcommand has the name.
+        """
+        name = str(args[0])
+        if name not in SUBCOMMANDS and not name.startswith("-"):
+            raise click.UsageError(f"No such command '{name[:80]}'{_instead(name)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands from their summaries, without imports."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, _, summary) in SUBCOMMANDS.items()])
+
+
+def _instead(name: str) -> str:
+    if name == "help":
+        return "; 'fedping --help' lists the commands, 'fedping COMMAND --help' describes one."
+    return did_you_mean(name, SUBCOMMANDS) or "; 'fedping --help' lists the commands."
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

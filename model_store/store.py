@@ -52,7 +52,10 @@ from fedping.protocol.study import Line, Study
 
 __all__ = ["MissingVersion", "ModelStore", "StoreError", "VersionConflict", "lost", "open_store", "store_at"]
 
-_NO_STORE = "there is no model store at {}; make one with 'fedping study create', or correct --store"
+_NO_STORE = (
+    "there is no model store at {}; give the store's folder or address with --store or FEDPING_STORE, or make a new "
+    "one with 'fedping study create FILE'"
+)
 
 
 class VersionConflict(FedpingError):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fedping.model_store.documents import Damaged, Documents, StampCache, StoreError, sealed, unsealed
 from fedping.model_store.history import Entry, History, Kind, history_key
 from fedping.protocol.digest import canonical_json
-from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.errors import FedpingError, InvalidSettings, did_you_mean
 from fedping.protocol.formats import with_format
 from fedping.protocol.sharing.keys import sealer
 from fedping.protocol.sharing.offer import Offer, Terms
@@ -93,8 +93,10 @@ class Studies:
         documents, key = self._documents, _study_key(name)
         data = documents.read_whole(key)
         if data is None:
-            there = ", ".join(self.names()) or "none; make one with 'fedping study create'"
-            raise StoreError(f"the store {documents.where} has no study '{name}'; it has {there}")
+            names = self.names()
+            there = ", ".join(names) or "none; make one with 'fedping study create'"
+            near = did_you_mean(name, names)
+            raise StoreError(f"the store {documents.where} has no study '{name}'; it has {there}{near}")
         study = documents.decode(documents.without_format(unsealed(data), key), Study, key)
         if study.name != name:
             raise Damaged(

@@ -7,14 +7,13 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import ValidationError, inspect
 
-from fedping.protocol.errors import InvalidSettings, UnfitTable
+from fedping.protocol.errors import InvalidSettings, UnfitTable, did_you_mean
 from fedping.protocol.extensions import TO_LOAD, OddSettings, all_of, is_own, kind_of, structs_of, with_own
 from fedping.protocol.weights import NAME_PATTERN
 
@@ -91,6 +90,9 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _ANY_NAME = "..."
 """The library's placeholder for a name that the user chooses."""
 _MOST_LISTED = 25
+_MOST_PLACES = 3
+_DEEPEST = 4
+"""Tables within tables in which a misplaced setting is sought."""
 _WORDS = {
     "`int`": "a whole number",
     "`float`": "a number",
@@ -99,6 +101,7 @@ _WORDS = {
     "`array`": "a list",
     "`object`": "a table",
     "`null`": "nothing",
+    "`object | null`": "a table",
     f"a text matching regex {NAME_PATTERN!r}": "a name of letters, digits, '.', '_' and '-'",
 }
 """The library's names of types, in the words of a TOML file."""
@@ -123,9 +126,11 @@ def validation_message(error: ValidationError, raw: Any, kind: Any, inside: Sequ
     quoted = _QUOTED.search(said)
     name = quoted[1] if quoted else ""
     if said.startswith("Object contains unknown field"):
-        names = _names(_type_at(kind, part, own), part, own)
+        table = _type_at(kind, part, own)
+        names = _names(table, part, own)
         has_none = f"{_table(path, raw)} has no setting" if path else "there is no setting"
-        return f"{has_none} '{name}'{_above(name, kind, raw, path) or _instead(name, names)}"
+        elsewhere = _above(name, kind, raw, path) or _below(name, _value_at(raw, [*path, name]), table)
+        return f"{has_none} '{name}'{elsewhere or _instead(name, names)}"
     if said.startswith("Object missing required field"):
         return (
             f"{_table(path, raw)} needs the setting '{name}'; add it"
@@ -142,7 +147,8 @@ def validation_message(error: ValidationError, raw: Any, kind: Any, inside: Sequ
         return said
     for word, plain in _WORDS.items():
         said = said.replace(word, plain)
-    return f"{_setting(path, raw)} is {_short(_value_at(raw, path))}: {said[0].lower()}{said[1:]}"
+    value = _value_at(raw, path)
+    return f"{_setting(path, raw)} is {_short(value)}: {said[0].lower()}{said[1:]}{_as_table(value, kind, part, own)}"
 
 
 def _steps(path: str) -> list[str]:
@@ -203,10 +209,49 @@ def _above(name: str, kind: Any, raw: Any, path: Sequence[str]) -> str:
     return ""
 
 
+def _below(name: str, value: Any, table: inspect.Type | None) -> str:
+    """Return the places of a setting below the table where it was written, as for 'rate' of an optimizer; else nothing.
+
+    Args:
+        name: the setting.
+        value: what was written; the only setting of a table is part of the places.
+        table: the type of the table.
+    """
+    inner = f".{next(iter(value))[:40]}" if isinstance(value, Mapping) and len(value) == 1 else ""
+    found = {f"{'.'.join(place)}{inner}" for place in _places_of(name, table, ()) if place[1:]}
+    if not 0 < len(found) <= _MOST_PLACES:
+        return ""
+    ordered = sorted(found, key=lambda place: (place.count("."), place))
+    return f"; did you mean {' or '.join(map(repr, ordered))}?"
+
+
+def _places_of(name: str, table: inspect.Type | None, inside: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for struct in structs_of(table):
+        for field in struct.fields:
+            place = (*inside, field.encode_name)
+            if field.encode_name == name:
+                yield place
+            elif len(place) < _DEEPEST:
+                yield from _places_of(name, field.type, place)
+
+
+def _as_table(value: Any, kind: Any, raw: Any, path: Sequence[str]) -> str:
+    """Return how to write a word where a table with a choice belongs, such as "adam" for an optimizer; else nothing."""
+    structs = [each for each in structs_of(_type_at(kind, raw, path)) if each.tag_field]
+    if not isinstance(value, str) or not structs:
+        return ""
+    setting = f"{path[-1]}.{structs[0].tag_field}"
+    if not any(step.isdigit() for step in path):
+        setting = f"{'.'.join(path)}.{structs[0].tag_field}"
+    tags = [str(each.tag) for each in structs if not is_own(each)]
+    if value not in tags:
+        return f"; {setting} makes the choice{did_you_mean(value, tags) or _listed('choose one of', tags)}"
+    return f"; write {setting} = {json.dumps(value)}"
+
+
 def _instead(name: str, settings: Sequence[str]) -> str:
     """Return a suggestion for a name that is none of the settings."""
-    near = get_close_matches(name, settings, n=1)
-    return f"; did you mean '{near[0]}'?" if near else _listed("choose one of", settings)
+    return did_you_mean(name, settings) or _listed("choose one of", settings)
 
 
 def _listed(before: str, choices: Sequence[str]) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import TypeAlias
 
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import InvalidSettings, did_you_mean
 
 Setting: TypeAlias = bool | int | float | str
 
@@ -80,11 +79,8 @@ class Settings:
         """Raise if a setting was given that the model does not have."""
         for name in self._given:
             if name not in self._asked:
-                near = get_close_matches(name, self._asked, n=1)
-                raise InvalidSettings(
-                    f"the model '{self.model}' has no setting '{name}'; "
-                    + (f"did you mean '{near[0]}'?" if near else f"it has {', '.join(self._asked) or 'none'}")
-                )
+                there = did_you_mean(name, self._asked) or f"; it has {', '.join(self._asked) or 'none'}"
+                raise InvalidSettings(f"the model '{self.model}' has no setting '{name}'{there}")
 
     def _value(self, name: str, default: Setting | None, example: str) -> Setting:
         self._asked.append(name)

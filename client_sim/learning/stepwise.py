@@ -6,7 +6,7 @@ the model's gradients, so there is one source for both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -18,6 +18,7 @@ from fedping.client_sim.learning.batch import Batch, FloatArray, Floats, counts
 from fedping.client_sim.learning.mini_batches import local_steps
 from fedping.client_sim.learning.model import Model, precision
 from fedping.protocol.draws import Keys
+from fedping.protocol.errors import InvalidSettings
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
@@ -85,16 +86,43 @@ class Stepwise:
             fetched = jnp.asarray(weights.astype(precision(model)))
             kept = {name: jnp.asarray(value) for name, value in state.items()}
             local = of_all(self.begin, 1)(fetched, kept)
+            self.check_keys("begin", "arrays", local)
             parts = local_steps(batch, keys, steps=self.steps, epochs=self.epochs, size=self.batch)
             for part, there in parts:
                 at = np.asarray(of_all(self.at, 1)(fetched, local))
                 gradient = jnp.asarray(model.gradients(at, part))
-                local = chosen(there, of_all(self.step, 2)(fetched, local, gradient), local)
+                stepped = of_all(self.step, 2)(fetched, local, gradient)
+                self.check_keys("step", "arrays", stepped, local)
+                local = chosen(there, stepped, local)
             sent, after = of_all(self.end, 2)(fetched, local, kept)
+            self.check_keys("end", "state", after, kept)
             present = counts(batch) > 0
             sent = np.where(present[:, None], np.asarray(sent), 0)
             after = chosen(present, {name: after[name].astype(kept[name].dtype) for name in kept}, kept)
         return sent, {name: np.array(value) for name, value in after.items()}
+
+    def check_keys(self, method: str, what: str, given: Any, expected: Mapping[str, Any] | None = None) -> None:
+        """Check the keys of the arrays or the state that a method has returned.
+
+        Args:
+            method: its name.
+            what: what it returned: "arrays" or "state".
+            given: the value.
+            expected: what has the right keys; None if any keys are right.
+
+        Raises:
+            InvalidSettings: it is no dict, or has other keys.
+        """
+        if not isinstance(given, Mapping):
+            raise InvalidSettings(
+                f"{method} returned {type(given).__name__} as {what}; return a dict of arrays by name"
+            )
+        if expected is not None and given.keys() != expected.keys():
+            source = "init_state" if what == "state" else "begin"
+            raise InvalidSettings(
+                f"{method} returned {what} with the keys {_listed(given)}; return those of {source}: "
+                f"{_listed(expected)}"
+            )
 
     def steps_taken(self, sizes: Any) -> Any:
         """Return the number of local steps of clients with these numbers of examples, shape (k,)."""
@@ -102,3 +130,7 @@ class Stepwise:
         if self.epochs is not None:
             each = self.epochs * (np.ceil(sizes / self.batch) if self.batch else 1)
         return np.where(sizes > 0, each, 0)
+
+
+def _listed(keys: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(map(str, keys))) or "none"

@@ -323,22 +323,31 @@ class Cohorts:
         """Return the updates of a block, shape (k, m), in their transferred form."""
         updates = block.updates
         training = algorithm_name(self._setup.training)
-        _refuse_what_cannot_travel(updates, training)
+        _refuse_what_cannot_travel(updates, training, block.clients)
         if not self._setup.upload:
             return updates.astype(np.float32, copy=False)
         kept = Kept(self._kept_by_links, block.clients) if self._links.keeps_state else None
         encoded = sent_updates(self._links, updates, child_keys(block.keys, _UPLOAD), kept, block.examples > 0)
         if isinstance(encoded, Payloads):
             return encoded
-        _refuse_what_cannot_travel(encoded, training)
+        _refuse_what_cannot_travel(encoded, training, block.clients)
         return encoded.astype(np.float32)
 
 
-def _refuse_what_cannot_travel(updates: Floats, training: str) -> None:
+def _refuse_what_cannot_travel(updates: Floats, training: str, clients: Clients) -> None:
     # A sum of squares is quick, but it may be large although all values are small.
     if np.vdot(updates, updates) <= LARGEST:
         return
     if updates.size and not max(-updates.min(), updates.max()) <= LARGEST:
-        raise Diverged(
-            f"training on the clients with '{training}' has diverged: an update is larger than 1e30; lower the rate"
+        beyond = np.unique(clients[~(np.abs(updates).max(axis=1) <= LARGEST)])
+        named = ", ".join(map(str, beyond[:_NAMED])) + (
+            f" and {len(beyond) - _NAMED:,} more" if beyond[_NAMED:].size else ""
         )
+        raise Diverged(
+            f"training on the clients with '{training}' has diverged: an update is larger than 1e30 (client"
+            f"{'' if len(beyond) == 1 else 's'} {named}); lower the rate"
+        )
+
+
+_NAMED = 3
+"""Maximum number of clients that a sentence about diverging training names."""

@@ -8,6 +8,7 @@ import click
 
 from fedping.options import LocalPath
 
+_NO_HOST = "telemetry.example.org"
 _NO_DOCS = "https://HOST/PATH/docs"
 
 
@@ -21,9 +22,8 @@ def deploy() -> None:
 @click.option("--study", type=LocalPath(dir_okay=False), help="The study's TOML file.  [default: an example, firefox]")
 @click.option(
     "--host",
-    default="telemetry.example.org",
-    show_default=True,
-    help=("Host name of this machine, as clients reach it."),
+    default=_NO_HOST,
+    help=f"Name under which clients reach this machine.  [default: a place to fill in, {_NO_HOST}]",
 )
 @click.option(
     "--data", default="/srv/fedping", show_default=True, help="Folder on the machine for store and landed pings."
@@ -54,6 +54,14 @@ def files(folder: Path, study: Path | None, environment: str | None, force: bool
     found = files_of(deployment)
     changed = write_files(found, folder, force=force)
     click.echo(f"{folder} has {len(found):,} files for study '{name}', {len(changed):,} of them new or changed")
-    if names["docs"] == _NO_DOCS:
-        click.echo(f"alerts link to {_NO_DOCS}; give the address of your copy of the docs with --docs")
-    click.echo(f"Next: read {folder / 'README.md'} for the commands that install these files")
+    for option, example, what in (
+        ("host", _NO_HOST, "the name under which clients reach this machine"),
+        ("docs", _NO_DOCS, "the address of your copy of the docs"),
+    ):
+        if names[option] == example:
+            places = ", ".join(path for path, data in sorted(found.items()) if example.encode() in data)
+            click.echo(
+                f"note: {example} is a placeholder in {places}; give {what} with --{option}, and --force to write "
+                "these files again"
+            )
+    click.echo(f"Next: read {folder / 'README.md'}, for the commands that install these files")

@@ -16,7 +16,7 @@ def docs(page: str | None, only_path: bool, in_browser: bool) -> None:
     heading, such as `operators#nginx`, only its section is printed. A released wheel includes the pages for --open; in
     a checkout, `make docs` builds them.
     """
-    from fedping.documentation import page_of, section
+    from fedping.documentation import page_of, present_anchor, section
     from fedping.protocol.errors import InvalidSettings
 
     if only_path and in_browser:
@@ -28,6 +28,8 @@ def docs(page: str | None, only_path: bool, in_browser: bool) -> None:
         return
     name, _, anchor = (page or "").partition("#")
     found = page_of(name) if name else None
+    if found is not None and anchor:
+        anchor = present_anchor(found, anchor)
     if in_browser:
         _open(found.address if found else "docs/index.html", anchor)
     elif found is None:

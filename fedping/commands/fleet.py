@@ -17,6 +17,7 @@ import click
 
 from fedping.options import AnyPlace, LocalPath, json_option, seconds_in, trust_of, trust_options
 from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.location import without_secrets
 from fedping.protocol.notation import format_count
 
 if TYPE_CHECKING:
@@ -248,6 +249,7 @@ def _simulate(url: str, study: str, as_json: bool, named: set[str], options: dic
         joined = runner.run(join_study(transport, study, settings, users, states_of=states_of))
         try:
             _refuse_idle_in(joined, named)
+            click.echo(_mixing(url, joined), err=True)
             _report_damage(joined, path, aside)
             if opened is not None:
                 _report_other_settings(joined, path, opened)
@@ -268,6 +270,16 @@ def _simulate(url: str, study: str, as_json: bool, named: set[str], options: dic
                     err=True,
                 )
     return int(bool(joined.undelivered) and not joined.counts.accepted)
+
+
+def _mixing(url: str, joined: Fleet) -> str:
+    """Return the sentence that a study counts simulated clients like real ones, and how to keep them apart."""
+    clients = format_count(joined.settings.clients, "simulated client")
+    return (
+        f"note: {clients} will send to study '{joined.study.name}' at {without_secrets(url)}, whose rounds and results "
+        "count them like real ones. To keep them apart, create the study under another name: change 'name' in its "
+        "file, and run 'fedping study create FILE'."
+    )
 
 
 def _report_damage(joined: Fleet, path: Path | None, aside: Path | None) -> None:

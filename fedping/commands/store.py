@@ -30,6 +30,21 @@ def tell_oddities(store: ModelStore, study: str, line: str) -> None:
         tell(note, "warning", before="note: ", study=study, line=line)
 
 
+def chosen_line(store: ModelStore, study: str, line: str | None) -> str:
+    """Return the name of a line of a study; of its only one if none is given.
+
+    Raises:
+        FedpingError: the store has no such study, or the study no such line, or several to choose from.
+    """
+    settings = store.study(study)
+    if line is None and len(settings.lines) != 1:
+        there = ", ".join(each.name for each in settings.lines) or "none"
+        raise InvalidSettings(
+            f"LINE is missing: study '{study}' has the lines {there}; give one of them after the study"
+        )
+    return settings.lines[0].name if line is None else settings.line(line).name
+
+
 @click.group()
 def store() -> None:
     """Versions: history, differences, rollback, recomputation; continue after a restored backup."""
@@ -37,7 +52,7 @@ def store() -> None:
 
 @store.command()
 @click.argument("study")
-@click.argument("line")
+@click.argument("line", required=False)
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Number of versions to list.")
 @click.option(
     "--sketches",
@@ -46,8 +61,10 @@ def store() -> None:
 )
 @store_option
 @json_option
-def history(study: str, line: str, last: int, sketches: bool, store_path: Place, as_json: bool) -> None:
+def history(study: str, line: str | None, last: int, sketches: bool, store_path: Place, as_json: bool) -> None:
     """List the newest versions of a LINE, with their time, origin, and numbers of clients and pings.
+
+    LINE can be omitted if the study has one line.
 
     --json prints the whole lineage of each. Instead of a guard's sketch of all clients so far, it has their approximate
     number, 'known_clients'.
@@ -58,7 +75,7 @@ def history(study: str, line: str, last: int, sketches: bool, store_path: Place,
     from fedping.model_store.version import date_trouble
 
     opened = open_store(store_path)
-    opened.study(study).line(line)
+    line = chosen_line(opened, study, line)
     versions = []
     for n in opened.iterations(study, line)[-last - 1 :]:  # and the parent of the first listed version
         try:
@@ -132,32 +149,38 @@ def scales(study: str, line: str, columns: Path, store_path: Place) -> None:
 
 @store.command()
 @click.argument("study")
-@click.argument("line")
+@click.argument("line", required=False)
 @click.argument("version", type=int, required=False)
 @store_option
-def show(study: str, line: str, version: int | None, store_path: Place) -> None:
-    """Print a VERSION (default: the newest) as JSON: weights, state and lineage."""
+def show(study: str, line: str | None, version: int | None, store_path: Place) -> None:
+    """Print a VERSION (default: the newest) as JSON: weights, state and lineage.
+
+    LINE can be omitted if the study has one line and the newest version is wanted.
+    """
     from fedping.model_store.store import open_store
 
     opened = open_store(store_path)
+    line = chosen_line(opened, study, line)
     document = opened.head(study, line) if version is None else opened.version(study, line, version)
     click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
 
 
 @store.command()
 @click.argument("study")
-@click.argument("line")
+@click.argument("line", required=False)
 @store_option
 @json_option
-def held(study: str, line: str, store_path: Place, as_json: bool) -> None:
+def held(study: str, line: str | None, store_path: Place, as_json: bool) -> None:
     """Show the held or staged version of a LINE, with the reasons and the changed weights.
 
-    'fedping round STUDY LINE --release' publishes it, --discard discards it.
+    'fedping round STUDY LINE --release' publishes it, --discard discards it. LINE can be omitted if the study has one
+    line.
     """
     from fedping.model_store.decisions import describe_missing, describe_staged, difference
     from fedping.model_store.store import open_store
 
     opened = open_store(store_path)
+    line = chosen_line(opened, study, line)
     names = opened.study(study).line(line).spec.names
     version = opened.held.held_version(study, line)
     guard = version.lineage.guard if version else None
@@ -213,12 +236,14 @@ def _show_changes(changes: list[dict[str, Any]], old: int, new: int) -> None:
 
 @store.command()
 @click.argument("study")
-@click.argument("line")
+@click.argument("line", required=False)
 @click.option("--to", "target", type=int, required=True, help="The version whose weights and state are restored.")
 @store_option
 @landing_option
-def rollback(study: str, line: str, target: int, store_path: Place, landing: Place) -> None:
+def rollback(study: str, line: str | None, target: int, store_path: Place, landing: Place) -> None:
     """Publish an old version's weights and optimizer state again, as the next version of a LINE.
+
+    LINE can be omitted if the study has one line.
 
     Fails for an older copy of the store, because rounds record published versions in the landing folder.
     """
@@ -228,6 +253,7 @@ def rollback(study: str, line: str, target: int, store_path: Place, landing: Pla
 
     _warn_without_landing(landing)
     opened = open_store(store_path)
+    line = chosen_line(opened, study, line)
     opened.check_publishing()
     with noting(opened, landing, study, line):
         restored = roll_back(opened, study, line, target, created=utc_now(), code_version=__version__)
@@ -236,17 +262,17 @@ def rollback(study: str, line: str, target: int, store_path: Place, landing: Pla
 
 @store.command(name="continue")
 @click.argument("study")
-@click.argument("line")
+@click.argument("line", required=False)
 @click.option("--from", "number", type=int, required=True, help="The next version's number.")
 @store_option
 @landing_option
-def continue_(study: str, line: str, number: int, store_path: Place, landing: Place) -> None:
+def continue_(study: str, line: str | None, number: int, store_path: Place, landing: Place) -> None:
     """Continue a LINE at an unpublished number, after an older copy of the store was restored.
 
     The newest version of the copy is published again under that number, and rounds continue from it. Clients with a
     version in between fetch it like all others; their pings until then land but don't count.
 
-    Safe to repeat. It deletes no data and never reuses a version number.
+    Safe to repeat. It deletes no data and never reuses a version number. LINE can be omitted if the study has one line.
     """
     from fedping.model_store.decisions import continue_at
     from fedping.model_store.store import open_store
@@ -254,7 +280,7 @@ def continue_(study: str, line: str, number: int, store_path: Place, landing: Pl
 
     _warn_without_landing(landing)
     opened = open_store(store_path)
-    opened.study(study).line(line)
+    line = chosen_line(opened, study, line)
     seen = open_landing(landing).read_published(str(store_path), study, line)
     opened.check_publishing()
     version = continue_at(opened, study, line, number, seen=seen, created=utc_now(), code_version=__version__)

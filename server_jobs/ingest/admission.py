@@ -45,7 +45,7 @@ from fedping.protocol.tickets import read_keys, validate_ticket
 from fedping.protocol.training import may_send_nothing_from
 from fedping.protocol.update import DENSE, EncodedUpdate
 from fedping.protocol.upload import Receiving, receiving
-from fedping.server_jobs.ingest.answers import Rejection
+from fedping.server_jobs.ingest.answers import Rejection, printable
 from fedping.server_jobs.ingest.decoding import Bounds, Decoding, decoding_of
 from fedping.server_jobs.ingest.settings import LOOK_COST, LOOKED_INTO
 
@@ -463,13 +463,20 @@ class StudyRules:
         """Raise :class:`Rejection` if the study has another document type or version; None matches any version."""
         taken = self.document
         if name != taken.name:
-            none = "it declares no later outcome, and " if name == OUTCOME.name else ""
+            none = " and declares no later outcome" if name == OUTCOME.name else ""
             raise Rejection(
                 "unknown_type",
-                f"study '{self.study.name}' accepts documents of type {taken.name}; {none}correct the path",
+                f"study '{self.study.name}' accepts documents of type {taken.name}{none}; send them to {self._path}",
             )
         if version not in (taken.version, None):
-            raise Rejection("unknown_version", f"{taken.name} has only version {taken.version}; correct the path")
+            raise Rejection(
+                "unknown_version", f"{taken.name} has only version {taken.version}; send it to {self._path}"
+            )
+
+    @property
+    def _path(self) -> str:
+        """The path of a document of the study."""
+        return f"/submit/{self.study.name}/{self.document.name}/{self.document.version}/<document id>"
 
     def is_settled(self, payload: Payload) -> bool:
         """Return whether :meth:`admit` decides without a read of the store, which may take long."""
@@ -611,6 +618,9 @@ def _has_zero(upload: Upload) -> bool:
 MISS_PAUSE = 0.1
 """Minimum seconds between two reads of the store for an unknown study."""
 
+MOST_NAMED = 10
+"""Maximum studies that the answer for an unknown one lists."""
+
 LOOK_REST = 1.0
 """Seconds for which a newest version from a bucket is used again: a request to a bucket takes as long as a hundred
 pings and costs money."""
@@ -686,10 +696,17 @@ class Catalogue:
             raise Rejection(
                 "unknown_study",
                 f"paths of {TELEMETRY} name no study, and this server does not have exactly one study for "
-                f"{study.partition('/')[2]} pings as telemetry; correct the path",
+                f"{printable(study.partition('/')[2])} pings as telemetry; {self._there()}",
             )
-        there = ", ".join(sorted(self._rules)) or "none yet"
-        raise Rejection("unknown_study", f"this server has no such study; it has {there}: correct the path")
+        raise Rejection("unknown_study", f"unknown study '{printable(study)}'; {self._there()}")
+
+    def _there(self) -> str:
+        """Return which studies this server has, and what to do about a path that names none of them."""
+        names = self.names()
+        if not names:
+            return "this server has no study yet: its operator creates one with 'fedping study create FILE'"
+        more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+        return f"this server has {', '.join(names[:MOST_NAMED])}{more}: put the study's name into the path"
 
     def _known(self, study: str) -> StudyRules | None:
         return self._rules.get(study) or self._telemetry.get(study)

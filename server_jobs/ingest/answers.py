@@ -119,7 +119,7 @@ def rejection_of(error: Exception) -> Rejection:
         return Rejection("nesting", "the ping is nested too deeply; send only the declared fields")
     if isinstance(error, UnicodeError):
         return Rejection("not_utf8", "the body is not valid UTF-8; encode the JSON as UTF-8")
-    return Rejection("not_json", f"the body is not one JSON document: {_printable(str(error))}; send one JSON object")
+    return Rejection("not_json", f"the body is not one JSON document: {printable(str(error))}; send one JSON object")
 
 
 def _not_a_ping(message: str) -> Rejection:
@@ -127,7 +127,7 @@ def _not_a_ping(message: str) -> Rejection:
     where = place.group() if place else "$"
     quotes = any(words in message for words in _QUOTES_THE_SENDER)
     detail = f"at {where}" if quotes else message
-    sentence = f"the document is not a ping: {_printable(message)}; correct that field according to the ping's schema"
+    sentence = f"the document is not a ping: {printable(message)}; correct that field according to the ping's schema"
     return Rejection("not_a_ping", sentence, detail)
 
 
@@ -149,7 +149,7 @@ def outcome_rejection(error: Exception, columns: frozenset[str]) -> Rejection | 
     if (unknown := _UNKNOWN.search(message)) is not None:
         return Rejection(
             "outcome_undeclared",
-            f"the study declares no outcome '{_printable(unknown[1])}' for pings of this type; it declares {declared}: "
+            f"the study declares no outcome '{printable(unknown[1])}' for pings of this type; it declares {declared}: "
             "remove the field, or fetch the study again",
             "an undeclared column",
         )
@@ -158,13 +158,13 @@ def outcome_rejection(error: Exception, columns: frozenset[str]) -> Rejection | 
         return None
     return Rejection(
         "outcome_bounds",
-        f"the outcome '{column[1]}' does not match the study's declaration: {_printable(message)}; clip it to its "
+        f"the outcome '{column[1]}' does not match the study's declaration: {printable(message)}; clip it to its "
         "bounds and round it before sending",
         f"the outcome '{column[1]}'",
     )
 
 
-def _printable(text: str, longest: int = 300) -> str:
+def printable(text: str, longest: int = 300) -> str:
     """Return text that is safe in any answer: shortened, with invisible and lone-surrogate characters escaped."""
     return text[:longest].encode("unicode_escape").decode("ascii")
 

@@ -34,7 +34,7 @@ from fedping.protocol.model import Staged
 from fedping.protocol.ping import DocumentType
 from fedping.protocol.study import public_json, public_study
 from fedping.server_jobs.ingest.admission import LineHead, StudyRules, is_published
-from fedping.server_jobs.ingest.answers import EXPOSED, Rejection
+from fedping.server_jobs.ingest.answers import EXPOSED, Rejection, printable
 from fedping.server_jobs.ingest.services import Services
 from fedping.server_jobs.ingest.settings import MIB
 
@@ -172,7 +172,11 @@ def _head(rules: StudyRules, line: str) -> LineHead:
     head = rules.heads.get(line)
     if head is None:
         there = ", ".join(rules.heads) or "none"
-        raise Rejection("path", f"study '{rules.study.name}' has no such line; it has {there}: correct the path")
+        raise Rejection(
+            "path",
+            f"study '{rules.study.name}' has no line '{printable(line)}'; it has {there}: put the line's name into the "
+            "path",
+        )
     return head
 
 

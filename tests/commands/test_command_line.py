@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+import fedping
 from fedping.commands.round import show
 from fedping.main import SUBCOMMANDS, main
 from fedping.model_store.store import open_store
 from fedping.model_store.version import ArmSummary
+from fedping.protocol.errors import FedpingError
 from fedping.protocol.landing import open_landing
 from fedping.server_jobs.round import RoundResult
 from tests.support.versions import after, small_study, version_0
@@ -32,8 +35,62 @@ def test_every_subcommand_has_help_and_no_other_name_is_known(capsys: pytest.Cap
     for name in SUBCOMMANDS:
         assert main([name, "--help"]) == 0
         assert "Usage: fedping" in capsys.readouterr().out
-    assert main(["rounds"]) == 2
-    assert "No such command 'rounds'" in capsys.readouterr().err
+    for word, says in (
+        ("rounds", "No such command 'rounds'; did you mean 'round'?"),
+        ("anaylze", "did you mean 'analyze'?"),
+        (
+            "help",
+            "No such command 'help'; 'fedping --help' lists the commands, 'fedping COMMAND --help'",
+        ),
+        ("xyz", "No such command 'xyz'; 'fedping --help' lists the commands."),
+    ):
+        assert main([word]) == 2
+        assert says in capsys.readouterr().err
+    assert main(["store", "histroy"]) == 2
+    assert "'history'" in capsys.readouterr().err
+
+
+def test_a_study_of_one_line_needs_no_line(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    place = ["--store", str(store)]
+    for words in (["history"], ["show"], ["held"]):
+        found = []
+        for line in (["main"], []):
+            assert main(["store", *words, "demo", *line, *place]) == 0
+            found.append(capsys.readouterr().out)
+        assert found[0] == found[1] != ""
+    landing = ["--landing", str(tmp_path / "landing")]
+    assert main(["store", "continue", "demo", "--from", "5", *place, *landing]) == 0
+    assert main(["store", "rollback", "demo", "--to", "0", *place, *landing]) == 0
+    assert open_store(store).iterations("demo", "main")[-1] == 6
+    study = small_study("two")
+    half = msgspec.structs.replace(study.arms[0], share=study.arms[0].share / 2)
+    lines = (study.lines[0], msgspec.structs.replace(study.lines[0], name="b"))
+    arms = (half, *study.arms[1:], msgspec.structs.replace(half, name="b", line="b"))
+    both = msgspec.structs.replace(study, lines=lines, arms=arms)
+    open_store(store).create_study(
+        both, tuple(msgspec.structs.replace(version_0(both), line=line.name) for line in lines)
+    )
+    assert main(["store", "history", "two", *place]) == 2
+    assert "LINE is missing: study 'two' has the lines main, b; give one " in capsys.readouterr().err
+
+
+def test_without_a_store_an_analyst_is_told_where_to_say_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDPING_STORE", raising=False)
+    assert main(["analyze", "shoes"]) == 1
+    said = capsys.readouterr().err
+    assert "there is no model store at store; give the store's folder or address with --store or FEDPING_STORE" in said
+    assert said.index("FEDPING_STORE") < said.index("study create")
+    with pytest.raises(FedpingError, match="with 'path', or make a new one"):
+        fedping.open_store(tmp_path / "none")
+
+
+def test_a_misspelt_study_is_suggested(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "show", "dmeo", "--store", str(store)]) == 1
+    assert "has no study 'dmeo'; it has demo; did you mean 'demo'?" in capsys.readouterr().err
 
 
 def test_a_study_is_created_once_and_creating_again_changes_nothing(

@@ -150,6 +150,23 @@ def test_kubectl_makes_the_objects_of_the_study(folder: Path) -> None:
     assert {one["metadata"].get("namespace") for one in objects.values()} <= {"fedping", None}
 
 
+def test_names_of_the_example_that_are_left_are_said_with_the_files_that_have_them(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "placeholder" not in capsys.readouterr().out, "all names were given"
+    written = tmp_path / "example"
+    assert main(["deploy", "files", str(written)]) == 0
+    said = capsys.readouterr().out
+    for name, option in (("telemetry.example.org", "--host"), ("https://HOST/PATH/docs", "--docs")):
+        (note,) = [line for line in said.splitlines() if line.startswith(f"note: {name} is a placeholder in ")]
+        assert f"with {option}, and --force" in note
+        having = {path for path in written.rglob("*") if path.is_file() and name.encode() in path.read_bytes()}
+        listed = note.removeprefix(f"note: {name} is a placeholder in ").partition(";")[0].split(", ")
+        assert {written / each for each in listed} == having
+    assert main(["deploy", "files", str(written), "--host", "pings.shoes.example", "--force"]) == 0
+    assert "telemetry.example.org" not in capsys.readouterr().out
+
+
 def test_nothing_that_was_changed_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     again = ["deploy", "files", str(folder), "--study", str(folder / "study.toml"), *OURS]
     capsys.readouterr()

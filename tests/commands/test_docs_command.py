@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from fedping import documentation, shared_files
-from fedping.documentation import headings, page_of, pages, section
+from fedping.documentation import MOVED, headings, page_of, pages, present_anchor, section
 from fedping.main import main
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from tests.commands.test_docs import PAGES, ROOT
 from tests.support.environments import installed_wheel
+
+OLD = "3d425e4f"
+"""The first commit whose pages others have links to."""
 
 
 def test_the_list_has_every_page_and_each_of_its_names_leads_to_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +83,7 @@ def test_a_section_ends_where_the_next_of_its_level_or_above_begins() -> None:
         (["operator"], "no page 'operator'; did you mean 'operators'?"),
         (["x" * 5000], "'fedping docs' lists all pages"),
         (["../../etc/passwd"], "no page"),
-        (["operators#ngin"], "did you mean 'nginx'?"),
+        (["operators#ngin"], "did you mean 'operators#nginx'?"),
         (["#nginx"], "no page before the #"),
         (["--path"], "--path needs a PAGE"),
         (["operators", "--path", "--open"], "exclude each other"),
@@ -132,3 +135,47 @@ def test_the_wheel_prints_the_same(tmp_path: Path) -> None:
         assert ran.stdout == page_of(page).path.read_text()
     ran = subprocess.run([*command[:2], page, "--path"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert Path(ran.stdout.strip()).is_relative_to(tmp_path.resolve())
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (
+            "operators#6-back",
+            "the page 'operators' has no heading #6-back; did you mean 'operators#6-back-up-and-restore'?",
+        ),
+        ("operators#ngnix", "did you mean 'operators#nginx'"),
+        ("operators#zzz", "no heading #zzz; 'fedping docs operators' prints the page with all of them."),
+        ("operators#" + "z" * 200, f"no heading #{'z' * 80}; "),
+    ],
+)
+def test_an_unknown_heading_is_said_with_those_that_are_near(
+    asked: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["docs", asked]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_old_heading_leads_to_its_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["docs", "design#what-is-told-goes-through-one-seam"]) == 0
+    assert capsys.readouterr().out.startswith("## All logging goes through one interface\n")
+
+
+def test_every_old_heading_of_a_page_leads_to_one_of_today() -> None:
+    shown = subprocess.run(["git", "ls-tree", "-r", "--name-only", OLD], cwd=ROOT, capture_output=True, text=True)
+    if shown.returncode:
+        pytest.skip("the history of the repository is not here")
+    old_pages = {page: path for page in pages() if (path := str(page.path.resolve().relative_to(ROOT))) in shown.stdout}
+    assert len(old_pages) > 20
+    renamed = set()
+    for page, path in old_pages.items():
+        text = subprocess.run(
+            ["git", "show", f"{OLD}:{path}"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        known = {each.anchor for each in headings(page.path.read_text("utf-8"))}
+        for heading in headings(text):
+            anchor = present_anchor(page, heading.anchor)
+            assert anchor in known, (page.name, heading.anchor)
+            if anchor != heading.anchor:
+                renamed.add((page.name, heading.anchor))
+    assert renamed == {(name, old) for name, moved in MOVED.items() for old in moved}, "and no other is in the table"

@@ -33,11 +33,15 @@ def server() -> Iterator[FaultyServer]:
         yield running
 
 
+NOTE = re.compile(r"^note: [\d,]+ simulated clients? will send to study .*\n", re.MULTILINE)
+
+
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    """Return what a fleet prints, without its note that the study counts it."""
     assert main(["fleet", *arguments]) == code
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
-    return captured.out, captured.err
+    return captured.out, NOTE.sub("", captured.err)
 
 
 def test_each_iteration_is_a_line_and_the_end_a_sum(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,6 +53,24 @@ def test_each_iteration_is_a_line_and_the_end_a_sum(server: FaultyServer, capsys
     assert "loss: treatment " in first
     assert total == f"{sent} pings: {sent} accepted, 0 rejected, 0 undelivered"
     assert err == ""
+
+
+def test_a_fleet_says_before_it_sends_that_the_study_counts_it(
+    server: FaultyServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before: list[str] = []
+
+    def plan(name: UUID, attempt: int) -> Answer:
+        before.append(capsys.readouterr().err)
+        return LANDED
+
+    server.plan = plan
+    assert main(["fleet", server.url, STUDY, "--clients", "5"]) == 0
+    assert before[0] == (
+        f"note: 5 simulated clients will send to study '{STUDY}' at {server.url}, whose rounds and results count them "
+        "like real ones. To keep them apart, create the study under another name: change 'name' in its file, and run "
+        "'fedping study create FILE'.\n"
+    )
 
 
 def test_without_a_number_there_is_one_iteration(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,7 +272,7 @@ def test_ctrl_c_ends_it_in_order(server: FaultyServer, form: list[str]) -> None:
     out, err = fleet.communicate(timeout=240)
     assert fleet.returncode == 130, err
     assert left_over(mark) == []
-    lines = (out + err).split("\n")
+    lines = (out + NOTE.sub("", err)).split("\n")
     assert [line for line in lines if line][1:] == ["fedping: interrupted"]
     assert (out == "") == bool(form)  # in JSON no line is half an iteration; the sum is told to the person
     generated, accepted, rejected, undelivered = (int(n) for n in re.findall(r"[\d,]+(?= )", lines[0].replace(",", "")))
@@ -273,7 +295,7 @@ def test_ctrl_c_between_iterations(server: FaultyServer) -> None:
     assert fleet.stdout.readline().startswith("iteration   0")
     fleet.send_signal(signal.SIGINT)
     out, err = fleet.communicate(timeout=240)
-    assert (fleet.returncode, err.strip()) == (130, "fedping: interrupted")
+    assert (fleet.returncode, NOTE.sub("", err).strip()) == (130, "fedping: interrupted")
     assert out.endswith("0 rejected, 0 undelivered\n")
 
 

@@ -11,9 +11,9 @@ from types import ModuleType
 import pytest
 
 import fedping
-from docs.site import commands, contents, settings
+from docs.site import build, commands, contents, settings
 from docs.site.build import broken_links
-from fedping.documentation import headings
+from fedping.documentation import MOVED, headings, pages
 from tests.commands.test_docs import PAGES, ROOT, anchors
 
 INDEX = ROOT / "docs" / "index.md"
@@ -48,6 +48,24 @@ def test_every_page_is_built_with_the_anchors_that_it_has_on_a_forge(site: Path)
         built = (site / page.relative_to(ROOT)).with_suffix(".html")
         assert built.is_file(), page
         assert anchors(page) <= set(re.findall(r'id="([^"]+)"', built.read_text("utf-8"))), page
+
+
+@pytest.mark.long
+def test_old_anchors_lead_to_the_headings_of_today(site: Path) -> None:
+    for page in pages():
+        for old, new in MOVED.get(page.name, {}).items():
+            assert f'id="{new}"><span id="{old}"></span>' in (site / page.address).read_text("utf-8")
+
+
+def test_an_old_anchor_without_a_heading_of_today_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "MOVED", {"design": {"gone": "today", "lost": "nowhere"}})
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "design.html").write_text('<section id="today"><h2>Today</h2></section>')
+    assert build.keep_moved(tmp_path) == [
+        "docs/design.html: the old anchor #lost leads to #nowhere, which is not there"
+    ]
+    page = (tmp_path / "docs" / "design.html").read_text()
+    assert page == '<section id="today"><span id="gone"></span><h2>Today</h2></section>'
 
 
 @pytest.mark.long

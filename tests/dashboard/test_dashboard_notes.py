@@ -126,7 +126,7 @@ def test_a_note_from_windows_has_plain_line_breaks(analyst: FlaskClient) -> None
 
 def test_a_page_writes_with_its_token_and_its_own_name(made: Flask, tokens: dict[str, str]) -> None:
     client = made.test_client()
-    client.get(f"/?token={tokens['analyst']}", headers={"Accept": "text/html"})
+    client.get(f"/?token={tokens['analyst']}", headers={"Accept": "text/html", "Sec-Fetch-Site": "none"})
     headers = {"X-CSRF-Token": csrf_token(client, f"/live/{STUDY}/main/"), "Origin": "http://localhost"}
     assert client.post(f"/notes/{STUDY}/", json=NOTE, headers=headers).status_code == 200
     assert [note["by"] for note in notes(client)] == ["ann"]

@@ -126,6 +126,29 @@ class Misshapen(fedping.Stepwise):
         return local["moved"][:3], {}
 
 
+@fedping.client_algorithm("misnamed")
+@dataclass(frozen=True, kw_only=True)
+class Misnamed(fedping.Stepwise):
+    where: str
+
+    def init_state(self, model):
+        return {"own": np.zeros(2), "times": np.zeros(())}
+
+    def begin(self, weights, state):
+        local = {"moved": jnp.zeros_like(weights)}
+        return tuple(local) if self.where == "begin" else local
+
+    def at(self, weights, local):
+        return weights + local["moved"]
+
+    def step(self, weights, local, gradient):
+        moved = local["moved"] - gradient
+        return {"move": moved} if self.where == "step" else {"moved": moved}
+
+    def end(self, weights, local, state):
+        return local["moved"], {"own": state["own"]} if self.where == "end" else state
+
+
 @fedping.aggregation("middle-jax")
 def middle_jax(*, share: float = 0.2):
     def finish(kept, line, weights, state, key):
@@ -222,6 +245,21 @@ def test_an_algorithm_in_jax_that_does_not_fit_is_refused_before_the_first_round
         asked = setup(engine="jax", training={"algorithm": "misshapen", "steps": 1, **settings})
         with pytest.raises(ExtensionFailed, match=sentence):
             CompiledRounds(asked, prepare(asked, 3, None))
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("begin", "begin returned tuple as arrays; return a dict of arrays by name"),
+        ("step", "step returned arrays with the keys move; return those of begin: moved"),
+        ("end", "end returned state with the keys own; return those of init_state: own, times"),
+    ],
+)
+def test_wrong_keys_are_said_in_our_words(engine: str, where: str, says: str, tmp_path: Path) -> None:
+    training = {"algorithm": "misnamed", "steps": 2, "where": where}
+    with pytest.raises(ExtensionFailed, match=rf"the client algorithm 'misnamed', .*an extension, says: {says}$"):
+        run(tmp_path, engine, training=training)
 
 
 def test_an_algorithm_in_numpy_is_refused_with_what_to_do() -> None:

@@ -113,6 +113,21 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
             "[server.optimizer] has no setting 'rat'; did you",
         ),
         (
+            {"server": {"optimizer": "adam"}},
+            "in [server] is 'adam': expected a table, got a text; write server.optimizer.optimizer = \"adam\"",
+        ),
+        (
+            {"server": {"optimizer": "adm"}},
+            "got a text; server.optimizer.optimizer makes the choice; did you mean 'adam'?",
+        ),
+        (
+            {"optimizer": {"rate": 0.1}},
+            "there is no setting 'optimizer'; did you mean 'server.optimizer.rate' or 'training.optimizer.rate' or ",
+        ),
+        ({"weighting": "client"}, "there is no setting 'weighting'; did you mean 'server.weighting'?"),
+        ({"server": {"rate": 0.1}}, "[server] has no setting 'rate'; did you mean 'optimizer.rate'?"),
+        ({"privacy": "central"}, "'privacy' is 'central': expected a table, got a text"),
+        (
             {"partition": {"partition": "iid", "clients": 3, "alpha": 1}},
             "no setting 'alpha'; choose one of clients, least",
         ),
@@ -157,6 +172,17 @@ training = { algorithm = "local", rate = 0.5, epochs = 1 }
 name = "b"
 training = { algorithm = "local", rate = 0.1, epochs = 1 }
 """
+
+
+def test_a_word_and_a_shortened_name_on_the_command_line_say_what_to_write(tmp_path: Path) -> None:
+    path = tmp_path / "two.toml"
+    path.write_text(VARIANTS)
+    with pytest.raises(InvalidSettings, match=r'write server\.optimizer\.optimizer = "adam"$'):
+        experiment_from_toml(path, ["server.optimizer=adam"])
+    changed = experiment_from_toml(path, ["server.optimizer.optimizer=adam"])
+    assert type(changed.variants["a"].pipeline.optimizer).__name__ == "Adam"
+    with pytest.raises(InvalidSettings, match=r"did you mean 'server\.optimizer\.rate' or 'training"):
+        experiment_from_toml(path, over=["optimizer.rate=0.1,0.2"])
 
 
 def test_a_change_that_no_variant_heeds_is_told(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
     python -m tests.golden.generate                    all that are not there
     python -m tests.golden.generate NAME ...           these, in the place of those that are there
 
-It exports the commit, builds its wheel, and installs that into a folder outside any checkout. In a process that finds
-fedping there and nowhere else, each document is written by `tests/golden/writing`; then `tests/golden/reading` reads,
-continues and recomputes a copy, and what that gives is frozen beside it. `tests/support` is that of the commit, too.
+It exports the commit, builds its wheel with the setuptools of this environment, without a network, and installs that
+into a folder outside any checkout. In a process that finds fedping there and nowhere else, each document is written by
+`tests/golden/writing`; then `tests/golden/reading` reads, continues and recomputes a copy, and what that gives is
+frozen beside it. `tests/support` is that of the commit, too.
+
 Seeds and ids are fixed, and rounds are given their time, so that writing again gives the same document, but for what is
 secret or drawn by the system (helper keys, sealed shares, institutions) and for what ingest names by its clock. What a
 command says of the clock is not compared.
@@ -23,6 +25,7 @@ from pathlib import Path
 from tests.golden.frozen import COMMIT, FROZEN, GOLDEN, LATER
 
 ROOT = Path(__file__).parents[2]
+OFFLINE = ("--no-deps", "--no-index")
 
 
 def installed(work: Path, commit: str) -> dict[str, str]:
@@ -32,9 +35,9 @@ def installed(work: Path, commit: str) -> dict[str, str]:
     archive = subprocess.run(["git", "archive", "--format=tar", commit], cwd=ROOT, check=True, capture_output=True)
     subprocess.run(["tar", "-x"], cwd=source, input=archive.stdout, check=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", work / "wheel", source], check=True)
+    subprocess.run([*pip, "wheel", *OFFLINE, "--no-build-isolation", "--wheel-dir", work / "wheel", source], check=True)
     (wheel,) = (work / "wheel").glob("fedping-*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
+    subprocess.run([*pip, "install", *OFFLINE, "--target", site, wheel], check=True)
     (code / "tests").mkdir(parents=True)
     os.rename(source / "tests" / "support", code / "tests" / "support")
     (code / "tests" / "browser").mkdir()

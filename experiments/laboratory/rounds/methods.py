@@ -25,7 +25,7 @@ from fedping.client_sim.learning.submodel import Part
 from fedping.experiments.laboratory.rounds.aggregating import Arrays
 from fedping.experiments.laboratory.rounds.compiling import Method, client_optimizer
 from fedping.experiments.laboratory.rounds.lanes import Phase
-from fedping.protocol.errors import as_raised
+from fedping.protocol.errors import InvalidSettings, as_raised
 from fedping.protocol.extensions import ExtensionFailed, extension_of
 from fedping.protocol.local_optimizers import LocalDescent, LocalOptimizer
 from fedping.protocol.personalization import PartlyLocal, Reconstruct
@@ -210,7 +210,9 @@ class OwnMethod:
         """See :meth:`Method.begin`."""
         from jax import numpy as jnp
 
-        return {name: jnp.asarray(value) for name, value in self.instance.begin(weights, kept).items()}
+        local = self.instance.begin(weights, kept)
+        self.instance.check_keys("begin", "arrays", local)
+        return {name: jnp.asarray(value) for name, value in local.items()}
 
     def at(self, weights: Any, local: Arrays, phase: Any) -> tuple[Any, ...]:
         """See :meth:`Method.at`."""
@@ -221,6 +223,7 @@ class OwnMethod:
         from jax import numpy as jnp
 
         after = self.instance.step(weights, local, slopes[0])
+        self.instance.check_keys("step", "arrays", after, local)
         return {name: jnp.asarray(after[name], value.dtype) for name, value in local.items()}
 
     def end(self, weights: Any, local: Arrays, kept: Arrays) -> tuple[Any, Arrays]:
@@ -228,6 +231,7 @@ class OwnMethod:
         from jax import numpy as jnp
 
         sent, after = self.instance.end(weights, local, kept)
+        self.instance.check_keys("end", "state", after, kept)
         return sent, {name: jnp.asarray(after[name], value.dtype) for name, value in kept.items()}
 
 
@@ -253,6 +257,8 @@ def _traced(method: OwnMethod, training: OwnTraining, first: State, published: i
         kept = {name: abstract(np.shape(value), np.asarray(value).dtype) for name, value in first.items()}
         try:
             at, sent, after = jax.eval_shape(once, numbers[0], kept, numbers[1])
+        except InvalidSettings as error:  # keys
+            raise ExtensionFailed(f"{extension}, an extension, says: {error}") from error
         except Exception as error:
             raise ExtensionFailed(
                 f"{extension}, an extension, cannot be compiled by JAX ({as_raised(error)}); write begin, at, step and "
