@@ -330,8 +330,8 @@ def test_blocks_are_taken_over_by_name_and_shape() -> None:
     assert begun.taken == 7
     for renamed, why in (
         ({"W1": "W1"}, "because its shape was 3 x 2"),
-        ({"V": "bias"}, "because only one of them of them of them is a block"),
-        ({"more": "W1"}, "because only one of them of them of them is a weight"),
+        ({"V": "bias"}, "because only one of them is a block"),
+        ({"more": "W1"}, "because only one of them is a weight"),
     ):
         with pytest.raises(InvalidSettings, match=why):
             beginning(new, old, values, renamed)
