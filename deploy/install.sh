@@ -11,5 +11,5 @@ trap 'rm -rf "$work"' EXIT
 "$tools/python" -m venv --without-pip "$folder"
 "$tools/pip" --python "$folder/bin/python" install --quiet --no-deps --no-index "$work"/wheels/*.whl
 
-# Layers keep seconds of a file's time. What is made of these files (the archive of Spark's classes) knows them by all of it.
+# Image layers keep a file's time only in seconds, but the archive of Spark's classes compares the full time.
 find "$folder" \( -name '*.jar' -o -name 'libjvm.*' \) -exec touch -d '@1577836800' {} +

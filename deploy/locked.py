@@ -76,7 +76,7 @@ def cut(lock: str, names: Iterable[str]) -> str:
 
 
 def needed(requirements: Iterable[str]) -> list[str]:
-    """Return the names of the packages that requirements come to on some of :data:`PLATFORMS`, in order.
+    """Return the names of the packages that requirements resolve to on some of :data:`PLATFORMS`, in order.
 
     Raises:
         importlib.metadata.PackageNotFoundError: one is not installed here, so that what it needs cannot be told.
@@ -105,7 +105,7 @@ def of_images(project: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _requirements(project: Mapping[str, Any], extras: Collection[str]) -> list[str]:
-    """Return what the project asks for with some of its extras, those that these name included."""
+    """Return the project's requirements with some of its extras, including extras that these name."""
     found: list[str] = list(project["dependencies"])
     for extra in extras:
         for text in project["optional-dependencies"][extra]:

@@ -88,7 +88,7 @@ class Count(Job):
 
     @property
     def landed(self) -> Landed:
-        """What had landed when the counting began; only for a count that has begun."""
+        """The landed files at the start of the count; only for a count that has begun."""
         return _landed(self.folder)
 
 
@@ -106,7 +106,7 @@ def read_count(folder: Path) -> Count:
 
 @functools.lru_cache(maxsize=64)
 def _landed(folder: Path) -> Landed:
-    """Return what had landed, cached: it never changes, and takes some megabytes for a study of months."""
+    """Return the landed files at the time of the count; cached, as it can have megabytes and never changes."""
     file = folder / LANDED
     return msgspec.json.decode(without_format(file.read_bytes(), f"the file {file}"), type=Landed)
 
@@ -181,7 +181,7 @@ class Counts:
         return read_count(folder)
 
     def stop(self, study: str, id: str) -> None:
-        """Stop a count, which takes a moment, or take it out of the queue; nothing happens if it is over.
+        """Stop a count, which takes a moment, or remove it from the queue; no effect on a finished count.
 
         Raises:
             UnknownCount: there is none of that name.
@@ -203,7 +203,7 @@ class Counts:
         self._queue.start_waiting(self._everything, self._start)
 
     def ahead(self, count: Count) -> int:
-        """Return how many counts come before a waiting one."""
+        """Return the number of counts ahead of a waiting one."""
         others = (other for other in self._everything() if not other.is_over and other.id != count.id)
         return sum(other.state == "running" or other.id < count.id for other in others)
 
@@ -302,7 +302,7 @@ def keep_refreshing(counts: Counts, minutes: float, stop: threading.Event) -> No
 
 @dataclass(frozen=True)
 class CountFeed:
-    """The newest count of a question, always whole, since it is short.
+    """The newest count of a question, with all rows, because it is short.
 
     Attributes:
         study: the study's name.
@@ -345,5 +345,5 @@ class CountFeed:
 
 
 def landed_since(watch: Watch, study: Study, count: Count) -> Since:
-    """Return what has landed in the window of a count since it was counted."""
+    """Return the number of pings that landed in the window of a count since then."""
     return watch.since(count.id, study, count.asked.window, lambda: count.landed.files)

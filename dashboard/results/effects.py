@@ -1,11 +1,11 @@
-"""The effects of a count as a page shows them: for each metric the arms that matter first, on one scale at a time.
+"""The effects of a count for a page: for each metric the most important arms, on one scale at a time.
 
 A scale is one statistic with its interval. A row's sign, its words and whether its dot is filled follow from the
 statistic of the scale:
 
 - **lift**: the relative difference of the means, with Fieller's interval. The default.
 - **difference**: the difference of the same means; at an interim look the one with the interval that holds at any look.
-- **ranks**: how often the first arm has the larger value, with the interval of the test of ranks, which decides.
+- **ranks**: the probability that the first arm has the larger value, with the interval of the rank test, which decides.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class EffectRow:
-    """A pair of arms, with what each scale shows of it."""
+    """A pair of arms with its values on each scale."""
 
     pair: tuple[str, str]
     scales: Mapping[Scale, Shown]
@@ -78,7 +78,7 @@ class Effects:
         better: which direction is better; None if neither is.
         scales: the scales that it has; the first is the default.
         rows: the rows shown: all of them, or those that matter most.
-        found: how many rows the search has found.
+        found: the number of rows that the search has found.
         total: how many there are.
         conditions: by scale, what to know about its numbers.
     """
@@ -99,7 +99,7 @@ class Selection:
     """Which rows of a metric to show.
 
     Attributes:
-        find: only pairs in whose arms' names this text occurs.
+        find: only pairs with this text in an arm's name.
         first: the position of the first row.
         most: the number of rows.
     """
@@ -109,7 +109,7 @@ class Selection:
     most: int = FEW
 
     def of(self, comparisons: Sequence[Document]) -> tuple[list[Document], int]:
-        """Return the selected comparisons, and how many the search has found."""
+        """Return the selected comparisons, and the number that the search has found."""
         wanted = self.find.casefold().strip()
         found = [one for one in comparisons if any(wanted in arm.casefold() for arm in one["pair"])]
         if len(comparisons) > FEW:
@@ -215,7 +215,7 @@ def _difference(metric: Document, one: Document) -> Shown:
 
 
 def _worst(one: Document, better: str | None, bounds: tuple[float, float], write: Callable[[float], str]) -> str:
-    """Return how much worse a guardrail may be by an interval that includes no effect; empty for anything else."""
+    """Return the largest loss of a guardrail within an interval that includes no effect; empty for anything else."""
     low, high = bounds
     if one.get("role") != "guardrail" or not low <= 0 <= high:
         return ""
@@ -242,12 +242,12 @@ def _ranks(one: Document, better: str | None, sentence: str) -> Shown:
 
 
 def tag_of(shown: str, better: str | None, role: str | None) -> tuple[str, str]:
-    """Return what a statistic shows as a sign and a word or two, and its tone.
+    """Return the result of a statistic as a sign and a word or two, and its tone.
 
     Args:
         shown: "less", "more" or "inconclusive".
         better: which of the first two is better; None if neither is.
-        role: "guardrail" for what must not become worse.
+        role: "guardrail" for metrics that must not get worse.
     """
     if shown == "inconclusive":
         return ("○ no harm shown" if role == "guardrail" else "○ inconclusive"), ""
@@ -259,7 +259,7 @@ def tag_of(shown: str, better: str | None, role: str | None) -> tuple[str, str]:
 
 
 def _condition(scale: Scale, document: Document, ones: Sequence[Document]) -> str:
-    """Return how to read the numbers of a scale."""
+    """Return an explanation of a scale's numbers."""
     confidence = f"{100 * document['confidence']:.4g} %"
     tails = ones[0].get("per_client", {}).get("tails")
     if document["interim"]:
@@ -315,7 +315,7 @@ class Lift:
 
 
 def lifts_that_matter(effects: Sequence[Effects]) -> list[Lift]:
-    """Return the lifts that are shown, then others, at most three; none where no lift has an interval."""
+    """Return at most three lifts, shown ones first; none if no lift has an interval."""
     lifts = [(one.title, row.pair, row.scales["lift"]) for one in effects for row in one.rows if "lift" in one.scales]
     lifts = sorted((each for each in lifts if each[2].sure is not None), key=lambda each: not each[2].sure)
     return [
@@ -334,7 +334,7 @@ def headline(document: Document) -> str:
 
 
 def disagreements(document: Document) -> Iterator[str]:
-    """Yield a sentence for each kind of comparison in which the lift and the test of ranks say different things."""
+    """Yield a sentence for each kind of comparison where the lift and the rank test disagree."""
     if document["interim"]:
         return
     kinds: dict[str, list[str]] = {}

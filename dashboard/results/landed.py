@@ -1,4 +1,4 @@
-"""What had landed when a study was counted, and how much has landed since."""
+"""The landed files at the time of a count, and the pings that have landed since."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Watch:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def since(self, count: str, study: Study, window: Window, landed: Callable[[], Files]) -> Since:
-        """Return how many pings of a window landed after a count.
+        """Return the number of a window's pings that landed after a count.
 
         Args:
             count: its name; its contents never change.
@@ -126,7 +126,7 @@ def new_files(now: Files, before: Files) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=65_536)
 def rows(file: Place, window: Window) -> int:
-    """Return how many pings of a landed file, in a folder that a window reaches, belong to it; 0 if it is gone."""
+    """Return the number of pings of a landed file within a window; 0 if the file is gone."""
     import numpy as np
     import pyarrow as pa
 

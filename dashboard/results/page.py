@@ -51,7 +51,7 @@ from fedping.protocol.study import Study
 
 @dataclass(frozen=True)
 class Looks:
-    """The looks at a study other than interim ones.
+    """The looks at a study that are not interim looks.
 
     Attributes:
         number: the number of a count among the looks at its subject, from 1; counts of the same pings are one look.
@@ -65,7 +65,7 @@ class Looks:
 
     @property
     def sentences(self) -> list[str]:
-        """What to know about them; empty after a single look at a single question."""
+        """A warning about repeated looks; empty after a single look at a single question."""
         texts = []
         if self.total > 1:
             texts.append(
@@ -84,7 +84,7 @@ class Looks:
 
 
 def looks_at(count: Count, counts: Sequence[Count], study: Study) -> Looks:
-    """Return how often the subject of a count was looked at, according to all counts of its study."""
+    """Return the number of looks at a count's subject, from all counts of its study."""
     done = [one for one in counts if one.state == "finished" and not one.asked.interim]
     subject = subject_of(count.asked, study)
     landed = [one.landed.digest for one in sorted(done, key=lambda one: one.id) if _is_about(one, subject, study)]
@@ -110,7 +110,7 @@ class View:
 
     Attributes:
         scale: the scale of the effects; None for the first that there is.
-        find: only pairs in whose arms' names this text occurs.
+        find: only pairs with this text in an arm's name.
         arms: the pair, as ``first:second``, whose effects are shown by segment; empty for the first pair shown.
         effect: the smallest effect of interest, in percent.
     """
@@ -254,7 +254,7 @@ class Page:
 
     @property
     def counted_range(self) -> str:
-        """From when to when the counted pings were received, by the hour; empty without any."""
+        """The period in which the counted pings were received, in hours; empty without any."""
         arms = (self.document or {}).get("arms", {}).values()
         hours = [at for arm in arms for at in (arm["by_hour"]["from_ms"] or ())]
         if not hours:
@@ -272,7 +272,7 @@ class Page:
 
     @property
     def excluded(self) -> str:
-        """What landed but was not compared, in a sentence."""
+        """A sentence about landed pings that were not compared."""
         document = self.document or {}
         pings, clients = document.get("duplicates", 0), document.get("clients_in_several_arms", 0)
         parts = [
@@ -332,7 +332,7 @@ class Page:
 
     @property
     def embedded(self) -> Markup:
-        """What the page draws, for embedding in it: arms in order, without signs that could end a script."""
+        """Data for the page's charts: arms in order, escaped for embedding in a script."""
         if self.document is None:
             return Markup("null")
         text = msgspec.json.encode(self._drawn(self.document)).decode()
@@ -374,22 +374,22 @@ class Page:
 
     @property
     def outlook(self) -> list[str]:
-        """What the count can show, and the time left to the planned end."""
+        """The power of the count, and the time left to the planned end."""
         return outlook(self.few) if self.few else []
 
     @property
     def needs(self) -> list[Needed]:
-        """What the comparisons shown need to show the smallest effect of interest."""
+        """Clients and time that the shown comparisons need for the smallest effect of interest."""
         return needs(self.few, self.view.effect) if self.few else []
 
     @property
     def lifts(self) -> list[tuple[str, ...]]:
-        """The rows of the table of lifts; none where the study has no outcomes and no means were asked for."""
+        """The rows of the table of lifts; empty if the study has no outcomes and no means were requested."""
         return [lift_cells(*one) for one in self._effects()]
 
     @property
     def lift_notes(self) -> list[str]:
-        """What belongs beside them."""
+        """Explanations of the table of lifts."""
         return [*interval_notes(self._effects()), *(self.document or {}).get("means", {}).get("notes", ())]
 
     def _effects(self) -> list[Titled]:
@@ -428,7 +428,7 @@ class Page:
 
 
 MOST_PAIRS = 15
-"""Pairs up to which a form has a box for each; if there are more, one for each arm against the control."""
+"""Maximum number of pairs with a box each in the form; beyond it, there is one box for each arm against the control."""
 
 
 @dataclass(frozen=True)
@@ -588,7 +588,7 @@ def _with_percent(level: Document) -> str:
 
 
 def _decides(one: Document) -> str:
-    """Return the deciding effect with its interval; older documents do not have that of the rank test."""
+    """Return the deciding effect with its interval; older documents lack the rank test's interval."""
     if one["anytime_valid"]:
         value = one["anytime_valid"]["value"]
         percent = one.get("percent")

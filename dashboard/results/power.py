@@ -1,4 +1,4 @@
-"""Power and time left: how small an effect a count shows, and how many clients show the smallest one of interest.
+"""Power and time left: the smallest effect that a count shows, and the clients needed for the smallest one of interest.
 
 Everything follows from the intervals of the count: their width shrinks with the root of the number of clients, and at
 an interim look also with the boundary of the sequence.
@@ -24,7 +24,7 @@ PACE_HOURS = 24
 
 
 def outlook(document: Document) -> list[str]:
-    """Return what a count can show, one sentence per comparison; if interim, then the time to the planned end."""
+    """Return the power of a count, one sentence per comparison; for interim looks also the time to the planned end."""
     return [*_shows(document), *_time_left(document)]
 
 
@@ -45,7 +45,7 @@ def _shows(document: Document) -> Iterator[str]:
 def _least(one: Document, document: Document) -> tuple[float, float] | None:
     """Return the smallest difference of means that shows now, and at the planned end; None if the spread is unknown.
 
-    It is computed for means, and so is close to what the rank test shows unless there are outliers.
+    The power is computed for means, and is close to the rank test's unless there are outliers.
     """
     level, n = 1 - document["confidence"], sum(one["per_client"]["n"])
     estimate = one["anytime_valid"] or one["per_client"]["difference"]
@@ -76,7 +76,7 @@ MOST_CLIENTS = 1e12
 
 @dataclass(frozen=True)
 class Needed:
-    """What a comparison needs to show the smallest effect of interest.
+    """Clients and time that a comparison needs for the smallest effect of interest.
 
     Attributes:
         metric: the metric's title.
@@ -84,7 +84,7 @@ class Needed:
         clients: the number of compared clients in both arms so far.
         least: the smallest lift that is shown now, in percent, as text.
         needed: the number of clients in both arms at which the effect is shown, as text.
-        time: how long that takes at the present pace, as text.
+        time: the time until then at the present pace, as text.
     """
 
     metric: str
@@ -96,7 +96,7 @@ class Needed:
 
 
 def needs(document: Document, effect: float) -> list[Needed]:
-    """Return what each comparison needs to show an effect, in percent of the second arm's mean."""
+    """Return the clients and time that each comparison needs for an effect, in percent of the second arm's mean."""
     return [_needs(one, document, effect) for one in document["comparisons"]]
 
 
@@ -150,7 +150,7 @@ def clients_for(one: Document, document: Document, difference: float) -> int | N
 
 
 def _rounded(number: int) -> int:
-    """Return a number in three digits, for it is an estimate."""
+    """Return a number in three digits, because it is an estimate."""
     return int(float(f"{number:.3g}"))
 
 

@@ -36,7 +36,7 @@ FIELDS = (
     "adjust",
     "cap",
 )
-"""The names of a question's fields: those of the command's options, without the leading dashes."""
+"""Names of a question's fields: the command's options without the leading dashes."""
 
 _LISTS = frozenset({"metrics", "guardrails", "pairs", "ratios"})
 _FLAGS = ("interim", "adjust")
@@ -61,7 +61,7 @@ def chosen_pairs(values: Mapping[str, Sequence[str]], study: Study) -> dict[str,
     """Return the fields of a form, with the pairs that its choice of pairs means.
 
     Raises:
-        InvalidSettings: the study does not have the arm that others are to be compared with.
+        InvalidSettings: the study lacks the arm to compare others with.
     """
     fields, compared = given_fields(values), values.get(COMPARED, [""])[0]
     if compared == "all":
@@ -95,7 +95,7 @@ def asked_by(fields: Mapping[str, str], study: Study) -> Asked:
 
 
 EVERY = "*:"
-"""Begins a pair that stands for every arm against the one that follows, so that addresses stay short."""
+"""Prefix of a pair that means every arm against the following one, so that addresses stay short."""
 
 
 def expanded(pairs: Sequence[str], study: Study) -> Iterator[str]:
@@ -150,7 +150,7 @@ def key_of(asked: Asked) -> str:
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a question, whatever its levels and corrections: looks at one subject are counted together."""
+    """The subject of a question without its levels and corrections: looks at one subject are counted together."""
 
     metrics: frozenset[str]
     pairs: frozenset[frozenset[str]]
@@ -264,7 +264,7 @@ LABELS = {
     "adjust": "Adjust",
     "cap": "Cap",
 }
-"""What the form calls each field."""
+"""Labels of the form's fields."""
 
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 

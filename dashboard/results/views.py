@@ -95,7 +95,7 @@ class Results:
         return render_template("results/index.html", **given)
 
     def study(self, study: str) -> AnyResponse | str:
-        """Show a question and its newest count; without a question, redirect to the one that was counted last."""
+        """Show a question and its newest count; without a question, redirect to the most recently counted one."""
         about = self._study(study)
         if about.is_private:
             return render_template("results/private.html", result=_private(self._settings, about), about=about)
@@ -323,7 +323,7 @@ def _size(name: str, arm: Document, document: Document) -> dict[str, Any]:
 
 
 def used_of(arm: Document) -> str:
-    """Return the name under which an arm has its number of counted pings, which depends on their type."""
+    """Return the name of an arm's number of counted pings, which depends on the pings' type."""
     return next(name for name in ("with_examples", "choices", "selections") if name in arm)
 
 

@@ -1,4 +1,4 @@
-"""What the address of the list of runs asks for: which runs, columns, order, groups and page."""
+"""The view in the address of the list of runs: runs, columns, order, groups and page."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class View:
 
 
 def view_of(args: MultiDict[str, str]) -> View:
-    """Return what an address asks for.
+    """Return the view that an address requests.
 
     Raises:
         InvalidSettings: there are too many columns, or the page is no number.
@@ -137,7 +137,7 @@ def condition(text: str) -> Condition:
 
 
 class Cell(NamedTuple):
-    """What a row shows of a column.
+    """A row's value of a column.
 
     Attributes:
         text: of a setting, and of several values of it; None for a metric.
@@ -261,7 +261,7 @@ Values: TypeAlias = Mapping[int, Mapping[int, Value]]
 
 
 def cell_of(group: Group, column: str, values: Values, deciding: Mapping[str, Values]) -> Cell:
-    """Return what a group shows of a setting or metric.
+    """Return a group's value of a setting or metric.
 
     Args:
         group: the group.

@@ -101,7 +101,7 @@ class Kept(Struct, frozen=True):
 
 
 def kept_of(runs: Path, id: str) -> Kept | None:
-    """Return what the index keeps of a run; None if there is no run of that id."""
+    """Return the index entry of a run; None if no run has the id."""
     try:
         where = place(runs, id)
     except UnknownRun:
@@ -110,7 +110,7 @@ def kept_of(runs: Path, id: str) -> Kept | None:
 
 
 def kept(runs: Path, where: Place) -> Kept:
-    """Return what the index keeps of a run."""
+    """Return the index entry of a run."""
     kind = where.kind
     setups = _setups_of(where) if kind == "laboratory" else Setups()
     summary = summary_of(where.out) if kind == "laboratory" else None
@@ -226,7 +226,7 @@ def _bounded(settings: Flat) -> Flat:
 
 
 def _split(variants: Mapping[str, Flat]) -> tuple[Flat, dict[str, Flat]]:
-    """Return the settings that all variants share, and those of each that differ."""
+    """Return the settings that all variants share, and the differing ones of each variant."""
     first = next(iter(variants.values()), {})
     if len(variants) < 2:
         return first, {}
@@ -263,7 +263,7 @@ def _quantile(seeds: int) -> float:
 
 
 def _alike(where: Place, variants: Mapping[str, Flat]) -> str:
-    """Return a digest of all that a run's results come from but its seeds: settings, data and the program's version."""
+    """Return a digest of a run's inputs except the seeds: settings, data and the program's version."""
     try:
         made_of = noted_of(where.out)
     except DamagedRun:

@@ -1,10 +1,10 @@
-"""The index of runs: what the list of runs shows and sorts by, kept in SQLite beside the runs.
+"""The index of runs, in SQLite next to the runs: the values that the list shows and sorts by.
 
 The files are the truth. Every run has a stamp of its files (their times and sizes); a run whose stamp differs from that
-in the index is read again, before it is shown, and at the next scan of the folder. An index that is damaged, of another
-version of fedping or deleted is made anew. Several processes may share it.
+in the index is read again, before it is shown, and at the next scan of the folder. A damaged or deleted index, or one
+of another fedping version, is rebuilt. Several processes may share it.
 
-A scan takes one request as long as it may, and goes on in a thread. It reads the newest runs first, and makes way for
+A scan uses one request's time limit, then continues in a thread. It reads the newest runs first, and makes way for
 requests.
 """
 
@@ -37,7 +37,7 @@ FOLDER, FILE = ".index", "runs.sqlite"
 """Where the index is, below the folder of the runs."""
 
 _FORMAT = f"3 {__version__}"
-"""An index of another format or version of fedping is made anew."""
+"""An index of another format or version of fedping is rebuilt."""
 
 _CHUNK = 50
 """Runs written in one transaction, so that other processes never wait for long."""
@@ -49,7 +49,7 @@ _MOST_REMEMBERED = 16
 """Answers that are kept until the index changes."""
 
 _QUICK = 0.1
-"""Seconds below which a scan is done at every look at a folder that has just changed."""
+"""Duration in seconds below which a scan runs at every read of a folder that has just changed."""
 
 _WAIT = 5.0
 """Seconds to wait for another process that writes."""
@@ -93,7 +93,7 @@ class Shown(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What the index says of a run, to choose, sort and group by."""
+    """The values of a run in the index, to filter, sort and group by."""
 
     key: int
     id: str
@@ -149,7 +149,7 @@ COMPARISONS = ("=", "!=", "<", "<=", ">", ">=", "~")
 """How a value is compared; "~" is: the text contains."""
 
 OWN = ("title", "state", "kind", "best", "described", "took")
-"""What every run has beside settings and metrics."""
+"""Columns of every run in addition to settings and metrics."""
 
 
 class RunIndex:
@@ -163,7 +163,7 @@ class RunIndex:
         self.folder = folder
         self.progress = Progress(0, 0)
         self.generation = 0
-        """Grows with every change of what is kept."""
+        """Number that grows with every change of the index."""
         self._lock = threading.RLock()
         self._database: sqlite3.Connection | None = None
         self._inode: int | None = None
@@ -193,11 +193,11 @@ class RunIndex:
         return self._building
 
     def look(self, patience: float, least: float = 0.0) -> None:
-        """Take in what has changed in the folder, for at most about ``patience`` seconds; a thread does the rest.
+        """Index the folder's changes, for at most about ``patience`` seconds; a thread does the rest.
 
         Args:
             patience: seconds that the caller has.
-            least: seconds after the last scan in which only a change of the folder itself leads to another.
+            least: seconds after the last scan during which only a change of the folder itself starts another scan.
         """
         self._open_again_if_replaced()
         wait = min(patience, threading.TIMEOUT_MAX) if self.complete else 0.0
@@ -221,7 +221,7 @@ class RunIndex:
         return since >= (max(least, 30 * self._took) if least else self._took)
 
     def _scan_to_the_end(self) -> None:
-        """Scan in a thread of its own, which has been handed the right to scan."""
+        """Scan in a separate thread, which holds the scan lock."""
         try:
             self._scan(None)
         finally:
@@ -265,7 +265,7 @@ class RunIndex:
                 self._requests -= 1
 
     def _scan_steps(self, changed: int | None) -> Iterator[Progress]:
-        """Compare all stamps, read what has changed, newest first, and forget what is gone."""
+        """Compare all stamps, read changed runs, newest first, and remove deleted ones."""
         began = time.monotonic()
         names, labels = _names(self.folder), set(_names(self.folder / LABELS, hidden=True))
         with self._lock:
@@ -334,7 +334,7 @@ class RunIndex:
     # what it knows
 
     def fresh(self, ids: Iterable[str]) -> list[Shown]:
-        """Return runs as their files are now, in this order, without those that are gone."""
+        """Return runs from their current files, in this order, without deleted ones."""
         wanted = list(ids)
         marks = ",".join("?" * len(wanted))
         rows = self._ask(f"SELECT id, stamp, seal, kept, state FROM run WHERE id IN ({marks})", wanted)
@@ -438,7 +438,7 @@ class RunIndex:
     # the database
 
     def _ask(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return the rows of a query; if the database is damaged, of the one that is made in its place."""
+        """Return the rows of a query; a damaged database is rebuilt first."""
         with self._lock:
             try:
                 return self._rows(query, values)
@@ -458,7 +458,7 @@ class RunIndex:
         return self._database
 
     def _open_again_if_replaced(self) -> None:
-        """Open the index again if another process has made it anew or deleted it, or the folder exists by now."""
+        """Reopen the index if another process has rebuilt or deleted it, or the folder exists by now."""
         with self._lock:
             if self._database is None:
                 return
@@ -472,7 +472,7 @@ class RunIndex:
                 self._version = version
 
     def remembered(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return what was computed under a key, again only after a change of what is kept."""
+        """Return the cached value of a key, computed again only after a change of the index."""
         generation = self.generation
         if self._memory[0] != generation or len(self._memory[1]) > _MOST_REMEMBERED:
             self._memory = (generation, {})
@@ -482,7 +482,7 @@ class RunIndex:
         return cast(T, memory[key])
 
     def _recover(self, error: sqlite3.DatabaseError) -> None:
-        """Make the index anew after an error, unless another process is just writing it.
+        """Rebuild the index after an error, unless another process is writing it.
 
         Raises:
             BusyIndex: another process is.
@@ -525,7 +525,7 @@ def _opened(folder: Path) -> sqlite3.Connection:
 
 
 def _usable(file: str) -> sqlite3.Connection:
-    """Open a database, and make its tables anew if it has others.
+    """Open a database, and recreate its tables if they differ.
 
     Raises:
         sqlite3.DatabaseError: it is damaged, or cannot be written.
@@ -620,7 +620,7 @@ class _Names:
 
 
 def _facts(kept: Kept) -> tuple[Any, ...]:
-    """Return what the columns of the table of runs say of a run, from the title on."""
+    """Return a run's values of the table of runs, from the title on."""
     row = kept.row
     texts = (row["title"], row["id"], row["state"], row["kind"], row["by"], row["best"] or "", row["note"])
     return (

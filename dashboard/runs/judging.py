@@ -203,7 +203,7 @@ def _check_file(said: str, where: str, data: Sequence[Path], *, is_folder: bool 
 
 
 def _within(file: Path, folder: Path) -> bool:
-    """Return whether a path is below a folder as it is written, and so says nothing of what is not."""
+    """Return whether a path is textually below a folder, without revealing anything about other files."""
     return Path(os.path.normpath(file)).is_relative_to(os.path.normpath(folder.absolute()))
 
 

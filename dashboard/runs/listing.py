@@ -28,10 +28,10 @@ from fedping.dashboard.runs.registry import RunBook
 from fedping.protocol.errors import InvalidSettings
 
 PATIENCE = 0.2
-"""Seconds that a page waits for what has changed in the folder; what is not read by then follows."""
+"""Seconds that a page waits for changes in the folder; later ones follow."""
 
 REST = 1.0
-"""Seconds after which a folder is looked through again for a page that is open."""
+"""Seconds between two scans of the folder for an open page."""
 
 MOST_METRICS, MOST_SETTINGS = 3, 2
 """Columns of a page whose address names none: the metrics that most of its runs have, the settings that differ most."""
@@ -90,7 +90,7 @@ class Listed:
         all: the number of runs in the folder, as far as they are known.
         matching: the number of runs that the view asks for.
         rows: the number of rows on all pages.
-        progress: how far the index is; None if it is complete.
+        progress: the progress of the index; None if it is complete.
     """
 
     items: Sequence[Item]
@@ -153,7 +153,7 @@ def listed(folder: Path, view: View) -> Listed:
 
 
 def _own(kept: Kept, column: str) -> Cell:
-    """Return what a single run shows, from its files."""
+    """Return the row of a single run, from its files."""
     if column.startswith(SETTINGS):
         name = column.removeprefix(SETTINGS)
         if name in kept.settings:
@@ -265,7 +265,7 @@ def one_item(runs: Path, where: Place, columns: Sequence[str]) -> Item:
 
 
 def look(book: RunBook, least: float = 0.0) -> RunIndex:
-    """Take in what has changed in a folder of runs, start waiting runs if there is room, and return the index."""
+    """Index the changes of a folder of runs, start waiting runs if possible, and return the index."""
     index = index_of(book.folder)
     index.look(PATIENCE, least)
     states = index.states()

@@ -49,7 +49,7 @@ class Place:
 
     @property
     def kind(self) -> Kind:
-        """What is run, according to its note, or to its description before it has one."""
+        """The kind of a run, from its note, or from its description before it has one."""
         if (self.out / NOTE).is_file():
             return "study" if is_study(self.out) else "laboratory"
         return "study" if self.run is not None and _names_a_study(self.run.description) else "laboratory"
@@ -81,12 +81,12 @@ def place(runs: Path, id: str) -> Place:
 
 
 def _may_be_a_folder(id: str) -> bool:
-    """Return whether a name from a request can only be that of a folder of runs."""
+    """Return whether a name from a request is safe as the name of a run's folder."""
     return "/" not in id and "\0" not in id and not id.startswith(".") and len(os.fsencode(id)) <= _LONGEST
 
 
 _LONGEST = 255
-"""Bytes in a file's name; the system refuses to look for a longer one."""
+"""Maximum bytes of a file name; the system rejects longer ones."""
 
 
 def places(runs: Path) -> list[Place]:

@@ -31,7 +31,7 @@ class UnknownRun(NotThere):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What is recorded about a run when it is described."""
+    """The record of a run, written when it is described."""
 
     title: str
     described: datetime
@@ -207,7 +207,7 @@ class RunBook:
         self._queue.start_waiting(self._unfinished, self._start)
 
     def _unfinished(self) -> list[Run]:
-        """Return the runs that wait or may be running, without reading the many that are over."""
+        """Return waiting and possibly running runs, without reading the finished ones."""
         names = filter(_ID.fullmatch, os.listdir(self.folder))
         folders = [self.folder / name for name in names]
         return _read([one for one in folders if (one / WAITING).exists() or not (one / ENDED).exists()])
@@ -230,7 +230,7 @@ class RunBook:
 
     @contextmanager
     def _locked(self, id: str) -> Iterator[Run]:
-        """Yield a run that no other book changes meanwhile; the folder is then marked as changed."""
+        """Yield a run under a lock; the folder is then marked as changed."""
         self.run(id)  # so that no lock is created for a missing run
         with self._queue.alone():
             yield self.run(id)

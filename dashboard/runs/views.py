@@ -245,7 +245,7 @@ class Beginning(NamedTuple):
 
 
 def _begin(book: RunBook) -> Beginning:
-    """Return what to begin with, from the address: a run, a preset, or the default."""
+    """Return the description to start with, from the address: a run, a preset, or the default."""
     if "like" in request.args:
         run = book.run(request.args["like"])
         try:

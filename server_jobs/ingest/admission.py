@@ -218,7 +218,7 @@ class _Look:
 
 @dataclass(frozen=True)
 class PingRule:
-    """What is known of an arm, and the rule that all of its pings share: the version that they name is published.
+    """An arm's settings, and the rule for all of its pings: their version must be published.
 
     Attributes:
         document: type of its pings.
@@ -246,7 +246,7 @@ class PingRule:
         return payload
 
     def _check_version(self, version: int, received_ms: int) -> None:
-        """Reject versions that no client can have fetched, because they would count in a later round."""
+        """Reject unpublished versions, because they would count in a later round."""
         if self.head is None:
             if version != NO_VERSION:
                 raise Rejection(
@@ -622,8 +622,8 @@ MOST_NAMED = 10
 """Maximum studies that the answer for an unknown one lists."""
 
 LOOK_REST = 1.0
-"""Seconds for which a newest version from a bucket is used again: a request to a bucket takes as long as a hundred
-pings and costs money."""
+"""Seconds for which a newest version from a bucket is reused, because a request takes as long as a hundred pings and
+costs money."""
 
 AFAR_EVERY, NEAR_EVERY = 5.0, 1.0
 """Seconds between two refreshes from a store in a bucket, where each request costs money, and from one in a folder."""
@@ -810,7 +810,7 @@ class Catalogue:
         self.trouble = "; and ".join([*self.unusable.values(), *unclear]) or None
 
     def _read_changed(self) -> list[str]:
-        """Read the studies with changed settings again; return a sentence for each study that stays as it was."""
+        """Reload the studies with changed settings; return a sentence for each study that keeps its old ones."""
         unclear = []
         for name, rules in self._rules.items():
             try:

@@ -132,13 +132,13 @@ _PERIOD = "period"
 
 
 def note_period(settings: IngestSettings) -> None:
-    """Record how often pings land, for observers of the journal; the file's time is the start."""
+    """Record the interval of landing for observers of the journal; the file's time is the start."""
     with open(settings.counters / _PERIOD, "w", opener=for_the_group) as file:
         file.write(f"{settings.compact_every!r}")
 
 
 def period_of(counters: Path) -> tuple[float, float] | None:
-    """Return how often pings land, in seconds, and since when, in seconds since 1970; None if it was not recorded."""
+    """Return the interval of landing in seconds, and its start in seconds since 1970; None if not recorded."""
     try:
         with open(counters / _PERIOD) as file:
             return float(file.read()), os.fstat(file.fileno()).st_mtime
@@ -242,7 +242,7 @@ def flush(operations: str, seconds: float, trust: Trust = USUAL) -> None:
     Raises:
         TemporaryFailure: ingest does not answer, or too many flushes are under way.
         TimedOut: pings have not landed within the time.
-        FedpingError: the address is not that of an operations port.
+        FedpingError: the address is not an operations port.
     """
     url = f"{operations.rstrip('/')}/__flush__"
     status, answer = _answer(url, operations, seconds, trust)

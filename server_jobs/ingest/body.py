@@ -163,7 +163,7 @@ def _unpacker(encoding: str) -> Unpack | None:
 
 
 def gunzip(data: bytes, limit: int, room: Room) -> bytes:
-    """Return what one or more gzip members unpack to; raises :class:`Rejection` beyond ``limit`` bytes.
+    """Return the unpacked contents of one or more gzip members; raises :class:`Rejection` beyond ``limit`` bytes.
 
     Zeros after a member are padding, as for other programs. The last four bytes are the size of the last member, which
     is nearly always the only one. Otherwise memory is taken for the limit, and unpacking starts again.
@@ -430,5 +430,5 @@ class Lease:
 
 
 def busy() -> Rejection:
-    """Return the rejection of a request for which there is no memory now."""
+    """Return the rejection of a request for lack of memory."""
     return Rejection("busy", "the server's memory for requests is full; send it again a little later")

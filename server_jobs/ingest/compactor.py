@@ -137,7 +137,7 @@ class Compactor:
         self._suspects.difference_update(path.name for path in chosen)
 
     def _land(self, records: pa.Table, chosen: Sequence[Path]) -> int:
-        """Write the records' partitions; return how many rows are landed now, including those of an earlier attempt."""
+        """Write the records' partitions; return the number of landed rows, including an earlier attempt's."""
         ids = uuid_bytes(records.column("document_id"))
         documents = keys_of(ids, records.column(STUDY))
         first = first_of_each(documents) & ~self._known().holds(documents)
@@ -216,7 +216,7 @@ def _first_bytes(paths: Sequence[Path], most: int) -> list[Path]:
 
 
 def clear_unfinished(settings: IngestSettings, older_than_s: float = 3600.0) -> None:
-    """Remove the hidden files of writers that died: those of an hour ago, since others may be writing now."""
+    """Remove hidden files of dead writers, if they are over an hour old; newer ones may still be written."""
     for path in (*open_landing(settings.landing).unfinished_files(), *settings.journal.glob(".*.new")):
         with contextlib.suppress(FileNotFoundError):  # another host that shares the landing folder may clear it too
             if time.time() - path.stat().st_mtime > older_than_s:

@@ -3,10 +3,10 @@
 The compactor writes its counts since its start into its own files, and readers sum the files, including those of
 compactors that died. Like the counters they begin with ingest.
 
-New clients show whether somebody invents clients. No id is kept: a Bloom filter (Bloom 1970) remembers which ids were
-seen, as bits of a table of fixed size, by hashes with random keys that are never written. It ends with the process.
-When half of its bits are set it becomes the older of two filters, and the oldest is dropped. A recently seen id never
-counts as new; at most one new id in eight is taken for a known one.
+A sudden number of new clients shows that someone invents clients. No id is kept: a Bloom filter (Bloom 1970) remembers
+which ids were seen, as bits of a table of fixed size, by hashes with random keys that are never written. It ends with
+the process. When half of its bits are set it becomes the older of two filters, and the oldest is dropped. A recently
+seen id never counts as new; at most one new id in eight is taken for a known one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class UploadCounts:
 
 
 def uploaded(folder: Path) -> Mapping[Uploaded, tuple[int, int]]:
-    """Return how many updates have landed, and their bytes."""
+    """Return the number of landed updates, and their bytes."""
     sums: dict[Uploaded, tuple[int, int]] = {}
     for path in sorted(folder.glob(f"*{_UPLOADS}")):
         for study, line, encoding, updates, size in msgspec.json.decode(

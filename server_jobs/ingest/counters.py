@@ -1,7 +1,7 @@
 """Counters of ingest for the operator, recent requests for its health, and a sample of rejections.
 
-Each process has small files of its own, mapped into memory: counting changes a number there, and readers sum the files.
-They start from zero with every start of ingest. None contains what was sent, or by whom.
+Each process has small memory-mapped files: counting changes a number there, and readers sum the files. They start from
+zero with every start of ingest. None contains what was sent, or by whom.
 
 Health is judged by recent requests, so that old failures no longer count and new ones count at once. Failures of ours
 are counted by minute in a mapped file of fixed size, which can be written when the disk is full or no file can be

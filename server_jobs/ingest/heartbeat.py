@@ -1,4 +1,4 @@
-"""The heartbeat: named checks of what ingest depends on, and the pages that report them (Dockerflow).
+"""The heartbeat: named checks of ingest's dependencies, and the pages that report them (Dockerflow).
 
 To add a check, write a function and register it in :data:`CHECKS`. Its sentence names folders and quotes errors of the
 system, so it is for the operations port; the public heartbeat lists only the names of failed checks.
@@ -228,7 +228,7 @@ def _check_lines(place: Place, store: ModelStore, rules: StudyRules) -> None:
 def _read_newest(place: Place, study: str, line: str, served: int, newest: int, checksum: int) -> None:
     """Read a line's newest version as clients and rounds do, once per version, because it may be large.
 
-    The store is opened anew, so that its cache of the last version ends with this call.
+    The store is reopened, so that its cache of the last version ends with this call.
     """
     store = open_store(place)
     store.public.document(study, line, served)

@@ -6,8 +6,8 @@ them as one frame, flushes, and releases them. Pings are on disk when :meth:`Jou
 Writes to an open file that was removed succeed silently. Before a commit is answered its segment is therefore looked up
 by name; if it is missing, its whole contents are written to another segment.
 
-Each document type has a journal of its own, so that segments can be read as columns, and an unused type costs nothing.
-Types whose columns differ by study have one for each study.
+Each document type has its own journal, so that segments can be read as columns, and an unused type costs nothing. Types
+whose columns differ by study have one for each study.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The number of the newest version is looked up for each request, so no worker answers with a superseded one. A version's
 bytes are cached by number, because they never change.
 
-The demo page is served with `fedping ingest --demo-page`. Its files are read once, when a worker starts, and looked up
-by their whole path, so no path leads out of them. Below ``/demo/`` they have the layout of ``browser/``, so that the
-page's modules find the client's module as in a checkout.
+The demo page is served with `fedping ingest --demo-page`. Its files are read once, when a worker starts, and found by
+their whole path, so paths can't lead outside. Below ``/demo/`` they have the layout of ``browser/``, so that the page's
+modules find the client's module as in a checkout.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Document:
 
 
 def tagged(data: bytes) -> Document:
-    """Return bytes with the entity tag that they have for good."""
+    """Return bytes with their permanent entity tag."""
     return Document(data, hashlib.sha256(data).hexdigest()[:32])
 
 
@@ -219,7 +219,7 @@ TYPES = {
 }
 
 HEADERS = {
-    # All that the page needs comes from here. Trusted types: no text of a ping or a study can become markup or code.
+    # The page loads everything from this server. Trusted types: no text of a ping or a study can become markup or code.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "

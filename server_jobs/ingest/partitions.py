@@ -1,4 +1,4 @@
-"""From segments to partitions of the landing folder: records as columns, and the place where they land.
+"""From segments to partitions of the landing folder: records as columns, and their partition.
 
 Records are handled as whole columns, never ping by ping.
 """
@@ -116,8 +116,8 @@ def _table_of(lines: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
 
 
 _COLUMN_TYPES = {pa.bool_(): pa.bool_(), pa.int64(): pa.int32(), pa.float64(): pa.float64(), pa.string(): pa.string()}
-"""By the type that a column of an outcome has when its JSON is read: the type that it lands with. The encoder writes
-flags, counts, numbers and categories each in a form of its own."""
+"""By the type that a column of an outcome has when its JSON is read: the type that it lands with. The encoder has a
+separate form for flags, counts, numbers and categories."""
 
 
 def _with_texts(table: pa.Table, lines: bytes, schema: pa.Schema) -> pa.Table:

@@ -42,7 +42,7 @@ class Resources:
 
 
 def register(counters: Path, name: str) -> None:
-    """Record this process under a name; nothing happens where the system has no /proc, or the disk is full."""
+    """Record this process under a name; no effect if the system has no /proc, or the disk is full."""
     pid = os.getpid()
     with contextlib.suppress(OSError):
         started = _started(pid)

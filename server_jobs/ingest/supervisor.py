@@ -105,7 +105,7 @@ def _check_numbers(settings: IngestSettings) -> None:
 
 
 def _raise_descriptors() -> None:
-    """Raise the limit of open files to what a worker promises to hold; warn if the hard limit is below that."""
+    """Raise the limit of open files to a worker's need; warn if the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS and soft != hard:
         most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
@@ -165,7 +165,7 @@ def run_server(settings: IngestSettings, parent: int, make: MakeApplication = fr
 
 
 COMPACT_EVERY = 0.02
-"""Seconds between two looks at the journal for rolled segments."""
+"""Seconds between two checks of the journal for rolled segments."""
 
 GATHER = 0.05
 """Seconds to wait after one worker has rolled its segment: the others roll at the same time, and share its file."""

@@ -129,7 +129,7 @@ class Ticker(threading.Thread):
                 print_defect()
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Run the due tasks."""
         if time.monotonic() - self._probed >= FLUSH_EVERY and not self._has_descriptors():
             return  # all else needs one
         self._services.journals.keep()

@@ -37,7 +37,7 @@ class Spent(NamedTuple):
 
 
 def spent(store: ModelStore, head: Version) -> Spent:
-    """Return what a private line has spent up to a version.
+    """Return the budget that a private line has spent up to a version.
 
     Raises:
         StoreError: a version cannot be read.
@@ -99,7 +99,7 @@ def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes
     """Return the key of a round; None if the line needs none.
 
     Raises:
-        InvalidSettings: the key is missing, or not that of the line's earlier rounds.
+        InvalidSettings: the key is missing, or differs from the line's earlier rounds.
     """
     from fedping.server_jobs.privacy.keys import digest_of_key
 
@@ -262,7 +262,7 @@ class Together(Struct, frozen=True, kw_only=True):
 
 
 def spent_by(store: ModelStore, study: Study, line: Line) -> LineSpent:
-    """Return what a private line has spent so far.
+    """Return the budget that a private line has spent so far.
 
     Raises:
         FedpingError: a version cannot be read.
@@ -292,7 +292,7 @@ def spent_up_to(store: ModelStore, line: Line, version: Version) -> LineSpent:
 
 
 def together(lines: Iterable[LineSpent]) -> Together:
-    """Return what lines have spent of a client that is in all of them (basic composition).
+    """Return the total budget spent on a client of all these lines (basic composition).
 
     A client is in one arm, and so in one line, of a study. But a client that left and joined again has a new id, which
     may belong to another arm; it has sent pings to both.

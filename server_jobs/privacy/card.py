@@ -224,23 +224,23 @@ class LineCard:
 
     @property
     def leaves(self) -> str:
-        """What leaves the device, as part of a sentence."""
+        """Data that leaves the device, as part of a sentence."""
         contents = _joined(", ", self.contents) + _joined("", self.reports)
         return contents if self.terms is None else f"{contents}; {self.terms}"
 
     @property
     def guarantee(self) -> str:
-        """What is guaranteed, as part of a sentence."""
+        """The guarantee, as part of a sentence."""
         return _joined("; and ", self.guarantees)
 
     @property
     def begins(self) -> str:
-        """What the line begins with, as part of a sentence; empty if with the spec's start weights."""
+        """The line's start weights, as part of a sentence; empty for the spec's start weights."""
         return f"{_joined('; ', self.ancestors)}. {_joined('; ', self.ancestry)}" if self.ancestors else ""
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """What is not covered, each as part of a sentence."""
+        """Limits of the guarantee, each as part of a sentence."""
         return tuple(map(str, self.uncovered))
 
 
@@ -327,14 +327,14 @@ def _line_card(line: Line, study: Study, origin: WarmStart | None) -> LineCard:
 
 
 def _of_rows(study: Study, line: Line) -> Iterator[Statement]:
-    """Yield what institutions with tables are promised, if they can take part."""
+    """Yield the guarantees for institutions with tables, if they can take part."""
     if study.pings == MODEL_UPDATE.name and line.spec.model in TABLE_MODELS:
         why = why_unprotected(line.training)
         yield state("rows_protected", epsilon=EPSILON) if why is None else state("rows_unprotected", why=why)
 
 
 def _reports(study: Study) -> Iterator[Statement]:
-    """Yield what a study's clients report of a choice."""
+    """Yield the outcomes that a study's clients report about a choice."""
     if chosen := at_choice(study.outcomes):
         yield state("reports_at_choice", outcomes=", ".join(outcome.in_words for outcome in chosen))
     for outcome in later(study.outcomes):
@@ -395,7 +395,7 @@ def _terms(privacy: Privacy) -> Statement:
 
 
 def guarantee_in_words(privacy: Privacy) -> str:
-    """Return what a private line guarantees, as part of a sentence."""
+    """Return the guarantee of a private line, as part of a sentence."""
     return _joined("; and ", _guarantees(privacy))
 
 
@@ -434,7 +434,7 @@ def _guarantees(privacy: Privacy) -> Iterator[Statement]:
 
 
 def _learned(version: Ancestor) -> Statement:
-    """Return how the pings behind a version were protected."""
+    """Return the protection of the pings behind a version."""
     if not version.private:
         return state("learned_openly", version=version.told)
     how = []
@@ -446,7 +446,7 @@ def _learned(version: Ancestor) -> Statement:
 
 
 def _ancestry(privacy: Privacy, ancestors: tuple[Ancestor, ...]) -> Iterator[Statement]:
-    """Yield what the guarantees of the versions before mean for that of a private line."""
+    """Yield the effect of earlier versions' guarantees on a private line's."""
     yield state("begins_outside")
     spent = [each for each in ancestors if each.epsilon is not None]
     if spent and privacy.central is not None:

@@ -333,4 +333,4 @@ def _outcomes(arm: ArmPartial, rules: Rules) -> dict[str, OutcomeLevel] | None:
 
 
 LEAST_CLIENTS = 30
-"""Clients of an arm below which its outcome is not told, and no guardrail decides by it."""
+"""Minimum clients of an arm to report its outcome and to use it in a guardrail."""

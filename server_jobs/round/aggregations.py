@@ -1,4 +1,4 @@
-"""The accumulator of a line: that of its aggregation, of a user's package too, behind its clip and its buckets."""
+"""The accumulator of a line: its aggregation's, possibly from a user's package, after the clip and the buckets."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class RoundContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundState:
-    """What the stages of a round have reached: the result so far, the listed files, and the version to publish."""
+    """State between the stages of a round: the result so far, the listed files, and the version to publish."""
 
     result: RoundResult
     manifest: Manifest | None = None

@@ -17,7 +17,7 @@ ENGINES = ("spark", "numpy")
 
 
 class Engine(Protocol):
-    """Computes shard partials somewhere. Nothing is started before the first call."""
+    """Computes shard partials, in this process or on Spark. Nothing is started before the first call."""
 
     def partials(self, work: Work) -> Iterable[ShardPartial]:
         """Return the partials of all shards, in any order (see `fedping.server_jobs.round.shard`).
@@ -75,10 +75,10 @@ def engine_named(name: str, master: str | None = None) -> Iterator[Engine]:
 
     Args:
         name: one of :data:`ENGINES`.
-        master: Spark's master URL; None for what the environment says, else this machine.
+        master: Spark's master URL; None for the environment's setting, or this machine.
 
     Raises:
-        InvalidSettings: there is no such engine, or a master is given for the one that has none.
+        InvalidSettings: the engine is unknown, or has no master although one is given.
     """
     engine = _made(name, master)
     try:

@@ -139,7 +139,7 @@ def _is_beyond(guard: Guard, study: Study, parent: Version, arms: Mapping[str, A
 
 
 def _is_better_above(guard: Guard, study: Study, line: str) -> bool:
-    """Return whether the guardrail looks at an outcome of which more is better."""
+    """Return whether the guardrail checks an outcome for which more is better."""
     outcome = study.guarded_outcome(study.line(line)) if guard.guardrail is not None else None
     return outcome is not None and outcome.better == "more"
 

@@ -60,7 +60,7 @@ class Rows(NamedTuple):
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Return rows one after the other."""
+    """Return the concatenated rows."""
     return Rows._make(map(np.concatenate, zip(*parts or [_no_rows()], strict=True)))
 
 

@@ -128,9 +128,9 @@ def _private_reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.i
     """Return the outcome of each ping of a private line, as :func:`reasons` does.
 
     A client's pings affect its own outcome alone; otherwise adding a client would change more than the guarantee
-    covers. So the ping with the least document id counts, usable or not, whatever the files and their order. The others
-    are ``not_first``, and no ping is a duplicate of another client's. ``not_sampled``: the client is not in the sample,
-    or not among the documents of the rules. Arms that do not submit still report their figures.
+    covers. So the ping with the least document id counts, usable or not, independent of the files and their order. The
+    others are ``not_first``, and no ping is a duplicate of another client's. ``not_sampled``: the client is not in the
+    sample, or not among the documents of the rules. Arms that do not submit still report their figures.
     """
     outcomes = np.full(len(rows.client), USED, dtype=np.int8)
     outcomes[rows.codec == UNKNOWN] = BAD_UPDATE
@@ -152,7 +152,7 @@ def _private_reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.i
 
 
 def _not_first(documents: NDArray[np.uint64], clients: Clients) -> NDArray[np.bool_]:
-    """Return which rows are not the one with the least document id of their client; of equal ids the first row is."""
+    """Return a mask of all rows but the one with each client's least document id; of equal ids the first row."""
     later = np.zeros(len(documents), np.bool_)
     some = np.flatnonzero(np.bincount(clients.of)[clients.of] > 1) if len(documents) else np.zeros(0, np.intp)
     high, low = documents[some].byteswap().T  # ids are bytes, the first of which weighs most
@@ -169,7 +169,7 @@ def _strangers(rows: Rows, clients: Clients, arms: tuple[str, ...], assignment: 
 
 
 def _elsewhere(rows: Rows, clients: Clients, side: StageSide) -> NDArray[np.bool_]:
-    """Return which rows of the line are of clients on the other side of a stage."""
+    """Return a mask of the line's rows from clients on the other side of a stage."""
     elsewhere: NDArray[np.bool_] = ~side.of(_ids(rows, clients))[clients.of]
     return elsewhere & (rows.arm >= 0) & ~rows.done
 
@@ -257,7 +257,7 @@ def votes_of(
 
 
 def step_weights(pipeline: Pipeline, ages: NDArray[np.integer]) -> Vector | None:
-    """Return what each update is multiplied by for its age, shape (k,); None where none is.
+    """Return the factor of each update for its age, shape (k,); None if ages don't matter.
 
     Args:
         pipeline: says which.
@@ -318,7 +318,7 @@ def client_groups(ids: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np
 
 
 def _as_before(values: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which values equal the one before them; the first does not."""
+    """Return a mask of the values that equal the previous one; False for the first."""
     same = np.zeros(len(values), dtype=bool)
     np.equal(values[1:], values[:-1], out=same[1:])
     return same
@@ -328,7 +328,7 @@ FIRST = 1024
 """Rows of a client that are kept at level 1."""
 
 ONE = FIRST.bit_length()
-"""The level at which one row of a client is kept; from the next one on only some clients are."""
+"""Level with one row per client; higher levels keep only some clients."""
 
 LAST = ONE + 64 + 1
 """The level after all bits of a lot: the smallest lots are kept, as many as fit."""
@@ -338,7 +338,7 @@ _AT_ONCE = 2**16
 
 
 def key_of_lots(parent_digest: str, inputs: Iterable[InputFile]) -> bytes:
-    """Return the key of a round's lots, 32 bytes that no client can know before its pings have landed.
+    """Return the key of a round's random choices, 32 bytes that clients can't know before their pings have landed.
 
     A recomputation gets the same key, because all of it is in the lineage. The digest of the parent version stands for
     its weights, state and lineage, which clients do not get. It is not enough: that of version 0 follows from the study

@@ -1,6 +1,6 @@
 """The stages of a private line's round (`fedping.server_jobs.round.run`).
 
-A private round always publishes, whatever has landed, with noise, and is charged. If it depended on the pings whether
+A private round always publishes with noise, whatever has landed, and is charged. If it depended on the pings whether
 there is a version, that would leak information about them.
 """
 
@@ -70,8 +70,8 @@ def read_budget(context: RoundContext, state: PrivateState) -> PrivateState:
     """Stage: read what the line has spent, and check the caller's noise and key.
 
     Raises:
-        FedpingError: the line has no derived noise, the key is missing or wrong, or the caller's noise is given in a
-            study that isn't declared to be simulated; no ping was read.
+        FedpingError: the line has no derived noise, the key is missing or wrong, or the caller passes noise for a study
+            that isn't a simulation. No ping was read.
     """
     if context.options.noise is not None and not context.store.studies.declared(context.study.name).simulated:
         raise FedpingError(
@@ -338,7 +338,7 @@ def noise_has_its_size(
     None if there is no noise, if a required key is missing, or if the pings were deleted, as they should be.
 
     Raises:
-        InvalidSettings: the key is not that of the round.
+        InvalidSettings: the key is not the round's.
     """
     event = version.lineage.privacy
     assert line.privacy is not None

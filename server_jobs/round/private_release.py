@@ -125,7 +125,7 @@ def replay_event(line: Line, event: PrivacyEvent, releases: int) -> PrivacyEvent
 def next_private(
     study: Study, line: Line, parent: Version, event: PrivacyEvent, *, created: str, code_version: str
 ) -> Version:
-    """Return the version that follows from a release; its weights follow from nothing else.
+    """Return the next version, computed only from a release.
 
     If the noisy count shows too few clients, or the step fails or leads to weights that no client could read, the
     version has the weights and the state of the one before.

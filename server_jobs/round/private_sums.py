@@ -116,7 +116,7 @@ class Summing(NamedTuple):
 
 
 def summing(line: Line) -> Summing:
-    """Return how a line's leader shares are added up."""
+    """Return the summing method of a line's leader shares."""
     votes = votes_of(line)
     if votes is None:
         return Summing(WORDS, line.spec.m + len(METRICS), words_of, lambda total, clients: total)
@@ -223,7 +223,7 @@ def repeated_documents(shares: Shares) -> Bytes:
 
 
 def without(line: Line, shares: Shares, others: Shares) -> Shares:
-    """Return shares without those of some of their clients."""
+    """Return shares without some of their clients."""
     ring, found = summing(line).ring, {}
     for arm, each in shares.items():
         if arm not in others:

@@ -231,7 +231,7 @@ class RoundResult:
 
 
 def decide_by(study: str, line: str) -> str:
-    """Return how to decide about a held version."""
+    """Return the commands to decide about a held version."""
     return (
         f"Inspect it ('fedping store held {study} {line}'), then publish it with 'fedping round {study} {line} "
         "--release', or discard it and its pings with --discard."

@@ -245,7 +245,7 @@ def _scores(points: NDArray[np.floating], votes: Vector, wanted: float, settings
 
 
 def _unlikely_hostile(votes: Vector, settings: Krum) -> int:
-    """Return how many of the first points have at most the votes that aren't hostile; votes are in their order."""
+    """Return the number of first points with at most the votes that aren't hostile; votes are in their order."""
     return int((np.cumsum(votes) <= (1 - settings.hostile) * votes.sum() * (1 + EQUAL)).sum())
 
 
@@ -368,7 +368,7 @@ def of_columns(finish: Callable[[Columns, Vector], Vector]) -> Accumulator[WithM
 
 
 def bits_for(m: int) -> int | None:
-    """Return how many bits of the mantissa there is room for where there are m weights; None if there is none."""
+    """Return the number of mantissa bits that fit for m weights; None if none fit."""
     bits = room_for_all(2 * m).bit_length() - 1 - 9
     return min(bits, MOST_BITS) if bits >= LEAST_BITS else None
 

@@ -283,7 +283,7 @@ TRIAL: Stages[HeldState] = (read_trial, decide_trial, publish_trial)
 """A round of a line with a staged version."""
 
 HELD: Stages[HeldState] = (report_held,)
-"""A round of a line with a held version, about which a person has to decide."""
+"""A round of a line with a held version that awaits a person's decision."""
 
 ROLLBACK: Stages[PlainState] = (check_weights, publish)
 """The end of a round that rolls its line back."""

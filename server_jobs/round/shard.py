@@ -1,4 +1,4 @@
-"""From landed files to shard partials: the work of one task, the same in every engine.
+"""From landed files to shard partials: the work of a task, the same in every engine.
 
 It takes two passes. The first reads everything but the updates, and decides which pings count and how much, shard by
 shard. The second streams the updates in bounded batches into the accumulators. The number of rows in memory is bounded,

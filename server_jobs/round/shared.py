@@ -365,7 +365,7 @@ def most_answer_bytes(line: Line, request: Request) -> int:
 
 
 def answer_problem(answer: Answer, request: Request, line: Line) -> str | None:
-    """Return why an answer does not fit a request; None if it does."""
+    """Return the reason why an answer does not match a request; None if it does."""
     if (answer.study, answer.line, answer.version) != (request.study, request.line, request.version):
         return "it names another study, line or version"
     if [each.arm for each in answer.arms] != [arm.arm for arm in request.arms]:

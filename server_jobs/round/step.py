@@ -67,7 +67,7 @@ def next_clip_bound(line: Line, state: States) -> float | None:
 
 
 def _name_of_state(line: Line) -> str:
-    """Return the name of the accumulator's state, which no other link can have."""
+    """Return the name of the accumulator's state, unique among links."""
     return f"aggregation {link_name(line.pipeline.aggregate)}"
 
 

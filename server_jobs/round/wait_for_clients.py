@@ -21,7 +21,7 @@ from fedping.protocol.location import Place
 from fedping.protocol.study import Study
 
 LOOK_EVERY = 2.0
-"""Seconds between two counts of what has landed."""
+"""Seconds between two counts of landed pings."""
 
 
 class Wait(NamedTuple):
@@ -71,7 +71,7 @@ def wait_for_clients(
     timer: Timer = WALL_TIMER,
     on_change: Callable[[tuple[Arrivals, ...]], None] = lambda arrivals: None,
 ) -> tuple[Arrivals, ...]:
-    """Wait until enough clients of every line have sent, or time is over; return the numbers at the end.
+    """Wait until enough clients of every line have sent, or the time limit; return the final numbers.
 
     Args:
         store: the model store.

@@ -365,7 +365,7 @@ def test_time_is_kept_while_an_answer_is_slow(
 
 def test_without_rounds_time_that_is_over_before_a_ping_was_taken_is_told(join: Typed) -> None:
     with faulty_server(tumours(training=LocalSteps(epochs=100_000, batch=16, rate=0.1))) as server:
-        assert "no ping was accepted" in join(server.url, "--yes", "--for", "2s", code=75)[1]
+        assert "before a ping was accepted" in join(server.url, "--yes", "--for", "2s", code=75)[1]
         assert server.attempts == []
 
 
@@ -374,7 +374,7 @@ def test_without_rounds_a_service_whose_time_is_over_ends_well(server: FaultySer
     """Once a ping was taken; it goes on to look for a version until then."""
     join(server.url, "--yes", "--every", "0.1s", "--for", "6s")
     assert len(server.attempts) == 1
-    assert "no ping was accepted" in join(server.url, "--yes", "--every", "0.1s", "--for", "1s", code=75)[1]
+    assert "before a ping was accepted" in join(server.url, "--yes", "--every", "0.1s", "--for", "1s", code=75)[1]
 
 
 @pytest.mark.long
@@ -885,7 +885,7 @@ def test_ended_between_kept_and_answered_it_sends_the_same_again(
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode in (-9, 143, 130)
-    assert number == signal.SIGKILL or "; the same command continues" in said
+    assert number == signal.SIGKILL or "; run the same command to continue" in said
     assert "Traceback" not in said
     server.go_on.set()
     assert wait_until(lambda: len(server.attempts) == 1)

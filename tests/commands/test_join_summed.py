@@ -245,7 +245,7 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
         said = typed(server.url, *PROTECTED, OPEN, number=1, code=2)[1]
-        assert "give one or the other" in said
+        assert "remove one or the other" in said
         assert "accepts only sums of protected rows" in typed(server.url, "--yes", OPEN, number=1, code=2)[1]
         assert "2 to trust none of them" in typed(server.url, *PROTECTED, "--colluding", "3", number=1, code=2)[1]
         weak = typed(server.url, "--yes", "--epsilon", "0.3", number=1, code=2)[1]

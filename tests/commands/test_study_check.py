@@ -216,7 +216,7 @@ def test_the_spec_that_each_model_proposes_is_one(
     ("training", "told", "promised"),
     [
         ({"algorithm": "gradient"}, "each number of its gradient", "protects each row itself"),
-        ({"algorithm": "local", "steps": 5, "rate": 0.1}, "number of each of its steps", "protects each of"),
+        ({"algorithm": "local", "steps": 5, "rate": 0.1}, "number of each of its steps", "protects each row"),
         ({"algorithm": "apfl", "steps": 5, "rate": 0.1},
          "must accept that rows can be reconstructed: the training 'apfl'", "must accept that its rows"),
     ],

@@ -255,7 +255,7 @@ def test_a_study_of_shares_is_checked_created_and_said_to_wait(
     assert main(["study", "check", "proven.toml"]) == 0
     said = capsys.readouterr().out
     assert "clients prove that they send only votes" in said
-    assert "nothing proves" not in said
+    assert "come without proof" not in said
     assert "metric" not in said
     assert main(["study", "create", "study.toml"]) == 0
     assert "clients of line 'main' wait for its helper's offer" in capsys.readouterr().out

@@ -330,8 +330,8 @@ def test_blocks_are_taken_over_by_name_and_shape() -> None:
     assert begun.taken == 7
     for renamed, why in (
         ({"W1": "W1"}, "because its shape was 3 x 2"),
-        ({"V": "bias"}, "because only one of them of them of them is a block"),
-        ({"more": "W1"}, "because only one of them of them of them is a weight"),
+        ({"V": "bias"}, "because only one of them is a block"),
+        ({"more": "W1"}, "because only one of them is a weight"),
     ):
         with pytest.raises(InvalidSettings, match=why):
             beginning(new, old, values, renamed)
@@ -401,7 +401,7 @@ def test_the_privacy_card_tells_what_was_promised_to_those_behind_the_start_weig
     def said(study: Study) -> str:
         return card_of(study, start_version(store, study)).text
 
-    assert "What it begins with" not in said(old)
+    assert "Start weights" not in said(old)
     assert f"version 2 of old/main was learned privately: by then (epsilon = {spent.epsilon:.4g}" in said(new)
     assert f"also took part in old/main has (epsilon = {1.5 + spent.epsilon:.4g}, delta = 1.1e-06)" in said(new)
     assert f"also took part in new/main, old/main has (epsilon = {1.5 + spent.epsilon:.4g}" in said(newer)
@@ -417,8 +417,8 @@ def test_the_privacy_card_tells_what_was_promised_to_those_behind_the_start_weig
 def test_pages_tell_where_version_0_is_from(store: ModelStore, tmp_path: Path) -> None:
     begin(store, msgspec.structs.replace(store.study("old"), name="new"), "old")
     visitor = dashboard_client(tmp_path)
-    assert "What it begins with" in visitor.get("/live/new/privacy").text
-    assert "What it begins with" not in visitor.get("/live/old/privacy").text
+    assert "Start weights" in visitor.get("/live/new/privacy").text
+    assert "Start weights" not in visitor.get("/live/old/privacy").text
     told = visitor.get("/live/new/main/versions/0.json").get_json()
     assert told["made_by"] == "Published with the study, with weights that were taken over from version 3 of old/main"
 

@@ -197,7 +197,7 @@ def test_the_one_token_works_beside_a_team_as_it_did(folder: Path, tmp_path: Pat
             "two members have one name",
         ),
         ('{"proxy": {"header": "Remote-User", "addresses": ["10.0.0.5"]}}', "another spelling"),
-        ('{"proxy": {"header": "RemoteUser", "addresses": ["0.0.0.0/0"]}}', "every address"),
+        ('{"proxy": {"header": "RemoteUser", "addresses": ["0.0.0.0/0"]}}', "all addresses"),
         ('{"format": 99}', "later version"),
         ("{" + " " * (1 << 20) + "}", "more than 1,048,576 bytes"),
     ],

@@ -183,7 +183,7 @@ def failing(_: Arrays) -> Vector:
 
 @pytest.mark.parametrize(
     ("values", "said"),
-    [(failing, "KeyError"), (lambda _: np.zeros((2, 2)), "no vector"), (lambda _: "x", "ValueError")],
+    [(failing, "KeyError"), (lambda _: np.zeros((2, 2)), "not a vector"), (lambda _: "x", "ValueError")],
 )
 def test_a_link_that_cannot_show_itself_is_named_and_breaks_no_page(
     monkeypatch: pytest.MonkeyPatch, values: Callable[[Arrays], Vector], said: str

@@ -123,7 +123,7 @@ def test_the_budget_is_told_until_it_is_exhausted(tmp_path: Path, ingest: Ingest
     assert metric("fedping_study_privacy_rounds_left") == 0
     assert 'fedping_study_finding{finding="privacy",study="private"} 2.0' in ingest.operator.get("/metrics").text
     visitor = dashboard_client(tmp_path, journal=tmp_path / "journal")
-    assert "is exhausted" in visitor.get("/live/studies").text
+    assert "is spent" in visitor.get("/live/studies").text
     rows = visitor.get("/live/private/main/history.json").json["rows"]  # type: ignore[index]
     assert [row["privacy"] and row["privacy"]["releases"] for row in rows] == [None, 1, None, 2]
 

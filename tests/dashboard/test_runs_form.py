@@ -333,7 +333,7 @@ def test_a_problem_of_a_study_s_experiment_is_told_of_its_input(input, said):
 
 def test_the_model_of_features_can_be_chosen_and_comes_back_as_it_was() -> None:
     (option,) = [each for each in choice("model").options if each.value == "features"]
-    assert "features of your own" in option.help
+    assert "your own features" in option.help
     assert all(field.help for field in fields_of(option.children))
     tables = {
         "data": {"file": "lists.csv", "choice": "list", "target": "chosen", "client": "visitor"},

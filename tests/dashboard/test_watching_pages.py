@@ -208,7 +208,7 @@ def test_variants_of_several_runs_are_compared_over_the_seeds_that_they_share(
     assert said["curves"][3]["final"] is None
     page = text_of(client, f"/compare/?{address}")
     assert "1 seed in common, so there is no interval" in page
-    assert "is finished yet" in page
+    assert "has no finished run yet" in page
     assert "sampling.clients" in page
 
 

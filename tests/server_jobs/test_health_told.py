@@ -257,7 +257,7 @@ def test_a_state_is_declared_by_command_and_changes_nothing_that_has_a_digest(
         assert store.studies.declared("study").state == state
         assert store.studies.declared("study").since
         assert command("study", word, "study") == 0
-        assert "already; nothing changed" in capsys.readouterr().out
+        assert "nothing changed" in capsys.readouterr().out
     assert command("study", "pause", "other") == 1
     assert "has no study 'other'" in capsys.readouterr().err
     assert (store.study("study").digest, store.head("study", "main").digest) == before

@@ -97,7 +97,7 @@ def test_what_an_arm_may_send_is_taken(ingest: IngestApp, payload: dict[str, Any
         ({"study_variation": "control"}, "update_not_expected", 'send "update": null'),
         ({"study_variation": "nobody"}, "unknown_arm", "has no arm 'nobody'"),
         ({"examples": 0}, "update_not_zero", "there was no example (examples 0)"),
-        ({"examples": 0, "loss": 0}, "update_not_zero", "have to be zero"),
+        ({"examples": 0, "loss": 0}, "update_not_zero", "must be zero"),
         ({"examples": -1}, "not_a_ping", "$.payload.examples"),
         ({"examples": 1.5}, "not_a_ping", "$.payload.examples"),
         ({"examples": None}, "not_a_ping", "$.payload.examples"),

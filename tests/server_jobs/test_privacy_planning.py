@@ -111,7 +111,11 @@ def test_what_lines_spend_adds_up() -> None:
         ),
         (
             Privacy(local=OneSign(epsilon=1), contributions=2),
-            ("trust nobody", "the sign of one of 4 weights", "local differential privacy of epsilon = 1 for each of 2"),
+            (
+                "need not trust anyone",
+                "the sign of one of 4 weights",
+                "local differential privacy of epsilon = 1 for each of 2",
+            ),
         ),
         (
             Privacy(

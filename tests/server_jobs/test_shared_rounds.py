@@ -341,10 +341,13 @@ def spoilt(line: SharedLine, folder: Path) -> dict[str, tuple[Callable[[bytes], 
         return of_another(line, arms=(changed_by(first, **changed), *arms[1:]))
 
     return {
-        "truncated": (lambda data: data[:-1], "is not signed by the helper"),
-        "empty": (lambda data: b"", "is not signed by the helper"),
-        "flipped": (lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:], "is not signed by the helper"),
-        "forged": (lambda data: signed(read_signed(data, Answer), stranger.key), "is not signed by the helper"),
+        "truncated": (lambda data: data[:-1], "is not signed by the study's helper"),
+        "empty": (lambda data: b"", "is not signed by the study's helper"),
+        "flipped": (
+            lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:],
+            "is not signed by the study's helper",
+        ),
+        "forged": (lambda data: signed(read_signed(data, Answer), stranger.key), "is not signed by the study's helper"),
         "other version": (
             of_another(line, version=3, request="0" * 64),
             "another request, on version 3 of private/main",
@@ -392,7 +395,7 @@ def test_an_answer_of_the_version_before_is_none(tmp_path: Path) -> None:
     assert round_of(store, landing, FileHelper(tmp_path / "first")).status == "published"
     crowd = [*line.crowd(30, version=1), *line.crowd(20, arm="control", version=1)]
     land_private(landing, line.study, crowd, iteration=1)
-    with pytest.raises(FedpingError, match="answers another request, on version 0 of private/main; nothing was"):
+    with pytest.raises(FedpingError, match="answers another request, on version 0 of private/main; no version was"):
         round_of(store, landing, FileHelper(tmp_path / "first"))
     assert round_of(store, landing, line.way).status == "published"
     assert [store.version("private", "main", n).lineage.privacy.releases for n in (1, 2)] == [1, 2]  # type: ignore[union-attr]
@@ -501,7 +504,7 @@ def test_how_many_clients_the_helper_counts_is_for_the_operator_and_not_for_page
     assert "(too_few: because it likes to), so the request is put aside" in result.sentence
     told = store.helper_request("private", "main").told(0)
     assert told is not None
-    assert told.why == "it refuses the request (too_few), so the request is put aside; the next round creates another"
+    assert told.why == "it rejects the request (too_few), so the request is put aside; the next round creates another"
 
 
 class Unreachable:
@@ -514,7 +517,7 @@ def test_pings_that_are_gone_stop_the_round_if_the_helper_has_refused_any_of_the
     bad = [replace(p, payload=bytes(8) + p.payload[8:]) for p in line.crowd(2, seed=8)]  # type: ignore[index]
     file = land_private(landing, line.study, bad, at_ms=FIRST_MS + 1)
     assert round_of(store, landing, Unreachable()).sentence.endswith(
-        "not there: can't reach the helper at http://helper"
+        "has not answered: can't reach the helper at http://helper"
     )
     file.rename(tmp_path / "away")
     with pytest.raises(FedpingError, match="is missing, but its pings are needed"):

@@ -89,7 +89,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A table whose settings depend on what is chosen.
+    """A table whose settings depend on a choice.
 
     Attributes:
         tag: the key in the table that makes the choice; None for [data], where its source does.
@@ -119,7 +119,7 @@ Node: TypeAlias = Field | Table | Choice
 
 
 def fields_of(nodes: tuple[Node, ...]) -> Iterator[Field]:
-    """Yield every field, whatever choice it belongs to."""
+    """Yield every field of all choices."""
     for node in nodes:
         if isinstance(node, Field):
             yield node
@@ -232,7 +232,7 @@ def _choice(owner: type, field: inspect.Field, path: str, name: str, structs: li
 
 
 def _settled(default: Mapping[str, Any], structs: list[inspect.StructType]) -> dict[str, Any]:
-    """Return what a default sets beyond the defaults of its chosen option."""
+    """Return a default's settings beyond the defaults of its chosen option."""
     usual = {
         each.encode_name: each.default for struct in structs for each in struct.fields if struct.tag in default.values()
     }
@@ -345,7 +345,7 @@ def first_paragraph(text: str) -> str:
 
 
 def help_of(kind: type, setting: str) -> str:
-    """Return what the docstring of a class, or of one that it extends, says of one of its settings; else nothing."""
+    """Return the help of a setting from the docstring of its class or a base class; empty without one."""
     documented = (python.getdoc(each) or "" for each in kind.__mro__ if each.__module__.startswith("fedping."))
     return next(filter(None, (_sentence_about(text, setting) for text in documented)), "")
 

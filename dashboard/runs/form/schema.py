@@ -127,7 +127,7 @@ def _settings_in_words(extension: Extension) -> str:
 
 
 def _data() -> Choice:
-    """Return [data], whose source is determined by which of three settings is there."""
+    """Return [data], whose source depends on the one of three settings that is present."""
     info = inspect.type_info(Data)
     assert isinstance(info, inspect.StructType)
     sources = {
@@ -204,7 +204,7 @@ def _of_model(model: ModelChoice) -> Option:
 
 
 def _of_features() -> Option:
-    """Return the model of one's own features, whose settings are those of a study's spec."""
+    """Return the model of custom features, which has the settings of a study's spec."""
     name = f"model@{FEATURES}"
     fields = {each.encode_name: each for each in fields_of_struct(ModelSpec)}
     children = []

@@ -1,6 +1,6 @@
-"""What types do not say about an experiment's settings: labels, an order for people, and which are rarely needed.
+"""Information about an experiment's settings beyond types: labels, order, and the rarely needed ones.
 
-Settings that are not listed here appear all the same, by their own names and in the last group.
+Settings that are not listed here appear with their own names in the last group.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ FEATURES = (
     "Rank items by your own features, learned from a file of lists: a row for each item, with a column for its list, "
     "a column for whether it was chosen, and a column for each field that a feature reads."
 )
-"""What the model of features is for."""
+"""Description of the model of features."""
 
 EXAMPLE_OF_FEATURES = '[{ kind = "number", name = "shop_score", start = 1 }, { kind = "flag", name = "in_stock" }]'
 
