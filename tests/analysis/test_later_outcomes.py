@@ -247,7 +247,7 @@ def test_a_cap_that_would_be_0_is_refused(spark: "SparkSession", tmp_path: Path)
         ({"cap": 0.2}, "from 0.5 to below 1, not 0.2"),
         ({"ratios": ("paid",)}, "is no ratio"),
         ({"ratios": ("paid/choices",)}, "a client's first 48 hours by a count over the whole window"),
-        ({"ratios": ("paid/nothing",)}, "there is no metric 'nothing'"),
+        ({"ratios": ("paid/nothing",)}, "unknown metric 'nothing'"),
         ({"ratios": ("opened/choices",) * 2}, "named twice"),
         ({"ratios": ("opened/choices",), "interim": True}, "--ratios, --adjust and --cap"),
     ],
@@ -259,7 +259,7 @@ def test_questions_that_have_no_answer_are_refused(asked: dict[str, Any], words:
 
 def test_an_outcome_with_a_direction_can_be_a_guardrail() -> None:
     assert question(guardrails=("paid",)).guardrails == {"paid"}
-    with pytest.raises(InvalidSettings, match="'opened' can be no guardrail"):
+    with pytest.raises(InvalidSettings, match="'opened' cannot be a guardrail"):
         question(guardrails=("opened",))
     with pytest.raises(InvalidSettings, match="so no direction is better"):
         replace(AT_CHOICE[3], better="more")

@@ -113,7 +113,7 @@ def test_the_trouble_of_a_client_goes_to_another_process() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("no_such_module:loss", "there is no module 'no_such_module'"),
+        ("no_such_module:loss", "the module 'no_such_module' was not found"),
         ("own_losses:no_such_loss", "the module 'own_losses' has no 'no_such_loss'"),
         ("own_losses", "'my_module:my_loss'"),
         ("own_losses:NUMBER", "is no function"),

@@ -228,7 +228,7 @@ def test_what_would_come_to_nothing_with_statistics_is_refused() -> None:
     ):
         with pytest.raises(InvalidSettings, match=says):
             check_buffers(model, training, pipeline)
-    with pytest.raises(InvalidSettings, match="'buffers' of the network names 'c', and there is no such array"):
+    with pytest.raises(InvalidSettings, match="'buffers' of the network names an unknown array 'c'"):
         tree_model("plain", fedping.Network(arrays, plain, 4, buffers=("c",)), 0).buffers  # noqa: B018
 
 

@@ -130,7 +130,7 @@ def test_the_loss_is_of_the_symbols_that_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("cnn", {"features": 63}, "features = 63 and channels = 1, which is no square image"),
+        ("cnn", {"features": 63}, "features = 63 and channels = 1, which is not a square image"),
         ("cnn", {"features": 4}, "an image of 2 by 2 pixels is too small for the layers 'mcmahan-2017'"),
         ("cnn", {"features": 64, "layout": "lenet"}, "'mcmahan-2017' or 'rodriguez-barroso-2020' or 'reddi-2021'"),
         ("lstm", {"padding": 4}, "'padding' of the model 'lstm' is 4, and there are 4 classes"),

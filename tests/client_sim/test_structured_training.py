@@ -207,7 +207,7 @@ def test_trainings_that_are_not_within_are_refused() -> None:
         LocalSteps(rate=0.1, epochs=1, structured=True, sign=True)
     with pytest.raises(InvalidSettings, match="'structured' and keep = true"):
         LocalSteps(rate=0.1, epochs=1, structured=True, optimizer=LocalMomentum(keep=True))
-    with pytest.raises(InvalidSettings, match=r"its weights by a rule of its own, as k-means does. .*'structured'"):
+    with pytest.raises(InvalidSettings, match=r"its own update rule, as k-means does. .*'structured'"):
         check_training(learner_for(model_spec("k-means", {"features": 2, "clusters": 3})), STRUCTURED)
     model = learner_for(NETWORK)
     with pytest.raises(FedpingError, match="what an upload link sends, and there is none"):

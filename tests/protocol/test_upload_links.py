@@ -243,7 +243,7 @@ def test_settings_of_a_link_are_checked_like_those_of_ours() -> None:
         ("no bytes", "returned from 'encode' no Arrow array of 3 binary values"),
         ("no lengths", "gives no two ends of a link: .* 'decode' and 'lengths'"),
         ("neither", "gives no two ends of a link: .* 'transform' or 'encode', not both"),
-        ("structured", "gives no two ends of a link: 'structured' is for links of fedping's own; leave it out"),
+        ("structured", "gives no two ends of a link: 'structured' is for fedping's own links. Remove it"),
     ],
 )
 def test_a_client_end_that_breaks_is_named(how: str, said: str) -> None:
