@@ -1,4 +1,4 @@
-"""What `fedping analyze` cannot do it says in one sentence, before Spark is started."""
+"""`fedping analyze` refuses what it can't do in one sentence, before Spark starts."""
 
 from pathlib import Path
 

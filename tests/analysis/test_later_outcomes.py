@@ -29,7 +29,7 @@ START = 1_790_000_000_000 // HOUR * HOUR
 WITHIN = 48 * HOUR
 CLIENTS = 400
 NOW = START + 130 * HOUR
-"""What is received later has not landed yet."""
+"""Pings received later haven't landed yet."""
 
 
 def drawn(seed: int, effect: float) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -110,7 +110,7 @@ def by_hand(lists: pd.DataFrame, paid: pd.DataFrame, first: int) -> pd.DataFrame
 
 
 def adjusted_by_hand(data: tuple[pd.DataFrame, pd.DataFrame], clients: pd.DataFrame, cap: float) -> float:
-    """Return the difference of what ripe clients paid, by least squares of arm and what they paid before version 1."""
+    """Return the difference of ripe clients' payments, by least squares on arm and payments before version 1."""
     lists, paid = (frame.assign(client=frame.client.map(bytes)) for frame in data)
     rows = paid[paid.version == 0].merge(clients[["first"]], left_on="client", right_index=True)
     rows = rows[rows["at"] < rows["first"] // HOUR * HOUR]

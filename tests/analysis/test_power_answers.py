@@ -1,4 +1,4 @@
-"""A planner's three questions agree with each other, and with what is enrolled, exposed and corrected."""
+"""A planner's three questions agree with each other, and with the enrolled, exposed and corrected numbers."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""An institution's table: read by what was agreed, held against the model, and refused in a sentence."""
+"""An institution's table: read by the agreed columns, compared with the model, and refused in a sentence."""
 
 from pathlib import Path
 

@@ -331,7 +331,7 @@ def hidden_layer() -> tuple[BuiltIn, TreeModel]:
 
 
 def sorted_as_tree(values: np.ndarray, shared: bool = False) -> np.ndarray:
-    """Return numbers of W1, b1, W2 and b2, shape (k, 53), in the order of the tree; or those of W1 and b1 alone."""
+    """Return numbers of W1, b1, W2 and b2, shape (k, 53), in the order of the tree; or of W1 and b1 alone."""
     one, of_one, two, of_two = np.split(values, [30, 35, 50], axis=-1)
     return np.concatenate([of_one, one] if shared else [of_two, two, of_one, one], axis=-1)
 

@@ -94,7 +94,7 @@ def test_matrices_move_by_products_of_low_rank_which_arrive(fixed: Any, optimize
 
 @pytest.mark.parametrize("link", [Mask(keep=0.25), Mask(keep=0.25, draw="independent"), LowRank(rank=2)])
 def test_one_step_within_is_the_sketch_of_one_gradient(link: Any) -> None:
-    """But for the factor of a mask, by which the server multiplies a sketch."""
+    """Except for the factor of a mask, by which the server multiplies a sketch."""
     _, sketched = trained(link, steps=1, structured=False)
     _, within = trained(link, steps=1)
     if isinstance(link, LowRank):
@@ -107,7 +107,7 @@ def test_one_step_within_is_the_sketch_of_one_gradient(link: Any) -> None:
 
 
 def lengths_of(link: Mask, m: int) -> np.ndarray:
-    """Return by what each weight of a mask is multiplied, shape (m,)."""
+    """Return each weight's factor in a mask, shape (m,)."""
     if link.draw == "independent":
         return np.full(m, 1 / link.keep)
     lengths = np.diff(block_edges(weights_kept(link.keep, m), m))
@@ -140,7 +140,7 @@ def learning_study() -> Study:
 
 
 def pings_of(study: Study) -> dict[Any, dict[str, Any]]:
-    """Return what a fleet sends in an iteration, by document."""
+    """Return a fleet's pings of an iteration, by document."""
     transport = PlannedTransport(study)
 
     async def go() -> None:

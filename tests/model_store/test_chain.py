@@ -1,4 +1,4 @@
-"""What lies among a line's versions and is none, what is damaged, and what a store put back from a copy does."""
+"""Foreign and damaged files among a line's versions, and a store restored from a copy."""
 
 import json
 import os
