@@ -236,7 +236,7 @@ def _check_private(experiment: Experiment, study: Study) -> None:
         )
     if not isinstance(experiment.optimization.length, FixedLength):
         raise InvalidSettings(
-            f"{private}: the time of a round may not depend on the senders. Remove length in [optimization], or "
+            f"{private}: the time of a round may not depend on who has sent. Remove length in [optimization], or "
             'set it to { by = "time", ticks = 1 }'
         )
     for line in study.lines:

@@ -245,7 +245,7 @@ def test_a_cap_that_would_be_0_is_refused(spark: "SparkSession", tmp_path: Path)
     [
         ({"adjust": True, "from_iteration": 0}, "--adjust takes versions before 1"),
         ({"cap": 0.2}, "from 0.5 to below 1, not 0.2"),
-        ({"ratios": ("paid",)}, "is no ratio"),
+        ({"ratios": ("paid",)}, "is not a ratio"),
         ({"ratios": ("paid/choices",)}, "a client's first 48 hours by a count over the whole window"),
         ({"ratios": ("paid/nothing",)}, "unknown metric 'nothing'"),
         ({"ratios": ("opened/choices",) * 2}, "named twice"),

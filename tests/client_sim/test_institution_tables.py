@@ -337,7 +337,7 @@ def test_an_example_counts_as_its_class_does_in_training(tmp_path: Path) -> None
         ("class_weights = [1.0]\n" + SICK, "there are 1 class_weights and 3 classes"),
         ("class_weights = [0.0, 0.0, 0.0]\n" + SICK, "not all of them 0"),
         ("class_weights = [-1.0, 1.0, 1.0]\n" + SICK, ">= 0"),
-        ("counts = true\nclass_weights = [1.0, 1.0, 1.0]\n" + SICK, "leave one of them out"),
+        ("counts = true\nclass_weights = [1.0, 1.0, 1.0]\n" + SICK, "Remove one of them"),
     ],
 )
 def test_classes_that_cannot_be_counted_or_weighed_are_refused(tmp_path: Path, text: str, says: str) -> None:

@@ -116,7 +116,7 @@ def test_the_trouble_of_a_client_goes_to_another_process() -> None:
         ("no_such_module:loss", "the module 'no_such_module' was not found"),
         ("own_losses:no_such_loss", "the module 'own_losses' has no 'no_such_loss'"),
         ("own_losses", "'my_module:my_loss'"),
-        ("own_losses:NUMBER", "is no function"),
+        ("own_losses:NUMBER", "does not name a function"),
         ("broken_module:loss", "cannot be imported .*ZeroDivisionError"),
         ("needing_module:loss", "cannot be imported .*no_such_dependency"),
     ],

@@ -390,7 +390,7 @@ def test_the_commands_take_a_landing_folder_in_a_bucket(
     monkeypatch.setenv("FEDPING_LANDING", f"{bucket.url}/landing")
     store_with(place_of(f"{bucket.url}/models"), small_study())
     assert main(["round", "study", "--engine", "numpy"]) == 1
-    assert f"there is no landing folder at {bucket.url}/landing" in capsys.readouterr().err
+    assert f"no landing folder exists at {bucket.url}/landing" in capsys.readouterr().err
     landed(place_of(f"{bucket.url}/landing"))
     for _ in range(ROUNDS):
         assert main(["round", "study", "--engine", "numpy"]) == 0
