@@ -136,7 +136,7 @@ class HttpTransport:
             advice = _UNTRUSTED if isinstance(error, aiohttp.ClientConnectorCertificateError) else self._settings.away
             raise TransportError(f"cannot reach {self.address}: {_in_words(error)}; {advice}") from error
         if response.status != 200:
-            raise TransportError(f"{self.address} does not give the study '{study}': {_why(response.status, body)}")
+            raise TransportError(f"{self.address} does not serve the study '{study}': {_why(response.status, body)}")
         try:
             public = msgspec.json.decode(without_format(body, url), type=PublicStudy)
         except _NOT_WHAT_WAS_ASKED as error:

@@ -137,7 +137,7 @@ class InProcessTransport:
     async def fetch_study(self, study: str) -> PublicStudy:
         """See :meth:`fedping.client_sim.transport.Transport.fetch_study`."""
         if study != self._study.name:
-            raise TransportError(f"there is no study '{study}' in this process; it has '{self._study.name}'")
+            raise TransportError(f"unknown study '{study}' in this process; it has '{self._study.name}'")
         return self._study
 
     async def fetch_model(

@@ -180,7 +180,7 @@ def running_demo(
     )
     store = open_store(store_path, create=True)
     if settings.bucket and (store.studies.names() or open_landing(landing).exists()):
-        raise InvalidSettings(f"there is something at {settings.bucket}; give --bucket another folder")
+        raise InvalidSettings(f"{settings.bucket} is not empty. Give --bucket another folder")
     settings.out.mkdir(parents=True, exist_ok=True)
     try:
         with ExitStack() as stack:

@@ -70,7 +70,7 @@ def check_name(name: str) -> None:
 def files_of(template: str, name: str) -> dict[str, bytes]:
     """Return the files of a study's folder without the client's modules, by path."""
     if template not in TEMPLATES:
-        raise InvalidSettings(f"there is no template '{template[:80]}'; choose {', '.join(TEMPLATES)}")
+        raise InvalidSettings(f"unknown template '{template[:80]}'. Choose {', '.join(TEMPLATES)}")
     try:
         found = [path for part in (COMMON, FOLDER / template) for path in sorted(part.iterdir())]
         texts = {path.name: path.read_text("utf-8") for path in found}

@@ -142,7 +142,7 @@ class RunningIngest:
                     raise FedpingError(f"ingest does not serve version {version} of {study}/{line}; see {self.log}")
                 time.sleep(LOOK_EVERY)
         except (requests.RequestException, KeyError) as error:
-            raise FedpingError(f"ingest at {self.address} does not answer; see what it said in {self.log}") from error
+            raise FedpingError(f"ingest at {self.address} does not answer; see its log {self.log}") from error
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def make_helper(path: Path) -> HelperFolder:
         FedpingError: the folder is a helper's already, or it can't be written.
     """
     if (path / "helper.key").exists():
-        raise FedpingError(f"{path} is a helper's folder already; it keeps its identity, so give another with --folder")
+        raise FedpingError(f"{path} is already a helper's folder, and keeps its identity. Give another with --folder")
     made = HelperFolder(path, os.urandom(SECRET_BYTES))
     try:
         make_empty(path)
@@ -160,7 +160,7 @@ def restore(backup: Path, to: Path, first: Mapping[tuple[str, str], int]) -> Hel
                 state = "is in the backup" if (study, line) in lines else "is not in the backup"
                 raise InvalidSettings(
                     f"line '{line}' of study '{study}' {state}; give --from {study}/{line}=VERSION once for each line "
-                    "of the backup, with the version after the newest that is published"
+                    "of the backup, with the version after the newest published one"
                 )
             fences = {lines[each].number: max(first[each], lines[each].first) for each in lines}
             make_empty(to)  # after all checks, because a repeated command refuses an existing folder

@@ -112,7 +112,7 @@ class Lines:
     def notes(self, study: str, line: str) -> list[str]:
         """Return a sentence for each file that isn't a version of the line, and for each gap."""
         chain, folder = self._versions.chain(study, line), f"{self._documents.where}/{study}/{line}/versions"
-        told = [f"{folder}/{readable(name)} is no version and is left out; move it away" for name in chain.foreign]
+        told = [f"{folder}/{readable(name)} is not a version and is ignored; move it away" for name in chain.foreign]
         told += (
             f"{folder}/{number}.json does not follow version {chain.numbers[-1]} and is left out; move it away, or, if "
             "versions between them were lost, put them back from a copy"

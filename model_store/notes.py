@@ -171,7 +171,7 @@ def check(note: Note, study: Study) -> None:
         try:
             moment = datetime.fromisoformat(note.date)
         except ValueError as error:
-            raise InvalidSettings(f"'{note.date[:40]}' is no date; give one such as 2026-03-01T14:30Z") from error
+            raise InvalidSettings(f"'{note.date[:40]}' is not a date. Give one such as 2026-03-01T14:30Z") from error
         if moment.tzinfo is None:
             raise InvalidSettings(f"'{note.date[:40]}' has no time zone; end it with Z for UTC")
         if not _EARLIEST <= moment < _LATEST:

@@ -244,8 +244,8 @@ class ModelStore:
         """Take the number after the head with a fence; raise if a round took it, or another took the version's own."""
         if self._exists(version):
             raise StoreError(
-                f"{self.where}/{_key(version)} exists, but is no version of the line. Move it away, or give a larger "
-                "number"
+                f"{self.where}/{_key(version)} exists, but is not a version of the line. Move it away, or give a "
+                "larger number"
             )
         fence = Fence(
             study=version.study,
@@ -302,7 +302,7 @@ def _refuse_unfit(version: Version, data: bytes, line: Line) -> None:
     public = msgspec.json.encode(msgspec.json.decode(data, type=PublicPart))
     trouble = validate_document(public, version.model, line.spec)
     if trouble is None and (where := version.unreadable):
-        trouble = f"its {where} is no number that can be written"
+        trouble = f"its {where} is not a number that can be written"
     if trouble:
         raise UnfitModel(
             f"version {version.iteration} of line '{line.name}' of study '{version.study}' was not published, because "

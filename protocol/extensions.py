@@ -236,7 +236,7 @@ def register(kind: Kind, name: str, make: Callable[..., Any]) -> Extension:
     """
     if not re.fullmatch(NAME_PATTERN, name) or name == OWN:
         raise InvalidSettings(
-            f"'{name}' is no name for an extension; use letters, digits, '.', '_' and '-', and not '{OWN}'"
+            f"'{name}' is not a valid extension name. Use letters, digits, '.', '_' and '-', and not '{OWN}'"
         )
     there = _registered.get((kind, name))
     if there is not None and _place(there.make) != _place(make):

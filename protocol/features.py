@@ -339,8 +339,8 @@ def _single(feature: Feature, whose: str) -> Iterator[Weight]:
         unknown = [name for name in starts if name not in known]
         if unknown:
             raise InvalidSettings(
-                f"{whose}: 'start' of feature '{feature.name}' names '{unknown[0]}', which it does not have. Name some "
-                f"of {', '.join(name for name in known if name)[:200] or 'none'}, or give one number"
+                f"{whose}: 'start' of feature '{feature.name}' names the unknown '{unknown[0]}'. Name some of "
+                f"{', '.join(name for name in known if name)[:200] or 'none'}, or give one number"
             )
         given = {known[name]: value for name, value in starts.items()}
         numbers = [given.get(end, 0.0) for end in ends]
@@ -455,7 +455,7 @@ def _check_cross(cross: Cross, by_name: dict[str, Feature], whose: str) -> None:
     for name in cross.of:
         if name not in by_name:
             raise InvalidSettings(
-                f"{whose}: the cross '{cross.name}' is of '{name}', which is no feature of the spec. Name two of "
+                f"{whose}: the cross '{cross.name}' is of '{name}', which is not a feature of the spec. Name two of "
                 f"{', '.join(each.name for each in by_name.values() if not isinstance(each, Cross))[:300]}"
             )
         if isinstance(by_name[name], Cross):

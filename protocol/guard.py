@@ -111,7 +111,7 @@ class Guard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.window < self.rounds:
             raise UnfitTable(
-                f"a guard with window = {self.window} never has the {self.rounds} rounds that it judges from; give a "
+                f"a guard with window = {self.window} never contains the {self.rounds} rounds that it needs. Give a "
                 "window of at least as many"
             )
         for name in FIGURES:

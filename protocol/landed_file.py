@@ -413,10 +413,10 @@ class _Source:
                 break
             low = start - self._at
             if xxhash.xxh3_64_digest(data[low : low + length]) != digest:
-                raise OSError(f"the column chunk at byte {start} is not what was written")
+                raise OSError(f"the column chunk at byte {start} differs from what was written")
             verified = start + length
         if verified != self._at + size or not first < len(self._chunks) or self._chunks[first][0] != self._at:
-            raise OSError(f"{size} bytes at {self._at} are no column chunks that its seal knows")
+            raise OSError(f"{size} bytes at {self._at} are not column chunks of its seal")
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Go to a position."""

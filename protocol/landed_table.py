@@ -52,8 +52,8 @@ class ModelPings:
         for what, numbers in (("loss", self.losses), ("update", self.updates)):
             if isinstance(numbers, np.ndarray) and numbers.size and not max(-numbers.min(), numbers.max()) <= LARGEST:
                 raise FedpingError(
-                    f"the {what} of a client of arm '{self.arm}' at version {self.version} is no number within ±1e30, "
-                    "so it cannot be sent: the training diverges; lower its rate, or scale the data"
+                    f"the {what} of a client of arm '{self.arm}' at version {self.version} is not a number within "
+                    "±1e30, so it cannot be sent: the training diverges. Lower its rate, or scale the data"
                 )
         idle = np.asarray(self.examples) == 0
         if self.losses[idle].any() or (isinstance(self.updates, np.ndarray) and self.updates[idle].any()):

@@ -117,7 +117,7 @@ class Landing:
         """Raise :class:`FedpingError` if it doesn't exist."""
         if not self.exists():
             raise FedpingError(
-                f"there is no landing folder at {self.place}; start 'fedping ingest' with it, or correct --landing"
+                f"no landing folder exists at {self.place}. Start 'fedping ingest' with it, or correct --landing"
             )
 
     def mark(self) -> None:
@@ -211,7 +211,7 @@ class Landing:
         """Return a landed file's bytes; raises :class:`FileNotFoundError` if it is gone."""
         stamp = self.storage.stamp(key_in(self.place, file))
         if stamp is None:
-            raise FileNotFoundError(f"there is no {file}")
+            raise FileNotFoundError(f"{file} does not exist")
         return stamp[-1]
 
     def read_published(self, store: str, study: str, line: str) -> int:

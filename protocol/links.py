@@ -162,7 +162,7 @@ def _refuse_after_mask(mask: Mask, following: Upload, line: str) -> None:
     if mask.draw == "independent":
         raise InvalidSettings(
             f'{where} with draw = "independent", which keeps another number of weights each time and sends them as '
-            'float32; leave one of the two out, or set draw = "blocks"'
+            'float32; remove one of the two, or set draw = "blocks"'
         )
 
 

@@ -95,7 +95,9 @@ def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
             "alone, and credentials by the environment"
         )
     if not (_CONTAINER if scheme == "az" else _BUCKET).match(name):
-        raise InvalidSettings(f"'{text}' names no {_KINDS[scheme]}; give {scheme}://NAME or {scheme}://NAME/FOLDER")
+        raise InvalidSettings(
+            f"'{text}' does not name a {_KINDS[scheme]}. Give {scheme}://NAME or {scheme}://NAME/FOLDER"
+        )
     parts = unquote(prefix).split("/") if prefix else []
     if any(part in ("", ".", "..") or _ODD.search(part) or not part.isprintable() for part in parts):
         raise InvalidSettings(

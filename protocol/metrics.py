@@ -46,7 +46,7 @@ class StudyMetric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.at_most is not None and self.equals is not None:
-            raise InvalidSettings(f"the metric '{self.name}' has both 'at_most' and 'equals'; leave one out")
+            raise InvalidSettings(f"the metric '{self.name}' has both 'at_most' and 'equals'; remove one")
 
     @property
     def of(self) -> str:
@@ -131,11 +131,11 @@ def check_analysed(
 
 def _check_metric(one: StudyMetric, what: str, kind: Kind) -> None:
     if one.name in BUILT_IN:
-        raise InvalidSettings(f"{what} has the name of one that needs no declaration; give it another")
+        raise InvalidSettings(f"{what} has the name of a built-in one. Choose another name")
     if kind == "text" and not isinstance(one.equals, str):
-        raise InvalidSettings(f"{what} is made of a text, whose mean is none; give 'equals' with a text")
+        raise InvalidSettings(f"{what} is computed from a text, which has no mean. Give 'equals' with a text")
     if kind == "number" and isinstance(one.equals, str):
-        raise InvalidSettings(f"{what} is made of a number; give 'equals' without quotes")
+        raise InvalidSettings(f"{what} is computed from a number. Give 'equals' without quotes")
 
 
 def _kind(type_: Any) -> Kind | None:

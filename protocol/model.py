@@ -98,7 +98,7 @@ def validate_spec(weights: Sequence[float], spec: ModelSpec) -> str | None:
     values = np.array(weights)
     broken = np.flatnonzero(spec.integer & (values != np.floor(values)))
     if len(broken):
-        return f"weight '{spec.names[broken[0]]}' would be {values[broken[0]]:g}, which is no whole number"
+        return f"weight '{spec.names[broken[0]]}' would be {values[broken[0]]:g}, which is not a whole number"
     return next((told for constraint in spec.constraints for told in _breaks(constraint, weights, spec)), None)
 
 

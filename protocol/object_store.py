@@ -131,7 +131,7 @@ def told(what: str, where: Bucket, let: tuple[type[Exception], ...] = ()) -> Ite
 def _remedy(said: str, where: Bucket) -> str | None:
     """Return the remedy for an error of the library, for people; None if it may be temporary."""
     if any(code in said for code in _NO_BUCKET):
-        return f"there is no '{where.name}': make it first, or correct the address"
+        return f"'{where.name}' does not exist. Create it, or correct the address"
     if _NAMELESS in said:
         return "remove that object, which is none of fedping's, with the tool of the object store"
     if any(words in said for words in _CLOCKS_APART):
@@ -182,7 +182,7 @@ def _check_endpoints(place: Bucket) -> None:
         said = os.environ.get(name)
         if said is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9._~/-]*)?", said):
             raise InvalidSettings(
-                f"{name} is no endpoint of an object store; give http://HOST:PORT or https://HOST alone, and "
+                f"{name} is not an endpoint of an object store. Give http://HOST:PORT or https://HOST alone, and "
                 "credentials by their own variables"
             )
 
@@ -228,7 +228,7 @@ def _patience() -> float:
         seconds = -1.0
     if not 0.0 <= seconds <= LONGEST_PATIENCE:
         raise InvalidSettings(
-            f"{PATIENCE_VARIABLE}={said} is no number of seconds for retries. Set 0 to {LONGEST_PATIENCE:.0f}"
+            f"{PATIENCE_VARIABLE}={said} is not a number of seconds for retries. Set 0 to {LONGEST_PATIENCE:.0f}"
         )
     return seconds
 

@@ -189,7 +189,7 @@ class Expert(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     def __post_init__(self) -> None:
         if self.noise and self.clip is None:
-            raise UnfitTable("'noise' is in units of 'clip'; give the most that an example's gradient may be long")
+            raise UnfitTable("'noise' is in units of 'clip'. Give 'clip', the maximum norm of an example's gradient")
 
 
 Personalization: TypeAlias = FineTune | Vector | PartlyLocal | Reconstruct | Expert

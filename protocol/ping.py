@@ -135,7 +135,7 @@ class ModelPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_only
         if self.update is not None:
             raise ValueError("`confusion` is of examples that nothing was learned from; leave out it, or the update")
         if math.isqrt(len(cells)) ** 2 != len(cells):
-            raise ValueError(f"`confusion` has {len(cells)} numbers, which is no square")
+            raise ValueError(f"`confusion` has {len(cells)} numbers, which is not a square number")
         if sum(cells) != self.examples:
             raise ValueError(f"`confusion` counts {sum(cells)} examples, and `examples` is {self.examples}")
 
@@ -273,7 +273,7 @@ class ListPayload(LossPayload, OutcomeColumns, frozen=True, forbid_unknown_field
         if seen is not UNSET and not place <= seen <= candidates:
             raise ValueError(f"`seen` is {seen}; send a number from `place` to `candidates`")
         if not place and self.pinned is True:
-            raise ValueError("`pinned` is of the choice, and there is none; leave it out")
+            raise ValueError("`pinned` describes the choice, but there is none. Remove it")
         if self.GRIDS:
             OutcomeColumns.__post_init__(self)
 

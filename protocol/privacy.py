@@ -221,8 +221,8 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             self._check_rows(self.rows, self.shared.min_batch)
         if self.central is not None and self.central.delta >= 1 / self.central.population:
             raise InvalidSettings(
-                f"delta = {self.central.delta:g} would let a round of {self.central.population:,} clients give one of "
-                f"them away outright; give less than {1 / self.central.population:.2g}"
+                f"delta = {self.central.delta:g} would allow a round of {self.central.population:,} clients to reveal "
+                f"one of them completely. Give less than {1 / self.central.population:.2g}"
             )
 
     def _check_rows(self, rows: RowSums, institutions: int) -> None:

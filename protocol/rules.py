@@ -198,7 +198,7 @@ class Rule(NamedTuple):
 
 
 _CENTROIDS = "reclusters, which needs updates with the distance that centroids moved, but its"
-_MOVES_ITSELF = "but the model moves its weights by a rule of its own, as k-means does. Remove"
+_MOVES_ITSELF = "but the model has its own update rule, as k-means does. Remove"
 _ANY_LENGTH = (
     "[lines.pipeline] of line '$line' takes the mean of updates of any length, so a single hostile client can ruin the "
     "model."

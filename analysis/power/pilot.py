@@ -142,7 +142,7 @@ def _number_pair(row: list[Any], source: str) -> tuple[float, float]:
         value, count = (float(cell) for cell in row)
     except (TypeError, ValueError) as error:
         text = ",".join(map(str, row))
-        raise InvalidSettings(f"'{text}' in {source} is no value with its count, such as 3,120 or 3:120") from error
+        raise InvalidSettings(f"'{text}' in {source} is not a value with its count, such as 3,120 or 3:120") from error
     if not (abs(value) <= _MOST and 0 <= count <= _MOST):
         raise InvalidSettings(
             f"the value {value:g} with the count {count:g} in {source} cannot be: values lie within {_MOST:g} of 0, "
@@ -266,7 +266,7 @@ class MeanChange:
             return cls(float(text.strip().removesuffix("%")), text.strip().endswith("%"))
         except ValueError as error:
             raise InvalidSettings(
-                f"'{text}' is no change of a mean; write an amount as -0.15, or percent of it as -3%"
+                f"'{text}' is not a change of a mean. Write an amount as -0.15, or percent of it as -3%"
             ) from error
 
     def of(self, distribution: Distribution) -> Distribution:
@@ -274,7 +274,7 @@ class MeanChange:
         mean = distribution.mean
         wanted = mean * (1 + self.amount / 100) if self.percent else mean + self.amount
         if wanted == mean:
-            raise InvalidSettings("a change of 0 is no effect, and no number of users shows it; give another --change")
+            raise InvalidSettings("no number of users shows a change of 0. Give another --change")
         try:
             return tilted(distribution, wanted)
         except ValueError as error:
@@ -294,9 +294,7 @@ class Superiority:
     def of(self, distribution: Distribution) -> Distribution:
         """Return the closest distribution with this probability; raises :class:`InvalidSettings`."""
         if self.value == 0.5:
-            raise InvalidSettings(
-                "a probability of superiority of 0.5 is no effect, and no number of users shows it; give another"
-            )
+            raise InvalidSettings("no number of users shows a probability of superiority of 0.5. Give another")
         try:
             return tilted_to_superiority(distribution, self.value)
         except ValueError as error:

@@ -91,8 +91,8 @@ def _effects(verdict: Verdict) -> Iterator[Plate]:
     superiority = Plate(
         "superiority",
         "How often does one arm have the larger value?",
-        "How often a random client of the first arm has the larger value than one of the second; 0.5 is no difference. "
-        f"{beside if interim else decides}",
+        "How often a random client of the first arm has the larger value than one of the second; 0.5 means no "
+        f"difference. {beside if interim else decides}",
         _intervals_said(comparisons, superiority_of, 4),
         partial(draw.draw_superiority, comparisons),
     )

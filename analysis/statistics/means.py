@@ -138,7 +138,7 @@ def sample_ratio(clients: Mapping[str, int], shares: Mapping[str, float]) -> Sam
     """
     n = sum(clients.values())
     if n == 0:
-        raise ValueError("there are no clients whose ratio could be checked")
+        raise ValueError("no clients have a ratio to check")
     whole = math.fsum(shares[arm] for arm in clients)
     expected = {arm: n * shares[arm] / whole for arm in clients}
     statistic = math.fsum((clients[arm] - expected[arm]) ** 2 / expected[arm] for arm in clients)

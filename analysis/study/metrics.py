@@ -292,7 +292,7 @@ def ratio_named(name: str, study: Study) -> Ratio:
     above, slash, below = (word.strip() for word in name.partition("/"))
     counted = measured_by(study.document).key
     if not (slash and above and below):
-        raise InvalidSettings(f"'{name}' is no ratio; write a metric, a slash, and a metric or '{counted}'")
+        raise InvalidSettings(f"'{name}' is not a ratio. Write a metric, a slash, and a metric or '{counted}'")
     top = metric_named(above, study)
     by = None if below == counted else metric_named(below, study)
     times = [None if metric is None else metric.later for metric in (top, by)]
@@ -362,7 +362,7 @@ def metric_named(name: str, study: Study) -> Metric:
     there = ", ".join(metric.name for metric in metrics)
     if any(metric.name == name for one in MEASURED.values() for metric in one.metrics):
         raise InvalidSettings(f"{study.pings} pings have no metric '{name}'; they have {there}")
-    raise InvalidSettings(f"there is no metric '{name}'; there are {there}")
+    raise InvalidSettings(f"unknown metric '{name}'. Metrics: {there}")
 
 
 MOST_DAYS = 3_650

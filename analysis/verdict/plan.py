@@ -160,8 +160,8 @@ class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.adjust:
             if first is not None and first < 1:
                 raise InvalidSettings(
-                    f"--adjust takes versions before 1 as the time before, and --from-iteration {first} compares them; "
-                    "give 1 or more, or leave it out"
+                    f"--adjust takes versions before 1 as the time before, and --from-iteration {first} compares "
+                    "them; give 1 or more, or remove it"
                 )
             first = first or 1
         return Window(first, self.to_iteration, self.since, self.until, self.settle or 0)
@@ -174,7 +174,7 @@ def plan_of(study: Study, asked: Asked) -> Plan:
         InvalidSettings: a name does not exist in the study or the analysis or occurs twice, or there are none.
     """
     if asked.planned_clients is not None and not asked.interim:
-        raise InvalidSettings("--planned-clients says where an interim look is sharpest; give --interim with it")
+        raise InvalidSettings("--planned-clients is for interim looks. Add --interim")
     return Plan(
         metrics=_metrics(asked.metrics, study),
         guardrails=_guardrails(asked, study),
@@ -228,7 +228,7 @@ def _guardrails(asked: Asked, study: Study) -> frozenset[str]:
     for name in asked.guardrails:
         if metric_named(name, study).better is None:
             raise InvalidSettings(
-                f"the metric '{name}' can be no guardrail, for neither more nor less of it is worse; leave it out there"
+                f"the metric '{name}' cannot be a guardrail, because neither direction of it is worse. Remove it there"
             )
     return frozenset(asked.guardrails)
 
@@ -241,6 +241,6 @@ def _pairs(study: Study, given: tuple[str, ...] | None) -> tuple[Pair, ...]:
     for pair in given:
         first, colon, second = pair.partition(":")
         if not colon:
-            raise InvalidSettings(f"'{pair}' is no pair of arms; write it as {':'.join(everything[0])}")
+            raise InvalidSettings(f"'{pair}' is not a pair of arms. Write it as {':'.join(everything[0])}")
         pairs.append((study.arm(first.strip()).name, study.arm(second.strip()).name))
     return tuple(pairs)

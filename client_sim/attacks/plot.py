@@ -379,7 +379,7 @@ def _flipped(attack: LabelFlip, batch: Examples | Choices, options: Any) -> NDAr
     y: NDArray[Any] = batch.y
     if attack.source is not None and attack.target is not None:
         if options is None or isinstance(batch, Choices):
-            raise InvalidSettings("label_flip has a source and a target class, and the data have none; leave them out")
+            raise InvalidSettings("the data have no classes. Remove 'source' and 'target' of label_flip")
         _refuse_beyond(max(attack.source, attack.target), options)
         return np.where(y == attack.source, attack.target, y)
     if options is None:
@@ -486,7 +486,7 @@ def _spoilt_searches(attack: OfExamples, batch: ClientSearches, rows: NDArray[np
     if isinstance(attack, Backdoor):
         raise InvalidSettings("a backdoor needs features to set, which pages do not have; choose another attack")
     if isinstance(attack, LabelFlip) and attack.source is not None:
-        raise InvalidSettings("label_flip has a source and a target class, and the data have none; leave them out")
+        raise InvalidSettings("the data have no classes. Remove 'source' and 'target' of label_flip")
     client, place = np.nonzero((batch.rows != NO_EXAMPLE) & rows[:, None])
     which = batch.rows[client, place]
     chosen = batch.searches.chosen[which]

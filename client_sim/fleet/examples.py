@@ -185,8 +185,8 @@ def examples_for(spec: ModelSpec, model: Model[Any], settings: ExampleSettings, 
         return OwnVisits(users, seed, settings.least, settings.most)
     if settings.rehearsal is not None:
         raise InvalidSettings(
-            f"a rehearsal has lists of items, and the model '{spec.model}' of model spec '{spec.name}' has no features "
-            "of items; leave it out"
+            f"a rehearsal has lists of items, and the model '{spec.model}' of model spec '{spec.name}' has no "
+            "features of items. Remove the rehearsal"
         )
     make = _made(model, root_key(seed)) if settings.data is None else _drawn(spec, model, settings.data)
     if make is None:
@@ -314,7 +314,7 @@ def _drawn(spec: ModelSpec, model: Model[Any], name: str) -> Make:
     if features is not None and features != table.x.shape[1]:
         raise InvalidSettings(
             f"the data set '{name}' has {table.x.shape[1]} features, and the model '{spec.model}' of model spec "
-            f"'{spec.name}' has {features}; give another --data, or leave it out for made examples"
+            f"'{spec.name}' has {features}; give another --data, or remove it for generated examples"
         )
     if isinstance(model, SvmRanking):
         return _drawn_choices(table)
@@ -323,7 +323,7 @@ def _drawn(spec: ModelSpec, model: Model[Any], name: str) -> Make:
         has = f"{len(table.target.classes)} classes" if table.target.is_class else "a number"
         raise InvalidSettings(
             f"the target of the data set '{name}' is {has}, and the model '{spec.model}' of model spec '{spec.name}' "
-            f"predicts {classes} classes; give another --data, or leave it out for made examples"
+            f"predicts {classes} classes; give another --data, or remove it for generated examples"
         )
     x = table.x if _rates(model) or _reads_symbols(model) else _standardised(table.x)
 

@@ -85,7 +85,7 @@ def check_attack(attack: Attack, study: PublicStudy | Study, ranks_pages: bool) 
     if not any(arm.submits for arm in study.arms):
         raise InvalidSettings(f"the attack changes nothing: no arm of study '{study.name}' submits updates")
     if attack.examples is not None and study.pings == FRECENCY_UPDATE.name:
-        raise InvalidSettings("pings of interactions claim no 'examples'; leave it out of the attack")
+        raise InvalidSettings("pings of interactions claim no 'examples'. Remove it from the attack")
     if ranks_pages and (isinstance(attack, Backdoor) or (isinstance(attack, LabelFlip) and attack.source is not None)):
         raise InvalidSettings(
             f"'{attack.__struct_config__.tag}' sets features or classes, which pages do not have; choose another attack"

@@ -108,7 +108,7 @@ class ReplaySettings:
 
     def __post_init__(self) -> None:
         if self.rate is not None and not 0 < self.rate < math.inf:
-            raise InvalidSettings(f"a rate of {self.rate:g} pings a second cannot be meant; give a number above 0")
+            raise InvalidSettings(f"a rate of {self.rate:g} pings a second is invalid. Give a number above 0")
 
 
 class ReplaySummary(Struct, frozen=True, kw_only=True):
@@ -342,7 +342,7 @@ class Recording:
             ping = msgspec.json.decode(line, type=_Line)
             arm = msgspec.json.decode(ping.payload.get("study_variation", msgspec.Raw(b"null")), type=str)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            self._skip("it is no ping: give a line as the batch endpoint takes it")
+            self._skip("it is not a ping: give a line as the batch endpoint takes it")
             return
         column = ""
         if ping.type == OUTCOME.name and self._later is not None:
@@ -545,8 +545,8 @@ class _Versions:
             version, etag = answer.document.iteration, answer.etag
         elif isinstance(answer, Unavailable) and line not in self._known:
             raise FedpingError(
-                f"the server does not give the current version of line '{line}' ({answer.reason}); start it, or leave "
-                "out --to-current-version"
+                f"the server does not give the current version of line '{line}' ({answer.reason}); start it, or "
+                "remove --to-current-version"
             )
         self._known[line] = version, etag, now
         return version
@@ -598,7 +598,7 @@ def _split(stream: pa.NativeFile, file: Path) -> Iterator[list[bytes]]:
         first, *others = part.split(b"\n")
         begun.append(first)
         if sum(map(len, begun)) > LONGEST_LINE:
-            raise FedpingError(f"line {number} of {file} has over {LONGEST_LINE:,} bytes, which is no ping")
+            raise FedpingError(f"line {number} of {file} has over {LONGEST_LINE:,} bytes, too many for a ping")
         lines = []
         if others:
             lines, begun = [b"".join(begun), *others[:-1]], others[-1:]
@@ -630,7 +630,7 @@ def _files(path: Place, study: str) -> Sequence[Place]:
     if isinstance(path, Path) and path.is_file():
         return [path]
     if isinstance(path, Path) and not path.is_dir():
-        raise FedpingError(f"there is no recording at {path}; give a Parquet or NDJSON file, or a landing folder")
+        raise FedpingError(f"no recording exists at {path}. Give a Parquet or NDJSON file, or a landing folder")
     studies = open_landing(path).studies()
     files: Sequence[Place]
     if studies or isinstance(path, Bucket):

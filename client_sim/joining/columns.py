@@ -44,7 +44,7 @@ class Feature(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.categories is not None and (self.mean, self.deviation) != (0.0, 1.0):
-            raise UnfitTable(f"the feature '{self.name}' has categories, which have no scale; leave one of them out")
+            raise UnfitTable(f"the feature '{self.name}' has categories, which have no scale. Remove one of them")
         _refuse_repeated(self.categories or (), f"the feature '{self.name}' has two categories")
 
     @property
@@ -80,17 +80,17 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         _refuse_repeated(names, "there are two features")
         _refuse_repeated(self.classes or (), "there are two classes")
         if self.label in names:
-            raise UnfitTable(f"the label '{self.label}' is among the features; leave it out there")
+            raise UnfitTable(f"the label '{self.label}' is among the features. Remove it there")
         if self.moments and not self.numbers:
-            raise UnfitTable("moments = true is for numbers, and all features have categories; leave it out")
+            raise UnfitTable("moments = true is for numbers, but all features have categories. Remove it")
         if self.counts and (self.label is None or self.classes is None):
-            raise UnfitTable("counts = true is for the classes of a label; name both, or leave it out")
+            raise UnfitTable("counts = true needs 'label' and 'classes'. Add both, or remove it")
         if self.class_weights is not None:
             self._check_weights(self.class_weights)
 
     def _check_weights(self, weights: tuple[float, ...]) -> None:
         if self.moments or self.counts:
-            raise UnfitTable("class_weights are for learning, and moments and counts for before; leave one of them out")
+            raise UnfitTable("class_weights cannot be combined with moments or counts. Remove one of them")
         if len(weights) != len(self.classes or ()) or not any(weights):
             raise UnfitTable(
                 f"there are {len(weights)} class_weights and {len(self.classes or ())} classes; give each class a "

@@ -195,7 +195,7 @@ def why_unprotectable(member: Membership, *, moments: bool, weights: tuple[float
         if not (member.arm.submits and member.arm.applies):
             return f"arm '{member.arm.name}' does not both apply and train the model, as sums of institutions need"
     elif line.privacy is not None:
-        return "the line is private by itself, which protects a client as a whole, and not each row"
+        return "the line is already private, which protects a client as a whole, but not each row"
     if weights is not None and not all(weights):
         return "a class has the weight 0: the number of rows would reveal the size of the remaining classes"
     return None

@@ -282,8 +282,8 @@ def _numbers(column: Any, name: str, meant: bool) -> FloatArray:
     if others < len(column) / 2 or (meant and others < len(column)):
         among = f", one of {others:,} such rows" if others > 1 else ""
         raise FedpingError(
-            f"row {row} of the column '{name}' is no number{among}; correct it, with a decimal point and without a "
-            "unit, or leave the row out"
+            f"row {row} of the column '{name}' is not a number{among}. Correct it, with a decimal point and without a "
+            "unit, or remove the row"
         )
     if meant:
         raise FedpingError(
@@ -368,8 +368,8 @@ def _places(
             )
         agreed = f"{', '.join(agreed_values[:10])}{', …' if len(agreed_values) > 10 else ''}"
         raise FedpingError(
-            f"row {row} of the column '{name}' has none of the values that were agreed on ({agreed}){among}; correct "
-            "it, or leave the row out"
+            f"row {row} of the column '{name}' has none of the agreed values ({agreed}){among}. Correct it, or remove "
+            "the row"
         )
     return np.array([agreed_values.index(value) for value in values], np.intp)[each]
 

@@ -307,7 +307,7 @@ class StateFolder:
                 if before.place != joined.place
                 else f"another model spec of study '{before.study}'"
             )
-            raise InvalidSettings(f"the folder {self.path} is of {owner}; give another with --state")
+            raise InvalidSettings(f"the folder {self.path} belongs to {owner}; give another with --state")
         if before.asked is None:
             self.agree(joined)
             return joined
@@ -389,7 +389,7 @@ def open_folder(path: Path, new_seed: Callable[[], int] = any_seed) -> Iterator[
     """
     with _usable(path):
         if path.exists() and not (path / "identity.key").exists() and any(_others(path)):
-            raise InvalidSettings(f"the folder {path} has something else in it; give another with --state")
+            raise InvalidSettings(f"the folder {path} is not a folder of 'fedping join'. Give another with --state")
         make_folder(path)
         path.chmod(0o700)
         lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

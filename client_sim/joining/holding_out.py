@@ -40,11 +40,11 @@ def evaluates(arm: Arm) -> bool:
 def check_holding_out(study: PublicStudy, share: float) -> None:
     """Raise :class:`InvalidSettings` if a study has no arm for held-out rows, or the share is invalid."""
     if not 0 < share < 1:
-        raise InvalidSettings(f"--hold-out {share:g} is no share of rows; give one between 0 and 1, such as 0.2")
+        raise InvalidSettings(f"--hold-out {share:g} is not a share of rows. Give one between 0 and 1, such as 0.2")
     if any(line.privacy is not None for line in study.lines):
         raise InvalidSettings(
             f"study '{study.name}' is private, and its guarantee is for one client, where held-out rows need a second "
-            "one; leave --hold-out out"
+            "one; remove --hold-out"
         )
     trained = {arm.line for arm in study.arms if arm.submits}
     if not any(evaluates(arm) and arm.line in trained for arm in study.arms):
@@ -83,7 +83,7 @@ def divided(rows: Table, share: float, seed: int) -> tuple[Table, Table]:
     if not len(learned) or not len(held):
         raise InvalidSettings(
             f"--hold-out {share:g} of {len(rows):,} rows leaves {len(held):,} held out and {len(learned):,} to learn "
-            "from; give another share, or leave it out"
+            "from; give another share, or remove it"
         )
     return learned, held
 
@@ -108,8 +108,8 @@ def check_same_share(folder: StateFolder, share: float) -> None:
     else:
         was, remedy = "without --hold-out", "leave it out"
     raise InvalidSettings(
-        f"the client in {folder.path} has trained {was}, and with another share rows that it has learned from "
-        f"would judge the model; {remedy} again, or give another folder with --state, which makes another client"
+        f"the client in {folder.path} has trained {was}, and with another share it would evaluate on rows that it has "
+        f"learned from; {remedy} again, or give another folder with --state, which makes another client"
     )
 
 

@@ -322,7 +322,7 @@ class Institution:
         try:
             now = requested_terms(membership(study, self.folder.seed))
         except InvalidSettings as error:
-            raise StudyChanged(f"study '{study.name}' is not what it was when you joined: {error}") from error
+            raise StudyChanged(f"study '{study.name}' has changed since you joined: {error}") from error
         if changes := changed_terms(self._joined, replace(self._joined, asked=now)):
             raise StudyChanged(describe_changes(self.study.name, changes))
         self._participation = next(line.participation for line in study.lines if line.name == self.member.line.name)

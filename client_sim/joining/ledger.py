@@ -432,8 +432,8 @@ class Ledger:
         """Return the entries of the longer copy, its bytes, and the copies that lack some of them."""
         if not self.exists:
             raise LedgerTrouble(
-                f"there is no ledger {self.path}; check the table's path, or give its ledger with --ledger ('fedping "
-                "join' creates it)"
+                f"the ledger {self.path} does not exist. Check the table's path, or give its ledger with --ledger "
+                "('fedping join' creates it)"
             )
         found = {path: _content(path) for path in (self.path, self.copy)}
         books = {path: _parsed(content) for path, content in found.items()}
@@ -531,7 +531,7 @@ def _parsed(content: bytes) -> tuple[Book, str | None]:
         try:
             entry = msgspec.json.decode(line, type=Entry)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return Book(), f"line {number + 1} is no entry"
+            return Book(), f"line {number + 1} is not an entry"
         if (entry.number, entry.before) != (number, last) or (number == 0) != (entry.what == "opened"):
             return Book(), f"line {number + 1} does not follow the line before"
         entries.append(entry)

@@ -196,14 +196,14 @@ def check_rows(member: Membership, weight: NDArray[np.float64]) -> None:
     if rows < FEWEST_ROWS:
         of = f"{rows:,} row" + (f" (of {len(weight):,} rows, {counted:,} counted)" if rows != len(weight) else "")
         raise InvalidSettings(
-            f"what is sent of {of} would reveal that row; join with more rows, leave out a class weight of 0, or hold "
-            "another share out"
+            f"an update of {of} would reveal that row. Join with more rows, remove a class weight of 0, or hold out "
+            "another share"
         )
     share = float(weight.max() / weight.sum())
     if share > MOST_OF_ONE_ROW:
         raise InvalidSettings(
-            f"one row has {share:.1%} of the weight of all rows, so that what is sent would reveal that row; join with "
-            "more rows of its class, or leave class_weights out"
+            f"one row has {share:.1%} of the weight of all rows, so an update would reveal that row. Join with more "
+            "rows of its class, or remove class_weights"
         )
     batch = getattr(training, "batch", None)  # an extension's training has none
     if not trains or batch is None:
@@ -300,15 +300,15 @@ def _contents(privacy: Privacy, line: PublicLine) -> tuple[str, ...]:
         reader = "this machine adds noise before it sends it"
     else:
         reader = "the operator can read it, and deletes it after the round"
-    return (f"line '{line.name}' is private: what is sent is {content}, {d:,} whole numbers{loss}; {reader}",)
+    return (f"line '{line.name}' is private: you send {content}, {d:,} whole numbers{loss}; {reader}",)
 
 
 def _guarantees(privacy: Privacy) -> tuple[str, ...]:
     sentences = []
     if (central := privacy.central) is not None:
         sentences.append(
-            f"what is published gives away hardly more than if you had not taken part: epsilon {central.epsilon:g}, "
-            f"delta {central.delta:g}, over all {central.rounds:,} rounds together, as the operator promises"
+            f"what is published reveals hardly more than without you: epsilon {central.epsilon:g}, delta "
+            f"{central.delta:g}, over all {central.rounds:,} rounds together, as the operator promises"
         )
     if (local := privacy.local) is not None:
         delta = f", delta {local.delta:g}" if isinstance(local, LocalGaussian) else ""

@@ -189,7 +189,7 @@ def check_study(study: Study, own_models: Collection[str] = ()) -> list[str]:
     if decaying and study.document is not FRECENCY_UPDATE and not (study.is_private and _all_rank_pages(study)):
         found.append(
             f"'decays' of arm '{decaying[0]}' is about stored scores of pages, which clients that send {study.pings} "
-            "pings do not keep; leave it out"
+            "pings do not store. Remove it"
         )
     return found
 

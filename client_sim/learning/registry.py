@@ -172,7 +172,7 @@ def _built(name: str, settings: Mapping[str, Setting], margin: float, epsilon: f
         known = model_names()
         near = get_close_matches(name, known, n=1)
         raise InvalidSettings(
-            f"there is no model '{name}'; "
+            f"unknown model '{name}'; "
             + (
                 f"did you mean '{near[0]}'?"
                 if near

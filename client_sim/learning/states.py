@@ -153,7 +153,7 @@ class StateFile:
             self._file.execute("PRAGMA locking_mode = EXCLUSIVE")
             tables = self._file.execute(r"SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\'")
             if not {name for (name,) in tables} <= set(_TABLES):
-                raise FedpingError(f"{self._path} is a database of something else; give another file")
+                raise FedpingError(f"{self._path} is a different kind of database; give another file")
             self._is_ours = True
             # A power cut may lose the last save, but the file stays consistent.
             for said in ("journal_mode = WAL", "synchronous = NORMAL"):
@@ -408,7 +408,7 @@ def checked_first(first: State) -> dict[str, NDArray[Any]]:
     arrays = {name: np.asarray(value) for name, value in sorted(first.items())}
     for name, value in arrays.items():
         if value.dtype.kind not in "biuf":
-            raise FedpingError(f"what clients keep as '{name}' is no array of numbers; keep numbers")
+            raise FedpingError(f"the state '{name}' of clients is not an array of numbers. Use numbers")
     if (size := sum(value.nbytes for value in arrays.values())) > MOST_BYTES:
         raise FedpingError(f"a client would keep {size:,} bytes, and may keep {MOST_BYTES:,}; keep less")
     return arrays

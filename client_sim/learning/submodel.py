@@ -175,7 +175,7 @@ def shared_part(model: Model[Any], local: Sequence[str]) -> Part:
         stay |= blocks
     if not there - stay:
         raise InvalidSettings(
-            f"'local' names all blocks of the model, {', '.join(names)}, so nothing would be shared; leave one out"
+            f"'local' names all blocks of the model, {', '.join(names)}, so nothing would be shared. Remove one"
         )
     if (size := sum(math.prod(array.shape) for array in model.arrays if array.name in stay)) > MAX_WEIGHTS:
         raise InvalidSettings(

@@ -55,7 +55,7 @@ def model_for(name: str, settings: Mapping[str, Any] | None = None) -> RankingMo
         return MODELS[name]
     if registered("ranking_model", name) is None and not (settings or {}).get(CODE):
         raise InvalidSettings(
-            f"there is no ranking model '{name}'; set the model spec's model to {' or '.join(ranking_models())}"
+            f"unknown ranking model '{name}'. Set the model spec's model to {' or '.join(ranking_models())}"
         )
     return own_ranking(name, settings or {})
 

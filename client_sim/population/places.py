@@ -52,7 +52,7 @@ def find_places(profile: str, home: Path | None = None, environment: Mapping[str
     places = path / PLACES if path.is_dir() else path
     if not places.is_file():
         raise PlacesError(
-            f"there is no Firefox history at {places}; give a profile's folder (about:profiles shows it), or 'default'"
+            f"no Firefox history exists at {places}. Give a profile's folder (about:profiles shows it), or 'default'"
         )
     return places
 

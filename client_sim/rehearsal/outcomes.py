@@ -40,7 +40,7 @@ def check_laws(study: str, declared: Sequence[Outcome], laws: Mapping[str, Outco
     if laws and not lists:
         raise InvalidSettings(
             f"the rehearsal has outcomes, which follow the choice from a list, and study '{study}' has no pings of "
-            'lists. Set pings = "list-update" in the study, or leave them out'
+            'lists. Set pings = "list-update" in the study, or remove the outcomes'
         )
 
 

@@ -284,8 +284,8 @@ def named_weights(spec: ModelSpec, values: Mapping[str, float], setting: str) ->
         except ValueError:
             known = ", ".join(span.feature.name for span in spec.layout.spans)
             raise InvalidSettings(
-                f"'{setting}' names '{name}', which is no weight or feature of spec '{spec.name}'. Its features with "
-                f"weights are {known}"
+                f"'{setting}' names '{name}', which is neither a weight nor a feature of spec '{spec.name}'. Its "
+                f"features with weights are {known}"
             ) from None
     layout = spec.layout
     if weights[layout.places : layout.places + layout.offsets].any():

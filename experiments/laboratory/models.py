@@ -251,7 +251,7 @@ def check_choices(model: Mapping[str, Any], data_set: str | None) -> None:
     if of_spec.name not in LEARNERS:
         if is_ranking_model(of_spec.name) or is_network(of_spec.name):
             return  # its settings were checked on reading
-        raise InvalidSettings(f"there is no model '{of_spec.name}'; choose one of {', '.join(model_names())}")
+        raise InvalidSettings(f"unknown model '{of_spec.name}'. Choose one of {', '.join(model_names())}")
     if of_spec.name in OWN_CODE:
         if "function" not in own:
             raise InvalidSettings(f"the model '{of_spec.name}' needs the setting 'function': my_module:my_loss")

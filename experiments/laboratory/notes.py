@@ -30,7 +30,7 @@ def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
         yield from _of_clients(setup, problem)
         yield from _of_examples(setup, problem)
     if not problem.test.sizes.sum():
-        yield f"there are no test examples, so nothing is tested; {_remedy_of_no_tests(setup)}"
+        yield f"no client has test examples, so nothing is tested; {_remedy_of_no_tests(setup)}"
     if isinstance(problem.train, ExampleData):
         yield from _of_target(setup, problem, problem.train)
 

@@ -251,7 +251,7 @@ def check_can_be_spread(variants: Mapping[str, Setup]) -> None:
         if setup.where == "http":
             raise InvalidSettings(
                 f"variant '{name}' runs its rounds over HTTP, by servers on this machine, so that its runs cannot be "
-                "spread over executors; set where to 'memory' or 'files', or leave --engine spark out"
+                "spread over executors; set where to 'memory' or 'files', or remove --engine spark"
             )
         if setup.engine == "spark":
             raise InvalidSettings(

@@ -386,7 +386,7 @@ def refuse_choices(setup: Setup) -> None:
     if setup.data.class_weights:
         raise InvalidSettings("[data] class_weights are for classes, and these data are choices; leave them off")
     if setup.evaluation.task not in (None, "ranking"):
-        raise InvalidSettings(f'[evaluation] task = "{setup.evaluation.task}", but choices are ranked; leave it out')
+        raise InvalidSettings(f'[evaluation] task = "{setup.evaluation.task}", but choices are ranked. Remove it')
 
 
 def refuse_examples(setup: Setup) -> None:
@@ -408,7 +408,7 @@ def refuse_numbers(setup: Setup, target: Target, y: NDArray[Any]) -> None:
         return
     remedy = "choose another model, or a target of classes"
     if (y == np.round(y)).all():
-        tell = "have the data set say so, by a target with classes"
+        tell = "set a target with classes in the data set"
         if setup.data.file is not None:
             tell = 'set kind = "class" in [data]'
         remedy = f"its values are whole numbers; if these are classes, {tell}"
@@ -443,7 +443,7 @@ def _checked(setup: Setup, tally: Tally) -> Tally:
     stopping = setup.early_stopping
     for metric in (setup.evaluation.metric, stopping and stopping.metric):
         if metric and metric not in (there := metrics_of(tally)):
-            raise InvalidSettings(f"there is no metric '{metric}' here; choose one of {', '.join(there)}")
+            raise InvalidSettings(f"unknown metric '{metric}' here. Choose one of {', '.join(there)}")
     return tally
 
 

@@ -155,7 +155,7 @@ class Classification:
         if self.classes == 2 and some.size and not (some.min() >= -_ROUNDING and some.max() <= 1 + _ROUNDING):
             odd = some[~((some >= -_ROUNDING) & (some <= 1 + _ROUNDING))].flat[0]
             raise FedpingError(
-                f"the model predicts {odd:.6g} for one of two classes, which is no probability; have it return the "
+                f"the model predicts {odd:.6g} for one of two classes, which is not a probability. Return the "
                 'probability of class 1, from 0 to 1, or set predicts = "log_odds" in [model] if it returns logits'
             )
 

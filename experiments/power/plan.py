@@ -100,7 +100,7 @@ def training_plan(
         )
     count = iterations if iterations is not None else experiment.optimization.iterations
     if count < 1:
-        raise InvalidSettings("without an iteration nothing is trained; give --iterations")
+        raise InvalidSettings("training needs at least one iteration; give --iterations")
     changed = replace(experiment, evaluation=None, optimization=replace(experiment.optimization, iterations=count))
     plan = TrainingPlan(
         experiment=changed,

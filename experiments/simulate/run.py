@@ -158,8 +158,8 @@ class Simulation:
     ) -> None:
         if spark is not None and study.is_private:
             raise InvalidSettings(
-                f"study '{study.name}' is private, and its clients keep from tick to tick what they have contributed, "
-                "so that they cannot be spread over executors; leave --engine spark out"
+                f"study '{study.name}' is private, and its clients keep their contributions from tick to tick, so "
+                "they cannot be spread over executors. Remove --engine spark"
             )
         check_clients(public_study(study), keeps_state=False)
         study = with_recorded_code(study, begun_study(out))

@@ -212,8 +212,8 @@ def _check(experiment: Experiment, study: Study) -> None:
     for line in study.lines:
         if line.guard is not None and line.guard.enabled and line.guard.stage is not None:
             raise InvalidSettings(
-                f"line '{line.name}' of study '{study.name}' stages its versions, and simulated clients fetch none "
-                "that is staged; leave 'stage' out of its guard"
+                f"line '{line.name}' of study '{study.name}' stages its versions, but simulated clients never fetch "
+                "staged versions. Remove 'stage' from its guard"
             )
         twice = {
             "length": line.length is not None and phase.length != FixedLength(),
@@ -236,7 +236,7 @@ def _check_private(experiment: Experiment, study: Study) -> None:
         )
     if not isinstance(experiment.optimization.length, FixedLength):
         raise InvalidSettings(
-            f"{private}: when a round is made may not depend on who has sent; leave length in [optimization] out, or "
+            f"{private}: the time of a round may not depend on who has sent. Remove length in [optimization], or "
             'set it to { by = "time", ticks = 1 }'
         )
     for line in study.lines:

@@ -64,7 +64,7 @@ def _check_ends(extension: Extension, client: Any, server: Any) -> None:
     elif unknown := [
         name for end in (client, server) for name in _functions(end) if name not in _OF_AN_EXTENSION[type(end)]
     ]:
-        problem = f"'{unknown[0]}' is for links of fedping's own; leave it out"
+        problem = f"'{unknown[0]}' is for fedping's own links. Remove it"
     elif len({client.encode is None, server.decode is None, server.lengths is None}) > 1:
         problem = "the client's end has 'encode' and the server's 'decode' and 'lengths', or none of them"
     if problem:

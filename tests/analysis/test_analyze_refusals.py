@@ -1,4 +1,4 @@
-"""What `fedping analyze` cannot do it says in one sentence, before Spark is started."""
+"""`fedping analyze` refuses what it can't do in one sentence, before Spark starts."""
 
 from pathlib import Path
 
@@ -44,8 +44,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "model-update pings have no metric 'rank_selected'; they have loss",
         ),
         (["study", "--metrics", "examples"], 2, "frecency-update pings have no metric 'examples'; they have num_chars"),
-        (["models", "--metrics", "speed"], 2, "there is no metric 'speed'; there are loss, examples"),
-        (["models", "--guardrails", "examples"], 2, "the metric 'examples' can be no guardrail, for neither more nor"),
+        (["models", "--metrics", "speed"], 2, "unknown metric 'speed'. Metrics: loss, examples"),
+        (["models", "--guardrails", "examples"], 2, "the metric 'examples' cannot be a guardrail"),
         (["bare"], 1, "study 'bare' has landed nothing in"),
         (["bare", "--from-iteration", "3"], 2, "arm 'a' follows no model line, so its pings belong to no iteration"),
         (["study", "--from-iteration", "4"], 1, "study 'study' has landed pings in .*, but none from iteration 4"),
@@ -56,22 +56,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (["study", "--since", "2020-01-02", "--until", "2020-01-01"], 2, "the window ends before it begins"),
         (["study", "--pairs", "treatment:placebo"], 2, "study 'study' has no arm 'placebo'; it has treatment, control"),
-        (["study", "--pairs", "treatment"], 2, "'treatment' is no pair of arms; write it as treatment:control"),
+        (["study", "--pairs", "treatment"], 2, "'treatment' is not a pair of arms. Write it as treatment:control"),
         (["study", "--pairs", "control:control"], 2, "arm 'control' cannot be compared with itself"),
         (["study", "--pairs", "treatment:control,control:treatment"], 2, "is named twice"),
         (
             ["study", "--metrics", "speed"],
             2,
-            "there is no metric 'speed'; there are num_chars_typed, rank_selected, loss",
+            "unknown metric 'speed'. Metrics: num_chars_typed, rank_selected, loss",
         ),
         (["study", "--metrics", "loss,loss"], 2, "the metric 'loss' is named twice"),
         (["study", "--metrics", ""], 2, "name at least one metric"),
         (["study", "--guardrails", "loss"], 2, "the guardrail 'loss' is not among the metrics"),
         (["study", "--alpha", "5"], 2, "the level alpha lies between 0 and 1, not at 5"),
-        (["study", "--planned-clients", "500"], 2, "give --interim with it"),
+        (["study", "--planned-clients", "500"], 2, "Add --interim"),
         (["study", "--subsample", "500"], 2, "give --html or --figures with it"),
         (["study", "--html", "nowhere/report.html"], 2, "--html: the folder nowhere does not exist"),
-        (["study", "--landing", "nowhere"], 1, "there is no landing folder at nowhere; start 'fedping ingest' with it"),
+        (["study", "--landing", "nowhere"], 1, "no landing folder exists at nowhere. Start 'fedping ingest' with it"),
     ],
 )
 def test_one_sentence(

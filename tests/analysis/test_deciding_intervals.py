@@ -1,4 +1,4 @@
-"""The interval that is drawn is that of the test that decides: it leaves out 0.5 exactly if the test rejects."""
+"""The drawn interval belongs to the deciding test: it leaves out 0.5 exactly if the test rejects."""
 
 import math
 
@@ -50,7 +50,7 @@ def test_one_level_decides_every_test_as_the_correction_does(
 
 
 def unlike(correction: Correction = "bonferroni", many: float = 1.1) -> Verdict:
-    """Return a verdict in which ranks tell arms apart whose means they do not: few clients typed very much."""
+    """Return a verdict in which ranks separate the arms but means don't: few clients typed very much."""
     values = np.arange(10.0)
     values[9] = 400.0
     fewer = TYPED * np.exp(-0.15 * np.arange(10))

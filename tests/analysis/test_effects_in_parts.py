@@ -178,7 +178,7 @@ def test_a_study_is_asked_about_what_it_declares_and_clients_never_see_it() -> N
     assert default_metrics(DECLARED) == ("num_chars_typed", "rank_selected", "keys", "top", "bookmark")
     plan = plan_of(DECLARED, Asked(metrics=("keys", "bookmark"), guardrails=("keys",)))
     assert [metric.title for metric in plan.metrics] == ["keys pressed", "bookmark"]
-    with pytest.raises(InvalidSettings, match="'bookmark' can be no guardrail"):
+    with pytest.raises(InvalidSettings, match="'bookmark' cannot be a guardrail"):
         plan_of(DECLARED, Asked(metrics=("bookmark",), guardrails=("bookmark",)))
     public = msgspec.json.encode(public_study(DECLARED))
     assert b"keys pressed" not in public
@@ -202,9 +202,9 @@ def test_names_that_need_no_declaration_are_those_of_the_analysis() -> None:
     [
         ({"metrics": [{"name": "x", "column": "tea"}]}, "made of 'tea', which frecency-update pings do not have"),
         ({"metrics": [{"name": "x", "column": "frecency_scores"}]}, "made of 'frecency_scores', which"),
-        ({"metrics": [{"name": "loss", "column": "loss"}]}, "has the name of one that needs no declaration"),
-        ({"metrics": [{"name": "x", "column": "selected_style"}]}, "is made of a text, whose mean is none"),
-        ({"metrics": [{"name": "x", "column": "loss", "equals": "a"}]}, "give 'equals' without quotes"),
+        ({"metrics": [{"name": "loss", "column": "loss"}]}, "has the name of a built-in one"),
+        ({"metrics": [{"name": "x", "column": "selected_style"}]}, "is computed from a text, which has no mean"),
+        ({"metrics": [{"name": "x", "column": "loss", "equals": "a"}]}, "Give 'equals' without quotes"),
         ({"metrics": [{"name": "x", "column": "loss", "equals": 1, "at_most": 2}]}, "both 'at_most' and 'equals'"),
         ({"metrics": [{"name": "x", "column": "loss"}] * 2}, "two metrics named 'x'"),
         ({"segments": [{"name": "s", "column": "loss"}]}, "needs either 'cuts' or 'values'"),

@@ -1,4 +1,4 @@
-"""The effect so far is what an interim look at the end of each part of the time would have shown."""
+"""The effect so far equals an interim look's result at the end of each part of the time."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is drawn are the numbers that were given, in colours that belong to arms, in light and dark."""
+"""Figures show the given numbers, in the arms' colours, in light and dark."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""How few clients a finding rests on: other values, or absence, of so many overturn it, and one fewer does not."""
+"""The number of clients behind a finding: other values, or absence, of that many overturn it, and one fewer doesn't."""
 
 import math
 

@@ -29,7 +29,7 @@ START = 1_790_000_000_000 // HOUR * HOUR
 WITHIN = 48 * HOUR
 CLIENTS = 400
 NOW = START + 130 * HOUR
-"""What is received later has not landed yet."""
+"""Pings received later haven't landed yet."""
 
 
 def drawn(seed: int, effect: float) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -110,7 +110,7 @@ def by_hand(lists: pd.DataFrame, paid: pd.DataFrame, first: int) -> pd.DataFrame
 
 
 def adjusted_by_hand(data: tuple[pd.DataFrame, pd.DataFrame], clients: pd.DataFrame, cap: float) -> float:
-    """Return the difference of what ripe clients paid, by least squares of arm and what they paid before version 1."""
+    """Return the difference of ripe clients' payments, by least squares on arm and payments before version 1."""
     lists, paid = (frame.assign(client=frame.client.map(bytes)) for frame in data)
     rows = paid[paid.version == 0].merge(clients[["first"]], left_on="client", right_index=True)
     rows = rows[rows["at"] < rows["first"] // HOUR * HOUR]
@@ -245,9 +245,9 @@ def test_a_cap_that_would_be_0_is_refused(spark: "SparkSession", tmp_path: Path)
     [
         ({"adjust": True, "from_iteration": 0}, "--adjust takes versions before 1"),
         ({"cap": 0.2}, "from 0.5 to below 1, not 0.2"),
-        ({"ratios": ("paid",)}, "is no ratio"),
+        ({"ratios": ("paid",)}, "is not a ratio"),
         ({"ratios": ("paid/choices",)}, "a client's first 48 hours by a count over the whole window"),
-        ({"ratios": ("paid/nothing",)}, "there is no metric 'nothing'"),
+        ({"ratios": ("paid/nothing",)}, "unknown metric 'nothing'"),
         ({"ratios": ("opened/choices",) * 2}, "named twice"),
         ({"ratios": ("opened/choices",), "interim": True}, "--ratios, --adjust and --cap"),
     ],
@@ -259,7 +259,7 @@ def test_questions_that_have_no_answer_are_refused(asked: dict[str, Any], words:
 
 def test_an_outcome_with_a_direction_can_be_a_guardrail() -> None:
     assert question(guardrails=("paid",)).guardrails == {"paid"}
-    with pytest.raises(InvalidSettings, match="'opened' can be no guardrail"):
+    with pytest.raises(InvalidSettings, match="'opened' cannot be a guardrail"):
         question(guardrails=("opened",))
     with pytest.raises(InvalidSettings, match="so no direction is better"):
         replace(AT_CHOICE[3], better="more")

@@ -77,7 +77,7 @@ def test_forty_pings_of_ids_that_cannot_be_enrolled_do_not_make_a_verdict(spark:
 def test_a_file_that_fails_while_what_was_left_out_is_counted_is_named(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has been counted may be evicted from memory, and is then read again."""
+    """Counted data may be evicted from memory, and are then read again."""
     file = write_landed(partition(tmp_path, STUDY.name, None, -1), landed_table(500, 3), 1)
     left_out = count._left_out
 
@@ -143,7 +143,7 @@ def test_arms_whose_shares_have_changed_are_counted_where_they_lie(spark: "Spark
 
 
 def test_a_client_that_claims_the_most_makes_no_effect_in_a_part_either(spark: "SparkSession", landing: Path) -> None:
-    """Over time, and for whom: the parts of a study are winsorised as the whole is."""
+    """Over time, and by segment: the parts of a study are winsorised like the whole."""
     claimed = 10_000_000
     liar = next(each for i in range(99) if (each := uuid.UUID(int=i << 76 | 1 << 62)) and _arm_of(each) == "control")
     one = landed_table(1, 7, client_bytes=lambda rng, n: np.frombuffer(liar.bytes * n, np.uint8).reshape(n, 16))

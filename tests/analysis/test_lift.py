@@ -188,7 +188,7 @@ SECONDS = Metric("seconds", "seconds", "had less", "had more", better=None, digi
 
 
 def looked_at(a: np.ndarray, b: np.ndarray, metric: Metric = SECONDS) -> Comparison:
-    """Return an interim look at two arms of one value a client."""
+    """Return an interim look at two arms with one value per client."""
     tallies = [replace(metric_tally(arm[:, None]), first=ValueCounts.of(arm)) for arm in (a, b)]
     plan = Plan(metrics=(metric,), pairs=(("treatment", "control"),), interim=True)
     return compare(plan, [(metric, plan.pairs[0], *tallies)])[0]

@@ -1,4 +1,5 @@
-"""Looks from the first client on: the interval of bounded values is exact, that of others waits, and neither is blind.
+"""Looks from the first client on: the interval of bounded values is exact, other intervals wait, and both detect
+effects.
 
 The bounds are the numbers of false alarms that a sequence of exactly its level exceeds with a probability of 1e-4.
 """
@@ -56,7 +57,7 @@ def _counts(rng: np.random.Generator, probabilities: np.ndarray, studies: int) -
 
 @pytest.mark.parametrize("share", [0.5, 0.01, 0.99])
 def test_looks_after_every_client_at_a_share_are_seldom_wrong(share: float) -> None:
-    """A/A: 400 studies, looks after each of 120 clients an arm, 5 % at most; four metrics share it."""
+    """A/A: 400 studies, looks after each of 120 clients an arm, at most 5 %; four metrics share it."""
     rng, values = np.random.default_rng(26), np.array([0.0, 1.0])
     a, b = (_counts(rng, np.array([1 - share, share]), STUDIES) for _ in range(2))
     most = np.maximum(_reached(a, b, values), _reached(b, a, values))
@@ -173,7 +174,7 @@ def test_a_metric_without_bounds_has_no_interim_verdict_of_few_clients_and_the_r
 
 
 def test_a_look_decides_by_first_values_whose_tails_were_not_moved() -> None:
-    """A tail of a little more than the share that is moved would stay in one arm and be lost from the other."""
+    """A tail slightly larger than the moved share would stay in one arm and be missing from the other."""
     study = Study(name="s", arms=(Arm(name="new", share=0.5), Arm(name="old", share=0.5)), limits=Limits(tails=0.005))
     metric = metric_named("rank_selected", study)
     arms = {}

@@ -50,7 +50,7 @@ ASK = Asked(metrics=("loss", "examples"))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store after one round, and a landing folder: three arms, of which one follows no line, in two versions."""
+    """A store after one round, and a landing folder: three arms, one without a line, in two versions."""
     folder, study = tmp_path_factory.mktemp("models"), model_study()
     store = open_store(folder / "store", create=True)
     store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
@@ -202,7 +202,7 @@ def test_an_arm_without_an_example_is_told_in_a_sentence(spark: "SparkSession", 
 
 @pytest.fixture
 def printed(folder: Path, warm_commands: object, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What the command prints as JSON, run once; it leaves a report and figures beside the store."""
+    """The command's JSON output, run once; it also leaves a report and figures next to the store."""
     if "printed" not in KEPT:
         options = ["--store", str(folder / "store"), "--landing", str(folder / "landing"), "--json"]
         options += ["--enrolled", "5000", "--html", str(folder / "report.html"), "--subsample", "200"]

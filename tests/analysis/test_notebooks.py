@@ -1,8 +1,8 @@
 """Every notebook runs from a fresh kernel, shows what is committed in it, and reads a study that is not the example.
 
-What is committed takes a simulation of ten seconds and all that is drawn from it, so the long tests compare it. They
-also run every notebook on a study that is made in a second, and compare what does not depend on it; `make test` runs
-the cells of the first in its own process.
+The committed notebook needs a simulation of ten seconds and all its drawings, so the long tests compare it. They also
+run every notebook on a study that is made in a second, and compare what does not depend on it; `make test` runs the
+cells of the first in its own process.
 """
 
 import re
@@ -65,10 +65,10 @@ SMALLER = {
         ),
     ]
 }
-"""What a notebook simulates, and how much less of it is enough to see that it runs."""
+"""A notebook's simulation, and a smaller one that is enough to show that it runs."""
 
 CELLS_WITHOUT_A_STUDY = {"2_mann_whitney": 14}
-"""How many cells of a notebook come to the same whatever study is read, after the one that names it."""
+"""Number of a notebook's cells with the same output for every study, after the one that names it."""
 
 
 @pytest.mark.spark
@@ -131,7 +131,7 @@ def test_a_notebook_reads_another_study(name: str, other_study: Path, monkeypatc
 
 
 def test_the_example_is_simulated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here from smaller settings than the real one's, which have to be readable all the same."""
+    """Here with smaller settings than the real one's, which must still be readable."""
     assert experiment_from_toml(source.EXPERIMENT)[1].name == "demo"
     monkeypatch.setattr(source, "EXPERIMENT", experiment_file(tmp_path, clients=300, iterations=1, ticks=1))
     made = source.example(tmp_path / "example")
@@ -145,7 +145,7 @@ def test_the_example_is_simulated_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.fixture(scope="module")
 def other_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small study with other arms, of which one follows no line."""
+    """A small study with other arms, one without a line."""
     folder = tmp_path_factory.mktemp("other")
     simulate(*experiment_from_toml(experiment_file(folder, clients=1500 if in_full() else 700)), folder / "out")
     return folder / "out"
@@ -156,7 +156,7 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def kinds(cell: NotebookNode) -> list[str]:
-    """Return what a cell shows: the names of streams and the types of data, in order."""
+    """Return a cell's output: the names of streams and the types of data, in order."""
     return [kind for out in cell["outputs"] for kind in sorted(out["data"] if "data" in out else [out["name"]])]
 
 

@@ -83,5 +83,5 @@ def test_arms_are_compared_by_outcomes_and_one_that_is_left_out_is_0(spark: "Spa
 def test_metrics_and_segments_are_made_of_declared_columns() -> None:
     with pytest.raises(InvalidSettings, match="'paid', which list-update pings do not have"):
         replace(shop_study(), metrics=(StudyMetric(name="paid"),))
-    with pytest.raises(InvalidSettings, match="made of a text"):
+    with pytest.raises(InvalidSettings, match="computed from a text"):
         replace(shop_study(), metrics=(StudyMetric(name="device"),))

@@ -1,4 +1,4 @@
-"""Formula and simulation agree about the power of a test, and tell when there is none to be had."""
+"""Formula and simulation agree about the power of a test, and report when none is possible."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A planner's three questions agree with each other, and with what is enrolled, exposed and corrected."""
+"""A planner's three questions agree with each other, and with the enrolled, exposed and corrected numbers."""
 
 import math
 
@@ -127,7 +127,7 @@ def test_pings_of_one_client_are_alike_and_that_is_told() -> None:
 
 
 def test_a_pilot_in_which_nothing_varies_is_refused() -> None:
-    with pytest.raises(FedpingError, match="all the same"):
+    with pytest.raises(FedpingError, match="all equal"):
         landed_pilot(tally([3.0] * 20, 2), "s", "control", METRICS[0], "client")
 
 

@@ -1,4 +1,4 @@
-"""What is known of the arms of a private study: intervals that cover the truth, noise and sample included."""
+"""Results for the arms of a private study: intervals that cover the truth, noise and sample included."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ TIMES, ROUNDS, NOISE = 2_000, 4, 16.0
 
 
 def seen(rng: np.random.Generator, rate: float, clients: int, again: bool) -> ArmResult:
-    """Return what is told of an arm of clients who are in each round: the same people, or others each time."""
+    """Return the released values of an arm whose clients are in each round: the same people, or different ones."""
     drawn = rng.random((1 if again else ROUNDS, clients)) < rate
     tops = float(drawn.sum()) * (ROUNDS if again else 1)
     noise = NOISE * np.sqrt(ROUNDS)

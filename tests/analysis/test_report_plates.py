@@ -1,4 +1,4 @@
-"""A report draws what there is, and says what is missing; nothing on its page comes from elsewhere."""
+"""A report draws the available data, and reports what is missing; its page loads nothing from outside."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""What is read again of a round is what the round saw: the same pings, the same means, the same update."""
+"""Reading a round again gives what the round saw: the same pings, the same means, the same update."""
 
 import math
 from dataclasses import replace

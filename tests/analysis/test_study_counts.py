@@ -1,4 +1,4 @@
-"""What Spark counts is what the landed rows say, and the verdict follows from it: on real parts, from Parquet on."""
+"""Spark's counts equal the landed rows, and the verdict follows from them: on real parts, from Parquet on."""
 
 import functools
 import json
@@ -55,7 +55,7 @@ def count(spark: "SparkSession") -> Count:
 
 @pytest.fixture(scope="module")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Land a study with an effect on what is typed, over versions 8 to 11, with duplicates."""
+    """Land a study with an effect on the typed characters, over versions 8 to 11, with duplicates."""
     folder = tmp_path_factory.mktemp("effect") / "landing"
     traffic = StudyTraffic(
         pings=30_000,
@@ -305,7 +305,7 @@ class _Outline(HTMLParser):
 
 @dataclass(frozen=True)
 class Analysed:
-    """What `fedping analyze` printed, and the folder of its store, its report and its figures."""
+    """The output of `fedping analyze`, and the folder of its store, its report and its figures."""
 
     printed: str
     folder: Path

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CLIENTS, WEEKS, WEEK_MS = 400, 6, 7 * 24 * HOUR_MS
 START = 1_700_000_000_000
 EFFECTS = (0.0, -0.5, -1.0, -1.0, -2.0, -2.0)
-"""By week in the study, what the treatment changes the characters typed by."""
+"""Change of typed characters by the treatment, by week in the study."""
 
 PAIR = (("treatment", "control"),)
 
@@ -99,7 +99,7 @@ def test_an_effect_that_grows_is_found_late_and_not_in_the_first_week(spark: "Sp
 
 @pytest.mark.spark
 def test_a_window_does_not_make_clients_younger(spark: "SparkSession", landing: Path) -> None:
-    """In the last weeks of the study, nobody is new; a window that begins there must not say so."""
+    """In the last weeks of the study, no client is new; a window that begins there must not claim so."""
     [found] = [part.number for part in judged(spark, landing, Window(first=8)).tally.parts if part.segment == IN_STUDY]
     assert found == 4
 

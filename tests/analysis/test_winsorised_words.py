@@ -1,4 +1,4 @@
-"""A winsorised mean is called one wherever it is shown, with the untrimmed difference and its interval beside it."""
+"""Every place that shows a winsorised mean calls it one, with the untrimmed difference and its interval."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Searches of users who behave, against the same told page by page, and what the weights do to them."""
+"""Searches of users with behaviour, against a page-by-page implementation, and the weights' effect on them."""
 
 from functools import cache
 
@@ -116,7 +116,7 @@ def test_ranks_and_characters_are_in_range(
 
 
 def test_who_submits_without_applying_learns_at_the_version_it_holds() -> None:
-    """The list is ranked, and its loss told, by version 0; the update is that of the held weights on that list."""
+    """Version 0 ranks the list and gives its loss; the update is computed at the held weights on that list."""
     asked = seekers(300)
     applying = behave(users(), ranking(submits=True), asked, 0)
     watching = behave(users(), Ranking(SPEC, frecency_start(), UNLIKE), asked, 0)

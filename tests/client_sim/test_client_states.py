@@ -1,4 +1,4 @@
-"""What stays with clients between rounds: kept in memory or in a file, the same after a stop, and in no ping."""
+"""Clients' state between rounds: kept in memory or in a file, the same after a stop, and in no ping."""
 
 import asyncio
 import shutil
@@ -55,7 +55,7 @@ FIRST: State = {"control": np.full(3, MARK), "trainings": np.zeros((), np.int64)
 
 
 class Memory:
-    """Descent corrected by what the client has kept: a running mean of its own gradients, and how many there were."""
+    """Descent corrected by the client's state: a running mean of its own gradients, and their number."""
 
     def __init__(self, training: OneGradient) -> None:
         self._training = training

@@ -1,4 +1,4 @@
-"""The data of a fleet in one array: batches, some clients, some rows, everybody's at once."""
+"""A fleet's data in one array: batches, some clients, some rows, all clients at once."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ SIZES = st.lists(st.integers(0, 6), min_size=1, max_size=8)
 
 
 def fleet(sizes: list[int], features: int = 3) -> ExampleData:
-    """Return clients whose every value tells which row it is of."""
+    """Return clients whose every value identifies its row."""
     rows = np.arange(sum(sizes), dtype=float)
     x = rows[:, None] + np.arange(features) / 10
     data = example_data(x, rows % 2, sizes, target=Target("side", ("left", "right")))

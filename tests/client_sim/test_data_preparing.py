@@ -1,4 +1,4 @@
-"""Statistics of a fleet from what clients say, against the same of the pooled examples; and what is made of them."""
+"""Statistics of a fleet from clients' answers, against the pooled examples; and their use."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What `docs/reference.md` says of partitions, samplings and data sets is what there is."""
+"""`docs/reference.md` lists exactly the existing partitions, samplings and data sets."""
 
 import tomllib
 from pathlib import Path

@@ -24,7 +24,7 @@ def fleet(sizes: list[int], classes: int = 3, seed: int = 0) -> ExampleData:
 
 
 def counts(data: ExampleData) -> np.ndarray:
-    """Return how many of each client's examples are of each class."""
+    """Return the numbers of each client's examples in each class."""
     classes = len(data.target.classes)
     result = np.zeros((len(data), classes))
     np.add.at(result, (data.client_of, data.y), 1)
@@ -74,7 +74,7 @@ def test_a_clients_split_does_not_depend_on_who_else_is_there() -> None:
 def test_every_example_has_the_same_chance_to_be_tested() -> None:
     """Over 2,000 seeds, in a client of 7 whose classes are of 1, 2 and 4; error rate ALPHA for all seven together.
 
-    An example's number of times is binomial; those of a split exclude each other, which only narrows them.
+    An example's number of times is binomial; a split's parts exclude each other, which only narrows them.
     """
     data = example_data(np.arange(7)[:, None], [0, 1, 1, 2, 2, 2, 2], [7], target=Target("t", tuple("abc")))
     seeds, share = 2_000, 0.3

@@ -66,5 +66,5 @@ def test_residuals_are_kept_over_a_restart(tmp_path: Path) -> None:
 
 def test_fleets_that_search_keep_none() -> None:
     study = public_study(study_of(BROWSERS))
-    with pytest.raises(InvalidSettings, match="these clients keep nothing"):
+    with pytest.raises(InvalidSettings, match="these clients keep none"):
         Fleet(None, study, FleetSettings(clients=3, seed=1))  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ def learner(kind: str) -> Any:
 
 
 def examples(classes: int, clients: int = 3, each: int = 6) -> Examples:
-    """Return examples of clients, of which the last has none, and the first one fewer than the others."""
+    """Return examples of clients; the last has none, and the first has fewer than the others."""
     rng = np.random.default_rng(1)
     y = rng.integers(0, classes, (clients, each)) if classes else rng.normal(size=(clients, each))
     weight = np.ones((clients, each))
@@ -188,7 +188,7 @@ def test_the_penalty_is_on_what_stays_and_spares_intercepts() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("joint", [True, False])
 def test_examples_are_clipped_after_the_gate(kind: str, joint: bool) -> None:
-    """Beside each example as a client of its own; one that the gate hardly leaves to w is not clipped."""
+    """Compared with each example as a separate client; one that the gate hardly leaves to w isn't clipped."""
     name, settings, classes = KINDS[kind]
     model = learner_for(model_spec(name, settings | {"l2": 0.0}))
     batch = examples(classes)

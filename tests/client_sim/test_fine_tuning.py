@@ -73,7 +73,7 @@ def keys(count: int) -> NDArray[np.uint64]:
 
 
 def trained(training: Training, batch: Examples, w: FloatArray, times: int = 1, version: int = 0) -> FloatArray:
-    """Return the clients' own weights after so many trainings."""
+    """Return the clients' own weights after a number of trainings."""
     model, algorithm = Bowls(len(w)), algorithm_for(training)
     assert isinstance(algorithm, Personalizes)
     states: Any = MemoryStates(algorithm.init_state(model))
@@ -206,7 +206,7 @@ def test_before_its_version_nothing_is_the_clients_own() -> None:
 
 
 def test_what_is_sent_does_not_tell_what_is_kept() -> None:
-    """The same bytes for any state, whatever trains w."""
+    """The same bytes for any state, whichever algorithm trains w."""
     batch, model = examples([[3.0, -1.0, 0.5]] * 1000), Bowls()
     same = np.full(1000, keys(1)[0])
     trainings: list[OneGradient | LocalSteps] = [OneGradient(batch=2), LocalSteps(rate=0.1, epochs=2, batch=2)]
@@ -267,7 +267,7 @@ def test_a_loss_is_of_examples_held_out_and_of_a_single_example_that_of_the_shar
     ("by", "setting"), [("fine_tune", "frozen"), ("vector", "on"), ("partly_local", "local"), ("reconstruct", "local")]
 )
 def test_as_many_weights_and_blocks_are_named_as_a_model_has_blocks_and_no_more(by: str, setting: str) -> None:
-    """A study may come from anybody, and each name is looked up."""
+    """A study may come from anyone, and each name is looked up."""
     training = {"algorithm": "gradient", "personal": {"by": by, "rate": 1.0, setting: ["w"] * 10_000}}
     assert getattr(converted(training, OneGradient, "").personal, setting) == ("w",) * 10_000
     training["personal"][setting].append("w")  # type: ignore[index]

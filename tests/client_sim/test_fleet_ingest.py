@@ -1,4 +1,4 @@
-"""A fleet against the real ingest: whatever its clients do, every ping is valid and lands exactly once."""
+"""A fleet against the real ingest: every ping is valid and lands exactly once, whatever its clients do."""
 
 import asyncio
 from collections.abc import Iterator

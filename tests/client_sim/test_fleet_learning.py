@@ -108,7 +108,7 @@ def trained(
 
 
 SENT_HERE = ("k-means", "linear-15", "matrix-factorization")
-"""Of each kind one: examples with an aggregate of its own, searches, and blocks of the client's own."""
+"""One of each kind: examples with an aggregate, searches, and blocks of the client's own."""
 
 
 @pytest.mark.parametrize(

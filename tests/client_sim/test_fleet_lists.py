@@ -56,7 +56,7 @@ SPEC = ModelSpec(
     ),
     places=6,
 )
-"""A shop whose own score says little of what its users want."""
+"""A shop whose own score is a poor match for its users' preferences."""
 
 
 def study_of(spec: ModelSpec = SPEC, **line: Any) -> Study:

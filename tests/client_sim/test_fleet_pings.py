@@ -1,4 +1,4 @@
-"""What a fleet's pings say, and that each of them is accounted for whatever becomes of it."""
+"""A fleet's pings, each of which is accounted for, whatever its outcome."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""FPDGD: the mean of its updates beside all rankings of a list enumerated, and what it learns."""
+"""FPDGD: its mean update against an enumeration of all rankings of a list, and what it learns."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def expected(items: Sequence[Sequence[float]], chosen: int) -> np.ndarray:
 
 
 def updates_of(lists: Sequence[Shown], count: int, **settings: Any) -> np.ndarray:
-    """Return the updates of so many clients who all have these lists, shape (count, 2)."""
+    """Return the updates of a number of clients who all have these lists, shape (count, 2)."""
     model = learner_for(SPEC)
     data = list_data(SPEC, lists, [len(lists)])
     algorithm = FPDGD(**{"rate": 1.0, "epochs": 1, **settings})

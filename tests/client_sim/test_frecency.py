@@ -292,7 +292,7 @@ def test_a_wrong_number_of_weights_is_said(count: int) -> None:
 
 
 def test_an_unknown_model_is_said() -> None:
-    with pytest.raises(FedpingError, match=r"no ranking model 'frecency-2019'.*frecency-2018 or linear-15"):
+    with pytest.raises(FedpingError, match=r"unknown ranking model 'frecency-2019'.*frecency-2018 or linear-15"):
         model_for("frecency-2019")
 
 

@@ -81,7 +81,7 @@ def test_linear_15_finite_differences_equal_the_scalar_black_box(
 
 
 def matrix_case(seed: int, m: int = 22) -> tuple[np.ndarray, np.ndarray, Searches]:
-    """Return weights, features and searches whose candidates lie anywhere; counts times frequencies, as pages have."""
+    """Return weights, features and searches with randomly placed candidates; counts times frequencies, like pages."""
     rng = np.random.default_rng(seed)
     features = rng.poisson(0.5, (60, m)) * rng.exponential(7, (60, 1))
     candidates = np.where(np.arange(10) < rng.integers(0, 11, (30, 1)), rng.integers(0, 60, (30, 10)), -1)

@@ -1,4 +1,4 @@
-"""An institution's table: read by what was agreed, held against the model, and refused in a sentence."""
+"""An institution's table: read by the agreed columns, compared with the model, and refused in a sentence."""
 
 from pathlib import Path
 
@@ -44,9 +44,7 @@ def test_categories_become_a_feature_each_also_where_a_table_has_one_of_them(tmp
     agreed = AgreedColumns(label="y", features=(Feature(name="ward", categories=("south", "north")),))
     rows = read_examples(csv(tmp_path, "ward,y\nnorth,0\nnorth,1\n"), None, agreed, TWO)
     assert rows.x.tolist() == [[0.0, 1.0], [0.0, 1.0]]
-    with pytest.raises(
-        FedpingError, match=r"row 1 of the column 'ward' has none of the values that were agreed on \(south, no"
-    ):
+    with pytest.raises(FedpingError, match=r"row 1 of the column 'ward' has none of the agreed values \(south, no"):
         read_examples(csv(tmp_path, "ward,y\nwest,0\n"), None, agreed, TWO)
 
 
@@ -87,8 +85,8 @@ def test_other_files_and_other_models(tmp_path: Path) -> None:
         ("a,b,y\n1,2,1\n1,2,2\n", "y", TWO, "has 2 classes, and the model 'm' predicts 2; name all of them in --col"),
         ("a,b,y\n1,2,sick\n", "y", TWO, "has 1 class, and the model 'm' predicts 2; name all of them in --col"),
         ("a,b,y\n1,2,sick\n", "y", NUMBER, "the column 'y' has texts where numbers are wanted; write them with"),
-        ("a,b,y\n1,2,3\n1,2,low\n", "y", NUMBER, "row 2 of the column 'y' is no number; correct it, with a decimal"),
-        ("a,b,y\n1,2,0\n1,2,0\n1,about 2,0\n", "y", TWO, "row 3 of the column 'b' is no number; correct it"),
+        ("a,b,y\n1,2,3\n1,2,low\n", "y", NUMBER, "row 2 of the column 'y' is not a number. Correct it, with a decimal"),
+        ("a,b,y\n1,2,0\n1,2,0\n1,about 2,0\n", "y", TWO, "row 3 of the column 'b' is not a number. Correct it"),
         ("a,b,y\n1,x,0\n1,2,0\n1,x,0\n1,3,1\n1,3,1\n", "y", TWO, "row 1 of the column 'b' is no number, one of 2 such"),
         (
             "a,b,y\n1,2\n",
@@ -198,7 +196,7 @@ def test_what_was_agreed_on_is_held_against_the_model_and_the_table(tmp_path: Pa
             AGREED,
             None,
             TWO,
-            r"row 1 of the column 'y' has none of the values that were agreed on \(sick, well\); correct",
+            r"row 1 of the column 'y' has none of the agreed values \(sick, well\). Correct",
         ),
         (AGREED, "a", TWO, "the label is among the features of --columns"),
         (None, None, TWO, "the model 'm' predicts a column; name it with --label"),
@@ -335,11 +333,11 @@ def test_an_example_counts_as_its_class_does_in_training(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('counts = true\n[[features]]\nname = "a"\n', "counts = true is for the classes of a label"),
+        ('counts = true\n[[features]]\nname = "a"\n', "counts = true needs 'label' and 'classes'"),
         ("class_weights = [1.0]\n" + SICK, "there are 1 class_weights and 3 classes"),
         ("class_weights = [0.0, 0.0, 0.0]\n" + SICK, "not all of them 0"),
         ("class_weights = [-1.0, 1.0, 1.0]\n" + SICK, ">= 0"),
-        ("counts = true\nclass_weights = [1.0, 1.0, 1.0]\n" + SICK, "leave one of them out"),
+        ("counts = true\nclass_weights = [1.0, 1.0, 1.0]\n" + SICK, "Remove one of them"),
     ],
 )
 def test_classes_that_cannot_be_counted_or_weighed_are_refused(tmp_path: Path, text: str, says: str) -> None:

@@ -1,4 +1,4 @@
-"""What clients send: laws of the algorithms, whatever the model."""
+"""Clients' updates: laws of the algorithms for every model."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_a_local_step_is_scikit_learns_lloyd_iteration(steps: int) -> None:
 
 
 def test_starts_are_examples_far_from_each_other() -> None:
-    """k-means++: with three blobs, each of three starts is nearly always in a blob of its own."""
+    """k-means++: with three blobs, each of three starts is nearly always in a different blob."""
     data, model = blobs(2), learner()
     batch = data.batch(np.arange(3))
     starts = model.starts(batch, KEYS, 200)

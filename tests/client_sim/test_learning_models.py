@@ -36,7 +36,7 @@ def learner(name: str) -> Any:
 
 
 def examples(name: str, seed: int, sizes: tuple[int, ...] = (5, 0, 2)) -> Examples:
-    """Examples of clients with so many each; what is padding holds numbers that must not matter."""
+    """Examples of clients with different numbers of examples; padding holds numbers that must not matter."""
     rng, classes = np.random.default_rng(seed), NAMES[name][2]
     shape = (len(sizes), max(sizes))
     y = rng.integers(0, classes, shape) if classes else rng.standard_normal(shape)
@@ -117,7 +117,7 @@ def test_an_example_of_no_item_is_refused(odd: float) -> None:
 
 
 def test_a_user_beside_the_items_is_a_linear_regression_with_the_same_gradients() -> None:
-    """What a smaller model says of the user's blocks is what the whole model says, whatever the items."""
+    """A smaller model's values for the user's blocks equal the whole model's, for all items."""
     model, batch = learner("ratings"), examples("ratings", 4)
     weights = np.random.default_rng(2).standard_normal((3, model.m))
     small, its = model.reduced(USER, weights[:, :-3], batch)

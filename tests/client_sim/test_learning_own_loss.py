@@ -90,7 +90,7 @@ def test_a_loss_that_is_none_is_told(settings: dict[str, str], message: str) -> 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("function", ["of_the_last", "steep_for_the_last"])
 def test_of_a_fleet_the_client_is_named_whose_loss_is_no_number(own_losses: Any, function: str) -> None:
-    """By its number in the fleet, though clients are trained in blocks of similar size, in an order of their own."""
+    """By its number in the fleet, though clients are trained in blocks of similar size, in a different order."""
     examples = np.zeros((12, 2))
     examples[4:9] = 1.0  # client 3 of 0 to 4
     fleet = example_data(examples, np.zeros(12), [1, 2, 1, 5, 3])
@@ -113,10 +113,10 @@ def test_the_trouble_of_a_client_goes_to_another_process() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("no_such_module:loss", "there is no module 'no_such_module'"),
+        ("no_such_module:loss", "the module 'no_such_module' was not found"),
         ("own_losses:no_such_loss", "the module 'own_losses' has no 'no_such_loss'"),
         ("own_losses", "'my_module:my_loss'"),
-        ("own_losses:NUMBER", "is no function"),
+        ("own_losses:NUMBER", "does not name a function"),
         ("broken_module:loss", "cannot be imported .*ZeroDivisionError"),
         ("needing_module:loss", "cannot be imported .*no_such_dependency"),
     ],

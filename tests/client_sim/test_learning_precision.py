@@ -1,7 +1,7 @@
-"""Single precision: as near to double as seven digits are, for every model that has it; and what is kept of the data.
+"""Single precision: as close to double as seven digits allow, for every model that has it; and the stored data.
 
 Features and weights lie on a grid, on which scores are exact in either precision: no hinge, no relu switches on a last
-bit. What differs is what exp, log and sums round.
+bit. The difference is the rounding of exp, log and sums.
 """
 
 from __future__ import annotations

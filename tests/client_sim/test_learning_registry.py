@@ -74,7 +74,7 @@ def test_the_weights_of_frecency_are_of_their_kinds() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("logistic-regresion", {}, "there is no model 'logistic-regresion'; did you mean 'logistic-regression'"),
+        ("logistic-regresion", {}, "unknown model 'logistic-regresion'; did you mean 'logistic-regression'"),
         ("xyz", {}, "choose one of linear-regression,"),
         ("network", {"features": 3}, "needs the setting 'classes'"),
         ("network", {"features": 3, "classes": 1}, "is 1; set it to a whole number of at least 2"),

@@ -1,4 +1,4 @@
-"""A network of one's own as a study: its arrays are the blocks, a fleet trains it over HTTP, rounds add its updates."""
+"""A user's own network as a study: its arrays are the blocks, a fleet trains it over HTTP, rounds add its updates."""
 
 import asyncio
 import importlib

@@ -228,7 +228,7 @@ def test_what_would_come_to_nothing_with_statistics_is_refused() -> None:
     ):
         with pytest.raises(InvalidSettings, match=says):
             check_buffers(model, training, pipeline)
-    with pytest.raises(InvalidSettings, match="'buffers' of the network names 'c', and there is no such array"):
+    with pytest.raises(InvalidSettings, match="'buffers' of the network names an unknown array 'c'"):
         tree_model("plain", fedping.Network(arrays, plain, 4, buffers=("c",)), 0).buffers  # noqa: B018
 
 
@@ -331,7 +331,7 @@ def hidden_layer() -> tuple[BuiltIn, TreeModel]:
 
 
 def sorted_as_tree(values: np.ndarray, shared: bool = False) -> np.ndarray:
-    """Return numbers of W1, b1, W2 and b2, shape (k, 53), in the order of the tree; or those of W1 and b1 alone."""
+    """Return numbers of W1, b1, W2 and b2, shape (k, 53), in the order of the tree; or of W1 and b1 alone."""
     one, of_one, two, of_two = np.split(values, [30, 35, 50], axis=-1)
     return np.concatenate([of_one, one] if shared else [of_two, two, of_one, one], axis=-1)
 

@@ -37,7 +37,7 @@ def outbox_to(
 
 
 class Slept:
-    """Waits for nothing, and remembers for how long it should have."""
+    """Returns at once, and records the requested waits."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -104,7 +104,7 @@ def test_a_back_off_that_cannot_be_meant_is_told(wrong: dict[str, float]) -> Non
 def sent_to_faulty_server(
     answers: Sequence[Answer], count: int = 12, *, twice: bool = False, at_once: int = 8
 ) -> tuple[Outbox, Slept, dict[UUID, list[bytes]], Counter[UUID]]:
-    """Answer each document's attempts in this order, the last one for ever, and return what came of it."""
+    """Answer each document's attempts in this order, repeating the last one, and return the outcome."""
     slept = Slept()
     with faulty_server(fleet_study()) as server:
         server.plan = lambda document, attempt: answers[min(attempt, len(answers) - 1)]

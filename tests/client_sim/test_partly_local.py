@@ -1,4 +1,4 @@
-"""Models of which blocks stay with the client: what is published and sent, closed forms, and what is refused."""
+"""Models with blocks that stay with the client: what is published and sent, closed forms, and refusals."""
 
 from typing import Any
 
@@ -104,7 +104,7 @@ def test_a_newcomer_predicts_with_the_shared_blocks_and_the_start_of_the_others(
 
 @pytest.mark.parametrize("shared", TRAININGS[:4], ids=["gradient", "some", "epochs", "proximal"])
 def test_fedper_at_one_rate_is_the_training_of_the_whole_model(shared: OneGradient | LocalSteps) -> None:
-    """With the same rate for both parts, a client's movement is that of the undivided model, cut in two."""
+    """With the same rate for both parts, a client's movement is the undivided model's, cut in two."""
     rate = getattr(shared, "rate", 0.3)
     training = replace(shared, personal=PartlyLocal(local=HEAD, rate=rate))
     model, whole, batch = published(training), learner_for(model_spec("network", NETWORK)), examples()
@@ -117,7 +117,7 @@ def test_fedper_at_one_rate_is_the_training_of_the_whole_model(shared: OneGradie
 
 
 def test_the_local_blocks_of_fedper_have_their_own_rate_with_an_optimizer_too() -> None:
-    """Adam's first step is its rate, whatever the gradient."""
+    """Adam's first step is its rate, for any gradient."""
     training = LocalSteps(
         rate=0.2, steps=1, optimizer=LocalAdam(epsilon=1e-12), personal=PartlyLocal(local=HEAD, rate=0.05)
     )
@@ -224,7 +224,7 @@ def test_the_small_model_of_a_user_fits_as_the_whole_one_does(monkeypatch: pytes
 
 @pytest.mark.parametrize("method", [PartlyLocal, Reconstruct])
 def test_local_blocks_that_are_too_large_are_refused_before_anybody_makes_room(method: Any) -> None:
-    """The spec bounds only what is shared, and a study may come from anybody."""
+    """The spec bounds only what is shared, and a study may come from anyone."""
     training = OneGradient(personal=method(local=HEAD, rate=0.1))
     small = model_spec("network", NETWORK, training=training)
     with pytest.raises(InvalidSettings, match=r"50,000,000,000 weights, .* 2,000,000"):

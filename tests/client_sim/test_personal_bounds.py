@@ -1,4 +1,4 @@
-"""The spec's constraints hold for weights that are a client's own, whatever trains them."""
+"""The spec's constraints hold for a client's own weights, whichever algorithm trains them."""
 
 from dataclasses import replace
 from typing import Any
@@ -169,7 +169,7 @@ def test_a_browser_ranks_with_its_own_weights_within_the_bounds() -> None:
 
 
 def test_the_scores_in_a_ping_are_not_those_by_a_clients_own_weights() -> None:
-    """Of a linear model a few lists of scores would tell all of P."""
+    """In a linear model a few lists of scores would reveal all of P."""
     training = OneGradient(personal=FineTune(rate=1.0))
     linear = model_spec("linear-15")
     sample = SyntheticPopulation(model_for("linear-15"), PopulationSettings(), seed=1).sample(np.arange(6), 0)

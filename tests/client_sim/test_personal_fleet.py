@@ -1,4 +1,4 @@
-"""Simulated clients with models of their own take part in a study, over a real ingest and with real rounds."""
+"""Simulated clients with their own models take part in a study, over a real ingest and with real rounds."""
 
 import asyncio
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ BROWSERS, CLIENTS = "frecency-update", "model-update"
 
 
 def study_of(pings: Any, **personal: Any) -> Study:
-    """Return a study of browsers, or of clients with examples, of which a third keeps models of its own."""
+    """Return a study of browsers, or of clients with examples; a third of them keep their own models."""
     spec = model_spec("linear-15") if pings == BROWSERS else model_spec("logistic-regression", {"features": 4})
     rate = 5.0 if pings == BROWSERS else 0.5
     training = OneGradient(personal=FineTune(**{"rate": rate, "steps": 20} | personal))
@@ -122,7 +122,7 @@ def test_browsers_keep_models_of_their_own_and_send_what_they_would_have_sent(tm
 
 
 def test_clients_of_a_personal_arm_hold_out_a_fifth_of_their_examples(tmp_path: Path) -> None:
-    """What they send is of the others, and what they tell the loss of is the same fifth in every iteration."""
+    """They send updates of the others, and report the loss of the same fifth in every iteration."""
     own, plain = (landed_of(tmp_path, study_of(CLIENTS), kind) for kind in ("personal", "plain"))
     trained = own.study_variation != "treatment"
     count = plain[trained].examples
@@ -138,7 +138,7 @@ def test_clients_of_a_personal_arm_hold_out_a_fifth_of_their_examples(tmp_path: 
 
 @dataclass(frozen=True)
 class Labels:
-    """Examples of two classes of which features tell nothing: a fleet's source of them, and the data of its clients.
+    """Examples of two classes with uninformative features: a fleet's source of them, and the data of its clients.
 
     Attributes:
         chance: of the class that a client prefers; with 0.5 it prefers none.
@@ -174,7 +174,7 @@ def test_a_model_of_ones_own_is_better_only_where_there_is_something_of_ones_own
 ) -> None:
     """With labels of noise the arm has no advantage beyond 3 standard errors, which are 0.05, and 0.13 for the silent.
 
-    Measured on what clients learned from, it would have one of 0.14 with a standard error of 0.02.
+    Measured on examples that clients learned from, it would be 0.14 with a standard error of 0.02.
     """
     monkeypatch.setattr("fedping.client_sim.fleet.fleet.examples_for", lambda *_: Labels(chance))
     store = created(tmp_path, study_of(CLIENTS))
@@ -219,7 +219,7 @@ def test_a_fleet_that_is_stopped_goes_on_with_what_its_clients_have(tmp_path: Pa
 
 
 def test_a_fleet_has_the_states_of_a_block_at_hand_and_not_those_of_everybody() -> None:
-    """Of a network of 50,000 weights those of 20,000 clients would take 8 GB."""
+    """For a network of 50,000 weights, the weights of 20,000 clients would take 8 GB."""
     asked: list[int] = []
 
     class Counted(MemoryStates):
@@ -247,7 +247,7 @@ def test_a_fleet_has_the_states_of_a_block_at_hand_and_not_those_of_everybody() 
 
 @pytest.mark.parametrize("what", ["training", "spec"])
 def test_a_fleet_does_not_go_on_with_what_belongs_to_other_settings(what: str) -> None:
-    """A study of the same name may have been created anew, with a model of as many weights that mean something else."""
+    """A study of the same name may have been created again, with a model of as many weights with another meaning."""
     study = study_of(CLIENTS)
     [line] = study.lines
     changed = {

@@ -99,7 +99,7 @@ def test_the_gradient_by_the_vector_is_that_by_finite_differences(personal: Vect
 
 
 def test_on_a_hidden_layers_offsets_it_is_an_additional_input_vector() -> None:
-    """x W1 + v U + b1, with which the thesis describes it: an input v beside x, by a matrix U that is not trained."""
+    """x W1 + v U + b1, as in the thesis: an input v next to x, by a matrix U that isn't trained."""
     basis = replace(RANDOM, on=("b1",), size=3)
     state = with_vectors(basis)
     theta = method(basis).personal_weights(NETWORK, W, DATA.batch(EVERYBODY), state)
@@ -230,7 +230,7 @@ def test_a_vector_of_eight_takes_33_bytes_and_in_step_32() -> None:
 
 
 def test_a_random_basis_is_normal_and_the_same_for_everybody() -> None:
-    """By integers alone, as a client in another language would draw it."""
+    """By integers alone, like a client in another language."""
     u = random_basis(1000, 4, 7)
     assert abs(u.mean()) < 0.05  # 6 standard errors
     assert abs(u.std() - 0.5) < 0.025  # 4.5 standard errors

@@ -192,7 +192,7 @@ def test_a_history_that_cannot_be_used_is_told(tmp_path: Path, fill: Fill, says:
 
 
 def test_what_is_no_history_is_told(tmp_path: Path) -> None:
-    with pytest.raises(PlacesError, match="no Firefox history at"):
+    with pytest.raises(PlacesError, match="no Firefox history exists at"):
         find_places(str(tmp_path))
     (tmp_path / "places.sqlite").write_bytes(b"not a database, but long enough to be taken for one" * 40)
     with pytest.raises(PlacesError, match="not a Firefox history"):

@@ -39,7 +39,7 @@ def by_name(plan: UploadPlan) -> dict[str, Cost]:
 
 @pytest.fixture
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weigh three lists of links beside a line's own."""
+    """Measure three lists of links in addition to a line's own."""
     monkeypatch.setattr(planning, "CANDIDATES", CANDIDATES[:3])
 
 

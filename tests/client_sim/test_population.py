@@ -1,4 +1,4 @@
-"""Synthetic users follow the stated distributions, and each is the same whoever else is there.
+"""Synthetic users follow the stated distributions, and each is independent of the others.
 
 The statistical tests draw once, from fixed seeds, so that they always give the same verdict. Each compares its p-value
 with ``ALPHA``: with another seed, a right generator would fail one of them with that probability.

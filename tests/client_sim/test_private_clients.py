@@ -1,4 +1,4 @@
-"""What clients of private lines send: bounded whatever they learned, unlinkable, seldom enough, noisy as promised."""
+"""Contributions of clients of private lines: bounded in every case, unlinkable, rare enough, and noisy enough."""
 
 import math
 from collections import Counter, defaultdict
@@ -102,7 +102,7 @@ class Branching(Chance):
 
 
 def outputs(make: Callable[[Chance], tuple[int, ...]], p: float) -> dict[tuple[int, ...], float]:
-    """Return the exact distribution of what a function makes of its chances."""
+    """Return the exact distribution of a function's result over its random draws."""
     found: dict[tuple[int, ...], float] = defaultdict(float)
     path: list[int] = []
     while True:

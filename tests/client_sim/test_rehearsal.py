@@ -113,7 +113,7 @@ def test_any_items_are_candidates_as_likely_as_all_others(tmp_path: Path) -> Non
         (ITEMS, QUERIES, {"candidates": "finds", "key": "sku"}, "has no column 'sku'"),
         (ITEMS, QUERIES, {"pinned": "sponsored"}, "has no column 'sponsored'; it has id, price"),
         (ITEMS, QUERIES, {"queries": None}, "feature 'device' reads the field 'device' of the query"),
-        (ITEMS, QUERIES, {"truth": {"colour": 1.0}}, "'truth' names 'colour', which is no weight or feature"),
+        (ITEMS, QUERIES, {"truth": {"colour": 1.0}}, "'truth' names 'colour', which is neither a weight nor a feature"),
         (ITEMS.replace("fresh", "price"), QUERIES, {}, "has the column 'price' twice"),
         (ITEMS[: ITEMS.index("b,")], QUERIES, {}, "has 1 items, and a list needs 2"),
     ],

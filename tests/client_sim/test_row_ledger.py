@@ -1,4 +1,4 @@
-"""The ledger of a table: charged before a draw, once for each version, whatever is killed, lost or restored."""
+"""The ledger of a table: charged before a draw, once for each version, after every kill, loss or restore."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What the mean of a sample estimates: every claim of every sampler, in both directions (thesis 3.1).
+"""What a sample's mean estimates: every claim of every sampler, in both directions (thesis 3.1).
 
 A claim is tested over thousands of rounds of one fixed seed, coordinate by coordinate, with a z-test. The error rate
 of the whole file is ALPHA: a right sampler would fail with that probability under another seed.
@@ -56,7 +56,7 @@ KINDS: tuple[Sampling, ...] = (
 
 @cache
 def times_drawn(kind: Sampling, sizes: tuple[int, ...], groups: tuple[str, ...]) -> np.ndarray:
-    """Return how often each client is in each round, shape (rounds, clients), of rounds that have anyone."""
+    """Return the count of each client in each round, shape (rounds, clients), for rounds with any client."""
     sampler = sampler_for(kind, np.array(sizes), 2018, np.array(groups))
     drawn = np.array([np.bincount(sampler.draw(number), minlength=len(sizes)) for number in range(ROUNDS)])
     return drawn[drawn.any(axis=1)]
@@ -77,7 +77,7 @@ def full(sizes: np.ndarray, of: FullUpdate) -> np.ndarray:
 
 
 def z(kind: Sampling, sizes: np.ndarray, groups: np.ndarray, weighting: Weighting, of: FullUpdate) -> float:
-    """Return how many standard errors the farthest coordinate of the mean vote is off a full update."""
+    """Return the largest distance of the mean vote's coordinates from a full update, in standard errors."""
     votes = votes_of(kind, sizes, groups, weighting)
     error = np.abs(votes.mean(axis=0) - full(sizes, of))
     spread = np.maximum(votes.std(axis=0, ddof=1) / np.sqrt(len(votes)), 1e-12)

@@ -34,7 +34,7 @@ ALIKE = np.tile(np.linspace(-3, 3, 8), 5)
 
 
 def test_simple_sampling_has_its_textbook_variance() -> None:
-    """Of draws with replacement: σ²/K, with σ² over examples."""
+    """For draws with replacement: σ²/K, with σ² over examples."""
     sizes = 1 + np.arange(40) % 7
     mean = np.average(DIFFERENT, weights=sizes)
     expected = np.average((DIFFERENT - mean) ** 2, weights=sizes) / 10
@@ -48,7 +48,7 @@ def test_uniform_sampling_has_its_textbook_variance() -> None:
 
 
 def test_stratified_sampling_has_its_textbook_variance() -> None:
-    """With whole parts: Σ W_h² (1 - K_h/N_h) S_h²/K_h."""
+    """For whole parts: Σ W_h² (1 - K_h/N_h) S_h²/K_h."""
     within = np.array([DIFFERENT[region == REGIONS].var(ddof=1) for region in range(5)])
     expected = (0.2**2 * (1 - 2 / 8) * within / 2).sum()
     assert variance(Stratified(clients=10), DIFFERENT, REGIONS) == pytest.approx(expected, rel=CLOSE)

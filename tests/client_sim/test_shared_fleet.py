@@ -105,7 +105,7 @@ def by_client(pings: dict[UUID, dict[str, Any]]) -> dict[str, list[int]]:
 
 
 def read_by(helper: Helper, study: Study, pings: dict[UUID, dict[str, Any]]) -> dict[str, list[int]]:
-    """Return the vectors of shared pings, each of which the helper can open."""
+    """Return the vectors of shared pings, all of which the helper can open."""
     found: dict[str, NDArray[np.int64] | None] = {
         ping["clientId"]: helper.read(study, ping, document) for document, ping in pings.items()
     }

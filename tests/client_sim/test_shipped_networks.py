@@ -44,7 +44,7 @@ def images(side: int = 8) -> Examples:
 
 
 def texts() -> Examples:
-    """Return sequences in which each of four symbols follows the one before."""
+    """Return sequences in which each of four symbols follows the previous one."""
     begins = np.random.default_rng(4).integers(0, 4, (4, 12))
     places = (begins[..., None] + np.arange(6)) % 4
     return Examples(places[..., :5].astype(float), places[..., 5], np.ones(begins.shape))
@@ -66,7 +66,8 @@ SHORT = ("rodriguez-barroso-2020", "lstm")
     "network", [pytest.param(each, marks=[pytest.mark.long] * (each not in SHORT)) for each in LEARNS]
 )
 def test_it_learns(network: str) -> None:
-    """Compiling takes some seconds. The loss is at most a fifth of what it was, as a network without use has it."""
+    """Compiling takes some seconds. The loss is at most a fifth of its start value, that of a network that has learned
+    nothing."""
     name, settings, batch, rate = LEARNS[network]
     spec = model_spec(name, {"classes": 2 if name == "cnn" else 4, **settings})
     model, weights = learner_for(spec), spec.start_array
@@ -130,7 +131,7 @@ def test_the_loss_is_of_the_symbols_that_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("cnn", {"features": 63}, "features = 63 and channels = 1, which is no square image"),
+        ("cnn", {"features": 63}, "features = 63 and channels = 1, which is not a square image"),
         ("cnn", {"features": 4}, "an image of 2 by 2 pixels is too small for the layers 'mcmahan-2017'"),
         ("cnn", {"features": 64, "layout": "lenet"}, "'mcmahan-2017' or 'rodriguez-barroso-2020' or 'reddi-2021'"),
         ("lstm", {"padding": 4}, "'padding' of the model 'lstm' is 4, and there are 4 classes"),

@@ -1,4 +1,4 @@
-"""A fleet over a real ingest whose line stages its versions: the good one comes to all, a spoilt one to a share."""
+"""A fleet over a real ingest whose line stages its versions: the good one reaches all clients, a spoilt one a share."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def stepped(store: ModelStore, folder: Path) -> RoundResult:
 
 
 def held_by(fleet: Fleet) -> dict[str, set[int]]:
-    """Return which versions clients hold: those of the treatment by whether they get the next one first."""
+    """Return the clients' versions: those of the treatment, by whether they get the next one first."""
     found: dict[str, set[int]] = {"treatment": set(), "control": set()}
     for client, version in enumerate(fleet.roster.version.tolist()):
         found[fleet.roster.arm_of(client).name].add(version)
@@ -139,7 +139,7 @@ def open_metrics(text: str) -> dict[str, float]:
 
 
 class StagingTransport(PlannedTransport):
-    """One whose newest version is 0, beside which version 1 is staged; its tag is that of both."""
+    """A client whose newest version is 0, with version 1 staged; its tag covers both."""
 
     there = True
 

@@ -1,4 +1,4 @@
-"""SCAFFOLD, FedDyn and APFL: what they compute, beside the same found another way, and where they end."""
+"""SCAFFOLD, FedDyn and APFL: their results against another computation, and where they end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def keys(round_: int, who: Any) -> Any:
 
 
 class Rounds:
-    """Rounds of clients, and a server that adds the mean of what they send to what it publishes."""
+    """Rounds of clients, and a server that adds the mean of their updates to its published arrays."""
 
     def __init__(self, algorithm: Any, start: Any = (0.5, -0.25), count: int = 3) -> None:
         more = sum(int(np.prod(each.shape)) for each in algorithm.beside(MODEL)) if hasattr(algorithm, "beside") else 0
@@ -85,7 +85,7 @@ class Rounds:
 
 
 def after_steps(fetched: Any, height: Any, rest: Any, steps: int = STEPS) -> Any:
-    """Return where steps along height (y - rest) lead: each makes the distance to rest smaller by the same factor."""
+    """Return the end of steps along height (y - rest): each shortens the distance to rest by the same factor."""
     return rest + (1 - RATE * height) ** steps * (fetched - rest)
 
 
@@ -145,7 +145,7 @@ def test_feddyn_is_the_papers_in_closed_form(rounds: tuple[tuple[int, ...], ...]
 
 
 def test_both_end_at_the_common_minimum_where_averaging_alone_does_not() -> None:
-    """Of many local steps FedAvg is drawn to the mean of the minima, whatever the clients' curvatures are."""
+    """With many local steps FedAvg moves to the mean of the minima, for any curvatures of the clients."""
     drifted, ends = np.zeros(2), {}
     for _ in range(400):
         drifted = np.mean([after_steps(drifted, HEIGHT[i], BOTTOM[i], 20) for i in range(3)], axis=0)

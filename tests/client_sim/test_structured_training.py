@@ -129,7 +129,7 @@ def test_both_factors_move_as_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("link", [Mask(keep=0.25), Mask(keep=0.25, draw="independent"), LowRank(rank=2)])
 def test_one_step_within_is_the_sketch_of_one_gradient(link: Any) -> None:
-    """But for the factor of a mask, by which the server multiplies a sketch."""
+    """Except for the factor of a mask, by which the server multiplies a sketch."""
     _, sketched = trained(link, steps=1, structured=False)
     _, within = trained(link, steps=1)
     if isinstance(link, LowRank):
@@ -142,7 +142,7 @@ def test_one_step_within_is_the_sketch_of_one_gradient(link: Any) -> None:
 
 
 def lengths_of(link: Mask, m: int) -> np.ndarray:
-    """Return by what each weight of a mask is multiplied, shape (m,)."""
+    """Return each weight's factor in a mask, shape (m,)."""
     if link.draw == "independent":
         return np.full(m, 1 / link.keep)
     lengths = np.diff(block_edges(weights_kept(link.keep, m), m))
@@ -177,7 +177,7 @@ def learning_study() -> Study:
 
 
 def pings_of(study: Study) -> dict[Any, dict[str, Any]]:
-    """Return what a fleet sends in an iteration, by document."""
+    """Return a fleet's pings of an iteration, by document."""
     transport = PlannedTransport(study)
 
     async def go() -> None:
@@ -254,7 +254,7 @@ def test_trainings_that_are_not_within_are_refused() -> None:
         LocalSteps(rate=0.1, epochs=1, structured=True, sign=True)
     with pytest.raises(InvalidSettings, match="'structured' and keep = true"):
         LocalSteps(rate=0.1, epochs=1, structured=True, optimizer=LocalMomentum(keep=True))
-    with pytest.raises(InvalidSettings, match=r"its weights by a rule of its own, as k-means does. .*'structured'"):
+    with pytest.raises(InvalidSettings, match=r"its own update rule, as k-means does. .*'structured'"):
         check_training(learner_for(model_spec("k-means", {"features": 2, "clusters": 3})), STRUCTURED)
     model = learner_for(NETWORK)
     with pytest.raises(FedpingError, match="what an upload link sends, and there is none"):

@@ -1,4 +1,4 @@
-"""The closed form of thesis 4.5, beside means of sampled clients whose updates went through real masks."""
+"""The closed form of thesis 4.5, against means of sampled clients whose updates went through real masks."""
 
 from typing import Literal
 
@@ -33,7 +33,7 @@ def updates_of_clients() -> NDArray[np.float32]:
 
 
 def mean_square_error(keep: float, draw: Literal["blocks", "independent"], clients: int, replace: bool) -> float:
-    """Return the mean of |mean of the decoded - mean of all|² over many samples, each with masks of its own."""
+    """Return the mean of |mean of the decoded - mean of all|² over many samples, each with different masks."""
     updates = updates_of_clients()
     random = np.random.default_rng(4)
     everybody = np.argsort(random.random((DRAWS, CLIENTS)), axis=1)[:, :clients]

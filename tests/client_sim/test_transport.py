@@ -191,7 +191,9 @@ def test_the_study_is_fetched(server: FaultyServer) -> None:
 
 @pytest.mark.parametrize("name", ["nothing", "../x", "a b", "a?b", "%", "#"])
 def test_a_study_that_is_not_there_is_told_with_the_servers_words(server: FaultyServer, name: str) -> None:
-    with pytest.raises(TransportError, match=rf"does not give the study '{name.replace('?', '.')}': 404 nothing is at"):
+    with pytest.raises(
+        TransportError, match=rf"does not serve the study '{name.replace('?', '.')}': 404 nothing is at"
+    ):
         over_http(server.url, lambda transport: transport.fetch_study(name))
 
 

@@ -187,7 +187,7 @@ def test_nothing_is_rolled_back_in_an_older_copy_of_the_store(
         (["round", "other", "--store", "{store}", "--landing", "{landing}"], 1, "no study 'other'"),
         (["round", "demo", "other", "--store", "{store}", "--landing", "{landing}"], 2, "no line 'other'"),
         (["round", "demo", "--store", "{none}", "--landing", "{landing}"], 1, "no model store at"),
-        (["round", "demo", "--store", "{store}", "--landing", "{none}"], 1, "no landing folder at"),
+        (["round", "demo", "--store", "{store}", "--landing", "{none}"], 1, "no landing folder exists at"),
         (["schedule", "demo", "--every", "soon", "--store", "{store}", "--landing", "{landing}"], 2, "soon"),
         (["ingest", "--store", "{none}", "--landing", "{landing}"], 1, "no model store at"),
         (["ingest", "--store", "{store}", "--landing", "{landing}", "--workers", "0"], 2, "workers"),

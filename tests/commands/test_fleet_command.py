@@ -206,7 +206,7 @@ def test_no_more_requests_at_once_than_told(server: FaultyServer, capsys: pytest
         (["--every", "nans"], "--every nans is not a time"),
         (["--every", "infs"], "--every infs is not a time"),
         (["--searches", "5", "2"], "a client cannot make from 5 to 2 searches; swap the numbers"),
-        (["--profile", "/nowhere"], "no Firefox history at"),
+        (["--profile", "/nowhere"], "no Firefox history exists at"),
     ],
 )
 def test_what_cannot_be_meant_is_told_before_anything_is_asked_of_the_server(

@@ -192,7 +192,7 @@ def test_ndjson_is_posted_again_plain_and_compressed(
     for name in ("a.ndjson", "b.ndjson.gz", "c.ndjson.zst", "d.ndjson.zst"):
         found = replayed(capsys, server.url, "--replay", str(tmp_path / name))
         assert found["pings"]["accepted"] == 31
-        assert found["skipped_by_reason"] == {"it is no ping: give a line as the batch endpoint takes it": 1}
+        assert found["skipped_by_reason"] == {"it is not a ping: give a line as the batch endpoint takes it": 1}
     server.flush()
     assert len(rows_of(tmp_path / "landing")) == 124
 
@@ -399,7 +399,7 @@ def test_a_link_to_itself_is_no_recording(
     (tmp_path / "b.ndjson").symlink_to("b.ndjson")
     assert replayed(capsys, planned.url, "--replay", str(tmp_path))["pings"]["accepted"] == 3
     _, err = said(capsys, planned.url, "--replay", str(tmp_path / "b.ndjson"), code=1)
-    assert "there is no recording at " in err
+    assert "no recording exists at " in err
 
 
 def test_it_ends_in_time_while_there_is_nothing_to_post(tmp_path: Path) -> None:
@@ -466,7 +466,7 @@ def test_what_is_refused_or_not_taken_is_counted_with_its_reason(
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["--replay", "nowhere"], 1, "there is no recording at nowhere; give a Parquet or NDJSON file, or a landing"),
+        (["--replay", "nowhere"], 1, "no recording exists at nowhere. Give a Parquet or NDJSON file, or a landing"),
         (["--replay", "{empty}"], 1, "holds no recording: no file ends with .parquet, .ndjson"),
         (
             ["--replay", "{empty}", "--clients", "5"],
@@ -476,7 +476,7 @@ def test_what_is_refused_or_not_taken_is_counted_with_its_reason(
         (["--replay", "{empty}", "--searches", "1", "2"], 2, "--searches applies only to simulated clients"),
         (["--rate", "5"], 2, "--rate applies only to recorded pings; give --replay with it"),
         (["--same-ids"], 2, "--same-ids applies only to recorded pings; give --replay with it"),
-        (["--replay", "{empty}", "--rate", "0"], 2, "a rate of 0 pings a second cannot be meant"),
+        (["--replay", "{empty}", "--rate", "0"], 2, "a rate of 0 pings a second is invalid"),
         (["--replay", "{frecency}"], 1, "has no column 'examples', so it holds no model-update pings, which study"),
         (["--replay", "{damaged}"], 1, "is not a whole Parquet file "),
         (["--replay", "{cut}"], 1, "cannot read the recording "),

@@ -155,8 +155,8 @@ def test_rounds_know_how_versions_do_on_rows_that_were_held_out(
     ("study", "options", "says"),
     [
         (tumours(), ["--hold-out", "0.2"], "has no arm for held-out rows"),
-        (study_with_place(), ["--hold-out", "1"], "--hold-out 1 is no share of rows"),
-        (study_with_place(), ["--hold-out", "nan"], "--hold-out nan is no share of rows"),
+        (study_with_place(), ["--hold-out", "1"], "--hold-out 1 is not a share of rows"),
+        (study_with_place(), ["--hold-out", "nan"], "--hold-out nan is not a share of rows"),
         (study_with_place(), ["--hold-out", "0.0001"], "leaves 0 held out and 190 to learn from"),
         (study_with_place(), ["--held-out-ticket", "x"], "--held-out-ticket needs --hold-out"),
     ],
@@ -205,9 +205,9 @@ def test_tickets_are_of_either_client(typed: Typed, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        (["--hold-out", "0.2"], ["--hold-out", "0.5"], "trained with --hold-out 0.2, and with another share rows that"),
-        (["--hold-out", "0.2"], [], "would judge the model; give --hold-out 0.2 again, or give another folder with"),
-        ([], ["--hold-out", "0.2"], "trained without --hold-out, and with another share rows that it has learned from"),
+        (["--hold-out", "0.2"], ["--hold-out", "0.5"], "trained with --hold-out 0.2, and with another share it would"),
+        (["--hold-out", "0.2"], [], "it has learned from; give --hold-out 0.2 again, or give another folder with"),
+        ([], ["--hold-out", "0.2"], "trained without --hold-out, and with another share it would evaluate"),
     ],
 )
 def test_rows_that_were_trained_on_are_not_held_out_later(

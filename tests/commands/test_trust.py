@@ -51,7 +51,7 @@ def test_a_fleet_goes_through_tls_by_an_authority_of_its_own(
             code, err = told(capsys, *fleet, *options)
             assert code == 1
             assert "its certificate is not trusted (" in err
-            assert "give the PEM file of that with --ca" in err
+            assert "pass that authority's PEM file with --ca" in err
         assert not server.attempts
         assert told(capsys, *fleet, "--ca", ca) == (0, "")
         sent = len(server.attempts)

@@ -77,7 +77,7 @@ def test_the_whole_journey_keeps_its_store_and_its_pings_in_a_bucket(
         assert not list((tmp_path / "out" / "journal").glob("*.closed"))
         asked[asked.index("--out") + 1] = str(tmp_path / "again")
         assert main([*asked, "--bucket", f"{bucket.url}/demo"]) == 2
-        assert "give --bucket another folder" in capsys.readouterr().err
+        assert "Give --bucket another folder" in capsys.readouterr().err
 
 
 @pytest.mark.spark

@@ -84,7 +84,7 @@ def test_what_clients_learn_together_lies_between_the_baselines(file: Path) -> N
         (['data={name="diabetes"}'], "'svm-ranking' learns from choices among candidates; name a data set of choices"),
         (["data.class_weights=true"], "class_weights are for classes"),
         (["evaluation.task=regression"], "but choices are ranked"),
-        (["data.kind=class"], "'choice', whose target says who was chosen, and 'kind'"),
+        (["data.kind=class"], "'choice', whose target is the chosen candidate, and 'kind'"),
         (['model={name="linear-15"}', 'data={name="diabetes"}'], "ranks pages, which only synthetic users have"),
     ],
 )

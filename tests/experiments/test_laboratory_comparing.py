@@ -137,7 +137,8 @@ def test_one_seed_tells_nothing_apart_and_a_variant_that_diverged_is_not_level()
     [
         (
             {"a": [1.0, 5.0, 9.0], "b": [1.1, 5.12, 9.1], "c": [2.0, 6.0, 10.1]},
-            "a has the best loss, 5.0000 ± 9.9366 on the test examples, and differs significantly from each of the other 2 "
+            "a has the best loss, 5.0000 ± 9.9366 on the test examples, "
+            "and differs significantly from each of the other 2 "
             "variants.",
         ),
         (

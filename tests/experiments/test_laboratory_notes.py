@@ -117,7 +117,7 @@ def test_limits_where_no_round_counts_examples_are_refused(other: dict[str, Any]
 
 def test_that_nothing_is_tested_is_told(tmp_path: Path) -> None:
     outcome = run_one(tmp_path, rounds=1, data={"name": "breast-cancer", "test": 0.0})
-    assert "there are no test examples, so nothing is tested; set 'test' in [data]" in outcome.notes[0]
+    assert "no client has test examples, so nothing is tested; set 'test' in [data]" in outcome.notes[0]
     assert "test" not in outcome.final
 
 
@@ -201,7 +201,7 @@ def test_a_data_set_whose_labels_are_whole_numbers_cannot_be_told_so_in_the_file
 
     extension = extensions.register("data_set", "whole-sides", whole)
     try:
-        with pytest.raises(FedpingError, match="have the data set say so, by a target with classes"):
+        with pytest.raises(FedpingError, match="set a target with classes in the data set"):
             run_one(tmp_path, data={"name": extension.name})
     finally:
         extensions._registered.pop(("data_set", "whole-sides"))

@@ -149,7 +149,7 @@ def test_the_runs_are_listed_in_their_order_before_the_first_begins(tmp_path: Pa
 def test_an_experiment_that_fails_before_it_has_measured_anything_may_be_corrected_in_its_folder(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(FedpingError, match="there is no metric"):
+    with pytest.raises(FedpingError, match="unknown metric"):
         run_experiment(small(evaluation={"metric": "rmse", "baselines": []}), tmp_path, jobs=1)
     run_experiment(no_baselines(rounds=1), tmp_path, jobs=1)
     assert [unit.rounds for unit in read_units(tmp_path) or []] == [1]

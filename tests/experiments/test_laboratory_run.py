@@ -303,8 +303,8 @@ def test_training_that_diverges_ends_with_a_note_and_without_figures(tmp_path: P
         ({"data": {"name": "diabetes"}}, "the target"),
         ({"partition": {"partition": "key"}}, "has none"),
         ({"sampling": {"sampling": "uniform", "clients": 9}}, "cannot be drawn from 8"),
-        ({"evaluation__metric": "rmse"}, "there is no metric 'rmse' here; choose one of accuracy"),
-        ({"early_stopping": {"metric": "r2", "patience": 3}}, "there is no metric 'r2'"),
+        ({"evaluation__metric": "rmse"}, "unknown metric 'rmse' here. Choose one of accuracy"),
+        ({"early_stopping": {"metric": "r2", "patience": 3}}, "unknown metric 'r2'"),
     ],
 )
 def test_what_does_not_fit_together_is_told_in_one_sentence(

@@ -140,7 +140,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ({"variants": [{"name": "a"}, {"name": "a"}]}, "two variants are named 'a'"),
         ({"variants": [{"name": "a/b"}]}, "without '/'"),
         ({"variants": [{"name": "local"}]}, "a variant is named 'local', like the baseline"),
-        ({"variants": [{"name": "../b"}]}, "no name for a folder"),
+        ({"variants": [{"name": "../b"}]}, "cannot be a folder's name"),
         ({"variants": [{"name": "a", "training.": 3}]}, "'training.' is not the name of a setting"),
         ({"variants": [{"name": "a", "server": {"min_clients": 0}}]}, "variant 'a'"),
     ],

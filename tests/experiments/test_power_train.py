@@ -262,7 +262,7 @@ def test_a_curve_that_does_not_tell_is_drawn_without_a_mark() -> None:
         (["--cohorts", "1000000000"], {}, "more than can be simulated"),
         (["--line", "other"], {}, "has no line 'other'; it has main"),
         (["--figure", "curve.bmp"], {}, r"must end in \.svg, \.png or \.pdf"),
-        ([], {"iterations": 0}, "without an iteration nothing is trained"),
+        ([], {"iterations": 0}, "training needs at least one iteration"),
         ([], {"optimization": 'length = { by = "clients", clients = 9 }'}, "iterations do not last a fixed time"),
         (["--out", "full"], {}, "full exists and holds no trainings; give another --out"),
         (["--out", "other"], {}, "other holds trainings of another experiment"),

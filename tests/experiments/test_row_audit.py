@@ -194,7 +194,7 @@ def test_a_single_row_is_its_update(tmp_path: Path, capsys: pytest.CaptureFixtur
     head, first, *_ = (tmp_path / "table.csv").read_text().splitlines()
     (tmp_path / "table.csv").write_text(f"{head}\n{first}\n")
     assert main(command) == 2
-    assert "there is a single row" in capsys.readouterr().err
+    assert "a table of a single row" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

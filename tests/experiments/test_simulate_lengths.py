@@ -207,7 +207,7 @@ def test_one_of_the_two_says_when_it_ends(tmp_path: Path, rule: str) -> None:
 def test_a_line_that_stages_its_versions_is_refused_for_nobody_would_fetch_them(tmp_path: Path) -> None:
     file = experiment_file(tmp_path)
     with_rules(tmp_path / "study.toml", "guard = { stage = { share = 0.1 } }")
-    with pytest.raises(InvalidSettings, match="leave 'stage' out of its guard"):
+    with pytest.raises(InvalidSettings, match="Remove 'stage' from its guard"):
         experiment_from_toml(file)
 
 

@@ -309,7 +309,7 @@ def test_what_cannot_be_simulated_of_a_private_study_is_refused(tmp_path: Path) 
     file = private_experiment_file(tmp_path)
     text = file.read_text()
     file.write_text(text.replace('{ by = "time", ticks = 2 }', '{ by = "clients", clients = 5 }'))
-    with pytest.raises(InvalidSettings, match="when a round is made may not depend on who has sent"):
+    with pytest.raises(InvalidSettings, match="the time of a round may not depend on who has sent"):
         experiment_from_toml(file)
     file.write_text(text)
     study = (tmp_path / "study.toml").read_text()

@@ -151,7 +151,7 @@ def test_a_private_study_is_not_spread(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["simulate", str(file), "--out", str(tmp_path / "out"), "--engine", "spark"]) == 2
     said = capsys.readouterr().err
     assert "study 'hushed' is private" in said
-    assert "leave --engine spark out" in said
+    assert "emove --engine spark" in said
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""What a helper answers adds up with the leader's shares to the sum of the vectors, and to nothing else."""
+"""A helper's answer and the leader's shares add up to the sum of the vectors, and to nothing else."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

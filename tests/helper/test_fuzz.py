@@ -33,7 +33,7 @@ def helping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helping]:
 
 
 class Row(NamedTuple):
-    """What a request has of a client."""
+    """A client's part of a request."""
 
     document: bytes
     offer: bytes
@@ -76,7 +76,7 @@ def changed_bytes(draw: random.Random, data: bytes) -> bytes:
 
 
 def changed_members(draw: random.Random, request: dict[str, Any]) -> dict[str, Any]:
-    """Return a request of which some members are other values, gone, or new."""
+    """Return a request with some members replaced, removed or added."""
     made = {**request, "arms": [list(arm) for arm in request["arms"]]}
     for _ in range(draw.randint(1, 3)):
         match draw.randrange(5):
@@ -97,7 +97,7 @@ def changed_members(draw: random.Random, request: dict[str, Any]) -> dict[str, A
 
 
 def changed_clients(draw: random.Random, rows: list[Row], before: list[Row]) -> list[Row]:
-    """Return clients of a request of whom some are others than they were; ``before`` are those of another version."""
+    """Return a request's clients with some of them changed; ``before`` are the clients of another version."""
     made = list(rows)
     for _ in range(draw.randint(0, 3)):
         at = draw.randrange(len(made)) if made else 0
@@ -122,7 +122,7 @@ def changed_clients(draw: random.Random, rows: list[Row], before: list[Row]) -> 
 @pytest.mark.thorough
 @pytest.mark.timeout(3000)
 def test_whatever_is_posted_is_refused_or_answered_as_it_should_be_and_once_a_version(helping: Helping) -> None:
-    """Every answer is worked out again from what the clients' seeds are known to be."""
+    """Every answer is recomputed from the known seeds of the clients."""
     draw = random.Random(17)
     leader = identity_of(LEADER)
     before = rows_of(clients_of(helping, CLIENTS, version=10**9, first=10**9).rows)
@@ -175,7 +175,7 @@ def test_whatever_is_posted_is_refused_or_answered_as_it_should_be_and_once_a_ve
 
 
 def outcome(helping: Helping, data: bytes, noise: Counted) -> tuple[str, Reply | None]:
-    """Return why a request is refused, or the reply to it."""
+    """Return why a request is refused, or its reply."""
     try:
         return "", reply(helping.folder, data, NOW, noise=noise)
     except Refused as error:

@@ -51,7 +51,7 @@ def helping(tmp_path: Path) -> Helping:
 
 
 def reason(helping: Helping, data: bytes, **more: Any) -> str:
-    """Return why a request is refused; no noise is drawn, and nothing is kept of it."""
+    """Return why a request is refused; no noise is drawn, and nothing of it is stored."""
     noise = Counted()
     before = kept(helping.folder)
     with pytest.raises(Refused) as raised:
@@ -146,7 +146,7 @@ def _request(helping: Helping) -> Request:
 
 
 def test_a_stranger_has_no_more_read_of_it_than_names_and_the_signature(helping: Helping) -> None:
-    """Millions of empty arms would be gigabytes as objects: none are made for whoever is not the leader."""
+    """Millions of empty arms would be gigabytes as objects: none are created for anyone but the leader."""
     import tracemalloc
 
     arms = [["treatment", b"", b"", b""]] * 200_000
@@ -341,7 +341,7 @@ def test_a_file_system_without_room_refuses_likewise(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["searched", "signed"])
 def test_two_processes_that_answer_the_same_give_the_same(helping: Helping, step: str) -> None:
-    """Both get past the look whether it is answered; one of them writes, before or after the other looks for more."""
+    """Both pass the check whether it is answered; one of them writes, before or after the other checks again."""
     data = request_of(helping, clients_of(helping, 3).rows)
     other = request_of(helping, clients_of(helping, 4).rows)
 

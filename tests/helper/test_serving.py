@@ -1,4 +1,4 @@
-"""The service over real HTTP: answers, offers, bounds on what arrives, and a log that holds nothing of a client."""
+"""The service over real HTTP: answers, offers, bounds on requests, and a log without anything of a client."""
 
 import asyncio
 import concurrent.futures
@@ -146,7 +146,7 @@ def connection(server: Running) -> socket.socket:
 
 
 def said(connection_: socket.socket) -> bytes:
-    """Return the first of what comes back."""
+    """Return the first result."""
     return connection_.recv(65536)
 
 
@@ -182,7 +182,7 @@ def test_slow_bodies_are_cut_off_and_keep_nobody_waiting_for_long(helping: Helpi
 
 
 class _Body:
-    """What granian hands a body over by: pieces, and then no more of it, and no end."""
+    """granian's stream of a body: pieces, and then no more of it, and no end."""
 
     def __init__(self, *pieces: bytes) -> None:
         self._pieces = pieces
@@ -245,7 +245,7 @@ def test_the_log_has_neither_documents_nor_addresses(helping: Helping, server: R
 
 
 def test_what_takes_long_is_asked_for_again_and_others_wait(tmp_path: Path) -> None:
-    """The first who asks is told to come again; meanwhile another request finds the helper at work."""
+    """The first request is told to retry; meanwhile another finds the helper at work."""
     helping = joined(tmp_path / "helper")
     with running(helping.folder.path, "--patience", "0") as server:
         long, other = now(helping, 4000), now(helping, 3, version=4, first=9000)

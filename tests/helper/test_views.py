@@ -1,4 +1,4 @@
-"""What either server has alone is noise, and what both have together has the noise that was promised."""
+"""Each server alone has noise, and both together have the promised noise."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What lies among a line's versions and is none, what is damaged, and what a store put back from a copy does."""
+"""Foreign and damaged files among a line's versions, and a store restored from a copy."""
 
 import json
 import os
@@ -244,7 +244,7 @@ def test_numbers_that_were_published_are_refused(store: ModelStore, versions: Pa
     with pytest.raises(InvalidSettings, match="too large"):
         go_on(store, 2**31)
     (versions / "50.json").write_bytes(b"mine")
-    with pytest.raises(StoreError, match=r"50\.json exists, but is no version"):
+    with pytest.raises(StoreError, match=r"50\.json exists, but is not a version"):
         go_on(store, 50)
     assert grow(store).iteration == 4
 

@@ -1,4 +1,4 @@
-"""A store in a bucket keeps every promise of one in a folder, whatever the network does."""
+"""A store in a bucket keeps every guarantee of one in a folder, under all network faults."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def service(request: pytest.FixtureRequest, object_servers: Callable[[str], str]
 
 
 def only(*schemes: str) -> pytest.MarkDecorator:
-    """Run a test with these services alone: with one where the service makes no difference, or cannot do it."""
+    """Run a test with these services alone: with one if the service makes no difference, or can't do it."""
     return pytest.mark.parametrize("service", schemes, indirect=True)
 
 
@@ -90,7 +90,7 @@ def test_stores_in_one_bucket_do_not_see_each_other(bucket: Bucket) -> None:
 
 
 def test_the_mark_of_a_folder_is_no_name_in_it(bucket: Bucket) -> None:
-    """Web consoles make such an object; it would be told as a stray file that nobody finds."""
+    """Web consoles create such an object; it would be reported as a stray file that can't be found."""
     blobs = blobs_in(bucket, "some")
     blobs.replace("a/b/1.json", b"1")
     for folder in ("some", "some/a", "some/a/b"):
@@ -116,7 +116,7 @@ def test_of_64_writers_at_once_one_wins(bucket: Bucket) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["slow_down", "error", "throttled", "reset", "lost", "cut"])
 def test_what_fails_in_passing_is_tried_again(bucket: Bucket, kind: str) -> None:
-    """Of some keys each is created once, by whom it says, and read whole, while three in ten requests fail."""
+    """Each of some keys is created once, by the reported writer, and read whole, while three in ten requests fail."""
     blobs, keys = blobs_in(bucket), few_or_all(2, 5)
     bucket.faults(kind, share=0.3, seed=18)
     before = bucket.seen()["failed"]
@@ -162,7 +162,7 @@ def test_a_conflict_that_stays_is_told_as_one(bucket: Bucket, monkeypatch: pytes
 
 
 def test_a_large_object_is_written_in_one_request(bucket: Bucket) -> None:
-    """In parts, what a killed upload leaves is paid for, and nobody sees it."""
+    """In parts, the remains of a killed upload cost money, and no one sees them."""
     blobs, data = blobs_in(bucket), os.urandom(12_000_000)
     before = bucket.seen()
     blobs.replace("large", data)
@@ -197,7 +197,7 @@ def test_tries_last_longer_than_the_longest_patience(bucket: Bucket) -> None:
 @pytest.mark.long
 @only("s3")
 def test_only_time_ends_the_tries(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
-    """20 of them used to, after five seconds where nobody listens, whatever the patience."""
+    """20 of them used to, after five seconds without a listener, with any patience."""
     monkeypatch.setenv(PATIENCE_VARIABLE, "8")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     began = time.monotonic()
@@ -274,7 +274,7 @@ def test_a_bucket_that_does_not_exist_is_told(bucket: Bucket) -> None:
         lambda: blobs.read("k"),
         lambda: blobs.names(""),
     ):
-        with pytest.raises(FedpingError, match=rf"{code}.*there is no 'no-such-bucket': make it first"):
+        with pytest.raises(FedpingError, match=rf"{code}.*'no-such-bucket' does not exist"):
             attempt()
 
 
@@ -472,7 +472,7 @@ def test_an_endpoint_with_a_secret_is_refused_and_not_repeated(
     said: str, scheme: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, said)
-    with pytest.raises(InvalidSettings, match=f"{variable} is no endpoint of an object store; give") as told:
+    with pytest.raises(InvalidSettings, match=f"{variable} is not an endpoint of an object store. Give") as told:
         store_at(Place(scheme, "some-bucket", uuid.uuid4().hex)).documents.names("")
     assert "secret" not in str(told.value)
 

@@ -1,4 +1,4 @@
-"""What is written does not depend on the Python that writes it: it is held to what was written before."""
+"""Written data don't depend on the version of Python: they are compared with earlier files."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from fedping.server_jobs.optimize import first_state, in_order
 from tests.support.written import digests, write_store
 
 EXPECTED = Path(__file__).with_name("same_bytes.json")
-"""Digests that must never change, for what has been published is known by them; and the weights of a store's versions.
-They are added to where something new is published, by hand. Of versions they are those of format 1."""
+"""Digests that must never change, because published documents are identified by them; and a store's weights. They are
+added to where something new is published, by hand. Of versions they are those of format 1."""
 
 FIRST_OF_FORMAT_2 = "778f8a597537bd80caf839452166864eceec105404a0909e2f38d2131d28e9a5"
 

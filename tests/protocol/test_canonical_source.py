@@ -1,4 +1,4 @@
-"""Digests of code are of what runs: wording, formatting and the version of Python change none."""
+"""Digests of code cover what runs: wording, formatting and the version of Python change none."""
 
 import ast
 import json
@@ -171,7 +171,7 @@ print(json.dumps(found))
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes docstrings out; comments go with the text."""
+    """Removes docstrings; comments go with the text."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
@@ -183,7 +183,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def bare_files(root: Path) -> Iterator[Path]:
-    """Yield the files of a program from which docstrings and comments have been taken."""
+    """Yield the files of a program without docstrings and comments."""
     for file in sorted(each for room in ROOMS for each in (root / room).rglob("*.py")):
         file.write_text(ast.unparse(_Bare().visit(ast.parse(file.read_text()))))
         yield file

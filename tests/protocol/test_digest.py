@@ -105,7 +105,7 @@ def test_everything_that_has_a_digest_is_held_to_what_follows() -> None:
 
 
 def test_fields_of_what_has_a_digest_are_only_added_and_with_a_default_that_stays() -> None:
-    """To add what is new to the list: ``python -m tests.protocol.test_digest``."""
+    """To add new ones to the list: ``python -m tests.protocol.test_digest``."""
     listed, now = json.loads(LISTED.read_text()), {name: fields_of(kind) for name, kind in digested().items()}
     for name, fields in listed.items():
         assert name in now, f"{name} has gone, and documents name it; one that is renamed is renamed in the list too"
@@ -118,7 +118,7 @@ def test_fields_of_what_has_a_digest_are_only_added_and_with_a_default_that_stay
 
 
 def instances() -> list[Struct]:
-    """Return structs of all kinds that have a digest, as they are in files."""
+    """Return structs of all kinds that have a digest, as in files."""
     store = open_store(KEPT / "store")
     study = store.study("lines")
     found: list[Struct] = [study, *(store.version("lines", line.name, 1) for line in study.lines)]

@@ -1,4 +1,4 @@
-"""EDEN: what comes back of an update, how far from it, how little biased, and what is no payload."""
+"""EDEN: the decoded update, its error, its bias, and invalid payloads."""
 
 import math
 import struct
@@ -56,7 +56,7 @@ def test_fields_of_any_bits_are_found_again(bits: int, k: int, n: int) -> None:
 
 @pytest.mark.parametrize("bits", BITS)
 def test_the_error_is_that_of_the_formula(bits: int) -> None:
-    """Of 5,000 weights, 904 of which are in a block of 1,024 numbers."""
+    """For 5,000 weights, 904 of them in a block of 1,024 numbers."""
     update = np.random.default_rng(2).standard_cauchy((300, 5000)).clip(-20, 20)
     read = there_and_back(bits, update)
     for start in range(0, 5000, 1024):
@@ -74,7 +74,7 @@ def test_the_bias_of_two_weights_is_small_with_two_rotations_and_not_with_one(mo
 
 @pytest.mark.parametrize("bits", BITS)
 def test_the_bias_of_other_updates_is_small(bits: int) -> None:
-    """A mean of 20,000 has an error of its own, which is the error of one over 20,000."""
+    """A mean of 20,000 has an error, the error of one over 20,000."""
     assert max(bias(bits, update) for update in frecency_updates()[:3]) < 0.02
     assert bias(bits, one_outlier()) < 0.02
     assert bias(bits, np.random.default_rng(1).normal(size=64)) < 4 * ERROR[bits] / 20_000 + 2e-4

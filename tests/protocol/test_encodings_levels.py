@@ -1,4 +1,4 @@
-"""Levels: the bytes, what comes back of an update and how far from it, without bias, and what is no payload."""
+"""Levels: the bytes, the decoded update and its error, without bias, and invalid payloads."""
 
 import base64
 import struct
@@ -157,7 +157,7 @@ def test_levels_of_updates_that_share_a_rotation_have_no_bias() -> None:
 
 @pytest.mark.parametrize("bits", BITS)
 def test_the_error_is_that_of_the_formula(bits: Any) -> None:
-    """The variance of a weight is d² f (1 - f), where f is the fraction of what it is in distances."""
+    """The variance of a weight is d² f (1 - f), where f is its fraction of the distance."""
     update = np.random.default_rng(5).normal(size=10_000).astype(np.float32)
     expected = 0.0
     for block in np.split(update.astype(float), range(1024, 10_000, 1024)):
@@ -253,7 +253,7 @@ def test_ingest_judges_one_payload_as_the_round_does(payloads: list[Any], m: int
 
 
 def test_an_update_is_read_to_the_same_bits_beside_whichever_others() -> None:
-    """Also a zero's sign: the greatest number of the first is -0, which comes out as 0 by itself."""
+    """Also a zero's sign: the greatest number of the first is -0, which is decoded as 0 by itself."""
     heads = [[-1.0, -0.0], [-1e30, 1.0]]
     payloads = [np.array(head, "<f4").tobytes() + b"\x03" for head in heads]
     _, server = both_ends((Levels(bits=2),), spec_of(4))

@@ -128,7 +128,7 @@ def test_the_error_of_a_product_is_that_of_the_formula(fixed: Fixed, length: int
 
 @pytest.mark.parametrize("fixed", SIDES)
 def test_what_is_within_arrives_as_it_is(fixed: Fixed) -> None:
-    """Whatever mix of projected gradients: it is A B, of which B is found and travels; also where columns are alike."""
+    """For any mix of projected gradients: it is A B, of which B is found and sent; also with equal columns."""
     training = LocalSteps(rate=0.1, epochs=1, structured=True)
     line = line_with((LowRank(rank=2, fixed=fixed),), spec=NETWORK, training=training)
     client, server = sending(line), receiving(line)

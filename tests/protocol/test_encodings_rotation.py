@@ -84,7 +84,7 @@ for link in (Levels(bits=8, rotate=True), Eden(bits=4)):
 
 
 def test_another_processor_and_other_threads_come_to_the_same_bits() -> None:
-    """OpenBLAS is told which processor's products to take; of floats, they differ in the last bits."""
+    """OpenBLAS gets the processor's products to use; for floats, they differ in the last bits."""
     digests = {
         subprocess.run(
             [sys.executable, "-c", DECODED], env=os.environ | extra, check=True, capture_output=True, text=True
@@ -129,7 +129,7 @@ def test_rotations_keep_the_norm_and_are_undone(m: int, k: int, seed: int) -> No
 
 @given(sizes, st.integers(0, 9))
 def test_pings_and_blocks_have_rotations_of_their_own(m: int, seed: int) -> None:
-    """However many are rotated at a time; and what is scaled by a power of two comes out so scaled, to the bit."""
+    """For any number rotated at a time; and inputs scaled by a power of two give results scaled by it, to the bit."""
     updates = normal(5, m, seed)
     together = rotated(updates, seeds(5))
     one_by_one = [rotated(row[None], seeds(1, number))[0] for number, row in enumerate(updates)]

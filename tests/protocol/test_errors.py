@@ -1,4 +1,4 @@
-"""What an error says, as a sentence of its own."""
+"""An error's text as a separate sentence."""
 
 import pytest
 

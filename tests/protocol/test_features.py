@@ -139,8 +139,8 @@ def test_constraints_name_features_as_well_as_weights() -> None:
         ((Number(name="a", log=True),), {}, ("'a'", "log = true", "low = 0")),
         ((Number(name="a", log=True, low=-1.0),), {}, ("log = true",)),
         ((Category(name="a", values=("x", "x")),), {}, ("'x' twice",)),
-        ((Bucket(name="a", cutoffs=(1.0, 1.0)),), {}, ("cutoffs", "do not rise")),
-        ((Spline(name="a", knots=(2.0, 1.0)),), {}, ("knots", "do not rise")),
+        ((Bucket(name="a", cutoffs=(1.0, 1.0)),), {}, ("cutoffs", "don't increase")),
+        ((Spline(name="a", knots=(2.0, 1.0)),), {}, ("knots", "don't increase")),
         ((Number(name="a"), Cross(name="c", of=("a", "b"))), {}, ("'c'", "'b'", "no feature")),
         ((Number(name="a"), Cross(name="c", of=("a", "a"))), {}, ("twice",)),
         (

@@ -1,4 +1,4 @@
-"""Every document that is written and read again has a format; a newer one is told in a sentence by every reader."""
+"""Every document that is written and read again has a format; every reader reports a newer one in a sentence."""
 
 import json
 import re

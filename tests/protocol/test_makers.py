@@ -1,4 +1,4 @@
-"""Each union of settings has a maker for every type in it, and no maker is left of a type that is not."""
+"""Each union of settings has a maker for every type in it, and no maker for a removed type."""
 
 from collections.abc import Mapping
 from typing import Any, get_args

@@ -89,7 +89,7 @@ def test_clients_that_choose_their_arm_have_one_line() -> None:
         ({"central": CENTRAL, "loss": (1.0, 1.0)}, "give a range"),
         (
             {"central": Central(epsilon=1, delta=0.001, rounds=1, population=1000)},
-            "would let a round of 1,000 clients give one of them away outright",
+            "would allow a round of 1,000 clients to reveal one of them completely",
         ),
     ],
 )

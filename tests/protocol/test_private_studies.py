@@ -1,4 +1,4 @@
-"""A study with a private line: what it cannot have beside it."""
+"""A study with a private line: the settings that exclude it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Validity proofs: the draft's vectors, what passes, what does not, what the sums are, and what a share tells."""
+"""Validity proofs: the draft's vectors, what passes and fails, the sums, and what a share reveals."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -123,7 +123,7 @@ def test_bits_are_taken_and_their_sums_are_right(
 
 
 def test_sums_of_many_weighted_clients() -> None:
-    """As servers compute them: each of its own shares, and only the sums meet."""
+    """As servers compute them: each its own shares, and only the sums meet."""
     circuit, k = SumVec.shortest(52), 1500
     coordinates, weights = random_bits(k, 52), np.random.default_rng(4).integers(1, 2520, k).astype(np.uint64)
     nonces, shares = sharded(circuit, coordinates)
@@ -247,7 +247,7 @@ def test_two_servers_that_show_nothing_take_nothing() -> None:
 
 
 def test_a_random_point_where_a_wire_has_its_input_is_not_shown() -> None:
-    """There the polynomials of wires tell coordinates; t is 1, -1, 4-th roots, and one that is none."""
+    """There the wires' polynomials reveal coordinates; t is 1, -1, 4-th roots, and one that isn't a root."""
     k = 4
     roots = np.array([1, P - 1, pow(2, 48, P), 12345], np.uint64)
     query_rand = np.broadcast_to(roots, (3, k)).copy()
@@ -291,7 +291,8 @@ def test_the_result_does_not_depend_on_what_is_computed_together(monkeypatch: py
 
 @pytest.mark.parametrize("bit", [0, 1])
 def test_what_one_server_has_of_a_vector_is_uniform(bit: int) -> None:
-    """Bytes of the leader's share, of what either shows, and of the helper's shares: 4 tests, false once in 10^6."""
+    """Bytes of the leader's share, of each server's message, and of the helper's shares: 4 tests, false once in
+    10^6."""
     nonces, shares = sharded(SumVec.shortest(52), np.full((400, 52), bit), seed=20 + bit)
     leader, helper = both(SumVec.shortest(52), nonces, shares)
     seen = [

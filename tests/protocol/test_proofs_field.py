@@ -36,7 +36,7 @@ def value_at(coefficients: list[int], x: int) -> int:
 
 
 def values_of(coefficients: list[int], count: int) -> np.ndarray:
-    """Return a polynomial's values at the powers of the root of so many, as a column."""
+    """Return a polynomial's values at the powers of the root of that order, as a column."""
     return array([value_at(coefficients, pow(root(count), k, P)) for k in range(count)])[:, None]
 
 

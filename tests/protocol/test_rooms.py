@@ -81,7 +81,7 @@ def test_the_helper_has_of_the_leader_only_noise_and_how_a_server_runs() -> None
 
 
 def test_experiments_use_of_the_round_what_it_says_is_for_others() -> None:
-    """What they do must follow from the round as it is, not from a part of it that they put together otherwise."""
+    """Their results must follow from the round itself, not from a part of it that they combine differently."""
     import fedping.server_jobs.round
 
     wrong = []

@@ -1,4 +1,4 @@
-"""What protects a row, each figure by a second way: other formulas, 60 digits, or a distribution that is summed up."""
+"""The protection of a row, each figure by a second method: other formulas, 60 digits, or a summed distribution."""
 
 import math
 
@@ -79,7 +79,7 @@ def test_the_ends_of_the_scales() -> None:
 
 
 def test_releases_add_up_as_one_that_is_told_all_of_them() -> None:
-    """The log-likelihood ratio of T answers is normal with μ² = T / z²: what is drawn tells so, within 5 sd."""
+    """The log-likelihood ratio of T answers is normal with μ² = T / z²: the draws confirm it, within 5 sd."""
     z, releases = noise_multiplier(mu_of(3.0, usual_delta(150)), 50), 50
     mu = composed([1 / z] * releases)
     assert mu == pytest.approx(math.sqrt(releases) / z, rel=1e-12) == pytest.approx(mu_of(3.0, usual_delta(150)))
@@ -108,7 +108,7 @@ def test_the_noise_of_shares_holds_against_those_who_know_their_own() -> None:
 
 
 def test_who_fears_more_collusion_adds_the_noise_that_others_would_take_off() -> None:
-    """By variances that are added up one by one: whoever colludes, what is left is σ² for the one that fears them."""
+    """By variances that are added up one by one: for any colluders, σ² remains for the institution that fears them."""
     for institutions, colluding in ((3, 0), (3, 1), (12, 5)):
         usual = noise_of_share(4.0, institutions, colluding)
         for feared in range(colluding, institutions):
@@ -134,7 +134,8 @@ def test_how_far_a_sum_of_discrete_gaussians_is_from_one(sigma: float, instituti
 
 
 def test_a_bound_on_the_sum_of_two_discrete_gaussians_is_one() -> None:
-    """The sum's probabilities, added up one by one, differ from those of one of the same variance by less than τ."""
+    """The sum's probabilities, added up one by one, differ from those of one draw of the same variance by less than
+    τ."""
     sigma = 0.7
     grid = np.arange(-40, 41)
     one = np.exp(-(grid**2) / (2 * sigma**2))

@@ -60,7 +60,7 @@ def frozen() -> dict[str, dict[Combination, Verdict]]:
 
 
 def is_same(before: tuple[str, ...], now: tuple[str, ...]) -> bool:
-    """Return whether a verdict is as it was; sentences may name more settings than before."""
+    """Return whether a verdict is unchanged; sentences may name more settings than before."""
     return (
         before[0] == now[0]
         and len(before) == len(now)
@@ -151,7 +151,7 @@ DOCUMENTED: tuple[tuple[str, str, str, tuple[set[Trait], ...]], ...] = (
         ({"adds the mean", "by coin"}, {"adds the mean", "equal parts", "votes of examples"}),
     ),
 )
-"""By page of docs/ what it says of parts that do not go together, and traits that the rules of a group refuse."""
+"""The statements of each page of docs/ on incompatible parts, and the traits that a group's rules refuse."""
 
 
 @pytest.mark.parametrize(("page", "words", "group", "refused"), DOCUMENTED)
@@ -182,7 +182,7 @@ def test_each_group_of_rules_is_checked_somewhere() -> None:
 
 
 def write() -> None:
-    """Write the verdicts of the code as it is."""
+    """Write the verdicts of the current code."""
     deviations = {kind: deviations_of(kind) for kind in KINDS}
     found = {
         label: [

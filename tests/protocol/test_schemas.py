@@ -1,4 +1,4 @@
-"""What is published in docs/schema is what the code validates."""
+"""The schemas published in docs/schema are those that the code validates."""
 
 from pathlib import Path
 

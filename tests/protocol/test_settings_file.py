@@ -1,4 +1,4 @@
-"""What is wrong with a settings file is told in a sentence: which table, which key, and what could stand there."""
+"""A sentence reports an error in a settings file: the table, the key, and the allowed values."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What clients, leader and helper agree on: the arithmetic of shares, votes as bits, offers, and what is signed."""
+"""The agreements of clients, leader and helper: arithmetic of shares, votes as bits, offers, and signatures."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ OF_PRIVATE_LINES = {"private", "shared"}
 
 
 def section(page: str, begin: str, end: str) -> str:
-    """Return what is between two texts of a page."""
+    """Return the part of a page between two texts."""
     return (ROOT / page).read_text().partition(begin)[2].partition(end)[0]
 
 
@@ -129,7 +129,7 @@ def breaks(*, how: str) -> Ends:
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register links, as somebody's own module would; forget them after the test."""
+    """Register links, like a user's module; unregister them after the test."""
     registry_of_its_own(monkeypatch)
     for name, made in (("times", times), ("plus", Plus), ("only-once", only_once), ("breaks", breaks)):
         upload_link(name)(made)
@@ -164,7 +164,7 @@ def test_signs_arrive_in_one_bit_or_two(updates: np.ndarray, zero: Any) -> None:
 
 @given(st.lists(st.none() | st.binary(max_size=4), max_size=12), st.integers(1, 14), st.sampled_from(["up", "abstain"]))
 def test_whatever_bytes_come_as_signs_are_signs_or_masked(payloads: list[Any], m: int, zero: Any) -> None:
-    """And ingest, which looks at one payload, judges as the round does."""
+    """And ingest, which checks one payload, decides like the round."""
     received = receiving(line_with((Sign(zero=zero),)))
     values, ok = received.decode(pa.array(payloads, pa.binary()), m)
     assert values.shape == (len(payloads), m)
@@ -196,7 +196,7 @@ def test_links_are_gone_through_in_order_and_undone_in_reverse() -> None:
 
 
 def test_what_is_undone_of_each_update_comes_before_what_is_undone_of_the_sum() -> None:
-    """Of plus, then times: times is undone first, so that it cannot wait for the sum, since plus cannot."""
+    """For plus, then times: times is undone first, so that it can't wait for the sum, since plus can't."""
     upload = (own("plus"), own("times"))
     received = receiving(line_with(upload))
     updates = np.array([[1.0, -2.0]])
@@ -243,7 +243,7 @@ def test_settings_of_a_link_are_checked_like_those_of_ours() -> None:
         ("no bytes", "returned from 'encode' no Arrow array of 3 binary values"),
         ("no lengths", "gives no two ends of a link: .* 'decode' and 'lengths'"),
         ("neither", "gives no two ends of a link: .* 'transform' or 'encode', not both"),
-        ("structured", "gives no two ends of a link: 'structured' is for links of fedping's own; leave it out"),
+        ("structured", "gives no two ends of a link: 'structured' is for fedping's own links. Remove it"),
     ],
 )
 def test_a_client_end_that_breaks_is_named(how: str, said: str) -> None:

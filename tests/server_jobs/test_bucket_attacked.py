@@ -290,7 +290,7 @@ def test_pings_outlive_the_bucket_and_a_stop_without_it(
     try:
         take_away(bucket)
         assert [post(ingest.url, document) for document in documents[:3]] == [200] * 3
-        sentence = f"there is no '{bucket.name}': make it first"
+        sentence = f"'{bucket.name}' does not exist. Create it"
         assert wait_until(lambda: sentence in says[1].read_text())
         assert wait_until(lambda: not ingest.is_well())
         put_again(bucket)

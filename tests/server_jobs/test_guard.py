@@ -241,7 +241,7 @@ def test_a_figure_is_turned_off_in_toml() -> None:
 
 
 def test_a_guard_that_could_never_judge_is_refused() -> None:
-    with pytest.raises(InvalidSettings, match="window = 5 never has the 8 rounds"):
+    with pytest.raises(InvalidSettings, match="window = 5 never contains the 8 rounds"):
         Guard(window=5)
 
 

@@ -267,7 +267,7 @@ def test_a_flipped_bit_and_a_replaced_object_are_told(bucket: Bucket) -> None:
     data = bytearray(obstore.get(raw, key).bytes())
     data[len(data) // 2] ^= 1
     obstore.put(raw, key, bytes(data))
-    with pytest.raises(UnreadableFile, match="is not what was written") as told:
+    with pytest.raises(UnreadableFile, match="differs from what was written") as told:
         opened.verify(opened.footer.schema.to_arrow_schema().names)
     assert f"move it out of the way to '{bucket.url}/" in str(told.value)
     obstore.put(raw, key, bytes(data[: len(data) // 2]))
@@ -390,7 +390,7 @@ def test_the_commands_take_a_landing_folder_in_a_bucket(
     monkeypatch.setenv("FEDPING_LANDING", f"{bucket.url}/landing")
     store_with(place_of(f"{bucket.url}/models"), small_study())
     assert main(["round", "study", "--engine", "numpy"]) == 1
-    assert f"there is no landing folder at {bucket.url}/landing" in capsys.readouterr().err
+    assert f"no landing folder exists at {bucket.url}/landing" in capsys.readouterr().err
     landed(place_of(f"{bucket.url}/landing"))
     for _ in range(ROUNDS):
         assert main(["round", "study", "--engine", "numpy"]) == 0
@@ -478,7 +478,7 @@ def test_ingest_tells_what_is_wrong_with_a_bucket_before_it_starts(tmp_path: Pat
     make_store(tmp_path / "store")
     environment = {**os.environ, PATIENCE_VARIABLE: "0.2"}
     cases = {
-        "s3://no-such-bucket/x": "there is no 'no-such-bucket': make it first",
+        "s3://no-such-bucket/x": "'no-such-bucket' does not exist. Create it",
         "s3://key:secret@bucket/x": "has a name, a password or a token in it",
         "hdfs://name/x": "isn't a path on this machine",
     }

@@ -107,7 +107,7 @@ def test_what_an_arm_may_send_is_taken(ingest: IngestApp, payload: dict[str, Any
         ({"loss": 1e31}, "not_a_ping", "$.payload.loss"),
         ({"model_version": 1}, "model_version", "has not been published"),
         ({"confusion": [7]}, "not_a_ping", "leave out it, or the update"),
-        ({**TELLS, "confusion": [3, 4]}, "not_a_ping", "has 2 numbers, which is no square"),
+        ({**TELLS, "confusion": [3, 4]}, "not_a_ping", "has 2 numbers, which is not a square"),
         ({**TELLS, "confusion": [3, 1, 0, 4]}, "not_a_ping", "counts 8 examples, and `examples` is 7"),
         ({**TELLS, "confusion": [8, 0, 0, -1]}, "not_a_ping", "$.payload.confusion"),
         ({**TELLS, "confusion": [1] * 1089}, "not_a_ping", "$.payload.confusion"),

@@ -307,7 +307,7 @@ def test_mistakes_of_name_and_place(tmp_path: Path, landing: Path) -> None:
     store = store_with(tmp_path / "store", small_study())
     with pytest.raises(InvalidSettings, match="has no line 'other'; it has main"):
         play(store, landing, line="other")
-    with pytest.raises(FedpingError, match=r"there is no landing folder at .*nowhere"):
+    with pytest.raises(FedpingError, match=r"no landing folder exists at .*nowhere"):
         play(store, tmp_path / "nowhere")
 
 

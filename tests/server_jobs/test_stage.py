@@ -259,7 +259,7 @@ def test_people_may_decide_before_the_stage_does(
 
 
 def test_no_other_version_gets_the_number_that_some_clients_have(staged: ModelStore, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"version 1 of line 'main' of study 'study' is staged.*decide first"):
+    with pytest.raises(StoreError, match=r"version 1 of line 'main' of study 'study' is staged.*Decide first"):
         staged.publish(after(staged.head("study", "main")))
     release(staged, "study", "main", created=WHEN)
     land(tmp_path, crowd(CLIENTS, seed=2, version=1), iteration=1, at_ms=FIRST_MS + 6)

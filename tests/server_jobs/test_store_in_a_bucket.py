@@ -352,7 +352,7 @@ def test_ingest_over_a_bucket_that_is_not_there_ends_with_a_sentence(
 ) -> None:
     environment = {**os.environ, PATIENCE_VARIABLE: "0.2"}
     for store, sentence in (
-        ("s3://no-such-bucket/x", "there is no 'no-such-bucket': make it first, or correct the address"),
+        ("s3://no-such-bucket/x", "'no-such-bucket' does not exist. Create it, or correct the address"),
         (f"{bucket.url}/empty", "there is no model store at"),
         ("s3://key:secret@bucket/x", "has a name, a password or a token in it"),
     ):

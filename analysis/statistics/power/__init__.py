@@ -241,7 +241,9 @@ def least_effect(
 def _distance(superiority: float) -> float:
     distance = abs(superiority - 0.5)
     if distance < 1e-12:  # zero but for rounding
-        raise ValueError("both distributions are as likely to give the larger value; no number of users shows that")
+        raise ValueError(
+            "both distributions are equally likely to give the larger value, which no number of users shows"
+        )
     return distance
 
 

@@ -291,7 +291,7 @@ def loss_of(settings: Settings) -> Loss:
     loss: Loss = named(settings, "function", "my_module:my_loss")
     if not callable(loss):
         raise InvalidSettings(
-            f"what the setting 'function' of the model '{settings.model}' names is no function; name your loss"
+            f"the setting 'function' of the model '{settings.model}' does not name a function. Name your loss"
         )
     return loss
 
@@ -313,7 +313,7 @@ def start_of(settings: Settings) -> FloatArray:
     if settings.has("weights") and settings.whole("weights") != start.size:
         raise InvalidSettings(
             f"the model '{settings.model}' has weights = {settings.whole('weights'):,}, but its start has "
-            f"{start.size:,}; leave 'weights' out, or make them agree"
+            f"{start.size:,}; remove 'weights', or make them agree"
         )
     return start
 
@@ -338,15 +338,15 @@ def named(settings: Settings, setting: str, example: str) -> Any:
     module_name, _, name = text.partition(":")
     whose = f"the setting '{setting}' of the model '{settings.model}'"
     if not module_name or not name:
-        raise InvalidSettings(f"{whose} is '{text}'; name a module and what is in it, as '{example}'")
+        raise InvalidSettings(f"{whose} is '{text}'; name a module and its function, as '{example}'")
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise InvalidSettings(f"{whose}: '{module_name}' cannot be imported ({error}); fix it first") from error
         raise InvalidSettings(
-            f"{whose}: there is no module '{module_name}'; put it next to the experiment's file, or its folder on "
-            "PYTHONPATH"
+            f"{whose}: the module '{module_name}' was not found. Put it next to the experiment's file, or its folder "
+            "on PYTHONPATH"
         ) from error
     except (Exception, SystemExit) as error:
         raise InvalidSettings(

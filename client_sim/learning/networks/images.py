@@ -63,8 +63,8 @@ def cnn(settings: Settings) -> TreeModel:
     side = math.isqrt(features // channels)
     if side * side * channels != features:
         raise InvalidSettings(
-            f"the model '{NAME}' has features = {features} and channels = {channels}, which is no square image; set "
-            "'channels', or choose other data"
+            f"the model '{NAME}' has features = {features} and channels = {channels}, which is not a square image. "
+            "Set 'channels', or choose other data"
         )
     arrays = _arrays(layout, side, channels, classes)
     return shipped(NAME, _network(layout, side, channels, classes), arrays, seed, precision)

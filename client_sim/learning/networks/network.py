@@ -86,7 +86,7 @@ class Network:
         object.__setattr__(self, "shape", shape)  # always a tuple from here on: `sides`
         for what in ("init", "apply"):
             if not callable(getattr(self, what)):
-                raise InvalidSettings(f"'{what}' of a network is no function; give one")
+                raise InvalidSettings(f"'{what}' of a network is not a function. Give one")
         if not callable(self.loss) and self.loss not in ("cross_entropy", "squared_error"):
             raise InvalidSettings(
                 f"the loss of a network is {self.loss!r}; give 'cross_entropy', 'squared_error', or a function of "
@@ -137,7 +137,7 @@ class Network:
             named = {each for each in self.structure.names if each == name or each.startswith(f"{name}.")}
             if not named:
                 raise InvalidSettings(
-                    f"'buffers' of the network names '{name}', and there is no such array; there are "
+                    f"'buffers' of the network names an unknown array '{name}'. Arrays: "
                     f"{', '.join(self.structure.names)}"
                 )
             found |= named

@@ -319,7 +319,7 @@ def _edges_of(path: Path, names: Sequence[str]) -> Iterator[tuple[int, int]]:
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = getattr(error, "strerror", None) or "it is no CSV file in UTF-8"
+        why = getattr(error, "strerror", None) or "it is not a CSV file in UTF-8"
         raise InvalidSettings(
             f"the file {path} of [gossip] cannot be read: {why}; give a CSV file with a first line "
             f"of {','.join(COLUMNS)}"

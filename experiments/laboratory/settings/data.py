@@ -111,7 +111,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if sum(source is not None for source in (self.name, self.file, self.users)) != 1:
-            raise InvalidSettings("[data] needs one of 'name', 'file' and 'users', and no two of them; give one")
+            raise InvalidSettings("[data] needs exactly one of 'name', 'file' and 'users'")
         if self.users is not None:
             self._refuse_all_but("users", "population", "groups", "judges", "lists", "examples", "applies")
             self._check_groups()
@@ -125,7 +125,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.folder is not None or is_downloaded(self.name):
             check_original(self.name, self.settings)
         if self.file is not None and self.settings:
-            raise InvalidSettings("[data] settings are of a data set by 'name'; leave them out")
+            raise InvalidSettings("[data] settings are for a data set by 'name'. Remove them")
         if self.file is not None and self.target is None:
             raise InvalidSettings(f"[data] file = \"{self.file}\" needs 'target', the column to predict")
         if self.standardise and self.min_max:
@@ -142,7 +142,9 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 "[data] target, features, client, choice and kind are of a 'file'; a data set has its own"
             )
         if self.choice is not None and self.kind is not None:
-            raise InvalidSettings("[data] has 'choice', whose target says who was chosen, and 'kind'; leave 'kind' out")
+            raise InvalidSettings(
+                "[data] has 'choice', whose target is the chosen candidate, and 'kind'. Remove 'kind'"
+            )
         self._check_authors()
         if self.test_share + self.validation >= 1:
             raise InvalidSettings(

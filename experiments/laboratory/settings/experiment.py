@@ -195,8 +195,8 @@ def _variants(base: Raw, variants: tuple[dict[str, Any], ...]) -> dict[str, Setu
             raise InvalidSettings(f"variant {number} has no name; give each of [[variants]] one")
         if "/" in name or name != name.strip() or name.startswith(".") or len(name) > LONGEST_NAME:
             raise InvalidSettings(
-                f"variant {number} is named '{name}', which is no name for a folder; use {LONGEST_NAME} "
-                "letters at most, without '/', and no '.' in front"
+                f"variant {number} is named '{name}', which cannot be a folder's name. Use at most {LONGEST_NAME} "
+                "letters, without '/', and no '.' in front"
             )
         if name in setups:
             raise InvalidSettings(f"two variants are named '{name}'; rename one of them")

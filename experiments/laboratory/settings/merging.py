@@ -227,7 +227,7 @@ def with_grid(raw: Mapping[str, Any], over: Sequence[str]) -> Raw:
     keys = [key for key, _ in axes]
     repeated = [key for key in keys if keys.count(key) > 1]
     if repeated:
-        raise InvalidSettings(f"the setting '{repeated[0]}' is swept twice; give all of its values at once")
+        raise InvalidSettings(f"the setting '{repeated[0]}' is swept twice. Give all of its values at once")
     variants = variants_of(raw)
     if variants is None:
         return dict(raw)  # refused later, with a sentence
@@ -248,7 +248,7 @@ def axis(text: str) -> tuple[str, list[Any]]:
     """Return the setting and the values of a text such as "training.rate=0.1,0.3"."""
     key, equals, values = text.partition("=")
     if not equals or not key.strip() or not values.strip():
-        raise InvalidSettings(f"'{text}' is no axis to sweep over; write it as in training.rate=0.1,0.3")
+        raise InvalidSettings(f"'{text}' is not an axis to sweep over. Write it as in training.rate=0.1,0.3")
     try:
         points: list[Any] = tomllib.loads(f"values = [{values}]")["values"]
     except (ValueError, RecursionError):  # not TOML, or thousands of digits or brackets

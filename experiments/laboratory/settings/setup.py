@@ -73,7 +73,7 @@ class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __post_init__(self) -> None:
         names = [each.name for each in self.metrics]
         if len({*names}) < len(names):
-            raise InvalidSettings(f"[evaluation] names the metric '{max(names, key=names.count)}' twice; leave one out")
+            raise InvalidSettings(f"[evaluation] names the metric '{max(names, key=names.count)}' twice. Remove one")
 
 
 class EarlyStopping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

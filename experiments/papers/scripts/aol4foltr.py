@@ -63,7 +63,7 @@ def candidates_in(path: Path) -> Iterator[Candidates]:
         FedpingError: there is no such file, or a line has another form.
     """
     if not path.is_file():
-        raise FedpingError(f"there is no file {path}; give the path of letor.txt or letor.txt.gz")
+        raise FedpingError(f"{path} does not exist. Give the path of letor.txt or letor.txt.gz")
     qid, clicked, rows = -1, list[bool](), list[NDArray[np.float64]]()
     with _opened(path) as lines:
         for number, (label, query, values) in _parsed(path, lines):

@@ -235,7 +235,7 @@ def draw_structured(results: Path) -> Figure:
     drawn: list[Band] = []
     for one, end, title in (
         (axes[0], "", "sketched: the rest is left out"),
-        (axes[1], ", structured", "structured: trained within what is sent"),
+        (axes[1], ", structured", "structured: trained within the subspace that is sent"),
     ):
         names = ["dense", *(name + end for name in _STRUCTURES)]
         drawn += _draw(one, {name: found[name] for name in names})

@@ -121,7 +121,7 @@ class Plan:
         affordable = int(mu_of(self.epsilon, self.delta) ** 2 * noise**2)
         if not affordable:
             raise InvalidSettings(
-                f"of line '{line.name}' with noise {noise:g}, no version is answered at epsilon {self.epsilon:g}; "
+                f"in line '{line.name}' with noise {noise:g}, no version is answered at epsilon {self.epsilon:g}; "
                 "give a larger --epsilon, or a study with more noise"
             )
         return replace(self, noise=noise, versions=min(self.versions, affordable))
@@ -191,7 +191,8 @@ def target_of(
     table = read_examples(data, label, agreed, wanted)
     if len(table.y) < FEWEST_ROWS:
         raise InvalidSettings(
-            f"{data}: there is a single row, whose update is the row itself; give a table of {FEWEST_ROWS} rows or more"
+            f"{data}: a table of a single row would be sent as the row itself. Give a table of {FEWEST_ROWS} rows or "
+            "more"
         )
     return model, table
 
