@@ -6,8 +6,9 @@ the model's gradients, so there is one source for both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -18,6 +19,7 @@ from fedping.client_sim.learning.batch import Batch, FloatArray, Floats, counts
 from fedping.client_sim.learning.mini_batches import local_steps
 from fedping.client_sim.learning.model import Model, precision
 from fedping.protocol.draws import Keys
+from fedping.protocol.errors import FedpingError, InvalidSettings, as_raised
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
@@ -75,8 +77,8 @@ class Stepwise:
 
         own = 0 if weights.ndim > 1 else None
 
-        def of_all(function: Callable[..., Any], arguments: int) -> Any:
-            return jax.vmap(function, in_axes=(own, *[0] * arguments), axis_size=len(batch))
+        def of_all(method: str, arguments: int) -> Any:
+            return jax.vmap(partial(called, self, method), in_axes=(own, *[0] * arguments), axis_size=len(batch))
 
         def chosen(there: Any, one: Any, other: Any) -> Any:
             return jax.tree.map(lambda a, b: jnp.where(there.reshape(-1, *[1] * (jnp.ndim(a) - 1)), a, b), one, other)
@@ -84,13 +86,13 @@ class Stepwise:
         with jax.enable_x64(True):
             fetched = jnp.asarray(weights.astype(precision(model)))
             kept = {name: jnp.asarray(value) for name, value in state.items()}
-            local = of_all(self.begin, 1)(fetched, kept)
+            local = of_all("begin", 1)(fetched, kept)
             parts = local_steps(batch, keys, steps=self.steps, epochs=self.epochs, size=self.batch)
             for part, there in parts:
-                at = np.asarray(of_all(self.at, 1)(fetched, local))
+                at = np.asarray(of_all("at", 1)(fetched, local))
                 gradient = jnp.asarray(model.gradients(at, part))
-                local = chosen(there, of_all(self.step, 2)(fetched, local, gradient), local)
-            sent, after = of_all(self.end, 2)(fetched, local, kept)
+                local = chosen(there, of_all("step", 2)(fetched, local, gradient), local)
+            sent, after = of_all("end", 2)(fetched, local, kept)
             present = counts(batch) > 0
             sent = np.where(present[:, None], np.asarray(sent), 0)
             after = chosen(present, {name: after[name].astype(kept[name].dtype) for name in kept}, kept)
@@ -102,3 +104,30 @@ class Stepwise:
         if self.epochs is not None:
             each = self.epochs * (np.ceil(sizes / self.batch) if self.batch else 1)
         return np.where(sizes > 0, each, 0)
+
+
+def called(algorithm: Stepwise, method: str, weights: Any, *arguments: Any) -> Any:
+    """Return what a method of an algorithm returns for one client, while JAX traces it.
+
+    Raises:
+        InvalidSettings: JAX cannot, or a step returns arrays of other names or shapes than it got; it names the method.
+    """
+    try:
+        found = getattr(algorithm, method)(weights, *arguments)
+        shapes = {name: np.shape(value) for name, value in found.items()} if method == "step" else {}
+    except FedpingError:
+        raise
+    except Exception as error:
+        raise InvalidSettings(
+            f"JAX cannot compile its {method} ({as_raised(error)}); write begin, at, step and end with jax.numpy, for "
+            "one client"
+        ) from error
+    if method == "step":
+        before = {name: np.shape(value) for name, value in arguments[0].items()}
+        if shapes != before:
+            raise InvalidSettings(f"its step returned {_told(shapes)}; return what it got as 'local': {_told(before)}")
+    return found
+
+
+def _told(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"'{name}' of shape {list(shape)}" for name, shape in shapes.items()) or "nothing"
