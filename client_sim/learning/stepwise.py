@@ -6,8 +6,9 @@ the model's gradients, so there is one source for both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -18,7 +19,7 @@ from fedping.client_sim.learning.batch import Batch, FloatArray, Floats, counts
 from fedping.client_sim.learning.mini_batches import local_steps
 from fedping.client_sim.learning.model import Model, precision
 from fedping.protocol.draws import Keys
-from fedping.protocol.errors import InvalidSettings
+from fedping.protocol.errors import FedpingError, InvalidSettings, as_raised
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
@@ -76,8 +77,8 @@ class Stepwise:
 
         own = 0 if weights.ndim > 1 else None
 
-        def of_all(function: Callable[..., Any], arguments: int) -> Any:
-            return jax.vmap(function, in_axes=(own, *[0] * arguments), axis_size=len(batch))
+        def of_all(method: str, arguments: int) -> Any:
+            return jax.vmap(partial(called, self, method), in_axes=(own, *[0] * arguments), axis_size=len(batch))
 
         def chosen(there: Any, one: Any, other: Any) -> Any:
             return jax.tree.map(lambda a, b: jnp.where(there.reshape(-1, *[1] * (jnp.ndim(a) - 1)), a, b), one, other)
@@ -85,44 +86,17 @@ class Stepwise:
         with jax.enable_x64(True):
             fetched = jnp.asarray(weights.astype(precision(model)))
             kept = {name: jnp.asarray(value) for name, value in state.items()}
-            local = of_all(self.begin, 1)(fetched, kept)
-            self.check_keys("begin", "arrays", local)
+            local = of_all("begin", 1)(fetched, kept)
             parts = local_steps(batch, keys, steps=self.steps, epochs=self.epochs, size=self.batch)
             for part, there in parts:
-                at = np.asarray(of_all(self.at, 1)(fetched, local))
+                at = np.asarray(of_all("at", 1)(fetched, local))
                 gradient = jnp.asarray(model.gradients(at, part))
-                stepped = of_all(self.step, 2)(fetched, local, gradient)
-                self.check_keys("step", "arrays", stepped, local)
-                local = chosen(there, stepped, local)
-            sent, after = of_all(self.end, 2)(fetched, local, kept)
-            self.check_keys("end", "state", after, kept)
+                local = chosen(there, of_all("step", 2)(fetched, local, gradient), local)
+            sent, after = of_all("end", 2)(fetched, local, kept)
             present = counts(batch) > 0
             sent = np.where(present[:, None], np.asarray(sent), 0)
             after = chosen(present, {name: after[name].astype(kept[name].dtype) for name in kept}, kept)
         return sent, {name: np.array(value) for name, value in after.items()}
-
-    def check_keys(self, method: str, what: str, given: Any, expected: Mapping[str, Any] | None = None) -> None:
-        """Check the keys of the arrays or the state that a method has returned.
-
-        Args:
-            method: its name.
-            what: what it returned: "arrays" or "state".
-            given: the value.
-            expected: what has the right keys; None if any keys are right.
-
-        Raises:
-            InvalidSettings: it is no dict, or has other keys.
-        """
-        if not isinstance(given, Mapping):
-            raise InvalidSettings(
-                f"{method} returned {type(given).__name__} as {what}; return a dict of arrays by name"
-            )
-        if expected is not None and given.keys() != expected.keys():
-            source = "init_state" if what == "state" else "begin"
-            raise InvalidSettings(
-                f"{method} returned {what} with the keys {_listed(given)}; return those of {source}: "
-                f"{_listed(expected)}"
-            )
 
     def steps_taken(self, sizes: Any) -> Any:
         """Return the number of local steps of clients with these numbers of examples, shape (k,)."""
@@ -130,6 +104,51 @@ class Stepwise:
         if self.epochs is not None:
             each = self.epochs * (np.ceil(sizes / self.batch) if self.batch else 1)
         return np.where(sizes > 0, each, 0)
+
+
+def called(algorithm: Stepwise, method: str, weights: Any, *arguments: Any) -> Any:
+    """Return what a method of an algorithm returns for one client, while JAX traces it.
+
+    Raises:
+        InvalidSettings: JAX cannot compile it, or it returns arrays of other names or shapes than expected.
+    """
+    try:
+        found = getattr(algorithm, method)(weights, *arguments)
+        if method == "begin":
+            _check_names(method, "arrays", found)
+        elif method == "step":
+            _check_names(method, "arrays", found, arguments[0])
+            _check_shapes(found, arguments[0])
+        elif method == "end":
+            _, after = found
+            _check_names(method, "state", after, arguments[1])
+    except FedpingError:
+        raise
+    except Exception as error:
+        raise InvalidSettings(
+            f"JAX cannot compile its {method} ({as_raised(error)}); write begin, at, step and end with jax.numpy, for "
+            "one client"
+        ) from error
+    return found
+
+
+def _check_names(method: str, what: str, given: Any, expected: Mapping[str, Any] | None = None) -> None:
+    """Raise unless a method returned a dict with the names of ``expected``, if any are expected."""
+    if not isinstance(given, Mapping):
+        raise InvalidSettings(f"{method} returned {type(given).__name__} as {what}; return a dict of arrays by name")
+    if expected is not None and given.keys() != expected.keys():
+        source = "init_state" if what == "state" else "begin"
+        raise InvalidSettings(
+            f"{method} returned {what} with the keys {_listed(given)}; return those of {source}: {_listed(expected)}"
+        )
+
+
+def _check_shapes(given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    for name, before in expected.items():
+        if (shape := np.shape(given[name])) != np.shape(before):
+            raise InvalidSettings(
+                f"step returned '{name}' of shape {list(shape)}; return the shape of begin: {list(np.shape(before))}"
+            )
 
 
 def _listed(keys: Mapping[str, Any]) -> str:

@@ -112,6 +112,7 @@ class MomentumBeside(fedping.Stepwise):
 @dataclass(frozen=True, kw_only=True)
 class Misshapen(fedping.Stepwise):
     sort: bool = False
+    cut: bool = False
 
     def begin(self, weights, state):
         return {"moved": jnp.zeros_like(weights)}
@@ -120,7 +121,8 @@ class Misshapen(fedping.Stepwise):
         return weights + local["moved"]
 
     def step(self, weights, local, gradient):
-        return {"moved": local["moved"] - (np.sort(gradient) if self.sort else gradient)}
+        moved = local["moved"] - (np.sort(gradient) if self.sort else gradient)
+        return {"moved": moved[1:] if self.cut else moved}
 
     def end(self, weights, local, state):
         return local["moved"][:3], {}
@@ -239,7 +241,11 @@ def test_an_algorithm_may_have_plain_numbers_for_arrays(tmp_path: Path) -> None:
 
 def test_an_algorithm_in_jax_that_does_not_fit_is_refused_before_the_first_round() -> None:
     for settings, sentence in (
-        ({"sort": True}, r"'misshapen'.*cannot be compiled by JAX.*jax.numpy"),
+        ({"sort": True}, r"'misshapen'.*JAX cannot compile its step \(Tracer.*jax.numpy, for one client$"),
+        (
+            {"cut": True},
+            r"'misshapen'.*step returned 'moved' of shape \[30\]; return .* \[31\]",
+        ),
         ({"sort": False}, r"'misshapen'.*has the shape \[3\] for the update of end; return the shape \[31\]"),
     ):
         asked = setup(engine="jax", training={"algorithm": "misshapen", "steps": 1, **settings})
@@ -260,6 +266,20 @@ def test_wrong_keys_are_said_in_our_words(engine: str, where: str, says: str, tm
     training = {"algorithm": "misnamed", "steps": 2, "where": where}
     with pytest.raises(ExtensionFailed, match=rf"the client algorithm 'misnamed', .*an extension, says: {says}$"):
         run(tmp_path, engine, training=training)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"sort": True}, r"'misshapen'.*JAX cannot compile its step \(Tracer.*jax.numpy, for one client"),
+        ({"cut": True}, r"'misshapen'.*step returned 'moved' of shape \[30\]"),
+    ],
+)
+def test_an_algorithm_in_jax_that_does_not_fit_is_named_by_the_other_engine_too(
+    settings: dict[str, bool], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ExtensionFailed, match=sentence):
+        run(tmp_path, "numpy", training={"algorithm": "misshapen", "steps": 1, **settings})
 
 
 def test_an_algorithm_in_numpy_is_refused_with_what_to_do() -> None:

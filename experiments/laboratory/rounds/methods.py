@@ -20,12 +20,11 @@ from fedping.client_sim.learning.algorithms import algorithm_for
 from fedping.client_sim.learning.model import Model, precision
 from fedping.client_sim.learning.personal.method import OWN_DRAWS
 from fedping.client_sim.learning.personal.partly_local import DIVISION
-from fedping.client_sim.learning.stepwise import Stepwise
+from fedping.client_sim.learning.stepwise import Stepwise, called
 from fedping.client_sim.learning.submodel import Part
 from fedping.experiments.laboratory.rounds.aggregating import Arrays
 from fedping.experiments.laboratory.rounds.compiling import Method, client_optimizer
 from fedping.experiments.laboratory.rounds.lanes import Phase
-from fedping.protocol.errors import InvalidSettings, as_raised
 from fedping.protocol.extensions import ExtensionFailed, extension_of
 from fedping.protocol.local_optimizers import LocalDescent, LocalOptimizer
 from fedping.protocol.personalization import PartlyLocal, Reconstruct
@@ -210,28 +209,24 @@ class OwnMethod:
         """See :meth:`Method.begin`."""
         from jax import numpy as jnp
 
-        local = self.instance.begin(weights, kept)
-        self.instance.check_keys("begin", "arrays", local)
-        return {name: jnp.asarray(value) for name, value in local.items()}
+        return {name: jnp.asarray(value) for name, value in called(self.instance, "begin", weights, kept).items()}
 
     def at(self, weights: Any, local: Arrays, phase: Any) -> tuple[Any, ...]:
         """See :meth:`Method.at`."""
-        return (self.instance.at(weights, local),)
+        return (called(self.instance, "at", weights, local),)
 
     def step(self, weights: Any, local: Arrays, slopes: tuple[Any, ...], phase: Any) -> Arrays:
         """See :meth:`Method.step`."""
         from jax import numpy as jnp
 
-        after = self.instance.step(weights, local, slopes[0])
-        self.instance.check_keys("step", "arrays", after, local)
+        after = called(self.instance, "step", weights, local, slopes[0])
         return {name: jnp.asarray(after[name], value.dtype) for name, value in local.items()}
 
     def end(self, weights: Any, local: Arrays, kept: Arrays) -> tuple[Any, Arrays]:
         """See :meth:`Method.end`."""
         from jax import numpy as jnp
 
-        sent, after = self.instance.end(weights, local, kept)
-        self.instance.check_keys("end", "state", after, kept)
+        sent, after = called(self.instance, "end", weights, local, kept)
         return sent, {name: jnp.asarray(after[name], value.dtype) for name, value in kept.items()}
 
 
@@ -246,24 +241,15 @@ def _traced(method: OwnMethod, training: OwnTraining, first: State, published: i
     def once(weights: Any, kept: Arrays, slope: Any) -> Any:
         local = method.begin(weights, kept, {})
         [at] = method.at(weights, local, 0)
-        after = method.step(weights, local, (slope,), 0)
-        jax.tree.map(lambda one, other: one + other, local, after)  # of equal shapes
-        return at, *method.end(weights, after, kept)
+        return at, *method.end(weights, method.step(weights, local, (slope,), 0), kept)
 
     extension = extension_of(training)
     with jax.enable_x64(True):
         abstract: Any = jax.ShapeDtypeStruct
         numbers = [abstract((count,), dtype) for count in (published, method.m)]
         kept = {name: abstract(np.shape(value), np.asarray(value).dtype) for name, value in first.items()}
-        try:
+        with extension.guarded():
             at, sent, after = jax.eval_shape(once, numbers[0], kept, numbers[1])
-        except InvalidSettings as error:  # keys
-            raise ExtensionFailed(f"{extension}, an extension, says: {error}") from error
-        except Exception as error:
-            raise ExtensionFailed(
-                f"{extension}, an extension, cannot be compiled by JAX ({as_raised(error)}); write begin, at, step and "
-                'end with jax.numpy for one client, or set engine = "numpy"'
-            ) from error
     expected = {"at": (at.shape, (method.m,)), "the update of end": (sent.shape, (published,))}
     expected |= {f"the state '{name}' of end": (after[name].shape, value.shape) for name, value in kept.items()}
     for what, (found, wanted) in expected.items():
