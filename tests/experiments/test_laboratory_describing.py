@@ -111,7 +111,7 @@ def test_every_picture_is_drawn_for_few_and_for_many_clients(clients: int, targe
         assert "largest first" in left.get_xlabel()
     assert right.get_xlabel()
     assert [axes.get_title(loc="left") for axes in drawn["distributions"].axes][:4] == ["x0", "x1", "x2", "x3"]
-    assert np.shape(drawn["correlations"].axes[0].images[0].get_array()) == (4, 4)
+    assert np.asarray(drawn["correlations"].axes[0].images[0].get_array()).shape == (4, 4)
 
 
 def test_the_command_writes_pictures_and_their_numbers(tmp_path: Path) -> None:
