@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
+import time
 from pathlib import Path
 
 os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # for the processes that Ray starts
@@ -232,7 +233,7 @@ def ended(client_app: ClientApp, strategy: FedAvg, start=None):
     def serve(grid: Grid, context: Context) -> None:
         if isinstance(strategy, AllBut):
             while len(nodes := sorted(grid.get_node_ids())) < CLIENTS:
-                pass
+                time.sleep(0.1)
             strategy.left_out = nodes[0]
         begin = np.zeros(FEATURES) if start is None else start
         result = strategy.start(grid, ArrayRecord([begin]), num_rounds=ROUNDS, train_config=ConfigRecord({}))
@@ -250,15 +251,22 @@ class Of:
         self.node_config = {"partition-id": number}
 
 
-def by_hand() -> dict[str, np.ndarray]:
-    """Return the weights after the same rounds without Flower, of the ideas that draw nothing."""
+def by_hand() -> dict[str, list[np.ndarray]]:
+    """Return the weights after the same rounds without Flower, of the ideas that draw nothing.
+
+    Which client Flower's first node has is not known, so without it each of six may be right.
+    """
     data = [data_of(Of(number)) for number in range(CLIENTS)]
     sizes = np.array([len(y) for _, y in data], float)
     share = sizes / sizes.sum()
     average, nova, sparse = (np.zeros(FEATURES) for _ in range(3))
+    others = 1.0 - np.eye(CLIENTS)  # a row for each that may be left out
+    without = np.zeros((CLIENTS, FEATURES))
     kept, models = np.zeros((CLIENTS, FEATURES)), STARTS.copy()
     for _ in range(ROUNDS):
         average = share @ [trained(average, x, y) for x, y in data]
+        each = np.array([[trained(weights, x, y) for x, y in data] for weights in without])
+        without = np.array([np.average(e, axis=0, weights=o * sizes) for e, o in zip(each, others, strict=True)])
         steps = [len(y) // 10 for _, y in data]
         each = [(trained(nova, x, y, n) - nova) / n for (x, y), n in zip(data, steps, strict=True)]
         nova = nova + (share @ steps) * (share @ each)
@@ -268,7 +276,8 @@ def by_hand() -> dict[str, np.ndarray]:
         own = np.array([np.argmin([loss(weights, x, y) for weights in models]) for x, y in data])
         after = np.array([trained(models[k], x, y) for k, (x, y) in zip(own, data, strict=True)])
         models = np.array([np.average(after[own == k], axis=0, weights=sizes[own == k]) for k in range(2)])
-    return {"FedAvg": average, "FedNova": nova, "error feedback": sparse, "clustered: IFCA": models}
+    found = {"FedAvg": [average], "FedNova": [nova], "error feedback": [sparse], "clustered: IFCA": [models]}
+    return found | {"unlearning, by training again": list(without)}
 
 
 STARTS = np.array([[1.0, 0.0, -1.0, 0.0], [-1.0, 0.0, 1.0, 0.5]])
@@ -288,7 +297,7 @@ def main() -> None:
     counted, expected = lines(), by_hand()
     for name in sys.argv[1:] or runs:
         weights = ended(*runs[name])
-        same = np.abs(weights - expected[name]).max() if name in expected else None
+        same = min((np.abs(weights - each).max() for each in expected.get(name, ())), default=None)
         print(f"{name}: {counted[name]} lines; from those by hand {same}", weights.ravel().round(4), flush=True)
 
 
