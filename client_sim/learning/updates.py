@@ -122,11 +122,10 @@ def cohort_updates(
     """
     weights = np.asarray(weights, np.float64)
     whole, model, algorithm = model, bare(model), algorithm_for(training, version)
-    factors = projection if isinstance(projection, Factors) else None
-    begin = weights
-    if factors is not None:
-        model = Factored(model, weights, factors)
-        begin = model.start
+    begin, factors = weights, None
+    if isinstance(projection, Factors):
+        factors = projection
+        model, begin = Factored(model, weights, factors), factors.start
     elif projection is not None:
         model = Projected(model, projection)
     elif isinstance(training, LocalSteps) and training.structured:

@@ -68,7 +68,7 @@ def closest_factors(matrices: Floats, rank: int) -> tuple[Floats, Floats]:
     Each has the root of the singular values, so that neither is much larger than the other. The factors of a matrix
     with a number that is not finite are NaN.
     """
-    finite: NDArray[np.bool_] = np.isfinite(matrices).reshape(len(matrices), -1).all(axis=1)
+    finite = np.asarray(np.isfinite(matrices).reshape(len(matrices), -1).all(axis=1))
     exact = np.where(finite[:, None, None], matrices, 0).astype(np.float64)
     left, values, right = np.linalg.svd(exact, full_matrices=False)
     roots = np.where(finite[:, None], np.sqrt(values[:, :rank]), np.nan)
