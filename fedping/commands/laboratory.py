@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -190,9 +189,10 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
     from fedping.experiments.laboratory.report import write_report
     from fedping.experiments.laboratory.run import run_experiment
     from fedping.experiments.laboratory.settings import experiment_from_toml
+    from fedping.laboratory import let_import_from
     from fedping.protocol.formats import with_format
 
-    _let_import_from(file.parent)  # also extensions, which are imported when the file is read
+    let_import_from(file.parent)  # also extensions, which are imported when the file is read
     experiment = experiment_from_toml(file, options.changes, options.over)
     with _bar(experiment) as watch:
         sessions = spark.sessions if spark else None
@@ -202,16 +202,6 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
         click.echo(with_format(msgspec.json.encode(summary)).decode())
         return
     print_summary(summary, folder)
-
-
-def _let_import_from(folder: Path) -> None:
-    """Let modules that an experiment names, such as that of its own loss, lie next to its file.
-
-    The folder comes last in the path, so that its files never hide modules of Python or fedping. Runs in other
-    processes inherit the path.
-    """
-    if (path := str(folder.resolve())) not in sys.path:
-        sys.path.append(path)
 
 
 @contextmanager
@@ -460,8 +450,9 @@ def reproduce(folder: Path, jobs: int | None, as_json: bool) -> None:
     Exit code 1 if a figure differs by more than 1e-6 of its size.
     """
     from fedping.experiments.laboratory.artifact import reproduce as run_again
+    from fedping.laboratory import let_import_from
 
-    _let_import_from(folder)
+    let_import_from(folder)
     found = run_again(folder, jobs)
     if as_json:
         import msgspec
