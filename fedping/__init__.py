@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         upload_link,
     )
     from fedping.extras import MissingPackage
-    from fedping.laboratory import Results, Round, compare, open_results, run
+    from fedping.laboratory import Results, Round, compare, open_results, reproduce, run
     from fedping.model_store.store import MissingVersion, StoreError
     from fedping.protocol.draws import child_keys, uniforms
     from fedping.protocol.landed_file import UnreadableFile
@@ -84,6 +84,7 @@ _HOME = {
     "ranking_model": "fedping.extending",
     "read_outcomes": "fedping.stored",
     "read_pings": "fedping.stored",
+    "reproduce": "fedping.laboratory",
     "run": "fedping.laboratory",
     "sampling": "fedping.extending",
     "table": "fedping.client_sim.data",
@@ -134,6 +135,7 @@ __all__ = [
     "ranking_model",
     "read_outcomes",
     "read_pings",
+    "reproduce",
     "run",
     "sampling",
     "table",

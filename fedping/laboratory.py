@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+    from fedping.experiments.laboratory.artifact import Reproduction
+
 
 @dataclass(frozen=True)
 class Round:
@@ -115,6 +117,27 @@ class Results:
         with _errors_of("Results.write_report"):
             return write_report(self.folder, self.folder / "report.html" if path is None else Path(path))
 
+    def to_latex(self) -> str:
+        """Return the table of final results for a paper, in LaTeX, as ``fedping export --latex`` writes it."""
+        from fedping.experiments.laboratory.latex import experiment_table
+
+        with _errors_of("Results.to_latex"):
+            return experiment_table(self.folder)
+
+    def write_artifact(self, folder: str | Path) -> list[str]:
+        """Write a folder that a reviewer runs again by :func:`reproduce`, as ``fedping export --artifact`` does.
+
+        Returns:
+            the places of data in it that a reviewer has to get from their authors.
+
+        Raises:
+            FedpingError: the folder exists, or can't be written, or the data have changed since.
+        """
+        from fedping.experiments.laboratory.artifact import write_artifact
+
+        with _errors_of("Results.write_artifact"):
+            return write_artifact(self.folder, Path(folder))
+
 
 def run(
     experiment: str | Path | Mapping[str, Any],
@@ -157,8 +180,7 @@ def run(
     out = Path("simulated") / settings.name if folder is None else Path(folder)
     if not resume and out.exists():
         raise InvalidSettings(f"{out} exists; give another folder, or resume=True to continue the run in it")
-    if modules not in sys.path:  # last, so that a user's file doesn't hide a module of Python
-        sys.path.append(modules)
+    let_import_from(modules)
     if any(name.startswith("__main__:") for name in functions):
         jobs = 1
     with _errors_of("fedping.run"):
@@ -194,6 +216,39 @@ def compare(a: Compared, b: Compared) -> Comparison:
         return compared(chosen(_named(a)), chosen(_named(b)))
 
 
+def reproduce(folder: str | Path, *, jobs: int | None = None) -> Reproduction:
+    """Run the experiment of a folder for reviewers again, and return how its figures compare with the expected ones.
+
+    ``apart`` has each figure that differs by more than 1e-6 of its size, and is empty if all are reproduced. Results
+    are in ``rerun`` of the folder; after an interruption the same call continues.
+
+    Args:
+        folder: one of :meth:`Results.write_artifact` or ``fedping export --artifact``.
+        jobs: number of parallel runs, each in a process of its own; None for one per core.
+
+    Raises:
+        FedpingError: it is no such folder, is of another version of fedping, or a file is missing or changed.
+        MissingPackage: the extra ``laboratory`` is not installed.
+    """
+    from fedping.experiments.laboratory.artifact import reproduce as run_again
+
+    if jobs is not None and jobs < 1:
+        raise InvalidSettings(f"jobs is {jobs}; it has to be at least 1")
+    let_import_from(Path(folder))
+    with _errors_of("fedping.reproduce"):
+        return run_again(Path(folder), jobs)
+
+
+def let_import_from(folder: Path) -> None:
+    """Allow an experiment to import modules next to its file, such as its own loss.
+
+    The folder is last in the path, so its files never hide modules of Python or fedping. Runs in other processes
+    inherit the path.
+    """
+    if (path := str(folder.resolve())) not in sys.path:
+        sys.path.append(path)
+
+
 def _named(one: Compared) -> str:
     if isinstance(one, tuple):
         return f"{_named(one[0])}:{one[1]}"
@@ -202,18 +257,18 @@ def _named(one: Compared) -> str:
 
 def _experiment(
     experiment: str | Path | Mapping[str, Any], overrides: Mapping[str, Any], functions: dict[str, Callable[..., Any]]
-) -> tuple[Experiment, str]:
+) -> tuple[Experiment, Path]:
     """Return an experiment and the folder of its modules; add its functions to ``functions`` by name."""
     if isinstance(experiment, Mapping):
         raw = _overridden(of_file(experiment), overrides)
-        return experiment_of(_by_name(raw, functions), name="experiment", folder=Path()), str(Path().resolve())
+        return experiment_of(_by_name(raw, functions), name="experiment", folder=Path()), Path()
     file = Path(experiment)
     tables = read_toml(file, "experiment file")
     if "study" in tables and tables.keys().isdisjoint({"model", "line"}):
         raise InvalidSettings(f"{file} is the experiment of a study; run it with `fedping simulate {file}`")
     with sentences_with(f"the experiment file {file}: "):
         raw = _overridden(of_file(tables), overrides)
-        return experiment_of(_by_name(raw, functions), name=file.stem, folder=file.parent), str(file.parent.resolve())
+        return experiment_of(_by_name(raw, functions), name=file.stem, folder=file.parent), file.parent
 
 
 def _overridden(raw: Mapping[str, Any], overrides: Mapping[str, Any]) -> Raw:

@@ -198,6 +198,19 @@ landing_option = click.option(
 )
 
 
+def runs_option(help: str) -> Callable[[_Command], _Command]:
+    """Return the option --runs of the dashboard's commands, with its help."""
+    return click.option(
+        "--runs",
+        type=LocalPath(),
+        default=Path("runs"),
+        show_default=True,
+        envvar="FEDPING_RUNS",
+        show_envvar=True,
+        help=help,
+    )
+
+
 class WithSubcommands(click.Command):
     """A command that has arguments and also subcommands, which are imported only when used.
 

@@ -57,6 +57,12 @@ class Comparison(Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...]
     notes: tuple[str, ...] | UnsetType = UNSET
 
+    def to_latex(self) -> str:
+        """Return the table for a paper, in LaTeX, as ``fedping compare --latex`` writes it."""
+        from fedping.experiments.laboratory.latex import comparison_table
+
+        return comparison_table(self)
+
 
 def compared(a: Chosen, b: Chosen) -> Comparison:
     """Return the differences of b from a in all common metrics; the folds of a seed count as one, by their mean.

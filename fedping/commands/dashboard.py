@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fedping.commands.dashboard_team import TEAM_VARIABLE, changes, team
-from fedping.options import LocalPath, journal_of, journal_option, landing_option, log_format_option, store_option
+from fedping.options import (
+    LocalPath,
+    journal_of,
+    journal_option,
+    landing_option,
+    log_format_option,
+    runs_option,
+    store_option,
+)
 from fedping.protocol import log
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.log import say, tell
@@ -22,15 +30,7 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "FEDPING_DASHBOARD_TOKEN"
 
-_runs_option = click.option(
-    "--runs",
-    type=LocalPath(),
-    default=Path("runs"),
-    show_default=True,
-    envvar="FEDPING_RUNS",
-    show_envvar=True,
-    help="Folder for runs that are started from the dashboard.",
-)
+_runs_option = runs_option("Folder for runs that are started from the dashboard.")
 
 
 # No --token: a command line is readable by every user of the machine.

@@ -10,7 +10,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from fedping.options import LocalPath, current_user, json_option, store_option
+from fedping.options import LocalPath, current_user, json_option, runs_option, store_option
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.log import tell
 from fedping.protocol.notation import utc_now
@@ -183,15 +183,7 @@ def _in_words(found: Team) -> list[str]:
 
 
 @click.command()
-@click.option(
-    "--runs",
-    type=LocalPath(),
-    default=Path("runs"),
-    show_default=True,
-    envvar="FEDPING_RUNS",
-    show_envvar=True,
-    help="The dashboard's folder of runs, which holds its list of changes.",
-)
+@runs_option("The dashboard's folder of runs, which holds its list of changes.")
 @click.option("--study", default="", help="Only changes about this study.")
 @click.option(
     "--most", type=click.IntRange(1, 100_000), default=50, show_default=True, help=("Maximum number of changes.")

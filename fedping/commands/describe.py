@@ -47,7 +47,7 @@ def describe(
     of all examples, before these are split and prepared.
     """
     from fedping.analysis.figures import save_figure
-    from fedping.commands.laboratory import let_import_from
+    from fedping.laboratory import let_import_from
     from fedping.experiments.laboratory import describing
     from fedping.experiments.laboratory.describing_figures import figures
     from fedping.experiments.laboratory.settings import experiment_from_toml

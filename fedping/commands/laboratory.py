@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -193,6 +192,7 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
     from fedping.experiments.laboratory.report import write_report
     from fedping.experiments.laboratory.run import run_experiment
     from fedping.experiments.laboratory.settings import experiment_from_toml
+    from fedping.laboratory import let_import_from
     from fedping.protocol.formats import with_format
 
     let_import_from(file.parent)  # also extensions, which are imported when the file is read
@@ -205,16 +205,6 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
         click.echo(with_format(msgspec.json.encode(summary)).decode())
         return
     print_summary(summary, folder)
-
-
-def let_import_from(folder: Path) -> None:
-    """Allow an experiment to import modules next to its file, such as its own loss.
-
-    The folder is last in the path, so its files never hide modules of Python or fedping. Runs in other processes
-    inherit the path.
-    """
-    if (path := str(folder.resolve())) not in sys.path:
-        sys.path.append(path)
 
 
 @contextmanager
@@ -462,6 +452,7 @@ def reproduce(folder: Path, jobs: int | None, as_json: bool) -> None:
     with 1 if a figure differs by more than 1e-6 of its size.
     """
     from fedping.experiments.laboratory.artifact import reproduce as run_again
+    from fedping.laboratory import let_import_from
 
     let_import_from(folder)
     found = run_again(folder, jobs)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import fedping
+from fedping.main import main
 from fedping.protocol.landing import open_landing
 from tests.support.environments import ROOT
 from tests.support.laboratory import SMALL, small_file
@@ -103,7 +104,7 @@ def test_a_file_with_overrides_tells_its_rounds_and_goes_on_where_it_was_interru
 
 
 def test_a_store_that_is_not_there_is_told_by_the_name_of_the_parameter(tmp_path: Path) -> None:
-    with pytest.raises(fedping.StoreError, match=r"or correct 'path'$"):
+    with pytest.raises(fedping.StoreError, match=r"with 'path', or make a new one"):
         fedping.open_store(tmp_path / "none")
 
 
@@ -249,3 +250,27 @@ def test_pings_come_in_bounded_batches_and_a_damaged_file_is_named(tmp_path: Pat
     file.write_bytes(damaged)
     with pytest.raises(fedping.UnreadableFile, match=file.name):
         list(fedping.read_pings(tmp_path, "study"))
+
+
+def test_an_experiment_is_reproduced_and_its_tables_written_from_python(tmp_path: Path) -> None:
+    experiment = {
+        "rounds": 2,
+        "seeds": 2,
+        "model": {"name": "logistic-regression"},
+        "data": {"name": "breast-cancer"},
+        "partition": {"partition": "iid", "clients": 3},
+        "variants": [{"name": "a"}, {"name": "b", "server": {"weighting": "client"}}],
+    }
+    results = fedping.run(experiment, folder=tmp_path / "out")
+    assert results.write_artifact(tmp_path / "artifact") == []
+    found = fedping.reproduce(tmp_path / "artifact", jobs=1)
+    assert (found.apart, found.same) == ((), found.figures)
+    with pytest.raises(fedping.InvalidSettings, match="jobs is 0"):
+        fedping.reproduce(tmp_path / "artifact", jobs=0)
+    with pytest.raises(fedping.FedpingError, match="Name a folder of"):
+        fedping.reproduce(tmp_path / "out")
+    main(["export", str(tmp_path / "out"), "--latex", str(tmp_path / "table.tex")])
+    assert results.to_latex() == (tmp_path / "table.tex").read_text()
+    a, b = f"{tmp_path / 'out'}:a", f"{tmp_path / 'out'}:b"
+    main(["compare", a, b, "--latex", str(tmp_path / "compared.tex")])
+    assert fedping.compare((results, "a"), (results, "b")).to_latex() == (tmp_path / "compared.tex").read_text()

@@ -159,7 +159,8 @@ def test_a_study_refuses_the_other_type(ingest: IngestApp) -> None:
     of_models = f"/submit/{STUDY}/frecency-update/1"
     of_frecency = FRECENCY_PATH.replace("frecency-update", "model-update")
     status, sentence = post(ingest, ping_json(m=3), of_models)
-    assert (status, sentence) == (404, f"study '{STUDY}' accepts documents of type model-update; correct the path")
+    where = f"/submit/{STUDY}/model-update/1/<document id>"
+    assert (status, sentence) == (404, f"study '{STUDY}' accepts documents of type model-update; send them to {where}")
     assert post(ingest, model_ping_json(22), of_frecency)[0] == 404
     assert ingest.totals()["rejected.unknown_type"] == 2
     assert post(ingest, model_ping_json(), f"/submit/{STUDY}/model-update/2")[0] == 404

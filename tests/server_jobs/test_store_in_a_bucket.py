@@ -124,7 +124,7 @@ def test_the_commands_take_a_bucket(
     monkeypatch.setenv("FEDPING_STORE", f"{bucket.url}/models")
     monkeypatch.setenv("FEDPING_LANDING", str(landed(tmp_path / "landing")))
     assert main(["study", "list"]) == 1
-    assert f"there is no model store at {bucket.url}/models; make one" in capsys.readouterr().err
+    assert f"there is no model store at {bucket.url}/models; give the store" in capsys.readouterr().err
     store_with(place_of(f"{bucket.url}/models"), small_study())
     for _ in range(ROUNDS):
         assert main(["round", "study", "--engine", "numpy"]) == 0
