@@ -120,7 +120,7 @@ def _population(file: str) -> dict[str, Any]:
 
 
 def _said(value: Any) -> Any:
-    """Return settings as a file has them, without what is None."""
+    """Return settings in a file's form, without values of None."""
     built = to_builtins(value)
     if isinstance(built, dict):
         return {key: _said(each) for key, each in built.items() if each is not None}

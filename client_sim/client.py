@@ -68,8 +68,8 @@ class Progress(Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: newest version with an accepted ping; -1 for none.
-        moved: newest version that it doesn't train on again, whatever the server answers: its own state, where the
-            training keeps any, has moved on it, or it has contributed to it, where the line is private.
+        moved: newest version that it never trains on again, because its own state has changed with it or, on a
+            private line, it has contributed to it; independent of the server's answer.
         sent: number of accepted pings.
         contributed: number of versions of a private line that it has contributed to, whatever the server answers.
         forbidden: version whose ping was rejected because of its sender, as without a ticket, and is sent once more; -1

@@ -93,7 +93,8 @@ def join(folder: HelperFolder, study: PublicStudy, line: PublicLine, leader: Ide
                 if records.answers(pinned.number):
                     raise InvalidSettings(
                         f"line '{line.name}' of study '{study.name}' is pinned with the leader {before.leader[:16]}…, "
-                        "which has got sums from this helper; only that leader may ask, with the key that it had"
+                        "which has received sums from this helper; only that leader may send "
+                        "requests, with its earlier key"
                     )
                 asked = replace(asked, leader=before.leader)
             if replace(asked, arms=before.arms) != before or set(asked.arms) != set(before.arms):

@@ -189,8 +189,8 @@ class Documents:
             raise Damaged(str(error)) from error
         except (msgspec.MsgspecError, UnicodeDecodeError, FedpingError) as error:
             raise Damaged(
-                f"{self.where}/{key} cannot be read ({error}); it was damaged, or written by something else or by "
-                "a later version of fedping, which has to be used here too: else restore it from a copy"
+                f"{self.where}/{key} cannot be read ({error}); it was damaged, or written by another "
+                "program or a later fedping. Use that version here too, or restore it from a copy"
             ) from error
 
     def without_format(self, data: bytes, key: str) -> bytes:
@@ -202,9 +202,7 @@ class Documents:
 
     def damaged(self, key: str) -> str:
         """Return the sentence for a document whose bytes differ from those that were written."""
-        return (
-            f"{self.where}/{key} cannot be read (it is not what its seal says); it was damaged: restore it from a copy"
-        )
+        return f"{self.where}/{key} cannot be read (it doesn't match its seal); it was damaged: restore it from a copy"
 
     def foreign(self, key: str, what: str) -> str:
         """Return the sentence for a file that is something else than its key says."""

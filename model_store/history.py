@@ -111,7 +111,7 @@ class History:
             if data is None:
                 raise FedpingError("it is missing")
             if not is_whole(data):
-                raise FedpingError("it is not what its seal says")
+                raise FedpingError("it doesn't match its seal")
             found = msgspec.json.decode(without_format(unsealed(data), where), type=kind)
             if found.number != number:
                 raise FedpingError(f"it is entry {found.number}")

@@ -27,7 +27,7 @@ class EarlyStop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Attributes:
         arm: arm whose loss decides.
         patience: training stops when the lowest loss is this many versions old, of those whose loss counts.
-        smooth: number of the last versions whose loss counts, over which losses are averaged.
+        smooth: losses are averaged over this many of the last versions whose loss counts.
         rise: training also stops as soon as the newest loss is above the lowest by more than this share of it; None
             disables that.
         examples: minimum number of examples for a version's loss to count.

@@ -131,7 +131,7 @@ def _stated(rows: Iterable[list[Any]], source: str, metric: str, unit: Unit) -> 
         frequencies[value] = frequencies.get(value, 0.0) + count
     values = sorted(value for value, count in frequencies.items() if count > 0)
     if len(values) < 2:
-        raise InvalidSettings(f"{source} gives no two different values, so that no change of them can be planned")
+        raise InvalidSettings(f"{source} needs at least two different values to plan a change")
     weights = np.array([frequencies[value] for value in values])
     distribution = Distribution(np.array(values), weights / weights.sum())
     return Pilot(distribution.coarsened(MOST_VALUES), metric, source, unit)

@@ -72,7 +72,7 @@ class MadeData:
     Attributes:
         keys: key of each client, shape (clients,).
         sizes: number of examples of each, shape (clients,).
-        make: makes them.
+        make: the function that generates them.
     """
 
     keys: Keys
@@ -96,7 +96,7 @@ class OwnExamples:
     Attributes:
         seed: determines them, with the client's number.
         least, most: minimum and maximum number of examples of a client.
-        make: makes them.
+        make: the function that generates them.
     """
 
     seed: int

@@ -219,7 +219,7 @@ class UserSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         if abs(sum(self.kinds) - 1) > 1e-9:
             raise InvalidSettings(f"the shares of the visits' kinds sum to {sum(self.kinds):g}; they have to sum to 1")
         if self.hosts > self.pages:
-            raise InvalidSettings(f"{self.pages} pages cannot be on {self.hosts} hosts; lower hosts or raise pages")
+            raise InvalidSettings(f"{self.pages} pages cannot use {self.hosts} hosts; lower hosts or raise pages")
         if (self.drift_at is None) != (not self.drifted_weights):
             raise InvalidSettings("a drift needs both drift_at and drifted_weights; give both, or neither")
 

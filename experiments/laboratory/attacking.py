@@ -204,7 +204,7 @@ class Raid:
         return None if self._attack.invented_for(self._clients) == 0 else self._first
 
     def data(self, train: ClientData[Any], invented: bool) -> ClientData[Any]:
-        """Return the data that all clients learn from; with ``invented`` all of it as those learn who invent ids."""
+        """Return the clients' training data; with ``invented``, as clients with invented ids see it."""
         everybody = np.arange(len(train))
         hostile = np.ones(len(train), np.bool_) if invented else self._plot.are_hostile(everybody)
         return self._plot.data(train, everybody, self._classes, hostile)

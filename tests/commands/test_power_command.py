@@ -77,7 +77,7 @@ def test_users_instead_of_an_effect_ask_for_the_least_one(capsys: pytest.Capture
         ([*RANKS, "--change", "1%", "--power", "80"], r"the power lies between the level 0\.05 and 1, not at 80"),
         ([*RANKS, "--users", "3"], "3 enrolled leave 3 that are compared, too few for any test"),
         ([*RANKS, "--users", "300", "--table", "10"], "a table of power needs an effect"),
-        (["--counts", "3:5", "--change", "1"], "gives no two different values"),
+        (["--counts", "3:5", "--change", "1"], "needs at least two different values"),
         (["--counts", "3:5,4", "--change", "1"], "'4' in --counts is not a value with its count"),
         (["--counts", "3:5,4:-1", "--change", "1"], "with the count -1 in --counts cannot be"),
         (["--counts", "3:5,nan:1", "--change", "1"], "the value nan"),

@@ -233,7 +233,7 @@ def test_a_leader_that_was_mistyped_can_be_corrected_until_a_sum_is_told(helping
     assert after.terms.leader == identity_of(LEADER)
     assert reason(after, request_of(after, clients_of(before).rows)) == "too_few"  # they have agreed to another leader
     assert reply(folder, request_of(after, clients_of(after).rows), NOW).refused == 0
-    with pytest.raises(InvalidSettings, match="which has got sums from this helper"):
+    with pytest.raises(InvalidSettings, match="which has received sums from this helper"):
         join(folder, study, study.lines[0], identity_of(someone))
     assert join(folder, study, study.lines[0], identity_of(LEADER)) == (offer, False)
 

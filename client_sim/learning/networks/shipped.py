@@ -45,7 +45,7 @@ def dense(name: str, inputs: int, outputs: int) -> dict[str, tuple[tuple[int, ..
 
 
 def init_of(arrays: Arrays) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that makes the arrays by name, only for their shapes; a spec has their start."""
+    """Return a function that makes the arrays by name, for their shapes; the start values come from a spec."""
     shapes = {name: shape for name, (shape, _) in arrays.items()}
     return lambda key: {name: jax_for("a network").numpy.zeros(shape) for name, shape in shapes.items()}
 

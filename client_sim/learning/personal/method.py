@@ -37,7 +37,7 @@ class GoesByVersion(Protocol):
 
 
 def unprojected(model: Model[Any]) -> Model[Any]:
-    """Return the model whose gradients are whole: what never travels need not fit what an upload link sends."""
+    """Return the model with whole gradients: parts that are never sent needn't fit an upload link."""
     return model.model if isinstance(model, Projected) else model
 
 

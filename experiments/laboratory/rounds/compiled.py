@@ -149,7 +149,7 @@ def rows_of(data: object) -> ExampleData:
 
 
 def local_of(training: OneGradient | LocalSteps, objective: Objective, *, in_one: bool = False) -> Local:
-    """Return the clients' local work; ``in_one`` is whether each step is one piece of a plan."""
+    """Return the clients' local work; ``in_one`` means that each step is one piece of a plan."""
     whole = training.batch is None and not objective.draws
     if isinstance(training, OneGradient):
         return Local(None, 0.0, training.sign, LocalDescent(), whole, in_one, in_one)

@@ -21,7 +21,7 @@ FIRST, LAST = 1e-3, 1e-3
 """Sizes of the first and the last weights, so that local steps leave rows above the thresholds that they were above."""
 
 WIDTHS = (1.0, 2.5)
-"""Deviations of the thresholds along a direction, in turn; rows have 1 a column, and more where columns go together."""
+"""Spreads of the thresholds along a direction, used in turn; a row's is 1 for each column, more for correlated ones."""
 
 
 @dataclass(frozen=True)
