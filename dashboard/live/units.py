@@ -1,4 +1,4 @@
-"""What a weight of a model of features is worth, in words of the product: the unit that an item gains it for."""
+"""The meaning of a feature weight in the product's words: the unit for which an item gains it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DIGITS = 4
 
 
 class Unit(Struct, frozen=True, kw_only=True):
-    """What a shown weight is added for.
+    """The reason why a shown weight is added to a score.
 
     Attributes:
         feature: the feature's name; ``place`` for an offset of a place, ``hidden`` for a weight of the hidden layer.

@@ -132,7 +132,7 @@ def blueprint(services: Services) -> Blueprint:
 
 
 def mark(note: Note) -> str:
-    """Return a digest of a note, by which a page says which one it has seen."""
+    """Return a digest of a note; a page sends it to identify the state that it has shown."""
     return sha256(msgspec.json.encode(note)).hexdigest()[:16]
 
 

@@ -205,7 +205,7 @@ class _SeenBeside:
 
 
 class _SeenLine:
-    """Cache of what was read of a line: its newest versions, and the footers of landed files."""
+    """Cache of a line's data: its newest versions, and the footers of landed files."""
 
     def __init__(self, landing: Landing, of: Study, line: Line) -> None:
         self.of, self._study, self._line = of, of.name, line
