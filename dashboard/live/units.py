@@ -110,7 +110,7 @@ def _own(feature: Feature) -> Iterator[str]:
 
 
 def _step(center: float, spread: float, log: bool) -> str:
-    """Return the step of a field that adds 1 to its value: from where the value is 0 to where it is 1."""
+    """Return the unit of a field's value: the field's change from value 0 to value 1."""
     low, high = (math.expm1(each) if log else each for each in (center, center + spread))
     return f"{_short(high)} instead of {_short(low)}"
 

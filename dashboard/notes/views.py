@@ -80,8 +80,8 @@ def blueprint(services: Services) -> Blueprint:
             newest = store.lines.newest(study.name, note.line)
             if not 0 <= note.version <= newest or moment(store, study.name, note) is None:
                 raise InvalidSettings(
-                    f"line '{note.line}' has no version {note.version}; pin the note to one up to {newest}, or to a "
-                    "date"
+                    f"line '{note.line}' has no version {note.version}; pin the note to a version up to {newest}, or "
+                    "to a date"
                 )
         return note
 

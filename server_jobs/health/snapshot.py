@@ -1,4 +1,4 @@
-"""Reads the facts that health is checked on from the files that ingest and rounds leave; writes nothing."""
+"""Reads the input of the health checks from the files of ingest and rounds; read-only."""
 
 from __future__ import annotations
 
