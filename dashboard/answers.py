@@ -56,7 +56,7 @@ class WrongState(FedpingError):
 
 
 def sentence_of(error: FedpingError | OSError) -> str:
-    """Return an error's sentence without a full stop; for a file that cannot be used, which one and why."""
+    """Return an error's sentence without a full stop; for an unusable file, its path and the reason."""
     if isinstance(error, FedpingError):
         return str(error)
     where = str(error.filename or "a file")[:MOST]

@@ -98,8 +98,8 @@ HEARTBEAT = 5.0
 
 Only by writing does a server notice that a viewer has left.
 
-So a viewer's place is free at most this long after it left. WSGI reports nothing sooner, which is enough: whoever
-reloads a page forty times in three seconds is refused a stream for about three more; the page then polls for a minute.
+So a viewer's place is free at most this long after it left. WSGI doesn't report it earlier, which is enough: a visitor
+who reloads a page forty times in three seconds gets no stream for about three more; the page then polls for a minute.
 """
 
 RECONNECT_MS = 2000

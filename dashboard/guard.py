@@ -1,7 +1,7 @@
 """Who may do what, and what a page may load. Applied to every request, so that no view can forget it.
 
-A visitor is known by the dashboard's one token, or as a member of its team: by a token of their own, or by the header
-of a proxy. A change is refused to those whose role it isn't, and else written down before a view makes it.
+A visitor logs in with the dashboard's single token, or as a member of its team with a personal token or a proxy's
+header. A change is refused to those whose role it isn't, and else written down before a view makes it.
 
 The host check is against DNS rebinding: an attacker's page whose name points to loopback has that name in ``Host``.
 """
@@ -196,13 +196,13 @@ class Admission:
     said: list[str] = field(default_factory=list)
 
     def program(self, request: Request) -> Visitor | None:
-        """Return who presents a token in ``Authorization: Bearer``."""
+        """Return the visitor who presents a token in ``Authorization: Bearer``."""
         given = bearer_token(request)
         found = self.by_token(given) if given is not None else None
         return found[0] if found else None
 
     def person(self, request: Request) -> Visitor | None:
-        """Return who has presented a token before, or whom the proxy names."""
+        """Return the visitor who is logged in, or whom the proxy names."""
         mark, token = str(session.get(_IN, "")), self.settings.token
         if token is not None and hmac.compare_digest(mark.encode(), _mark(token).encode()):
             return SHARED

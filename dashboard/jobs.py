@@ -182,7 +182,7 @@ class Queue:
         (job.folder / WAITING).unlink(missing_ok=True)
 
     def room(self, jobs: Iterable[Job]) -> int:
-        """Return how many more of these jobs may run."""
+        """Return the number of further jobs that may run."""
         return max(self.at_most - sum(job.state == "running" for job in jobs), 0)
 
     def start_waiting(self, jobs: Callable[[], Iterable[J]], begin: Callable[[J], None]) -> None:

@@ -36,7 +36,7 @@ HARMLESS = frozenset({"runs.new_from_text", "runs.text_from_form", "runs.describ
 
 
 def action_of(endpoint: str) -> Action:
-    """Return what a request for an endpoint changes."""
+    """Return the change that a request for an endpoint makes."""
     return ACTIONS.get(endpoint, Action("operator", endpoint))
 
 
@@ -78,4 +78,4 @@ OPEN = Visitor("everyone", "operator", alone=True)
 """A visitor of a dashboard without a token."""
 
 SHARED = Visitor("the dashboard's token", "operator", alone=True)
-"""A visitor with the one token that a dashboard without a team has."""
+"""A visitor with the single token of a dashboard without a team."""

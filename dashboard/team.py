@@ -1,8 +1,8 @@
 """Who may use a dashboard, and as what: readers, analysts and operators, known by a token or by a proxy's header.
 
-The team is one JSON file, which ``fedping dashboard team`` writes. It has the SHA-256 of each token and no token: a
-token is 24 random bytes, which no one can guess from its digest. The file is read again when it changes, so that a
-removal holds from the next request on.
+The team is one JSON file, which ``fedping dashboard team`` writes. It stores only the SHA-256 of each token: a token is
+24 random bytes, which can't be guessed from its digest. The file is read again when it changes, so that a removal holds
+from the next request on.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def mark_of(member: Member) -> str:
-    """Return what a member's cookie says: useless once the token or the name is another."""
+    """Return the contents of a member's cookie, invalid as soon as the token or the name changes."""
     return hashlib.sha256(f"fedping dashboard member:{member.name}:{member.digest}".encode()).hexdigest()
 
 
@@ -128,7 +128,7 @@ def new_token() -> str:
 
 
 def token_digest(token: str) -> str:
-    """Return what the file keeps of a token."""
+    """Return the digest of a token for the file."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

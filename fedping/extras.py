@@ -56,7 +56,7 @@ WITH_ENGINES = ("fedping round", "fedping schedule", "fedping store")
 
 
 class MissingPackage(FedpingError):
-    """A missing package of an extra or of fedping itself; the message tells how to install it."""
+    """A missing package of an extra or of fedping itself; the message has the command that installs it."""
 
 
 def missing_package(error: ImportError, who: str = "this", extra: str | None = None) -> MissingPackage | None:

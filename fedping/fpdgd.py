@@ -61,11 +61,11 @@ class FPDGD(LocalTraining):
 
 
 _RANKINGS = 2**32
-"""The child of a client's key from which rankings are drawn; mini-batches have those of small numbers."""
+"""Child of a client's key for drawing rankings; mini-batches use children with small numbers."""
 
 
 def _pulls(scores: FloatArray, lists: Any, keys: Keys) -> FloatArray:
-    """Return how much each score shall grow, shape (k, n, c), from scores of this shape."""
+    """Return the intended increase of each score, shape (k, n, c), from scores of this shape."""
     k, n, c = scores.shape
     chosen = np.maximum(lists.y, 0)[..., None]
     there = np.arange(c) < np.minimum(np.maximum(lists.seen, lists.y + 1), lists.shown)[..., None]

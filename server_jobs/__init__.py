@@ -1,1 +1,1 @@
-"""What the operator runs: ingest, the round with its optimizer, Spark, the schedule. Never imported by a client."""
+"""The operator's side: ingest, the round with its optimizer, Spark, the schedule. Never imported by a client."""

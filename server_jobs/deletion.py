@@ -5,9 +5,8 @@ its manifest and, where late pings count, from those that earlier rounds have us
 newest version and of the versions before it that may still be late. All other files that landed before the first round
 of the kept versions may go, so analyses still have all pings of every arm from then on.
 
-*Erasure* removes the pings of one client from every landed file. Published versions stay as they are: they are means
-over many clients, from which nothing of one can be taken out. But their files have changed, so they can't be
-recomputed.
+*Erasure* removes the pings of one client from every landed file. Published versions stay unchanged: they are means over
+many clients, and one client's part can't be removed. But their files have changed, so they can't be recomputed.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def describe_versions(numbers: tuple[int, ...]) -> str:
 
 
 SETTLED_MS = 3_600_000
-"""Milliseconds for which landed files are kept in any case: ingest searches them for retries, and for pings of a killed
+"""Milliseconds for which landed files are always kept: ingest searches them for retries, and for pings of a killed
 compaction."""
 
 
@@ -101,7 +100,7 @@ STAYS: dict[Reason, str] = {
     "newer": "they landed after the oldest kept version was computed, and analyses read them",
     "last_hour": "they landed within the last hour",
 }
-"""The reasons for which pruning keeps a landed file, in words, in the order in which they are tried."""
+"""Reasons why pruning keeps a landed file, in words, in the order of the checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +138,7 @@ class Pruning:
 
     @property
     def why_nothing(self) -> tuple[str, ...]:
-        """The reasons for which all landed files stay, a phrase each, and what would let some go."""
+        """The reasons why all landed files stay, a phrase each, and the remedy."""
         if not any(self.stays.values()):
             return (f"it has no pings in {self.landing}",)
         reasons = tuple(
@@ -223,7 +222,7 @@ class _Bounds:
     latest: int
 
     def reason(self, file: Place, *, needed: bool = False, upcoming: bool = False) -> Reason | None:
-        """Return the first reason for which a landed file stays; None if it goes."""
+        """Return the first reason why a landed file stays; None if it is removed."""
         stamp = landed_at(file)
         if stamp is None:
             return "foreign"

@@ -69,7 +69,7 @@ _ENVELOPE = ("document_id", "client_id", "received_at")
 
 @dataclass(kw_only=True)
 class Imported:
-    """What became of the rows of an import.
+    """Outcome of the rows of an import.
 
     Attributes:
         rows: rows that were read.
@@ -405,7 +405,7 @@ def _rows_of(path: Path, wanted: Mapping[str, str]) -> Iterator[list[dict[str, A
 
 
 def _rows_at_once(metadata: pq.FileMetaData) -> int:
-    """Return how many rows to read at a time, by the sizes of the row groups without compression."""
+    """Return the number of rows to read at a time, from the uncompressed sizes of the row groups."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     largest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)
     return max(1, min(ROWS, int(MOST_BYTES / max(1.0, largest))))
@@ -513,7 +513,7 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def _land(settings: IngestSettings) -> None:
-    """Have everything in the journal land: by the compactor of a running ingest, else by one of our own.
+    """Land everything in the journal, with the compactor of a running ingest or a temporary one.
 
     Raises:
         TemporaryFailure: a running ingest doesn't land it in time.

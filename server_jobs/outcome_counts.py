@@ -1,4 +1,4 @@
-"""Counts of landed later outcomes: how many there are of each column, of whom, and what is odd about them."""
+"""Counts of landed later outcomes by column, with the number of clients and anomalies."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class StopEvent:
 
 
 def _bind_and_run(parent: int, nice: int, command: list[str]) -> None:
-    """Become the command, tied to a parent, with the signal handlers from before Python's start."""
+    """Replace this process by the command, which ends with its parent; signal handlers are as before Python's start."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

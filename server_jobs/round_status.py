@@ -115,7 +115,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def last_attempt(landing: Landing, store: str, study: str, line: str) -> Attempt:
-    """Return what is noted of a line of a store; an empty note if nothing is, or it cannot be read."""
+    """Return the status of a line of a store; empty if none is recorded, or it can't be read."""
     data = landing.read_status(store, study, line)
     try:
         if data is None:

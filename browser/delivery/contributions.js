@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * How often a client has contributed to a private line: it counts itself, and refuses once it has reached the cap, for
- * good. What is kept of it says nothing but that, and is kept also when everything else is forgotten.
+ * The number of a client's contributions to a private line. The client counts itself, and permanently stops at the cap.
+ * The stored count contains nothing else, and stays when everything else is forgotten.
  *
  * @import { ClientStorage } from "./storage.js"
  *
@@ -46,7 +46,7 @@ export class Contributions {
   }
 
   /**
-   * Whether the client may contribute, by what this page knows.
+   * Whether the client may contribute, as far as this page knows.
    *
    * @param {string} line
    * @param {number} version
@@ -57,8 +57,8 @@ export class Contributions {
   }
 
   /**
-   * Count a contribution that is about to be sent. Whether it may be: also not if it cannot be kept that it was. Tabs
-   * count one after the other, where the browser has locks: between reading and writing, another could be let in too.
+   * Count a contribution that is about to be sent. Whether it may be: also not if it cannot be kept that it was. Where
+   * the browser has locks, tabs count one at a time: otherwise another could pass between reading and writing.
    *
    * @param {string} line
    * @param {number} version

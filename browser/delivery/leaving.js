@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The last moment at which a page is sure to run: when it is hidden. Tabs that are closed, pages that are left and
- * telephones that are locked all pass through it; `pagehide` is for browsers in which they once did not.
+ * The last moment when a page surely runs: when it is hidden. Tabs that are closed, pages that are left and telephones
+ * that are locked all pass through it; `pagehide` is for browsers in which they once did not.
  *
  * @typedef {{ addEventListener: Function, removeEventListener: Function }} Target
  */

@@ -40,7 +40,7 @@ export class OwnModel {
   }
 
   /**
-   * Find what is kept for a role, or begin; where the role has nothing of its own, forget what another one had.
+   * Load the stored model of a role, or start one; if the role has no personal model, forget another role's.
    *
    * @param {Role} role
    */

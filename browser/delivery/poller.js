@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Doing something again and again, at moments of one's own: jittered, and later and later while it fails. In 2018 all
- * clients asked in the same minute.
+ * Repeats an action at its own times: jittered, and with growing delays while it fails. In 2018 all clients asked in
+ * the same minute.
  *
  * @import { Backoff } from "./backoff.js"
  * @import { Environment } from "./environment.js"

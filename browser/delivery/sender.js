@@ -105,8 +105,8 @@ export class Sender {
   }
 
   /**
-   * A beacon says nothing of what became of it. Where an answer can be had, the ping is sent again for it on the next
-   * occasion; the second one is a duplicate, which ingest and rounds drop by its document id.
+   * A beacon has no result. Where an answer can be had, the ping is sent again for it on the next occasion; the second
+   * one is a duplicate, which ingest and rounds drop by its document id.
    *
    * @param {string} url
    * @param {string} body

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Where a client keeps what has to outlive its page: its random id, the model, and pings that no server has accepted yet.
+ * Storage for data that must outlive the page: the random id, the model, and pings that no server has accepted yet.
  *
  * Values are JSON. Every method may answer at once or with a promise. One that writes at once (`webStorage`) has stored a
  * ping before the call returns, even if the tab closes immediately. One key a ping, so that tabs which share a

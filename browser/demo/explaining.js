@@ -15,7 +15,7 @@ import { rankingLoss } from "../models/loss.js";
 import { ranked } from "../study/learning.js";
 
 /**
- * By how many points each suggestion is too high or too close to the chosen one: what it adds to the loss.
+ * The points by which each suggestion is too high or too close to the chosen one: its part of the loss.
  *
  * @param {ArrayLike<number>} scores In displayed order.
  * @param {number} chosen

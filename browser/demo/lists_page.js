@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The page for studies of features: lists of made-up items to choose from, and what comes of a choice.
+ * The page for studies of features: lists of made-up items to choose from, and the results of a choice.
  *
  * @import { RankedList } from "../product/list.js"
  * @import { Crowd, PageSettings } from "./study_page.js"

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The page for studies of models that rank pages: a made-up history to search, and what comes of a choice.
+ * The page for studies of models that rank pages: a made-up history to search, and the results of a choice.
  *
  * @import { Client } from "../client.js"
  * @import { Observed } from "../study/ping.js"

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * What the page asks of ingest besides what any client asks: how much waits for the next round, and single versions.
+ * The page's requests to ingest beyond a client's: the pings that wait for the next round, and single versions.
  *
  * @import { Version } from "../study/study.js"
  *

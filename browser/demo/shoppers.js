@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Other made-up people of a study of features, each a client of its own: they see some items, and take what they want most. What
- * they want follows from the study's name, so a model can learn it.
+ * Other made-up people of a study of features, each a separate client: they see some items, and take what they want
+ * most. What they want follows from the study's name, so a model can learn it.
  *
  * @import { Environment } from "../delivery/environment.js"
  * @import { Feature } from "../features/layout.js"

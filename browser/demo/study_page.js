@@ -91,7 +91,7 @@ export class StudyPage {
     return null;
   }
 
-  /** Show the page and keep it up with the server, for as long as it is open. */
+  /** Show the page, and keep it in sync with the server while it is open. */
   async start() {
     byId("arms").append(...this.arms.map((arm) => this.#armChoice(arm)));
     byId("about").append(`Study ${this.study.name}. `, ...this.about(), ".");
@@ -144,7 +144,7 @@ export class StudyPage {
   onAnswer(posted, answered) {
     if (posted.url.endsWith(`/${this.documentId}`)) {
       this.sent = { posted, answered };
-      // The client counts what it keeps when this request is over.
+      // The client counts its stored pings after this request.
       setTimeout(() => this.drawPing(), 0);
     }
   }

@@ -6,8 +6,8 @@ import { ask } from "./ask.js";
 import { DATA_COLLECTION } from "./taking_part/participation.js";
 
 /**
- * Agree. Firefox then asks in its own words; a no there is a no, and so is a later withdrawal. Call this first in the
- * listener of a click, because the browser lets nothing else ask.
+ * Agree. Firefox then asks in its own words; refusing there, or withdrawing later, counts as declining. Call this first
+ * in the listener of a click, because the browser allows the request only there.
  *
  * @returns {Promise<any>} The state, as the background script answers.
  */

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * What is observed of one search, from its beginning to the choice: counts and times, which are all that is reported
- * besides scores. Plain data inside, so that it outlives a background script.
+ * The observations of one search, from its beginning to the choice: counts and times. Besides scores, only these are
+ * reported. Plain data inside, so that it outlives a background script.
  *
  * @import { Observed } from "./fedping.js"
  *

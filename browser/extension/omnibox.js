@@ -2,8 +2,7 @@
 /**
  * The address bar, after the keyword: pages in the order of their scores below a first line that opens the search page.
  *
- * What was shown is kept for as long as the browser runs, so that a choice is understood by a background script that was
- * ended since.
+ * The shown list is kept while the browser runs, so that a restarted background script can interpret a choice.
  *
  * @import { Api } from "./api.js"
  * @import { Listed } from "./taking_part/participation.js"

@@ -73,7 +73,7 @@ def bundle(entry: Path, out: Path) -> None:
 
 
 def pack(out: Path) -> Path:
-    """Write the package anew; return its path."""
+    """Write the package again; return its path."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         stage(Path(folder))

@@ -1,6 +1,7 @@
 // @ts-check
 /**
- * What is odd about the fields of an item or a query: what a developer wants to hear of once, since learning goes on without it.
+ * Problems in the fields of an item or a query. A developer hears of each once, because learning continues without the
+ * field.
  *
  * @import { Feature } from "../features/layout.js"
  * @import { Row } from "../features/values.js"

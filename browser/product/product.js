@@ -227,7 +227,7 @@ export class Product {
   }
 
   /**
-   * Do something as soon as it is known whether and how the client takes part; nothing without consent.
+   * Run an action as soon as the client's role is known; never without consent.
    *
    * @param {() => void} act
    */

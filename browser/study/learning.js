@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * What a client does with the model of its arm: it ranks pages, and learns from what was chosen. Numbers in, numbers out.
+ * A client's use of its arm's model: it ranks pages, and learns from choices. Numbers in, numbers out.
  *
  * @import { Page } from "../models/pages.js"
  * @import { RankingModel } from "../models/ranking_model.js"

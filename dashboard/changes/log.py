@@ -4,7 +4,7 @@ r"""The list of the changes that people made by the dashboard: who, when, what, 
 
 A change has two lines: one before it is made, so that a change that can't be written down isn't made, and one after it,
 with the outcome. If a process is killed in between, the outcome stays unknown, and the list says so. A line is on disk
-before the request goes on. A half line, as a kill leaves it, is skipped. Files and their number are bounded, and the
+before the request continues. A half line, as a kill leaves it, is skipped. Files and their number are bounded, and the
 oldest is removed.
 """
 
@@ -31,7 +31,7 @@ from fedping.protocol.notation import time_at
 Outcome: TypeAlias = Literal["done", "refused", "unknown"]
 
 FILE_BYTES = 4 << 20
-"""Size at which the next file begins."""
+"""Size at which the next file starts, in bytes."""
 
 MOST_FILES = 64
 """Files that are kept: 256 MiB, or some 400,000 changes."""

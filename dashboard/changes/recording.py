@@ -27,14 +27,14 @@ def begin(log: ChangeLog, visitor: Visitor, endpoint: str) -> None:
 
 
 def changed(*, before: str = "", after: str = "", about: str = "") -> None:
-    """Say what the present request has changed; without a request that is written down, nothing happens."""
+    """Record the change of the current request; no effect outside a recorded request."""
     change: Change | None = g.get("change")
     if change is not None:
         g.change = replace(change, before=before, after=after, about=about or change.about)
 
 
 def refused(sentence: str) -> None:
-    """Say why the present request has changed nothing."""
+    """Record why the current request made no change."""
     change: Change | None = g.get("change")
     if change is not None:
         g.change = replace(change, reason=sentence)

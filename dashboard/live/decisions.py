@@ -30,10 +30,10 @@ class RollbackRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def plan_for_held(store: ModelStore, study: str, line: str, choice: Choice) -> dict[str, Any]:
-    """Return what would be published, and ``seen``, the held version that it is about.
+    """Return the version that would be published, and ``seen``, the held version that it is about.
 
     Raises:
-        InvalidSettings: no version is held.
+        InvalidSettings: the line has no held version.
     """
     held = _held(store, study, line)
     head = store.head(study, line)
@@ -65,7 +65,7 @@ def decide(store: ModelStore, study: str, line: str, decision: Decision, *, crea
     """Do what :func:`plan_for_held` showed, if the same version is still held; return the published version.
 
     Raises:
-        InvalidSettings: no version is held.
+        InvalidSettings: the line has no held version.
         VersionConflict: another version is held, or was published since; nothing was done.
         FedpingError: nothing can be published in this store.
     """
@@ -90,7 +90,7 @@ def _held(store: ModelStore, study: str, line: str) -> Version:
 
 
 def plan(store: ModelStore, study: str, line: str, to: int) -> dict[str, Any]:
-    """Return what a rollback to version ``to`` would publish, and ``seen``, the newest version that it assumes.
+    """Return the version that a rollback to ``to`` would publish, and ``seen``, the newest version that it assumes.
 
     Raises:
         StoreError: there is no such version.

@@ -63,7 +63,7 @@ class Paced(Generic[T]):
 
 
 class Now(Struct, frozen=True, kw_only=True):
-    """What can change without a new version.
+    """The data that can change without a new version.
 
     ``hint`` says what to do next, if anything; ``held`` is a version that waits for a decision.
     ``privacy`` is there for a private line. In a ``discreet`` store, which has a private study, neither ``ingest`` nor
@@ -119,7 +119,7 @@ def _own(facts: CheckInput) -> tuple[Uploads, ...]:
 
 
 def _hint(landed: Landed, facts: CheckInput, health: Health) -> str:
-    """Return what to do first, or what the line waits for; empty if findings already say so."""
+    """Return the next step, or what the line waits for; empty if a finding already reports it."""
     if health.staged:
         return health.staged[0].sentence
     if facts.declared.state != "running" or facts.declared.simulated or facts.ingest.state != "running":
@@ -144,12 +144,12 @@ def _lands(period: float | None) -> str:
 
 
 def places(settings: DashboardSettings) -> IngestSettings:
-    """Return the locations of store, landing folder and journal; no other of these settings are known here."""
+    """Return the locations of store, landing folder and journal, the only settings known here."""
     return IngestSettings(store=settings.store, landing=settings.landing, journal=settings.journal)
 
 
 def rejection_logs(settings: DashboardSettings) -> Path:
-    """Return the folder in which ingest's processes log refusals and their reasons."""
+    """Return the folder where ingest's processes log rejections and their reasons."""
     return places(settings).rejected
 
 
@@ -224,7 +224,7 @@ class Outage:
 
 
 def outage(error: FedpingError | OSError, since: Outage, position: str | None) -> Change | None:
-    """Return what pages are told of a store that can't be read: once, what is wrong and since when."""
+    """Return the message to pages about an unreadable store, once: the problem and its start."""
     sentence = sentence_of(error)
     begun, told = since.begun(), f"!{_short(sentence)}"
     return None if position == told else Change(told, {"trouble": sentence, "since": begun})
@@ -256,7 +256,7 @@ EVALUATIONS = 20
 
 @dataclass(frozen=True)
 class KeptLine:
-    """The cached data of a line: its rows, the facts by which it is judged, and who takes part."""
+    """The cached data of a line: its rows, the facts for its health, and its participants."""
 
     history: LineHistory
     facts: Callable[[], CheckInput]
@@ -347,7 +347,7 @@ class LineFeed:
 
 
 def described(known: KnownLine) -> dict[str, Any]:
-    """Return what all versions of a line have in common."""
+    """Return the common data of all versions of a line."""
     study, line = known.study, known.line
     return {
         "study": study.name,

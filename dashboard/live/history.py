@@ -39,7 +39,7 @@ class LineFiles:
         return store_at(self.place).version(self.study, self.line, number)  # not opened, which lists a bucket
 
     def sight(self, number: int) -> Stamp | None:
-        """Return what a version's file looks like from outside."""
+        """Return the file stamp of a version."""
         return store_at(self.place).versions.stamp(self.study, self.line, number)
 
 

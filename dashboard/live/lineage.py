@@ -95,7 +95,7 @@ def lineage_of(store: ModelStore, study: str, line: str, number: int) -> dict[st
 
 
 def _released(version: Version) -> dict[str, Any] | None:
-    """Return what a private round has released, without its vectors; None of any other version."""
+    """Return the release of a private round, without its vectors; None for any other version."""
     event = version.lineage.privacy
     if event is None:
         return None

@@ -29,7 +29,7 @@ DIGITS = 6
 
 
 class Released(Struct, frozen=True, kw_only=True):
-    """What a round of a private line has released.
+    """The release of a private line's round.
 
     Attributes:
         releases: the line's so far, this one included.
@@ -202,7 +202,7 @@ def _tried(display: Display, state: Arrays) -> tuple[NDArray[np.float64], str | 
 
 
 STANDARD_ERRORS = 2.0
-"""From how many standard errors on a sign counts as stable, as where iterations end by their signs."""
+"""Number of standard errors from which a sign counts as stable, the same as for the end of iterations."""
 
 FARTHEST = 99.0
 """Limit on the reported distance from 0 in standard errors: for equal updates it is infinite."""

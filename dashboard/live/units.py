@@ -1,4 +1,4 @@
-"""What a weight of a model of features is worth, in words of the product: the unit that an item gains it for."""
+"""The meaning of a feature weight in the product's words: the unit for which an item gains it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DIGITS = 4
 
 
 class Unit(Struct, frozen=True, kw_only=True):
-    """What a shown weight is added for.
+    """The reason why a shown weight is added to a score.
 
     Attributes:
         feature: the feature's name; ``place`` for an offset of a place, ``hidden`` for a weight of the hidden layer.
@@ -110,7 +110,7 @@ def _own(feature: Feature) -> Iterator[str]:
 
 
 def _step(center: float, spread: float, log: bool) -> str:
-    """Return the step of a field that adds 1 to its value: from where the value is 0 to where it is 1."""
+    """Return the unit of a field's value: the field's change from value 0 to value 1."""
     low, high = (math.expm1(each) if log else each for each in (center, center + spread))
     return f"{_short(high)} instead of {_short(low)}"
 

@@ -80,8 +80,8 @@ def blueprint(services: Services) -> Blueprint:
             newest = store.lines.newest(study.name, note.line)
             if not 0 <= note.version <= newest or moment(store, study.name, note) is None:
                 raise InvalidSettings(
-                    f"line '{note.line}' has no version {note.version}; pin the note to one up to {newest}, or to a "
-                    "date"
+                    f"line '{note.line}' has no version {note.version}; pin the note to a version up to {newest}, or "
+                    "to a date"
                 )
         return note
 
@@ -132,7 +132,7 @@ def blueprint(services: Services) -> Blueprint:
 
 
 def mark(note: Note) -> str:
-    """Return a digest of a note, by which a page says which one it has seen."""
+    """Return a digest of a note; a page sends it to identify the state that it has shown."""
     return sha256(msgspec.json.encode(note)).hexdigest()[:16]
 
 

@@ -129,7 +129,7 @@ def differing(settings: Sequence[Flat]) -> list[Row]:
 
 
 def common(variants: Mapping[str, Flat]) -> Flat:
-    """Return what all variants of an experiment have in common."""
+    """Return the common settings of all variants of an experiment."""
     first, *others = variants.values() if variants else [{}]
     return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
@@ -221,7 +221,7 @@ def _one(runs: Path, key: str, called: Mapping[str, str]) -> One:
 
 
 def pairs(ones: Sequence[One]) -> list[Pair]:
-    """Return how each differs from the first."""
+    """Return the differences of each from the first."""
     return [_pair(ones[0], other) for other in ones[1:]]
 
 

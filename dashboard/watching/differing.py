@@ -1,4 +1,4 @@
-"""Runs beside each other: only the settings, results and conditions that differ between them."""
+"""Runs side by side: only the settings, results and conditions that differ between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHORT = 12
 
 @dataclass(frozen=True)
 class Differences:
-    """What differs between runs; values are in the order of the runs.
+    """Differences between runs; values are in the order of the runs.
 
     Attributes:
         wheres: the runs.
@@ -43,7 +43,7 @@ class Differences:
 
 
 def differences(runs: Path, ids: Sequence[str]) -> Differences:
-    """Return what differs between runs of a folder.
+    """Return the differences between runs of a folder.
 
     Raises:
         UnknownRun: one does not exist.

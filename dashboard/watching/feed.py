@@ -38,7 +38,7 @@ class Seen(NamedTuple):
 
     @property
     def known(self) -> Known:
-        """What a page knows after receiving this."""
+        """The position of a page after receiving this."""
         if self.outcome is not None:
             return "f"
         if self.grown is not None:
@@ -62,7 +62,7 @@ class RunFeed:
     of: Measured
 
     def since(self, position: str | None) -> Change | None:
-        """Return what is new after a position."""
+        """Return the changes after a position."""
         where = place(self.runs, self.id)
         units = units_in(where.out) if where.kind == "laboratory" else []
         before = read_position(position)

@@ -95,7 +95,7 @@ class Pace(NamedTuple):
 
 
 def seconds_left(units: Sequence[Pace]) -> float | None:
-    """Return about how long is left, with each run at the pace of its variant, or of all, as many at a time as now.
+    """Return the estimated seconds left, at the pace of each variant, or of all, and the current parallelism.
 
     A run that may stop early is assumed to go on to its last round. None before any round is over.
     """

@@ -1,4 +1,4 @@
-"""Reads the facts that health is checked on from the files that ingest and rounds leave; writes nothing."""
+"""Reads the input of the health checks from the files of ingest and rounds; read-only."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class _SeenBeside:
 
 
 class _SeenLine:
-    """Cache of what was read of a line: its newest versions, and the footers of landed files."""
+    """Cache of a line's data: its newest versions, and the footers of landed files."""
 
     def __init__(self, landing: Landing, of: Study, line: Line) -> None:
         self.of, self._study, self._line = of, of.name, line

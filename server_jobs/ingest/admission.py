@@ -758,7 +758,7 @@ class Catalogue:
         return NEAR_EVERY if self._store.is_near else AFAR_EVERY
 
     def keep_up(self) -> threading.Event:
-        """Call :meth:`refresh`: in a thread for a bucket, unless a refresh is running.
+        """Call :meth:`refresh` unless one is running; for a bucket, in a thread.
 
         Returns:
             the event that the refresh has ended.

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 PASS_BYTES = 128 * MIB
-"""The most journal that one pass takes, which bounds its memory and the size of the files."""
+"""Maximum bytes of journal in one pass, which bounds its memory and the size of the files."""
 
 
 class Compactor:
@@ -98,7 +98,7 @@ class Compactor:
         return bool(chosen)
 
     def _known(self) -> RecentDocuments:
-        """Return the documents that landed last, read once: before anything lands, as soon as a bucket answers."""
+        """Return the most recently landed documents; read once, before the first landing, when a bucket answers."""
         if self._recent is None:
             self._recent = recently_landed(self._settings.landing)
         return self._recent

@@ -71,7 +71,7 @@ def last_rate(settings: Rated, state: Arrays) -> Vector:
 
 
 def rate_display(settings: Rated, words: str) -> Display:
-    """Return what a page may show of a link with one rate for all weights."""
+    """Return the displayed values of a link with one rate for all weights."""
     return Display(words, lambda state: last_rate(settings, state))
 
 
@@ -210,7 +210,7 @@ def yogi(settings: Yogi, _: ModelSpec) -> Transformation[Arrays]:
 
 
 ROUNDING = 1e-6
-"""By how much clipped updates, which are float32 numbers, may exceed the bound."""
+"""Tolerance of clipped updates, which are float32 numbers, beyond the bound."""
 
 
 @OPTIMIZERS.of(RProp)

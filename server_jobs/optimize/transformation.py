@@ -31,7 +31,7 @@ S = TypeVar("S")
 
 
 class Display(NamedTuple):
-    """What a page may show of a link, from its state in a version.
+    """Displayed values of a link, from its state in a version.
 
     ``words`` describe it. ``values(state)`` returns one number per weight, shape (m,), or one for all, shape (1,); NaN
     if the state does not contain it, as before the first step.

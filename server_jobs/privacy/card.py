@@ -195,10 +195,10 @@ class LineCard:
         contents: what a ping has.
         terms: when it is sent; None if as any other ping.
         reports: the outcomes of a choice that are sent, too.
-        guarantees: what is guaranteed.
-        epsilon, delta: the central guarantee; None where there is none.
-        local_epsilon: that of each contribution by the client's own noise; None where there is none.
-        uncovered: what is not covered.
+        guarantees: the guarantees, as sentences.
+        epsilon, delta: the central guarantee; None without one.
+        local_epsilon: epsilon of each contribution with the client's own noise; None without a local guarantee.
+        uncovered: limits of the guarantee.
         ancestors: the versions that its start weights were learned with; none if they are the spec's.
         ancestry: what follows from these.
     """

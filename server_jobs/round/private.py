@@ -263,9 +263,9 @@ def _check_settings(context: RoundContext) -> None:
     """
     if context.head.lineage.config_digest != digest_of(context.line):
         raise FedpingError(
-            f"the settings of the private line '{context.line.name}' differ from the settings that study "
-            f"'{context.study.name}' was created with and its guarantee was derived for. Restore its study.json from "
-            "a copy, or create a study with another name. Nothing was read."
+            f"the settings of the private line '{context.line.name}' differ from those at the creation of study "
+            f"'{context.study.name}', for which its guarantee was derived. Restore its study.json from a copy, or "
+            "create a study with another name. Nothing was read."
         )
 
 

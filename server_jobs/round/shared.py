@@ -352,9 +352,7 @@ def _checked_answer(context: RoundContext, request: HelperRequest, data: bytes) 
 
 
 def _too_few(arm: str, clients: int, least: int) -> str:
-    return (
-        f"{clients:,} of at least {least:,} clients of arm '{arm}' have sent a usable share; the helper sums no fewer"
-    )
+    return f"{clients:,} of at least {least:,} clients of arm '{arm}' have sent a usable share, the minimum for a sum"
 
 
 def most_answer_bytes(line: Line, request: Request) -> int:

@@ -219,7 +219,7 @@ def _start_told_of(master: str) -> Iterator[None]:
 
 
 def _cause(error: Exception) -> str:
-    """Return the one line of a Java error that a person needs, without the 40 lines of stack trace."""
+    """Return the informative line of a Java error, without its stack trace."""
     java = getattr(error, "java_exception", None)
     while java is not None and java.getCause() is not None:
         java = java.getCause()

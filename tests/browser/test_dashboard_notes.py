@@ -176,7 +176,7 @@ def test_what_the_server_refuses_is_said_and_the_words_stay(
     page.get_by_label("Note", exact=True).fill("Too early")
     page.locator("#note-version").fill("400")
     page.locator("#note-save").click()
-    expect(page.locator("#notes-trouble")).to_contain_text("has no version 400; pin the note to one up to 12")
+    expect(page.locator("#notes-trouble")).to_contain_text("has no version 400; pin the note to a version up to 12")
     expect(page.get_by_label("Note", exact=True)).to_have_value("Too early")
     chromium.forgive("status of 400")
 

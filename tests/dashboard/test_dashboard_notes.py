@@ -71,7 +71,7 @@ def test_a_page_that_has_the_notes_gets_nothing(analyst: FlaskClient) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"version": 4}, "line 'main' has no version 4; pin the note to one up to 3, or to a date"),
+        ({"version": 4}, "line 'main' has no version 4; pin the note to a version up to 3, or to a date"),
         ({"version": -1}, "has no version -1"),
         ({"version": 10**12}, "has no version"),
         ({"version": "2"}, "the body is not valid for this address"),

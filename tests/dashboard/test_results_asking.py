@@ -148,7 +148,7 @@ def test_nothing_ticked_is_nothing_asked() -> None:
     [
         ("alpha", "five", "'five' is not a level alpha; give a number such as 0.05"),
         ("from-iteration", "-3", "'from iteration' must be a whole number of at least 0, not '-3'"),
-        ("planned-clients", "1", "'planned clients' is a whole number from 2 on"),
+        ("planned-clients", "1", "'planned clients' must be a whole number of at least 2"),
         ("since", "yesterday", "'since' must be a time such as"),
         ("correction", "none", "unknown correction 'none'; choose one of bonferroni, holm"),
     ],

@@ -113,7 +113,7 @@ def test_what_lines_spend_adds_up() -> None:
             Privacy(local=OneSign(epsilon=1), contributions=2),
             (
                 "need not trust anyone",
-                "the sign of one of 4 weights",
+                "the sign of one randomly drawn weight of 4",
                 "local differential privacy of epsilon = 1 for each of 2",
             ),
         ),

@@ -309,7 +309,7 @@ def test_sampling_needs_the_key_that_the_line_has_had(tmp_path: Path, monkeypatc
     store = store_with(tmp_path / "store", study_of(SAMPLED))
     study = study_of(SAMPLED)
     land_private(tmp_path / "landing", study, private_crowd(study, 100))
-    with pytest.raises(InvalidSettings, match=r"give --privacy-key FILE.*nothing was read"):
+    with pytest.raises(InvalidSettings, match=r"give --privacy-key FILE.*Nothing was read"):
         round_of(store, tmp_path / "landing")
     assert round_of(store, tmp_path / "landing", privacy_key=KEY).status == "published"
     assert store.head("private", "main").lineage.privacy.key_digest == digest_of_key(KEY)  # type: ignore[union-attr]
@@ -324,7 +324,7 @@ def test_sampling_needs_the_key_that_the_line_has_had(tmp_path: Path, monkeypatc
 def test_a_study_without_its_noise_has_no_round(tmp_path: Path) -> None:
     central = msgspec.structs.replace(CENTRAL, noise_multiplier=None)
     store = store_with(tmp_path / "store", study_of(central))
-    with pytest.raises(FedpingError, match="'fedping study create' derives"):
+    with pytest.raises(FedpingError, match="'fedping study create', which derives"):
         round_of(store, tmp_path / "landing")
 
 

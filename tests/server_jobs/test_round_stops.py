@@ -75,7 +75,7 @@ def test_training_stops_with_the_best_version_and_no_round_goes_on(tmp_path: Pat
     land_loss(tmp_path / "landing", 5, 1.0)
     again = play(store, tmp_path / "landing")
     assert (again.status, again.iteration, again.restored) == ("over", 5, 1)
-    assert "training is over; version 5 is version 1 again" in again.sentence
+    assert "training is over; version 5 repeats version 1" in again.sentence
     assert store.iterations("study", "main") == [0, 1, 2, 3, 4, 5]
     for number in range(6):
         assert recompute(store, tmp_path / "landing", "study", "main", number, ENGINE).identical
@@ -170,7 +170,7 @@ def test_a_round_killed_while_it_stops_training_is_repeated_to_the_same_end(
             "study/main: training is over; version 1, which had the lowest loss, is published again as version 5\n"
         )
     else:
-        assert again.stdout.startswith("study/main: training is over; version 5 is version 1 again")
+        assert again.stdout.startswith("study/main: training is over; version 5 repeats version 1")
     head = store.head("study", "main")
     assert (head.iteration, head.lineage.restored, head.lineage.stopped) == (5, 1, True)
     assert (tmp_path / "store/study/main/public/latest.json").read_bytes() == store.public.document("study", "main", 5)
@@ -261,7 +261,7 @@ def test_an_iteration_ends_with_enough_of_what_it_waits_for_or_at_its_most(
     told = at("soon", 10)
     assert (told.status, told.clients) == ("early", 3)
     assert told.sentence == (
-        f"study/main: version 0 stays; {waits}, and its iteration lasts until 2026-01-01 01:00:00 UTC at most"
+        f"study/main: version 0 stays; {waits}, and its iteration lasts at most until 2026-01-01 01:00:00 UTC"
     )
     assert at("late", 59).status == "early"
     assert at("late", 60).status == "published"

@@ -1,5 +1,5 @@
 // @ts-check
-/** A ping by what it says: the groups that the extension shows before its user agrees, with the values of this ping. */
+/** The contents of a ping, in the groups that the extension shows before its user agrees, with this ping's values. */
 
 import { disclosureOf, valuesOf } from "../../disclosure/groups.js";
 import { el } from "./dom.js";

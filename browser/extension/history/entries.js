@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Pages of the user's own history and bookmarks, with what ranking and searching need of them, and as they are kept.
+ * Pages of the user's own history and bookmarks, with the data for ranking and searching, and in their stored form.
  *
  * @import { Page } from "../fedping.js"
  *

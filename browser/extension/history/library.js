@@ -3,8 +3,8 @@
  * The user's own pages: read from the browser once, kept, and changed with every visit, so that a key stroke asks the
  * browser for nothing.
  *
- * Nothing here relies on the background script living on. What it misses while it is away or is ended in the middle of,
- * {@link Library.catchUp} finds by comparing what is kept with what the browser has.
+ * Nothing here relies on the background script living on. {@link Library.catchUp} finds missed changes by comparing the
+ * stored pages with the browser's.
  *
  * @import { Api } from "../api.js"
  * @import { Page } from "../fedping.js"

@@ -2,8 +2,8 @@
 /**
  * All pages in the order of their kept scores, so that a search can stop as soon as it has found enough.
  *
- * What is searched of them is one long text, a line each: looking for a word that no page has is then one pass over it,
- * a few times faster than asking 10,000 texts.
+ * The searchable text is one long string, a line per page: searching a word that no page has is then one pass, a few
+ * times faster than searching 10,000 strings.
  *
  * @import { Entry } from "./entries.js"
  */
@@ -123,7 +123,7 @@ export class PageIndex {
 
 /**
  * The highest score first; of equal ones, what was visited last; of those, by address, so that the order is always the
- * same. What has no score yet is last.
+ * same. Pages without a score are last.
  *
  * @param {Entry} a
  * @param {Entry} b

@@ -11,7 +11,7 @@
 import { UNSCORED, kept, restored } from "./entries.js";
 
 const PARTS = 128;
-/** How many parts are read in one go, so that nothing else waits long: about 300 pages of 10,000. */
+/** Number of parts read at a time, so that nothing else waits long: about 300 pages of 10,000. */
 const AT_ONCE = 4;
 const PAGES = "pages/";
 const SCORES = "scores/";

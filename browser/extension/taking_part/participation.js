@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Taking part in a study, or not: the client of the study that is set, if the user has agreed and the switch is on; and
- * else the product's own ranking, with which nothing is fetched, kept or sent.
+ * Participation: the client of the configured study, if the user has agreed and the switch is on; otherwise only the
+ * product's own ranking, without any fetching, storing or sending.
  *
  * The module's client is not started: its timers would end with the background script. Alarms are in their place, and
  * when to fetch next is kept in storage.
@@ -164,7 +164,7 @@ export class Participation {
       : "has not arrived yet, and is sent again";
   }
 
-  /** Forget what this browser has learned for itself, and go on taking part. */
+  /** Forget the personal model of this browser, and continue to take part. */
   async forgetPersonal() {
     await this.#client?.forgetPersonal();
   }
@@ -177,7 +177,7 @@ export class Participation {
     }
   }
 
-  /** The messages that no server has accepted yet, as they are kept. */
+  /** The stored messages that no server has accepted yet. */
   async waiting() {
     return (await this.#letters()).map(({ id, body }) => ({ documentId: id, ping: JSON.parse(body) }));
   }

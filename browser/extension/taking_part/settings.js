@@ -68,7 +68,7 @@ export function studyName(typed) {
 }
 
 /**
- * The hosts that a browser has to be asked for before it lets the extension reach a server like a page of its own.
+ * The hosts for which a browser must grant access before the extension can reach a server like one of its own pages.
  *
  * @param {string} ingest
  */
@@ -92,7 +92,7 @@ export function takesPart(settings) {
 }
 
 /**
- * Another server or study. What was agreed to for one is not agreed to for another.
+ * Another server or study. Consent to one study is not consent to another.
  *
  * @param {Settings} settings
  * @param {string} ingest

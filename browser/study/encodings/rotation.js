@@ -41,7 +41,7 @@ export function rotate(numbers, seed) {
 }
 
 /**
- * How many numbers so many are with their last block filled up to a power of two.
+ * The length of an update whose last block is padded to a power of two.
  *
  * @param {number} length
  */

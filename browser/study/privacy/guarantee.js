@@ -25,8 +25,8 @@ const CONTRIBUTIONS = new Map([
 const DAY_MINUTES = 1440;
 
 /**
- * Why this client cannot take part in a line with this privacy; null if it can. What it does not know it refuses: a
- * setting that it overlooked might be a protection.
+ * Why this client cannot take part in a line with this privacy; null if it can. It rejects unknown settings, because an
+ * overlooked setting might be a protection.
  *
  * @param {any} privacy What the study says.
  * @param {ModelSpec} spec
@@ -71,8 +71,8 @@ export function privacyTrouble(privacy, spec) {
 }
 
 /**
- * What of a study's privacy its clients rely on, as one text: as long as it is the same, so is the promise. What later
- * versions of fedping add to a published study does not enter.
+ * The privacy settings that a study's clients rely on, as one text: an equal text is an equal guarantee. Later
+ * versions' additions to a published study are not included.
  *
  * @param {Privacy} privacy
  * @returns {string}

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The vector that a client of a private line sends: its update and what it tells besides, as bounded whole numbers, with
- * noise of its own if the line asks for it. `protocol/privacy.py` says what it is made of.
+ * The vector that a client of a private line sends: its update and metrics as bounded whole numbers, with the client's
+ * own noise if the line needs it. `protocol/privacy.py` says what it is made of.
  *
  * @import { ModelSpec } from "../study.js"
  * @import { Chance } from "./chance.js"

@@ -63,7 +63,7 @@ function tiles(line) {
   ];
 }
 
-/** What is told of a private line: nothing that one ping more would change before a round has added noise. */
+/** The figures of a private line: none that a single ping would change before a round has added noise. */
 function privateTiles(line) {
   const { now: present, lastRound } = line;
   const { epsilon, delta, most, releases, rounds, rounds_left: left, noise, local } = present.privacy;

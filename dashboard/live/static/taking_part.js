@@ -12,7 +12,7 @@ let wanted = null;
 let read = null;
 let reading = false;
 
-/** Show who takes part, as far as it is known now. */
+/** Show the participants known so far. */
 export function showTakingPart(line) {
   if (!line.now || !at("taking-part")) return;
   const { version, pings } = line.now.landed;

@@ -1,4 +1,4 @@
-// The server's clock, by which the times that it wrote are measured, since a visitor's clock may be wrong by hours.
+// The server's clock, for measuring times from the server, because a visitor's clock may be wrong by hours.
 
 /** Differences up to this mean nothing: a second of rounding, plus the transfer. */
 const LEAST_MS = 5000;

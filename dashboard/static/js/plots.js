@@ -27,7 +27,7 @@ const HALO = { fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 7, strok
  *
  * A dot is filled if the effect is `sure` (or if that is not given), and hollow otherwise; null means that nothing is
  * decided, and gives a tick. A bound of null is open: the whisker ends in an arrow at the edge. On a narrow page, names
- * are above their whiskers instead of beside them.
+ * are above their whiskers instead of next to them.
  * @param {object} of
  * @param {{name: string, value: number, low: number | null, high: number | null, sure?: boolean | null, colour?: string,
  *   said?: string}[]} of.rows ``said`` is written at the dot instead of its value

@@ -16,7 +16,7 @@ async function again() {
     const now = page.getElementById("sentence")?.textContent;
     if (now && now !== sentence.textContent) sentence.textContent = now;
   } catch {
-    // the dashboard itself is away; it is asked again
+    // the dashboard is unreachable; the page retries
   }
   setTimeout(again, EVERY_MS);
 }

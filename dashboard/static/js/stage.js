@@ -168,7 +168,7 @@ export class Stage {
     if (aloud) this.spoken.textContent = [told.title, ...told.rows.map(({ name, value }) => (name ? `${name} ${value}` : value))].join("; ");
   }
 
-  /** Place the tip beside the place pointed at, on the roomier side; below a narrow drawing, which it would hide. */
+  /** Place the tip next to the pointer, on the side with more space; below a narrow drawing, which it would hide. */
   #putTip({ x, y }, area) {
     const whole = this.element.clientWidth;
     const { offsetWidth: width, offsetHeight: height } = this.tip;

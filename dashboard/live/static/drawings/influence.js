@@ -1,4 +1,4 @@
-// Who moves the model: how long updates are, how far clients agree, how few of them make up half of a step, who is new.
+// Who moves the model: norms of updates, agreement of clients, clients behind half of a step, new clients.
 
 import { count, number, percent } from "/static/js/format.js";
 
