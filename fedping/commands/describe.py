@@ -47,11 +47,11 @@ def describe(
     of all examples, before these are split and prepared.
     """
     from fedping.analysis.figures import save_figure
-    from fedping.laboratory import let_import_from
     from fedping.experiments.laboratory import describing
     from fedping.experiments.laboratory.describing_figures import figures
     from fedping.experiments.laboratory.settings import experiment_from_toml
     from fedping.experiments.run_folder import write_whole_bytes
+    from fedping.laboratory import let_import_from
 
     let_import_from(experiment.parent)
     settings = experiment_from_toml(experiment, changes)
