@@ -239,7 +239,7 @@ def test_an_aggregation_in_jax_runs_inside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["numpy", "jax"])
 def test_an_aggregation_that_returns_no_number_is_named(engine: str, tmp_path: Path) -> None:
-    sentence = r"round 2 failed: the aggregation 'spoilt' made a direction that is -?(inf|nan) at weight 'coe"
+    sentence = r"round 2 failed: the aggregation 'spoilt' returned a direction that is -?(inf|nan) at weight 'coe"
     with pytest.raises(BrokenLink, match=sentence):
         run(tmp_path, engine, **by("spoilt"))
 
