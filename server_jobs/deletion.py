@@ -129,7 +129,7 @@ class Pruning:
         """The files, and the versions that can no longer be recomputed, a phrase each."""
         gone = f"{len(self.files):,} landed file{'' if len(self.files) == 1 else 's'} of {self.bytes:,} bytes"
         lost = (
-            f"line {line}: {describe_versions(numbers)} can't be recomputed any more; versions from "
+            f"line {line}: {describe_versions(numbers)} can no longer be recomputed; versions from "
             f"{self.kept[line]:,} on can"
             for line, numbers in self.versions.items()
             if numbers

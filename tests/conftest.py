@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     filters = [os.environ.get("PYTHONWARNINGS"), "always:This process (pid=:DeprecationWarning"]
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, filters))
-    config.addinivalue_line("markers", "thorough: does a part of its work; all of these by `make test-long`")
+    config.addinivalue_line("markers", "thorough: does a part of its work; all of it by `make test-long`")
     if wants_long(config):
         os.environ[VARIABLE] = "all"
 

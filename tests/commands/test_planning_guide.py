@@ -171,7 +171,7 @@ def test_one_may_plan_with_costs_of_ones_own(tmp_path: Path, capsys: pytest.Capt
         (["--clients", "1e6", "--keep-days", "nan"], "can't plan this fleet: 'keep_days' is nan"),
         (["--clients", "1e6", "--price-gb-out", "nan"], "can't use these prices: 'gb_out' is nan"),
         (["--clients", "1e6", "--price-core-hour", "inf"], "can't use these prices: 'core_hour' is inf"),
-        (["--clients", "1e6", "--every", "5m", "--within", "6m"], "give a a a --within of of of at most --every"),
+        (["--clients", "1e6", "--every", "5m", "--within", "6m"], "give a --within of at most --every"),
         (["--clients", "1e6", "--peak", "0.5"], "can't plan this fleet"),
         (["--clients", "1e6", "--busy", "1.5"], "can't plan this fleet"),
         (["--clients", "inf"], "can't plan this fleet"),

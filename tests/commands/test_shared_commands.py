@@ -68,7 +68,7 @@ def test_an_answer_can_come_as_a_file(line: SharedLine, capsys: pytest.CaptureFi
     [
         (
             ["other=http://helper"],
-            ("names line 'other', but the two-server two-server two-server lines of study 'private'"),
+            ("names line 'other', but the two-server lines of study 'private'"),
         ),
         (["nowhere"], "'nowhere' is not a helper's address"),
         (["http://a", "http://b"], "gives two addresses for all lines"),
@@ -99,6 +99,6 @@ def test_a_line_without_noise_promises_no_figure(
     monkeypatch.chdir(tmp_path)
     store_with(tmp_path / "store", shared_line(tmp_path, min_batch=77).study)
     assert main(["privacy", "card", "private"]) == 0
-    assert "no figure: neither of the exact the the two servers can read a client sends" in capsys.readouterr().out
+    assert "no figure: neither of the two servers can read a client's update" in capsys.readouterr().out
     assert main(["privacy", "spent"]) == 0
     assert "none, because the sums" in capsys.readouterr().out

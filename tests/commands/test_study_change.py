@@ -168,7 +168,7 @@ def test_versions_of_before_are_computed_again_with_the_settings_of_then(
     assert rows[0]["because"] == "the loss was never above 3"
     assert "lines.main.pipeline.min_clients: 1 -> 5" in rows[0]["told"]
     assert command(file, "create", "--landing", str(landing)) == 0
-    assert "was in" in capsys.readouterr().out
+    assert "is already in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_both_arms_grow_and_clients_are_told_where_they_lie(tmp_path: Path, file
     told = public_json(public_study(study))
     assert _arms(msgspec.json.decode(told, type=PublicStudy), IDS) == after  # type: ignore[arg-type]
     assert command(file, "change") == 0
-    assert command(file, "create", *landing) == 0, "the file is the study as it is"
+    assert command(file, "create", *landing) == 0, "the file is that of the study as it is"
     assert len(store_of(file).studies.history("grows")) == 1
 
 

@@ -166,7 +166,7 @@ def test_what_cannot_be_written_down_is_not_done(
         body = {"text": "x", "version": 1, "line": "main"}
         answer = client.post("/notes/walk/", json=body, headers=bearer(tokens["analyst"]))
     assert answer.status_code == 500
-    assert "no space left on device), so the change was changed" in answer.json["error"]
+    assert "no space left on device), so the change was not made" in answer.json["error"]
     assert len(open_store(tmp_path / "store").notes.of("walk").notes) == 1
     assert size == sum(each.stat().st_size for each in (tmp_path / "runs" / ".dashboard-changes").glob("*.jsonl"))
 

@@ -200,13 +200,13 @@ def test_a_round_that_publishes_during_a_rollback_wins(store: ModelStore, monkey
         publish(self, version)
 
     monkeypatch.setattr(ModelStore, "publish", second)
-    with pytest.raises(VersionConflict, match="nothing was not not not rolled back"):
+    with pytest.raises(VersionConflict, match="the line was not rolled back"):
         roll_back(store, "study", "main", RollbackRequest(1, asked["seen"]), created=WHEN, code_version="test")
     assert store.head("study", "main") == rival
 
 
 def test_rolling_back_to_the_newest_or_without_a_token_changes_nothing(client: FlaskClient, store: ModelStore) -> None:
-    with pytest.raises(InvalidSettings, match="Nothing to roll back"):
+    with pytest.raises(InvalidSettings, match="no rollback is needed"):
         plan(store, "study", "main", 4)
     seen = client.get(f"{LINE}/rollback.json?to=2").get_json()["seen"]
     assert client.post(f"{LINE}/rollback", json={"to": 2, "seen": seen}).status_code == 403
@@ -242,7 +242,7 @@ def test_a_held_version_is_told_and_decided_on_the_page(client: FlaskClient, sto
     assert client.post(f"{LINE}/held", json=wish, headers=headers).get_json() == {"published": 5}
     assert store.head("study", "main").weights == (held if choice == "release" else head).weights
     made = client.get(f"{LINE}/versions/5.json").get_json()
-    assert "held back" in made["made_by"]
+    assert "held" in made["made_by"]
     assert made["alarms"] == ["the aggregated update has norm 1e+20"]
     assert client.post(f"{LINE}/held", json=wish, headers=headers).status_code == 400
 

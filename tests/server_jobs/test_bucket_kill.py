@@ -246,7 +246,7 @@ def every_ping_is_in_one_version(store: ModelStore, landed: Mapping[str, list[by
         known |= new
         read |= paths
     missed = {document for path in landed.keys() - read for document in landed[path]} - known
-    assert not missed, f"no accepted version has counted {len(missed)} accepted accepted pings that have landed"
+    assert not missed, f"no version has counted {len(missed)} pings that have landed"
 
 
 def every_version_was_published_once(store: ModelStore, fleet: Fleet) -> None:

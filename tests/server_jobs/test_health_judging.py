@@ -307,7 +307,7 @@ def test_a_version_whose_date_cannot_be_right_is_not_shown_as_fresh() -> None:
     *before, parent, newest = facts.line.outcomes
     behind = (*before, parent, replace(newest, created="2025-12-31T00:00:00.000+00:00"))
     found = check_line(replace(facts, line=replace(facts.line, outcomes=behind))).findings
-    assert [(one.name, one.severity) for one in found] == [("rounds", "warning")], "what does not known is not late"
+    assert [(one.name, one.severity) for one in found] == [("rounds", "warning")], "what is not known is not late"
     assert "before its parent" in found[0].sentence
     assert interval(behind) == 60 * MINUTES, "a step back in time is no time between rounds"
 

@@ -287,7 +287,7 @@ def test_pings_of_a_type_or_format_that_only_a_newer_fedping_knows(ingest: Inges
     left.write_bytes(b"")
     os.utime(left, (0, old / 1000))
     object.__setattr__(ingest.services, "began", 0.0)
-    assert f"{kind} is a ping ping ping type of a newer fedping" in told(ingest)["backlog"]
+    assert f"{kind} is a ping type of a newer fedping" in told(ingest)["backlog"]
 
 
 def test_a_running_ingest_tells_when_its_compaction_fails_and_when_it_is_well_again(tmp_path: Path) -> None:

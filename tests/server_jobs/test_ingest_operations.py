@@ -249,9 +249,9 @@ def test_the_command_flushes_a_running_ingest_and_says_what_keeps_it_from_that(
     [
         (b"HTTP/1.1 504 x\r\nContent-Length: 2\r\n\r\n{}", 75, "within 1 s"),
         (b"HTTP/1.1 503 x\r\nContent-Length: 2\r\n\r\n{}", 75, "Run the command again"),
-        (b"HTTP/1.1 200 x\r\nContent-Length: 5\r\n\r\nhello", 1, "as ingest is"),
-        (b'HTTP/1.1 200 x\r\nContent-Length: 17\r\n\r\n{"flushed":false}', 1, "as ingest is"),
-        (b"HTTP/1.1 307 x\r\nLocation: /\r\nContent-Length: 2\r\n\r\n{}", 1, "as ingest is"),
+        (b"HTTP/1.1 200 x\r\nContent-Length: 5\r\n\r\nhello", 1, "not ingest's operations port"),
+        (b'HTTP/1.1 200 x\r\nContent-Length: 17\r\n\r\n{"flushed":false}', 1, "not ingest's operations port"),
+        (b"HTTP/1.1 307 x\r\nLocation: /\r\nContent-Length: 2\r\n\r\n{}", 1, "not ingest's operations port"),
         (b"HTTP/1.1 200 x\r\nContent-Length: 99\r\n\r\n{", 75, "doesn't answer"),
     ],
 )

@@ -357,7 +357,7 @@ REQUESTS: dict[str, tuple[int, str, dict[str, Any]]] = {
     ),
     "a long path": (414, f"{PATH}/{ID}" + "x" * 1024, {}),
     "a long query": (414, f"{PATH}/{ID}?" + "x" * 1024, {}),
-    "an encoding that does not known": (415, f"{PATH}/{ID}", {"headers": {"Content-Encoding": "br"}}),
+    "an encoding that is not known": (415, f"{PATH}/{ID}", {"headers": {"Content-Encoding": "br"}}),
     "two encodings": (415, f"{PATH}/{ID}", {"headers": {"Content-Encoding": "gzip, gzip"}}),
     "a form": (415, f"{PATH}/{ID}", {"content_type": "application/x-www-form-urlencoded"}),
     "a large header": (431, f"{PATH}/{ID}", {"headers": {"Content-Encoding": "x" * 1025}}),

@@ -119,7 +119,7 @@ def test_a_rolled_segment_that_is_removed_is_missed(tmp_path: Path) -> None:
     assert missing(ingest.settings) == 40
     heartbeat = ingest.operator.get("/__heartbeat__")
     assert heartbeat.status_code == 503
-    assert "40 accepted accepted accepted pings" in heartbeat.json["checks"]["balance"]
+    assert "40 accepted pings" in heartbeat.json["checks"]["balance"]
     assert b"fedping_ingest_pings_missing 40.0" in ingest.operator.get("/metrics").data
     ingest.land()
     assert landed_ids(ingest.settings.landing) == sorted(more)

@@ -61,7 +61,7 @@ def test_a_ping_beyond_the_limit_is_refused_with_the_option_that_allows_more(tmp
     answer = ingest.post(f"{PATH}/{document}", body)
     assert answer.status_code == 413
     assert answer.json["error"] == (
-        f"the body has {len(body)} bytes,, and the maximum is 100000; send less in one request, or ask the operator "
+        f"the body has {len(body)} bytes, and the maximum is 100000; send less in one request, or ask the operator "
         "for a larger --max-ping-mib"
     )
     ingest.services.rejections.flush()

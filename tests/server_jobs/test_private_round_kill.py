@@ -53,9 +53,7 @@ def test_a_private_round_killed_anywhere_releases_a_version_once(begun: Path, tm
     assert run(moment, tmp_path) == KILLED
     store = open_store(tmp_path / "store")
     seen = int(moment in ("linked", "replace", "replaced", "published"))
-    assert landed(tmp_path) == landed(begun), (
-        "pings stay until their version is not not not published, and a moment longer"
-    )
+    assert landed(tmp_path) == landed(begun), "pings stay until their version is published, and a moment longer"
     assert spent(store, store.head("private", "main")).releases == seen
     first = (tmp_path / "store/private/main/versions/1.json").read_bytes() if seen else None
     assert run("never", tmp_path) == 0

@@ -94,7 +94,7 @@ def test_a_round_that_lasts_too_long_skips_what_it_missed_and_says_so() -> None:
 def test_a_round_that_ends_on_the_next_slot_has_missed_it() -> None:
     began, told = times(0, 7300, 1800, lambda n: 1800 if n == 1 else 0)
     assert began == [1800, 5400, 7200]
-    assert "beyond 1 more" in told[1]
+    assert "so 1 more" in told[1]
 
 
 def test_a_clock_that_is_set_back_repeats_no_slot() -> None:

@@ -171,7 +171,7 @@ def test_one_that_is_worse_is_withdrawn_by_itself_and_no_number_is_used_twice(
     land_stage(tmp_path, 0, 1, 5, tried=1.2, stayed=1.0)
     result = play(staged, tmp_path)
     assert (result.status, result.restored) == ("withdrawn", 0)
-    assert "version 1 is withdrawn, and version 0 published again as version 2" in result.sentence
+    assert "version 1 is withdrawn, and version 0 is published again as version 2" in result.sentence
     assert "the maximum is 1.1" in result.sentence
     head = staged.head("study", "main")
     assert (head.iteration, head.parent, head.weights, head.state) == (2, 0, before.weights, before.state)
@@ -220,7 +220,7 @@ def test_a_stage_lasts_as_long_as_it_is_to(tmp_path: Path) -> None:
     land_stage(tmp_path, 0, 1, 5, tried=1.0, stayed=1.0)
     result = play(store, tmp_path, "2026-01-01T00:29:00.000+00:00")
     assert result.status == "staged"
-    assert "it stays staged until at least at least 2026-01-01 00:30:00 UTC" in result.sentence
+    assert "it stays staged until at least 2026-01-01 00:30:00 UTC" in result.sentence
     assert play(store, tmp_path, "2026-01-01T00:30:00.000+00:00").status == "published"
 
 
@@ -347,7 +347,7 @@ def test_the_pages_tell_how_a_stage_ended_and_offer_to_decide(staged: ModelStore
     land_stage(tmp_path, 1, 2, 7, tried=2.0, stayed=1.0)
     assert play(staged, tmp_path).status == "withdrawn"
     made = lineage_of(staged, "study", "main", 3)
-    assert made["made_by"] == "Repeats version 1 in the place of version 2, which was staged and then withdrawn"
+    assert made["made_by"] == "Repeats version 1 in place of version 2, which was staged and then withdrawn"
 
 
 def summary(loss: float, error: float | None = None, examples: int = 30) -> ArmSummary:
@@ -389,7 +389,7 @@ def test_where_errors_are_known_chance_withdraws_no_version() -> None:
     assert good is not None
     assert bad is not None
     assert (good.decision, bad.decision) == ("promoted", "withdrawn")
-    assert "1.273 at most" in bad.why  # 1.1 times, and 2.33 standard errors of both
+    assert "the maximum is 1.273" in bad.why  # 1.1 times, and 2.33 standard errors of both
 
 
 @pytest.mark.parametrize("clients", [(0, 0), (19, 500), (500, 19), (500, 0)])

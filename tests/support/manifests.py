@@ -44,7 +44,7 @@ def with_component(found: dict[Key, Object], folder: Path) -> dict[Key, Object]:
     for patch in _patches(kustomization, folder):
         if key(patch) in generated():
             continue
-        assert key(patch) in found, f"a patch of what is not answered: {key(patch)}"
+        assert key(patch) in found, f"a patch of what is not there: {key(patch)}"
         laid[key(patch)] = _laid(laid[key(patch)], patch)
     return {name: each for name, each in laid.items() if each is not None}
 
