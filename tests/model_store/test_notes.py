@@ -74,7 +74,7 @@ def test_a_note_that_another_has_changed_stays_as_it_is(store: ModelStore, study
         ({"text": "a\udc80b"}, r"U\+DC80"),
         ({"version": None}, "give one of them"),
         ({"date": "2026-01-01T00:00Z"}, "give one of them"),
-        ({"version": None, "date": "yesterday"}, "'yesterday' is no date"),
+        ({"version": None, "date": "yesterday"}, "'yesterday' is not a date"),
         ({"version": None, "date": "2026-01-01T00:00"}, "no time zone"),
         ({"version": None, "date": "0001-01-01T00:00Z"}, "not between 1971 and 2200"),
         ({"version": None, "date": "9999-12-31T23:59:59-14:00"}, "not between 1971 and 2200"),
