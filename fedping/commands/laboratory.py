@@ -389,7 +389,7 @@ def _print_comparison(comparison: Comparison) -> None:
         apart = f"{each.difference.mean:+{digits}}" + ("" if half is None else f" ±{half:{digits}}")
         percent = "" if each.percent is None else f"{each.percent:+.3g}"
         numbers = (with_minus(number) for number in (f"{each.a:{digits}}", f"{each.b:{digits}}", apart, percent))
-        undecided = "" if each.split in NO_QUALITY else "not shown"
+        undecided = "estimated" if each.estimated else "" if each.split in NO_QUALITY else "not shown"
         p = "" if each.p is None else f"{each.p:.3g}"
         table.add_row(each.split, each.metric, *numbers, p, each.better or undecided)
     console.print(table)
