@@ -196,8 +196,8 @@ FAILURES = {
     "merge": RAISED,
     "finish": RAISED,
     "moments": RAISED,
-    "wrong shape": r"the aggregation 'mean' made a direction of shape \(1,\), not \(2,\)",
-    "no number": "the aggregation 'mean' made a direction that is nan at weight 'w0'",
+    "wrong shape": r"the aggregation 'mean' returned a direction of shape \(1,\), not \(2,\)",
+    "no number": "the aggregation 'mean' returned a direction that is nan at weight 'w0'",
     "nothing": "the aggregation 'mean' raised AttributeError: 'NoneType' object has no attribute 'direction'",
 }
 
