@@ -164,6 +164,11 @@ class Summary(Struct, frozen=True, kw_only=True):
     untrained: tuple[str, ...] = ()
 
     @property
+    def all_diverged(self) -> bool:
+        """Whether there are variants, and none has a metric, because all of their runs diverged."""
+        return bool(self.variants) and not any(row.metrics for row in self.variants.values())
+
+    @property
     def timed(self) -> bool:
         """Whether any variant has simulated time."""
         return any(row.simulated_hours for row in self.variants.values())
@@ -293,8 +298,8 @@ def _notes(variants: Mapping[str, Sequence[Outcome]]) -> Iterator[str]:
     """
     whose: dict[tuple[str, str], list[str]] = {}
     for name, outcomes in variants.items():
-        for note in _notes_of(outcomes):
-            whose.setdefault(note, []).append(name)
+        for seeds_and_note in _notes_of(outcomes):
+            whose.setdefault(seeds_and_note, []).append(name)
     for (seeds, note), names in whose.items():
         yield f"{_together(names, len(variants))}{seeds}: {note}"
 

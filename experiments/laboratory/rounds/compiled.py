@@ -677,7 +677,7 @@ class CompiledRounds:
         odd = np.flatnonzero(~np.isfinite(self._refused))
         if isinstance(aggregate, OwnAggregation) and len(odd):  # as the NumPy engine says it
             return BrokenLink(
-                f"round {self._number} failed: the aggregation '{aggregate.name}' made a direction that is "
+                f"round {self._number} failed: the aggregation '{aggregate.name}' returned a direction that is "
                 f"{self._refused[odd[0]]} at weight '{spec.names[odd[0]]}'"
             )
         return diverged(out_of_range(self._refused, spec) or "a weight is too large")

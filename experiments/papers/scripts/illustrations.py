@@ -99,7 +99,7 @@ def draw_levels() -> Figure:
     """Draw the chance of each level by a weight's number, with 1 bit and with 2 bits, and the mean that arrives."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     values = np.linspace(0, 1, 31)
-    tried: tuple[Literal[1], Literal[2]] = (1, 2)
+    tried: tuple[Literal[1, 2], ...] = (1, 2)
     for one, bits in zip(axes, tried, strict=True):
         levels, share = chances(bits, values)
         _draw_chances(one, values, levels, share)
