@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from sysconfig import get_paths
 from traceback import extract_tb
 
 
@@ -81,6 +82,26 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def as_raised(error: BaseException) -> str:
-    """Return an error of a user's code and its place on one line: "ValueError: unknown name (mine.py, line 4)"."""
-    at, message = extract_tb(error.__traceback__)[-1], " ".join(str(error).split())
+    """Return an error of a user's code and its place on one line: "ValueError: unknown name (mine.py, line 4)".
+
+    The place is the innermost line outside installed packages and the standard library, because an error inside NumPy
+    comes from the line that calls it; if all are inside, it is the innermost.
+    """
+    frames, message = extract_tb(error.__traceback__), " ".join(str(error).split())
+    at = next((frame for frame in reversed(frames) if not _is_installed(frame.filename)), frames[-1])
     return f"{type(error).__name__}{': ' if message else ''}{message} ({Path(at.filename).name}, line {at.lineno})"
+
+
+_PACKAGES, _STDLIB = ("site-packages", "dist-packages"), get_paths()["stdlib"]
+_OURS = Path(__file__).parents[1]
+
+
+def _is_installed(file: str) -> bool:
+    """Return whether a file of a traceback is of fedping, another package or Python, not of a user."""
+    path = Path(file)
+    return (
+        file.startswith("<frozen ")
+        or any(folder in path.parts for folder in _PACKAGES)
+        or path.is_relative_to(_STDLIB)
+        or path.is_relative_to(_OURS)
+    )

@@ -167,7 +167,8 @@ def _csv(path: Path) -> Any:
     from pyarrow import csv
 
     # An empty field in a text column is missing too; a text that looks like a missing value, such as "NA", is quoted.
-    options = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+    marks = [*csv.ConvertOptions().null_values, "?"]  # UCI's data sets have a question mark
+    options = csv.ConvertOptions(null_values=marks, strings_can_be_null=True, quoted_strings_can_be_null=False)
     return csv.read_csv(path, convert_options=options)
 
 

@@ -314,14 +314,15 @@ class Lift:
     sure: bool
 
 
-def lifts_that_matter(effects: Sequence[Effects]) -> list[Lift]:
-    """Return at most three lifts, shown ones first; none if no lift has an interval."""
+def lifts_that_matter(effects: Sequence[Effects]) -> tuple[list[Lift], int]:
+    """Return at most three lifts with an interval, shown ones first, and the number of further ones."""
     lifts = [(one.title, row.pair, row.scales["lift"]) for one in effects for row in one.rows if "lift" in one.scales]
     lifts = sorted((each for each in lifts if each[2].sure is not None), key=lambda each: not each[2].sure)
-    return [
+    named = [
         Lift(shown.text.replace(" %", "\u00a0%"), f"{title}, {' against '.join(pair)}", bool(shown.sure))
         for title, pair, shown in lifts[:MOST_SENTENCES]
     ]
+    return named, len(lifts) - len(named)
 
 
 def headline(document: Document) -> str:

@@ -218,8 +218,8 @@ class Page:
         return any(one.total > FEW for one in self.effects)
 
     @property
-    def answer(self) -> list[Lift]:
-        """The lifts that matter most."""
+    def answer(self) -> tuple[list[Lift], int]:
+        """The lifts that matter most, and the number of further ones."""
         return lifts_that_matter(self.effects)
 
     @property

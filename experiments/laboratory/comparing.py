@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import UNSET, Struct, UnsetType
 
-from fedping.experiments.laboratory.results import BINNED, Outcome, RunFolder
+from fedping.experiments.laboratory.results import BINNED, ESTIMATED, Outcome, RunFolder
 from fedping.experiments.laboratory.summary import (
     NO_QUALITY,
     Band,
@@ -36,6 +36,9 @@ class Difference(Struct, frozen=True, kw_only=True):
     ``gain``, which is a difference itself. ``p`` is the two-sided p-value of the paired t test, for this metric by
     itself; null for a single seed. The split "bytes" is what has travelled in all rounds: `update`, `posted` and
     `fetched` (:class:`Outcome`); "time" is the simulated hours of runs with a [clock].
+
+    ``estimated`` is true of bytes that at least one of the runs estimates. Their difference may be that of the
+    estimates, so ``better`` and ``p`` are null.
     """
 
     split: str
@@ -46,6 +49,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     better: str | None
     percent: float | None = None
     p: float | None = None
+    estimated: bool | UnsetType = UNSET
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -97,8 +101,9 @@ def compared(a: Chosen, b: Chosen) -> Comparison:
         if metric in theirs[0].final.get(split, {}) and (metric != "auc" or len(binned) == 1)
     ]
     differing = [_difference(split, metric, paired_by_seed(ours, theirs, split, metric)) for split, metric in names]
+    estimated = any(one.has_estimated_traffic for one in (*ours, *theirs))
     differing += [
-        _difference("bytes", name, paired(ours, theirs, attrgetter(f"{name}_bytes")))
+        _difference("bytes", name, paired(ours, theirs, attrgetter(f"{name}_bytes")), estimated and name != "update")
         for name in ("update", "posted", "fetched")
     ]
     differing += [
@@ -117,14 +122,17 @@ def _known(name: str) -> Callable[[Outcome], float | None]:
 
 def _notes(a: str, ours: Sequence[Outcome], b: str, theirs: Sequence[Outcome], left_out: bool) -> tuple[str, ...]:
     consequence = "; the AUC is left out" if left_out else ""
-    return tuple(
-        f"{label}: {BINNED}{consequence}"
-        for label, outcomes in ((a, ours), (b, theirs))
-        if any(one.has_binned_auc for one in outcomes)
+    both = ((a, ours), (b, theirs))
+    binned = (
+        f"{label}: {BINNED}{consequence}" for label, outcomes in both if any(one.has_binned_auc for one in outcomes)
     )
+    estimated = [label for label, outcomes in both if any(one.has_estimated_traffic for one in outcomes)]
+    return (*binned, *([f"{' and '.join(dict.fromkeys(estimated))}: {ESTIMATED}"] if estimated else []))
 
 
-def _difference(split: str, metric: str, pairs: list[tuple[float, float]]) -> Difference | None:
+def _difference(
+    split: str, metric: str, pairs: list[tuple[float, float]], estimated: bool = False
+) -> Difference | None:
     """Return the difference of one metric; None where it is undefined in all pairs, and of bytes if one sends none."""
     if not pairs or (split in ("bytes", "time") and not all(map(any, zip(*pairs, strict=True)))):
         return None
@@ -137,10 +145,11 @@ def _difference(split: str, metric: str, pairs: list[tuple[float, float]]) -> Di
         b=sum(y for _, y in pairs) / len(pairs),
         difference=apart,
         better=None
-        if split in NO_QUALITY
+        if split in NO_QUALITY or estimated
         else _better(split not in ("bytes", "time") and higher_is_better(metric), apart),
         percent=None if split == "gain" else _percent(a, apart.mean),
-        p=p_value(apart),
+        p=None if estimated else p_value(apart),
+        estimated=estimated or UNSET,
     )
 
 

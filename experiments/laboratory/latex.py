@@ -114,6 +114,7 @@ def comparison_table(comparison: Comparison) -> str:
         f"$a$: {escaped(comparison.a)}; $b$: {escaped(comparison.b)}; {_mean_of(len(comparison.seeds))}. $p$: paired "
         "$t$ test over the seeds, not adjusted for the number of metrics."
     )
+    words += "".join(f" {escaped(note)}." for note in comparison.notes or ())
     heads = ["", "$a$", "$b$", "$b - a$", "$p$"]
     return _table(heads, [rows], words, f"{comparison.a} {comparison.b}", "")
 

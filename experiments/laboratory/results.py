@@ -49,6 +49,12 @@ BINNED = (
 )
 """The note of a run with such an AUC."""
 
+ESTIMATED = (
+    "posted and fetched bytes are estimates, from one ping and one version of each call of rounds compiled by JAX, so "
+    'neither run is shown to have fewer; compare the bytes of updates, or run both with engine = "numpy"'
+)
+"""The note of a comparison with such bytes."""
+
 SplitMetrics = dict[str, dict[str, float | None]]
 """Values by split, then by metric; null where a metric is undefined."""
 
@@ -70,6 +76,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
             else the uncompressed JSON of each ping. None for a baseline, and if an earlier fedping ran it.
         fetched_bytes: the size of the versions that the clients of all rounds have fetched, once a round each; like
             posted_bytes, None if unknown.
+        traffic: "estimated" if posted_bytes and fetched_bytes are estimates, as of rounds compiled by JAX: the sizes of
+            one ping and one version of each call, times their numbers.
         uplink_bytes: the name of update_bytes in the files of an earlier fedping; never set after reading.
         clients: the number of clients.
         shown: the metrics for a table, the deciding one first.
@@ -99,6 +107,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     to_target: int | None = None
     posted_bytes: int | None = None
     fetched_bytes: int | None = None
+    traffic: Literal["estimated"] | UnsetType = UNSET
     uplink_bytes: int | UnsetType = UNSET
     auc: Literal["exact"] | UnsetType = UNSET
     simulated_hours: float | UnsetType = UNSET
@@ -110,6 +119,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
         if self.uplink_bytes is not UNSET:
             force_setattr(self, "update_bytes", self.uplink_bytes)
             force_setattr(self, "uplink_bytes", UNSET)
+
+    @property
+    def has_estimated_traffic(self) -> bool:
+        """Whether its posted and fetched bytes are estimates."""
+        return self.traffic is not UNSET
 
     @property
     def has_binned_auc(self) -> bool:

@@ -7,6 +7,8 @@ The best mean does not make the best variant: among variants that differ only by
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,6 +164,11 @@ class Summary(Struct, frozen=True, kw_only=True):
     untrained: tuple[str, ...] = ()
 
     @property
+    def all_diverged(self) -> bool:
+        """Whether there are variants, and none has a metric, because all of their runs diverged."""
+        return bool(self.variants) and not any(row.metrics for row in self.variants.values())
+
+    @property
     def timed(self) -> bool:
         """Whether any variant has simulated time."""
         return any(row.simulated_hours for row in self.variants.values())
@@ -285,13 +292,49 @@ _EXAMPLES = {"personal": "the examples of the evaluation of clients' own models"
 
 
 def _notes(variants: Mapping[str, Sequence[Outcome]]) -> Iterator[str]:
-    """Yield each note once, with the variants that it concerns."""
-    whose: dict[str, list[str]] = {}
+    """Yield each note once, with the variants and, unless it is the same in all, the seeds that it concerns.
+
+    Of notes that differ by seed in their figures, or in what they list after a colon, the first stands for all.
+    """
+    whose: dict[tuple[str, str], list[str]] = {}
     for name, outcomes in variants.items():
-        for notes in dict.fromkeys(notes for one in outcomes for notes in one.notes):
-            whose.setdefault(notes, []).append(name)
-    for notes, names in whose.items():
-        yield f"{_together(names, len(variants))}: {notes}"
+        for seeds_and_note in _notes_of(outcomes):
+            whose.setdefault(seeds_and_note, []).append(name)
+    for (seeds, note), names in whose.items():
+        yield f"{_together(names, len(variants))}{seeds}: {note}"
+
+
+_FIGURE = re.compile(r"\d[\d,.]*(?:e[+-]?\d+)?")
+
+
+def _notes_of(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
+    """Yield the seeds of a variant that have a note, as " (seed 1)", and the note; "" for a note of all runs."""
+    alike: dict[tuple[str, int], list[tuple[int, str]]] = {}
+    for one in outcomes:
+        nth: Counter[str] = Counter()  # two notes of one run stay two
+        for note in dict.fromkeys(one.notes):
+            head = _FIGURE.sub("#", note.partition(": ")[0])
+            alike.setdefault((head, nth[head]), []).append((one.seed, note))
+            nth[head] += 1
+    for found in alike.values():
+        note = found[0][1]
+        same = list(dict.fromkeys(seed for seed, text in found if text == note))
+        others = list(dict.fromkeys(seed for seed, text in found if text != note and seed not in same))
+        if all(text == note for _, text in found):
+            yield "" if len(found) == len(outcomes) else f" ({_seeds(same)})", note
+        else:
+            yield f" ({_seeds(same)}; similar with {_seeds(others) if others else 'other folds'})", note
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    if len(seeds) > _SEEDS_NAMED:
+        return f"{len(seeds)} seeds"
+    *others, last = map(str, seeds)
+    return f"seeds {', '.join(others)} and {last}" if others else f"seed {last}"
+
+
+_SEEDS_NAMED = 8
+"""The most seeds that a note names; of more, it gives the number."""
 
 
 def _together(names: Sequence[str], of: int) -> str:

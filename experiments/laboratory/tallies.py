@@ -446,3 +446,11 @@ def _refuse_odd(extension: Extension, values: FloatArray, shape: tuple[int, ...]
         )
     if not np.isfinite(values).all():
         raise ExtensionFailed(f"{extension}, an extension, returned numbers that are not finite")
+
+
+_OF_CLASS = ("precision_of_", "recall_of_", "f1_of_")
+
+
+def is_of_class(metric: str) -> bool:
+    """Return whether a metric is of a single class, such as "precision_of_3", so that a table may leave it out."""
+    return metric.startswith(_OF_CLASS)

@@ -89,6 +89,7 @@ class Trained:
     update_bytes: int = 0
     posted_bytes: int = 0
     fetched_bytes: int = 0
+    estimated: bool = False
     to_target: int | None = None
     hours: float | None = None
     hours_to_target: float | None = None
@@ -105,6 +106,7 @@ class Trained:
         self.hours = clock.hours if clock else None
         self.rounds += 1
         self.updates += report.pings
+        self.estimated = self.estimated or report.estimated
         for name, number in traffic.items():
             setattr(self, name, getattr(self, name) + number)
 
@@ -141,7 +143,7 @@ class Trained:
 _BYTES = ("update_bytes", "posted_bytes", "fetched_bytes")
 """The counts of a round's report that are also metrics of each round."""
 
-_COUNTS = ("rounds", "versions", "updates", *_BYTES, "to_target")
+_COUNTS = ("rounds", "versions", "updates", *_BYTES, "estimated", "to_target")
 _HOURS = ("hours", "hours_to_target")
 _WATCHED = ("best_round", "best_value", "evaluations_since", "stop")
 
@@ -269,6 +271,7 @@ def outcome_of(run: Trained, setup: Setup, problem: Problem, started: float) -> 
         to_target=run.to_target,
         updates=run.updates,
         **{name: getattr(run, name) for name in _BYTES},
+        traffic="estimated" if run.estimated else UNSET,
         clients=len(problem.train),
         shown=tuple(dict.fromkeys((deciding_metric(setup, problem), *problem.tally.headline))),
         split=test_metric(setup),

@@ -249,7 +249,8 @@ def _simulate(url: str, study: str, as_json: bool, named: set[str], options: dic
         joined = runner.run(join_study(transport, study, settings, users, states_of=states_of))
         try:
             _refuse_idle_in(joined, named)
-            click.echo(_mixing(url, joined), err=True)
+            clients = format_count(joined.settings.clients, "simulated client")
+            click.echo(_mixing(url, joined.study.name, clients), err=True)
             _report_damage(joined, path, aside)
             if opened is not None:
                 _report_other_settings(joined, path, opened)
@@ -272,11 +273,10 @@ def _simulate(url: str, study: str, as_json: bool, named: set[str], options: dic
     return int(bool(joined.undelivered) and not joined.counts.accepted)
 
 
-def _mixing(url: str, joined: Fleet) -> str:
-    """Return the sentence that a study counts simulated clients like real ones, and how to keep them apart."""
-    clients = format_count(joined.settings.clients, "simulated client")
+def _mixing(url: str, study: str, clients: str) -> str:
+    """Return the sentence that a study counts what a fleet sends like real pings, and how to keep it apart."""
     return (
-        f"note: {clients} will send to study '{joined.study.name}' at {without_secrets(url)}, whose rounds and results "
+        f"note: {clients} will send to study '{study}' at {without_secrets(url)}, whose rounds and results "
         "count them like real ones. To keep them apart, create the study under another name: change 'name' in its "
         "file, and run 'fedping study create FILE'."
     )
@@ -501,6 +501,7 @@ def _replay(url: str, study: str, as_json: bool, pace: Pace, options: dict[str, 
         try:
             public = runner.run(transport.fetch_study(study))
             recording = Recording(options["replay"], public, options["from_study"])
+            click.echo(_mixing(url, public.name, "replayed clients"), err=True)
             return _run_replay(runner, Replay(transport, public, recording, settings), pace, report, console)
         finally:
             runner.run(transport.close())

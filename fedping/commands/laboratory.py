@@ -203,8 +203,13 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
     write_report(folder, folder / "report.html")
     if options.as_json:
         click.echo(with_format(msgspec.json.encode(summary)).decode())
-        return
-    print_summary(summary, folder)
+    else:
+        print_summary(summary, folder)
+    if summary.all_diverged:
+        raise FedpingError(
+            f"every run in {folder} diverged, so there is no result to use. Lower the clients' or the server's rate; "
+            "the notes say in which round each stopped"
+        )
 
 
 @contextmanager
@@ -350,7 +355,8 @@ def _scaled(band: Band, unit: float) -> str:
 @click.argument("b")
 @json_option
 @click.option("--latex", type=LocalPath(), help="Also write the table to this file, in LaTeX.")
-def compare(a: str, b: str, as_json: bool, latex: Path | None) -> None:
+@click.option("--all", "show_all", is_flag=True, help="Also print the metrics of each class, which --json always has.")
+def compare(a: str, b: str, as_json: bool, latex: Path | None, show_all: bool) -> None:
     """Show how B differs from A: folders of `fedping simulate` or `sweep`, or FOLDER:VARIANT if a folder has several.
 
     Differences are of the final models' metrics, paired by seed, with the 95 % t interval of their mean and the p-value
@@ -368,14 +374,15 @@ def compare(a: str, b: str, as_json: bool, latex: Path | None) -> None:
 
         click.echo(msgspec.json.encode(comparison).decode())
         return
-    _print_comparison(comparison)
+    _print_comparison(comparison, show_all)
 
 
-def _print_comparison(comparison: Comparison) -> None:
+def _print_comparison(comparison: Comparison, show_all: bool) -> None:
     from rich import box
     from rich.table import Table
 
     from fedping.experiments.laboratory.summary import NO_QUALITY
+    from fedping.experiments.laboratory.tallies import is_of_class
 
     console: Console = wide_console()
     table = Table(box=box.SIMPLE_HEAD, title=f"a: {comparison.a}\nb: {comparison.b}", title_justify="left")
@@ -383,19 +390,22 @@ def _print_comparison(comparison: Comparison) -> None:
         table.add_column(heading, no_wrap=True)
     for heading in ("a", "b", "b - a", "b - a, %", "p", "better"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for each in comparison.differences:
+    shown = [each for each in comparison.differences if show_all or not is_of_class(each.metric)]
+    for each in shown:
         half = each.difference.half
         digits = ",.0f" if each.split == "bytes" else ".4f"
         apart = f"{each.difference.mean:+{digits}}" + ("" if half is None else f" ±{half:{digits}}")
         percent = "" if each.percent is None else f"{each.percent:+.3g}"
         numbers = (with_minus(number) for number in (f"{each.a:{digits}}", f"{each.b:{digits}}", apart, percent))
-        undecided = "" if each.split in NO_QUALITY else "not shown"
+        undecided = "estimated" if each.estimated else "" if each.split in NO_QUALITY else "not shown"
         p = "" if each.p is None else f"{each.p:.3g}"
         table.add_row(each.split, each.metric, *numbers, p, each.better or undecided)
     console.print(table)
     count = len(comparison.seeds)
     basis = f"paired by {count} seeds, 95 % t interval" if count > 1 else "one seed, so there is no interval"
     console.print(f"{basis}; one is better in a metric if the interval excludes 0", highlight=False)
+    if hidden := len(comparison.differences) - len(shown):
+        console.print(f"{hidden} rows of single classes are not shown; add --all to see them", highlight=False)
     for note in comparison.notes or ():
         console.print(note, highlight=False)
 

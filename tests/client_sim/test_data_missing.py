@@ -56,6 +56,17 @@ def test_a_file_keeps_its_gaps_where_they_are_allowed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.x, expected)
 
 
+def test_the_marks_of_missing_values_are_gaps_unless_in_quotes(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text('a,t,y\n1,x,1\n?,"?",2\nNA,x,3\nNaN,x,4\nnull,x,5\n,?,6\n')
+    read = load_table(file, "y", gaps=True)
+    np.testing.assert_array_equal(read.x[:, 0], [1, *5 * [NAN]])
+    assert read.features == ("a", "t=?", "t=x")
+    np.testing.assert_array_equal(read.x[:, 1], [0, 1, 0, 0, 0, NAN])
+    with pytest.raises(FedpingError, match="row 2 of the column 'a' is missing, one of 5"):
+        load_table(file, "y")
+
+
 def test_nan_of_a_parquet_file_is_missing_but_infinity_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
     parquet.write_table(pa.table({"a": [1.0, NAN, 3.0], "whole": [1, None, 2**53], "y": [1.0, 2.0, 3.0]}), file)

@@ -120,6 +120,13 @@ def test_a_model_that_nobody_can_simulate_is_refused_with_the_way_out(
     assert err.endswith("; post recorded pings again with --replay\n")
 
 
+def test_a_replay_says_before_it_posts_that_the_study_counts_it(
+    server: IngestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, err = said(capsys, server.url, "--replay", str(tmp_path / "recording"))
+    assert f"note: replayed clients will send to study '{STUDY}' at {server.url}, whose rounds and results count" in err
+
+
 def test_a_landing_folder_lands_again_bit_for_bit_under_new_document_ids(
     server: IngestServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -616,7 +623,8 @@ def test_ctrl_c_ends_it_in_order(planned: FaultyServer, tmp_path: Path) -> None:
     out, err = ran.communicate(timeout=240)
     assert (ran.returncode, out) == (130, "")
     assert left_over(mark) == []
-    total, last = (line for line in err.splitlines() if line)
+    note, total, last = (line for line in err.splitlines() if line)
+    assert note.startswith("note: ")
     assert last == "fedping: interrupted"
     generated, accepted, rejected, undelivered = map(int, re.findall(r"\d+(?= )", total))
     assert (accepted + undelivered, rejected) == (generated, 0)
@@ -645,6 +653,7 @@ def test_ctrl_c_is_heeded_while_a_bucket_hangs(
                 bucket.well()
                 ran.kill()
     assert (ran.returncode, out) == (130, "")
-    total, last = (line for line in err.splitlines() if line)
+    note, total, last = (line for line in err.splitlines() if line)
+    assert note.startswith("note: ")
     assert re.fullmatch(r"\d+ pings: \d+ accepted, 0 rejected, \d+ undelivered", total)
     assert last == "fedping: interrupted"

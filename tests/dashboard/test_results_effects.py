@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from fedping.analysis.verdict import Verdict, as_document
-from fedping.dashboard.results.effects import FEW, Selection, disagreements, effects_of, headline, tag_of
+from fedping.dashboard.results.effects import (
+    FEW,
+    Selection,
+    disagreements,
+    effects_of,
+    headline,
+    lifts_that_matter,
+    tag_of,
+)
 from tests.support.many_arms import many_arms, verdict_against_control
 from tests.support.verdicts import made_verdict
 
@@ -115,3 +123,12 @@ def test_a_verdict_of_many_findings_is_cut() -> None:
 )
 def test_a_tag_says_what_is_shown(shown: str, better: str | None, role: str | None, tag: tuple[str, str]) -> None:
     assert tag_of(shown, better, role) == tag
+
+
+def test_three_lifts_are_named_and_the_others_counted(many: dict[str, Any]) -> None:
+    effects = effects_of(many)
+    known = [row for one in effects if "lift" in one.scales for row in one.rows if row.scales["lift"].sure is not None]
+    named, further = lifts_that_matter(effects)
+    assert (len(named), further) == (3, len(known) - 3)
+    assert named[0].sure
+    assert lifts_that_matter([]) == ([], 0)

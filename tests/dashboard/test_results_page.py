@@ -250,7 +250,7 @@ def test_a_count_that_failed_says_why_and_the_last_good_one_is_still_shown(clien
     [
         ({"metrics": ""}, "There is nothing to compare; name at least one metric and one pair of arms."),
         ({"metrics": "loss", "alpha": "5"}, "The level alpha lies between 0 and 1, not at 5."),
-        ({"metrics": "loss", "planned-clients": "500"}, "give 'Interim' with it."),
+        ({"metrics": "loss", "planned-clients": "500"}, "Add 'Interim'."),
         ({"metrics": "loss", "guardrails": "rank_selected"}, "'rank_selected' is not among the metrics loss; add it"),
         ({"metrics": "loss", "from-iteration": "7"}, "but none from iteration 7."),
         ({"metrics": "loss", "pairs": "treatment:placebo"}, "has no arm 'placebo'"),

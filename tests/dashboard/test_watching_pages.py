@@ -282,7 +282,7 @@ def test_metrics_that_are_damaged_are_told_in_a_sentence(finished: Path, whole: 
         answer = client.get(address, headers=JSON)
         assert answer.status_code == 400, address
         assert answer.get_json()["error"].startswith(f"the file {file} is damaged; delete ")
-        assert ("the folder" in answer.get_json()["error"]) == (not whole)
+        assert ("its folder" in answer.get_json()["error"]) == (not whole)
 
 
 def test_without_runs_the_page_says_how_to_get_one(tmp_path: Path) -> None:

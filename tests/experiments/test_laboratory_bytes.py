@@ -11,8 +11,9 @@ import pytest
 
 from fedping.client_sim.fleet.pings import encoded_pings
 from fedping.experiments.laboratory.comparing import chosen, compared
+from fedping.experiments.laboratory.latex import comparison_table, escaped
 from fedping.experiments.laboratory.report_curves import Curve, over_bytes
-from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome
+from fedping.experiments.laboratory.results import ESTIMATED, METRICS_SCHEMA, Outcome
 from fedping.experiments.laboratory.rounds.landed import pings_of
 from fedping.experiments.laboratory.rounds.updates import WRITTEN_OUT, Updates, fetched_bytes, posted_bytes
 from fedping.experiments.laboratory.run import run_experiment
@@ -110,6 +111,26 @@ def test_bytes_are_in_outcomes_metrics_reports_and_comparisons(tmp_path: Path) -
     assert list(found) == ["update", "posted", "fetched"]
     assert found["posted"].better == "b"
     assert (found["update"].a, found["update"].b) == (2480, 160)
+
+
+def test_bytes_that_compiled_rounds_estimate_make_no_run_better(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    file = tmp_path / "engines.toml"
+    engines = "".join(f'[[variants]]\nname = "{name}"\nengine = "{name}"\n' for name in ("numpy", "jax"))
+    file.write_text(SETTINGS.partition("[[variants]]")[0] + engines)
+    run_experiment(experiment_from_toml(file), tmp_path / "out", jobs=1)
+    numpy, jax = (chosen(f"{tmp_path / 'out'}:{name}") for name in ("numpy", "jax"))
+    for first, second in ((numpy, jax), (jax, numpy), (jax, jax)):
+        comparison = compared(first, second)
+        found = {each.metric: each for each in comparison.differences if each.split == "bytes"}
+        assert [found[name].estimated for name in ("posted", "fetched")] == [True, True]
+        assert {(found[name].better, found[name].p) for name in ("posted", "fetched")} == {(None, None)}
+        assert (found["update"].estimated, found["update"].p) == (msgspec.UNSET, 1.0)
+        assert [note for note in comparison.notes or () if ESTIMATED in note and "jax" in note]
+        assert escaped(ESTIMATED) in comparison_table(comparison)
+    exact = compared(numpy, numpy)
+    assert not exact.notes
+    assert all(each.estimated is msgspec.UNSET for each in exact.differences)
 
 
 def metrics(posted: dict[str, float]) -> pa.Table:

@@ -1,6 +1,7 @@
 """Two runs side by side: which repetitions count, and which folder stands for what."""
 
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 
 import msgspec
@@ -14,8 +15,9 @@ from fedping.experiments.laboratory.report import render_report
 from fedping.experiments.laboratory.results import METRICS_SCHEMA, Outcome, SplitMetrics
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.summary import Criteria, Summary, standing, summarised
+from fedping.main import main
 from fedping.protocol.errors import InvalidSettings
-from tests.support.laboratory import small
+from tests.support.laboratory import small, small_file
 
 
 def judged(seeds: Sequence[int]) -> Criteria:
@@ -176,10 +178,40 @@ def rows_of(summary: Summary) -> str:
 
 
 def page_of(summary: Summary) -> str:
-    return " ".join(render_report(summary, METRICS_SCHEMA.empty_table()).split())
+    return " ".join(unescape(render_report(summary, METRICS_SCHEMA.empty_table())).split())
 
 
 def test_a_folder_with_one_variant_stands_for_it_and_its_baselines_have_to_be_named(tmp_path: Path) -> None:
     run_experiment(small(rounds=1, evaluation={"baselines": ["start"]}), tmp_path / "out", jobs=1)
     assert chosen(str(tmp_path / "out")).label == "out: federated"
     assert chosen(f"{tmp_path / 'out'}:start").label == "out: start"
+
+
+def test_the_table_leaves_single_classes_out_unless_all_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = {"name": "digits", "test": 0.3}
+    run_experiment(small(rounds=1, data=data, evaluation={"baselines": ["start"]}), tmp_path / "out", jobs=1)
+    command = ["compare", f"{tmp_path / 'out'}:federated", f"{tmp_path / 'out'}:start"]
+    assert main(command) == 0
+    short = capsys.readouterr().out
+    assert "precision_of_" not in short
+    assert "f1" in short
+    assert "of single classes are not shown; add --all" in short
+    assert main([*command, "--all"]) == 0
+    assert "precision_of_2" in (everything := capsys.readouterr().out)
+    assert "--all" not in everything
+    assert main([*command, "--json"]) == 0
+    assert '"precision_of_2"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("rate", "code"), [(1e30, 1), (0.01, 0)])
+def test_an_experiment_of_which_every_run_diverges_ends_with_code_1_and_its_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: float, code: int
+) -> None:
+    command = ["simulate", str(small_file(tmp_path)), "--out", str(tmp_path / "out"), "--json", "--set", "rounds=2"]
+    assert main([*command, "--set", f"server.optimizer.rate={rate}"]) == code
+    found = capsys.readouterr()
+    assert '"variants"' in found.out
+    assert (tmp_path / "out/report.html").is_file()
+    assert ("every run in" in found.err) == bool(code)

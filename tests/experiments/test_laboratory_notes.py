@@ -243,6 +243,28 @@ def test_the_best_is_chosen_on_validation_examples_where_there_are_any() -> None
     assert (found.best, found.chosen_on, found.split, found.notes) == ("b", "validation", "test", ())
 
 
+def test_a_note_of_several_seeds_is_one_and_names_them() -> None:
+    def runs(name: str, *notes: tuple[str, ...]) -> list[Outcome]:
+        return [outcome(name, 0.9, 0.9, each, seed) for seed, each in enumerate(notes, 1)]
+
+    worse = [(f"it ended worse than it began (loss 0.69 at first, {end} in the end); lower it",) for end in (1.2, 3e9)]
+    listed = [(f"kept 2 of 30 features by their χ²: {names}",) for names in ("area 7.1, size 3", "size 7, texture 1")]
+    found = summary_of(
+        *runs("krum", *worse, ()),
+        *runs("mean", *listed, listed[0]),
+        *runs("median", *listed, listed[0]),
+        *runs("some", (), ("diverged",), ("diverged",)),
+        *runs("two", *3 * [("filled 1 value", "filled 2 values")]),
+    )
+    assert found.notes == (
+        f"krum (seed 1; similar with seed 2): {worse[0][0]}",
+        f"mean, median (seeds 1 and 3; similar with seed 2): {listed[0][0]}",
+        "some (seeds 2 and 3): diverged",
+        "two: filled 1 value",
+        "two: filled 2 values",
+    )
+
+
 def test_that_the_best_is_chosen_on_the_test_examples_is_noted() -> None:
     found = summary_of(outcome("a", test=0.9, validation=None), outcome("b", test=0.8, validation=0.75))
     assert (found.best, found.chosen_on) == ("a", "test")

@@ -280,7 +280,7 @@ def test_lengths_that_are_none_are_named() -> None:
 
 
 def test_a_name_of_ours_is_taken() -> None:
-    with pytest.raises(InvalidSettings, match="the upload link 'sign' is one of fedping's own"):
+    with pytest.raises(InvalidSettings, match="the upload link 'sign' is one of fedping's; give"):
         upload_link("sign")(times)
 
 

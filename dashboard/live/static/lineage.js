@@ -73,7 +73,7 @@ function told(found) {
       "dl",
       { class: "facts" },
       fact("Version", String(found.version)),
-      fact("Made by", found.made_by),
+      fact("Origin", found.made_by),
       found.alarms.length ? fact("Held for", found.alarms.join("; ")) : [],
       fact("Published", shownTime(el("time", { datetime: found.created }))),
       fact("Parent", found.parent === null ? "none" : [`version ${found.parent}, digest `, digest(found.parent_digest)]),

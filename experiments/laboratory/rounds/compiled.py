@@ -677,7 +677,7 @@ class CompiledRounds:
         odd = np.flatnonzero(~np.isfinite(self._refused))
         if isinstance(aggregate, OwnAggregation) and len(odd):  # as the NumPy engine says it
             return BrokenLink(
-                f"round {self._number} failed: the aggregation '{aggregate.name}' made a direction that is "
+                f"round {self._number} failed: the aggregation '{aggregate.name}' returned a direction that is "
                 f"{self._refused[odd[0]]} at weight '{spec.names[odd[0]]}'"
             )
         return diverged(out_of_range(self._refused, spec) or "a weight is too large")
@@ -760,7 +760,10 @@ class CompiledRounds:
         return plan, seen, np.repeat(bounds, len(drawn), axis=1)
 
     def _bytes(self, drawn: _Round, last: NDArray[np.float32], weights: FloatArray) -> tuple[int, int]:
-        """Return the bytes of a ping with the update ``last``, and of a version."""
+        """Return the bytes of a ping with the update ``last``, and of a version, which stand for all of a call.
+
+        An exact count would need the text of every update and version, which stay on the device.
+        """
         one = np.ones(1, np.int64)
         examples = one * (drawn.examples // max(drawn.pings, 1))
         ping = posted_bytes(Updates(one - 1, one - 1, one, last[None], np.array([0.5]), examples))
@@ -775,6 +778,7 @@ class CompiledRounds:
             update_bytes=4 * self._problem.spec.m * drawn.pings,
             posted_bytes=posted * drawn.sent,
             fetched_bytes=drawn.fetches * fetched,
+            estimated=True,
         )
 
 

@@ -35,6 +35,7 @@ class RoundReport:
         update_bytes: bytes of the updates as encoded.
         posted_bytes: bytes of the bodies of all pings.
         fetched_bytes: bytes of the versions that the clients fetched, one each.
+        estimated: whether posted and fetched bytes are those of one ping and one version times their number.
     """
 
     clients: int
@@ -44,6 +45,7 @@ class RoundReport:
     update_bytes: int = 0
     posted_bytes: int = 0
     fetched_bytes: int = 0
+    estimated: bool = False
 
 
 class RoundTally:

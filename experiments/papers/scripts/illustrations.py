@@ -7,7 +7,7 @@ the sizes of RProp's steps. Figure 11 is the chance of each level that a weight 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 import numpy as np
@@ -36,7 +36,7 @@ DRAWS = 20_000
 """Updates that are encoded for each chance of figure 11."""
 
 
-def descent(rate: float, optimizer: LocalOptimizer) -> tuple[NDArray[np.float64], list[float]]:
+def descent(rate: float, optimizer: LocalOptimizer) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the weights of a descent, shape (steps + 1, 2), and how far each step moved each of them.
 
     The loss is half the sum of steepness times w².
@@ -50,7 +50,7 @@ def descent(rate: float, optimizer: LocalOptimizer) -> tuple[NDArray[np.float64]
             path.append(path[-1] + rate * step[0])
         else:
             path.append(path[-1] - rate * gradient)
-    return np.array(path), np.abs(np.diff(path, axis=0)).tolist()
+    return np.array(path), np.abs(np.diff(path, axis=0))
 
 
 def draw_step_sizes() -> Figure:
@@ -68,7 +68,7 @@ def draw_step_sizes() -> Figure:
         one.title.set_fontsize(TEXT_SIZE)
     axes[0].set_ylabel("second weight, 25 times as steep")
     for place, name in enumerate(("first weight", "second weight")):
-        sizes = [each[place] for each in moved]
+        sizes = moved[:, place].tolist()
         axes[3].plot(range(1, STEPS + 1), sizes, "o-", color=LIGHT.of_arm(place), markersize=3, label=name)
     axes[3].set(title="sizes of RProp's steps", xlabel="step", yscale="log")
     axes[3].title.set_fontsize(TEXT_SIZE)
@@ -77,7 +77,7 @@ def draw_step_sizes() -> Figure:
     return titled(figure, f"{STEPS} steps from the same start (after figures 7 to 10)", theme=LIGHT)
 
 
-def chances(bits: int, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def chances(bits: Literal[1, 2], values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the levels that a weight between 0 and 1 is rounded to, and how often each is, (values, levels).
 
     Every value is encoded and decoded :data:`DRAWS` times with the link ``levels``, next to a weight of 0 and one of 1.
@@ -99,7 +99,8 @@ def draw_levels() -> Figure:
     """Draw the chance of each level by a weight's number, with 1 bit and with 2 bits, and the mean that arrives."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     values = np.linspace(0, 1, 31)
-    for one, bits in zip(axes, (1, 2), strict=True):
+    tried: tuple[Literal[1, 2], ...] = (1, 2)
+    for one, bits in zip(axes, tried, strict=True):
         levels, share = chances(bits, values)
         _draw_chances(one, values, levels, share)
         one.set(title=f"{bits} bit{'s' * (bits > 1)}: {len(levels)} levels", xlabel="(h - h_min) / (h_max - h_min)")
