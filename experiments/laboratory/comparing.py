@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -22,6 +23,8 @@ from fedping.experiments.laboratory.summary import (
 from fedping.experiments.laboratory.tallies import higher_is_better
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.location import local_path
+
+_OF_A_CLASS = re.compile(r"_of_\d+$")
 
 _ROUNDING = 1e-12
 """A relative difference that sums in another order make."""
@@ -56,6 +59,11 @@ class Comparison(Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     differences: tuple[Difference, ...]
     notes: tuple[str, ...] | UnsetType = UNSET
+
+    @property
+    def of_all(self) -> tuple[Difference, ...]:
+        """The differences without the metrics of single classes, such as ``recall_of_7``: those for a table."""
+        return tuple(each for each in self.differences if not _OF_A_CLASS.search(each.metric))
 
     def to_latex(self) -> str:
         """Return the table for a paper, in LaTeX, as ``fedping compare --latex`` writes it."""
@@ -183,7 +191,7 @@ def chosen(text: str) -> Chosen:
             raise InvalidSettings(f"{folder} has several variants; name one, as in '{folder}:{next(iter(there))}'")
         variant = trained[0]
     if variant not in there:
-        raise InvalidSettings(f"{folder} has no variant '{variant}'; it has {', '.join(there)}")
+        raise InvalidSettings(f"{folder} has no variant '{variant}'; it has {', '.join(map(repr, there))}")
     runs = [RunFolder(path).finished() for path in sorted(there[variant].glob("seed-*"))]
     outcomes = {(run.seed, run.fold): run for run in runs if run is not None}
     if not outcomes:

@@ -383,7 +383,7 @@ def _print_comparison(comparison: Comparison) -> None:
         table.add_column(heading, no_wrap=True)
     for heading in ("a", "b", "b - a", "b - a, %", "p", "better"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for each in comparison.differences:
+    for each in comparison.of_all:
         half = each.difference.half
         digits = ",.0f" if each.split == "bytes" else ".4f"
         apart = f"{each.difference.mean:+{digits}}" + ("" if half is None else f" ±{half:{digits}}")
@@ -396,6 +396,9 @@ def _print_comparison(comparison: Comparison) -> None:
     count = len(comparison.seeds)
     basis = f"paired by {count} seeds, 95 % t interval" if count > 1 else "one seed, so there is no interval"
     console.print(f"{basis}; one is better in a metric if the interval excludes 0", highlight=False)
+    left = len(comparison.differences) - len(comparison.of_all)
+    if left:
+        console.print(f"{left} metrics of single classes are left out; --json has them", highlight=False)
     for note in comparison.notes or ():
         console.print(note, highlight=False)
 

@@ -109,6 +109,10 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ({"name": "a b"}, "'name' is 'a b': expected a name of letters, digits"),
         ({"where": "htp"}, "'where' is 'htp'; choose one of files, http, memory"),
         (
+            {"data": {"name": "digits", "test": "author"}},
+            "'test' in [data] is 'author'; choose one of authors, a number",
+        ),
+        (
             {"server": {"optimizer": {"optimizer": "adam", "rat": 1}}},
             "[server.optimizer] has no setting 'rat'; did you",
         ),
