@@ -1,6 +1,7 @@
 """Two runs side by side: which repetitions count, and which folder stands for what."""
 
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 
 import msgspec
@@ -176,7 +177,7 @@ def rows_of(summary: Summary) -> str:
 
 
 def page_of(summary: Summary) -> str:
-    return " ".join(render_report(summary, METRICS_SCHEMA.empty_table()).split())
+    return " ".join(unescape(render_report(summary, METRICS_SCHEMA.empty_table())).split())
 
 
 def test_a_folder_with_one_variant_stands_for_it_and_its_baselines_have_to_be_named(tmp_path: Path) -> None:
