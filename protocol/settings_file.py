@@ -292,6 +292,9 @@ def _names(found: inspect.Type | None, raw: Any, path: Sequence[str]) -> list[st
     return [field.encode_name for field in struct.fields] if struct else []
 
 
+_NUMBERS = (inspect.FloatType, inspect.IntType)
+
+
 def _values(kind: Any, raw: Any, path: Sequence[str]) -> list[str]:
     """Return the possible values of a setting: the tags of its table's structs, or the words of a literal."""
     structs = [each for each in structs_of(_type_at(kind, raw, path[:-1])) if path and each.tag_field == path[-1]]
@@ -300,7 +303,8 @@ def _values(kind: Any, raw: Any, path: Sequence[str]) -> list[str]:
         return [*(str(each.tag) for each in structs if not is_own(each)), *extensions]
     found = _type_at(kind, raw, path)
     types = found.types if isinstance(found, inspect.UnionType) else (found,)
-    return [str(value) for each in types if isinstance(each, inspect.LiteralType) for value in each.values]
+    words = [str(value) for each in types if isinstance(each, inspect.LiteralType) for value in each.values]
+    return [*words, "a number"] if words and any(isinstance(each, _NUMBERS) for each in types) else words
 
 
 def _extension_to_name(kind: Any, raw: Any, path: Sequence[str]) -> str:

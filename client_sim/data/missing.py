@@ -170,9 +170,11 @@ def filled_note(rule: MissingRule, parts: Sequence[ExampleData], marks: Indicato
         return nothing_missing(rule)
     added = f", and added {', '.join(f'{name} is missing' for name in marks.names[:_LISTED])}" if marks.names else ""
     more = f" and {len(marks.names) - _LISTED} more" if len(marks.names) > _LISTED else ""
+    features = parts[0].features
+    filled, columns = sum(_gaps(features, missing).values()), len({column_of(name) for name in features})
     return (
-        f"filled {int(missing.sum()):,} of {missing.size:,} values by means over the clients "
-        f"({_by_feature(parts[0], missing)}){added}{more}"
+        f"filled {filled:,} of {len(missing) * columns:,} values by means over the clients "
+        f"({_counts(features, missing)}){added}{more}"
     )
 
 
@@ -235,12 +237,18 @@ def _by_feature(data: ExampleData, missing: NDArray[np.bool_]) -> str:
     return _counts(data.features, missing)
 
 
-def _counts(features: Sequence[str], missing: NDArray[np.bool_]) -> str:
-    """Return the columns with the most missing values, with their numbers."""
+def _gaps(features: Sequence[str], missing: NDArray[np.bool_]) -> dict[str, int]:
+    """Return the number of missing values of each column that has any; a column of texts counts once."""
     counts: dict[str, int] = {}
     for name, count in zip(features, missing.sum(axis=0).tolist(), strict=True):
         if count:
             counts[column_of(name)] = max(count, counts.get(column_of(name), 0))
+    return counts
+
+
+def _counts(features: Sequence[str], missing: NDArray[np.bool_]) -> str:
+    """Return the columns with the most missing values, with their numbers."""
+    counts = _gaps(features, missing)
     most = sorted(counts.items(), key=lambda each: -each[1])
     return _joined([f"{name} {count:,}" for name, count in most[:_LISTED]], len(most))
 

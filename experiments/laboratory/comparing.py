@@ -19,7 +19,7 @@ from fedping.experiments.laboratory.summary import (
     paired_by_seed,
     significant_pairs,
 )
-from fedping.experiments.laboratory.tallies import higher_is_better
+from fedping.experiments.laboratory.tallies import higher_is_better, is_of_class
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.location import local_path
 
@@ -60,6 +60,11 @@ class Comparison(Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     differences: tuple[Difference, ...]
     notes: tuple[str, ...] | UnsetType = UNSET
+
+    @property
+    def overall(self) -> tuple[Difference, ...]:
+        """The differences without the metrics of single classes, such as ``recall_of_7``: those for a table."""
+        return tuple(each for each in self.differences if not is_of_class(each.metric))
 
     def to_latex(self) -> str:
         """Return the table for a paper, in LaTeX, as ``fedping compare --latex`` writes it."""
@@ -192,7 +197,7 @@ def chosen(text: str) -> Chosen:
             raise InvalidSettings(f"{folder} has several variants; name one, as in '{folder}:{next(iter(there))}'")
         variant = trained[0]
     if variant not in there:
-        raise InvalidSettings(f"{folder} has no variant '{variant}'; it has {', '.join(there)}")
+        raise InvalidSettings(f"{folder} has no variant '{variant}'; it has {', '.join(map(repr, there))}")
     runs = [RunFolder(path).finished() for path in sorted(there[variant].glob("seed-*"))]
     outcomes = {(run.seed, run.fold): run for run in runs if run is not None}
     if not outcomes:

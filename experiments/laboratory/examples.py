@@ -187,7 +187,7 @@ _FEATURES_LISTED = 5
 
 def _of_selection(by: str, features: tuple[str, ...], kept: NDArray[np.bool_], scores: FloatArray) -> str:
     order = [at for at in np.argsort(-scores, kind="stable").tolist() if kept[at]]
-    named = ", ".join(f"{features[at]} {scores[at]:,.4g}" for at in order[:_FEATURES_LISTED])
+    named = ", ".join(f"{features[at]} ({scores[at]:,.4g})" for at in order[:_FEATURES_LISTED])
     more = f" and {len(order) - _FEATURES_LISTED:,} more" if len(order) > _FEATURES_LISTED else ""
     return f"kept {len(order):,} of {len(kept):,} features by their {_SCORES[by]} over the clients: {named}{more}"
 

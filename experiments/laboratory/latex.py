@@ -66,7 +66,7 @@ def experiment_table(out: Path) -> str:
         raise FedpingError(f"{out} has no finished experiment of the laboratory. Run 'fedping simulate' first")
     tested = adjusted_p_values(out, summary)
     columns = [shown_as(metric) for metric in summary.shown]
-    heads = ["", *columns, "rounds", "MB sent", *([r"$p$"] if tested else [])]
+    heads = ["", *columns, "rounds", "MB sent", *_heads_of_time(summary), *([r"$p$"] if tested else [])]
     rows = [_row(name, row, summary, _tested(tested, name)) for name, row in summary.variants.items()]
     beside = [_row(name, row, summary, _tested(tested, name)) for name, row in summary.baselines.items()]
     seeds = len(summary.seeds)
@@ -102,9 +102,12 @@ def adjusted_p_values(out: Path, summary: Summary) -> dict[str, float | None]:
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """Return the table of two runs: a row for each metric, with the mean difference, its interval and its p-value."""
+    """Return the table of two runs: a row for each metric, with the mean difference, its interval and its p-value.
+
+    Metrics of single classes are left out.
+    """
     rows = []
-    for each in comparison.differences:
+    for each in comparison.overall:
         digits = 0 if each.split == "bytes" else 4
         apart = _band(each.difference, digits, signed=True)
         cells = [f"{each.split} {each.metric}", _number(each.a, digits), _number(each.b, digits), apart]
@@ -135,14 +138,41 @@ def _row(name: str, row: VariantSummary, summary: Summary, p: str | None) -> lis
         cell = _band(row.metrics.get(summary.split, {}).get(metric), 4)
         is_best = name == summary.best and metric == summary.metric and len(summary.variants) > 1
         cells.append(rf"\textbf{{\boldmath {cell}}}" if is_best and cell else cell)
-    cells += [_band(row.rounds, 0, alone=True), _scaled(row.update_bytes)]
+    cells += [_band(row.rounds, 0, alone=True), _scaled(row.update_bytes, 1e6)]
+    cells += _cells_of_time(name, row, summary)
     if p is not None:
         cells.append(p)
     return cells
 
 
-def _scaled(sent: Band) -> str:
-    return "" if sent.mean is None else f"${sent.mean / 1e6:,.4g}$".replace(",", "{,}")
+def _heads_of_time(summary: Summary) -> list[str]:
+    """Return the heads of the simulated hours and of what the target costs, as the terminal's table has them."""
+    hours = ["hours"] if summary.timed else []
+    if summary.target is None:
+        return hours
+    reached = f"to {escaped(shown_as(summary.metric))} {summary.target:g}"
+    return [*hours, *(f"{unit} {reached}" for unit in ("rounds", *hours))]
+
+
+def _cells_of_time(name: str, row: VariantSummary, summary: Summary) -> list[str]:
+    hours, to_target = (
+        each if isinstance(each, Band) else Band(None, None, 0) for each in (row.simulated_hours, row.hours_to_target)
+    )
+    cells = [_scaled(hours, 1)] if summary.timed else []
+    if summary.target is None:
+        return cells
+    reached = [row.to_target, *([to_target] if summary.timed else [])]
+    return cells + [_reached(band, len(summary.seeds)) if name in summary.variants else "" for band in reached]
+
+
+def _reached(band: Band, seeds: int) -> str:
+    if band.mean is None:
+        return "never"
+    return _scaled(band, 1) + ("" if band.seeds == seeds else f" ({band.seeds} of {seeds})")
+
+
+def _scaled(band: Band, unit: float) -> str:
+    return "" if band.mean is None else f"${band.mean / unit:,.4g}$".replace(",", "{,}")
 
 
 def _band(band: Band | None, digits: int, *, signed: bool = False, alone: bool = False) -> str:

@@ -48,7 +48,14 @@ def _of_network(setup: Setup, problem: Problem) -> Iterator[str]:
 
 def _of_clients(setup: Setup, problem: Problem) -> Iterator[str]:
     expected = max(getattr(setup.partition, "clients", None) or 0, len(problem.train))
-    there = int((problem.train.sizes > 0).sum())
+    tested_alone = problem.newcomers[(problem.train.sizes == 0)[problem.newcomers]]
+    tested_alone = tested_alone[problem.test.sizes[tested_alone] > 0]
+    if len(tested_alone):
+        yield (
+            f"{len(tested_alone):,} of {expected:,} clients have test examples alone: they never train, and are "
+            "measured as newcomers"
+        )
+    there = int((problem.train.sizes > 0).sum()) + len(tested_alone)
     if there < expected:
         least, name = getattr(setup.partition, "least", 1), setup.partition.__struct_config__.tag
         yield (
@@ -90,9 +97,11 @@ def _of_target(setup: Setup, problem: Problem, train: ExampleData) -> Iterator[s
             f"0 to {len(target.classes) - 1}; choose a model of classes, unless their order is meant"
         )
     elif target.is_class and 2 * len(target.classes) > (examples := int(train.sizes.sum())) > 2:
+        of_file = 'if it is a number, leave out kind = "class" in [data] and choose a model of numbers'
+        remedy = of_file if setup.data.file else "read more examples, such as those of more users or rows"
         yield (
             f"the target '{target.name}' has {len(target.classes):,} classes for {examples:,} training examples, too "
-            'many to learn; if it is a number, leave out kind = "class" in [data] and choose a model of numbers'
+            f"many to learn; {remedy}"
         )
 
 

@@ -309,7 +309,7 @@ def _figures(summary: Summary, metrics: pa.Table) -> Iterator[tuple[str, Figure,
     split = summary.split
     repeated = f"mean and 95 % t interval over {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else "one seed"
     whose = "The clients' own models" if split == "personal" else f"On the {split} examples of all clients"
-    note = f"{whose}; {repeated}. Dashed: the baselines."
+    note = f"{whose}; {repeated}." + (" Dashed: the baselines." if summary.baselines else "")
     if len(figures) < len(names):
         note += f" The first variant and the {len(figures) - 1} best of the others, {len(names)} in all."
     for metric in dict.fromkeys((*summary.shown, "loss")):
@@ -366,8 +366,8 @@ def _own(summary: Summary, metrics: pa.Table, drawn: Sequence[str], repeated: st
     title = f"{shown_as(metric)} of the shared model and of the clients' own"
     note = (
         f"Means over the clients, each on its own examples; {repeated}. Central: the shared model. Personal: what each "
-        "client predicts with. Dashed: what each learns alone."
-    )
+        "client predicts with."
+    ) + (" Dashed: what each learns alone." if levels else "")
     yield title, draw_curves(curves, levels, places, metric, theme=PAGE), note
 
 

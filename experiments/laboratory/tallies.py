@@ -164,14 +164,17 @@ class Classification:
         c = self.classes
         matrix = counts.reshape(*counts.shape[:-1], c, c)
         right = np.diagonal(matrix, axis1=-2, axis2=-1)
-        precision = ratio(right, matrix.sum(axis=-2), 0.0)
-        recall = ratio(right, matrix.sum(axis=-1), 0.0)
+        chosen, truth = matrix.sum(axis=-2), matrix.sum(axis=-1)
+        there = chosen + truth > 0
+        precision, recall = ratio(right, chosen, 0.0), ratio(right, truth, 0.0)
         f1 = ratio(2 * precision * recall, precision + recall, 0.0)
         metrics_by_name: Metrics = {"accuracy": ratio(right.sum(axis=-1), matrix.sum(axis=(-2, -1)))}
         for name, of in (("precision", precision), ("recall", recall), ("f1", f1)):
-            metrics_by_name[name] = of[..., 1] if c == 2 else of.mean(axis=-1)
+            of_class = np.where(there, of, np.nan)
+            mean = ratio(np.where(there, of, 0.0).sum(axis=-1), there.sum(axis=-1).astype(np.float64))
+            metrics_by_name[name] = of_class[..., 1] if c == 2 else mean
             if 2 < c <= _MOST_LISTED:
-                metrics_by_name |= {f"{name}_of_{label}": of[..., label] for label in range(c)}
+                metrics_by_name |= {f"{name}_of_{label}": of_class[..., label] for label in range(c)}
         if c == 2:
             metrics_by_name["auc"] = np.full(counts.shape[:-1], np.nan) if areas is None else areas
         return metrics_by_name

@@ -382,7 +382,6 @@ def _print_comparison(comparison: Comparison, show_all: bool) -> None:
     from rich.table import Table
 
     from fedping.experiments.laboratory.summary import NO_QUALITY
-    from fedping.experiments.laboratory.tallies import is_of_class
 
     console: Console = wide_console()
     table = Table(box=box.SIMPLE_HEAD, title=f"a: {comparison.a}\nb: {comparison.b}", title_justify="left")
@@ -390,7 +389,7 @@ def _print_comparison(comparison: Comparison, show_all: bool) -> None:
         table.add_column(heading, no_wrap=True)
     for heading in ("a", "b", "b - a", "b - a, %", "p", "better"):
         table.add_column(heading, justify="right", no_wrap=True)
-    shown = [each for each in comparison.differences if show_all or not is_of_class(each.metric)]
+    shown = comparison.differences if show_all else comparison.overall
     for each in shown:
         half = each.difference.half
         digits = ",.0f" if each.split == "bytes" else ".4f"

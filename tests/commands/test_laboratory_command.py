@@ -91,7 +91,7 @@ def test_two_variants_are_compared_over_the_seeds_that_they_share(
     [
         (["compare", "nowhere", "{out}:gradient"], "no results of a laboratory experiment in nowhere"),
         (["compare", "{out}", "{out}:gradient"], "has several variants; name one"),
-        (["compare", "{out}:gradient", "{out}:other"], "has no variant 'other'; it has gradient"),
+        (["compare", "{out}:gradient", "{out}:other"], "has no variant 'other'; it has 'gradient'"),
     ],
 )
 def test_what_cannot_be_compared_is_told(

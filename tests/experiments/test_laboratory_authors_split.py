@@ -7,6 +7,7 @@ import pytest
 
 from fedping.client_sim.data import load_original
 from fedping.experiments.laboratory.preparing import prepare
+from fedping.experiments.laboratory.report import write_report
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings.experiment import Experiment, experiment_from_toml
 from fedping.protocol.errors import FedpingError, InvalidSettings
@@ -76,6 +77,18 @@ def test_an_experiment_reports_on_the_authors_split(tmp_path: Path) -> None:
     metrics = summary.variants["federated"].metrics
     assert metrics["test"]["accuracy"].mean is not None
     assert metrics["newcomers"]["accuracy"].mean is not None
+    said = "1 of 3 clients have test examples alone: they never train, and are measured as newcomers"
+    assert any(said in note for note in summary.notes)
+    assert not any("take no part" in note for note in summary.notes)
+    assert any(
+        "classes for 8 training examples, too many to learn; read more examples" in note for note in summary.notes
+    )
+    page = write_report(tmp_path / "out", tmp_path / "a.html").read_text()
+    assert "Dashed: the baselines." in page
+    bare = run_experiment(experiment(tmp_path, WRITERS + "evaluation = { baselines = [] }\n"), tmp_path / "bare")
+    assert not bare.baselines
+    assert "loss over the rounds" in (page := write_report(tmp_path / "bare", tmp_path / "b.html").read_text())
+    assert "Dashed" not in page
 
 
 @pytest.mark.parametrize(

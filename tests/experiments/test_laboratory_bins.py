@@ -1,5 +1,6 @@
 """Experiments whose features are cut into bins and selected by sums over the clients."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,8 @@ def test_the_model_has_the_selected_features_and_the_notes_name_them(tmp_path: P
     of = problem(tmp_path, 'select = { features = 6, by = "chi2" }\nstandardise = true')
     assert train_of(of).x.shape[1] == of.spec.settings["features"] == 6
     assert of.notes[0].startswith("kept 6 of 30 features by their χ² over the clients: ")
-    assert of.notes[0].endswith("and 1 more")
+    assert of.notes[0].endswith(") and 1 more")
+    assert re.search(r": mean [a-z ]+ \([\d.]+\), |: worst [a-z ]+ \([\d.]+\), ", of.notes[0])
     assert train_of(of).x.mean(axis=0) == pytest.approx(np.zeros(6), abs=1e-9)
 
 

@@ -168,14 +168,37 @@ def test_many_classes_are_judged_as_by_one_who_sees_the_examples(seed: int) -> N
     tally = Classification(4)
     found = tally.metrics(tally.counts(scores, y, there).sum(axis=0))
     truth, chosen = y[there], scores.argmax(axis=2)[there]
-    options = {"labels": range(4), "zero_division": 0}
-    for name in ("precision", "recall"):
+    occur = sorted({*truth.tolist(), *chosen.tolist()})
+    for name in ("precision", "recall", "f1"):
         score = getattr(reference, f"{name}_score")
-        assert found[name] == pytest.approx(score(truth, chosen, average="macro", **options))
-        assert [found[f"{name}_of_{c}"] for c in range(4)] == pytest.approx(
-            score(truth, chosen, average=None, **options)
+        assert found[name] == pytest.approx(score(truth, chosen, average="macro", zero_division=0))
+        assert [found[f"{name}_of_{c}"] for c in occur] == pytest.approx(
+            score(truth, chosen, labels=occur, average=None, zero_division=0)
         )
-    assert found["f1"] == pytest.approx(reference.f1_score(truth, chosen, average="macro", **options))
+
+
+@given(st.integers(0, 10_000))
+def test_a_client_without_a_class_is_not_judged_by_it(seed: int) -> None:
+    random, there = made(seed, most=6)
+    y, scores = random.integers(0, 4, there.shape), random.random((*there.shape, 4))
+    tally = Classification(4)
+    found = tally.metrics(tally.counts(scores, y, there))
+    for client, row in enumerate(there[:-1]):
+        truth, chosen = y[client, row], scores[client, row].argmax(axis=1)
+        for name in ("precision", "recall", "f1"):
+            exact = getattr(reference, f"{name}_score")(truth, chosen, average="macro", zero_division=0)
+            assert found[name][client] == pytest.approx(exact)
+            known = [c for c in range(4) if not np.isnan(found[f"{name}_of_{c}"][client])]
+            assert known == sorted({*truth.tolist(), *chosen.tolist()})
+    assert np.isnan(found["f1"][-1])  # has no examples
+
+
+def test_a_client_without_class_1_has_no_recall() -> None:
+    there = np.ones((3, 2), np.bool_)
+    y, p = np.array([[0, 0], [0, 0], [1, 0]]), np.array([[0.1, 0.2], [0.1, 0.9], [0.1, 0.2]])
+    found = Classification(2).metrics(Classification(2).counts(p, y, there))
+    for name in ("precision", "recall", "f1"):
+        np.testing.assert_array_equal(found[name], [np.nan, 0.0, 0.0])
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 1e4]))

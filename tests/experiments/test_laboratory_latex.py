@@ -80,6 +80,50 @@ def test_the_table_of_two_has_a_row_for_each_metric(results: Path, tmp_path: Pat
     assert main(["export", str(results), "--latex", str(tmp_path / "none/all.tex")]) == 1
 
 
+TIMED = """
+rounds = 4
+seeds = 2
+model = { name = "logistic-regression" }
+data = { name = "digits", most = 20, standardise = true }
+partition = { partition = "labels", clients = 10, labels = 2 }
+server = { optimizer = { optimizer = "gradient_descent", rate = 1.0 } }
+evaluation = { local = true, baselines = ["start"], target = 2.2, metric = "loss" }
+[[variants]]
+name = "waits"
+clock = { seconds_per_example = 1.0 }
+[[variants]]
+name = "no clock, too slow"
+server.optimizer.rate = 1e-9
+"""
+
+
+def test_tables_have_time_and_no_single_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "e.toml").write_text(TIMED)
+    out = tmp_path / "out"
+    run_experiment(experiment_from_toml(tmp_path / "e.toml"), out)
+    lines = [line[4:].removesuffix(r" \\").split(" & ") for line in experiment_table(out).splitlines() if " & " in line]
+    rows = {name: dict(zip(lines[0], row, strict=True)) for row in lines for name in row[:1]}
+    of = read_summary(out)
+    assert of is not None
+    hours = of.variants["waits"].simulated_hours
+    assert hours
+    assert hours.mean is not None
+    assert rows["waits"]["hours"] == f"${hours.mean:,.4g}$"
+    assert rows["waits"]["hours to loss 2.2"] != "never"
+    assert rows["no clock, too slow"]["rounds to loss 2.2"] == "never"
+    assert rows["start"]["rounds to loss 2.2"] == ""
+    pair = f"{out}:waits", f"{out}:no clock, too slow"
+    comparison = compared(*map(chosen, pair))
+    assert {each.metric for each in comparison.differences} >= {"f1", "f1_of_7"}
+    assert {each.metric for each in comparison.overall} >= {"f1", "loss"}
+    assert "of\\_7" not in comparison_table(comparison)
+    capsys.readouterr()
+    assert main(["compare", *pair]) == 0
+    text = capsys.readouterr().out
+    assert "recall_of_7" not in text
+    assert f"{len(comparison.differences) - len(comparison.overall)} rows of single classes are not shown" in text
+
+
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FedpingError, match="has no finished experiment"):
         experiment_table(tmp_path)

@@ -66,6 +66,15 @@ def test_the_mean_is_of_the_training_examples_alone(tmp_path: Path) -> None:
     assert raw.notes == ("filled 20 of 240 values by means over the clients (b 20), and added b is missing",)
 
 
+def test_a_column_of_texts_counts_once_among_filled_values(tmp_path: Path) -> None:
+    lines = [f"{at},{'' if at % 5 == 0 else 'rgb'[at % 3]},{'yes' if at % 2 else 'no'}" for at in range(20)]
+    (tmp_path / "rows.csv").write_text("a,colour,y\n" + "\n".join(lines) + "\n")
+    (tmp_path / "e.toml").write_text(EXPERIMENT + FILE + 'missing = "mean"')
+    of = prepare(experiment_from_toml(tmp_path / "e.toml").variants["federated"], 1, None)
+    assert parts_of(of)[0].features == ("a", "colour=b", "colour=g", "colour=r")
+    assert "filled 4 of 40 values by means over the clients (colour 4)" in of.notes
+
+
 def test_dropped_rows_are_in_no_part(tmp_path: Path) -> None:
     of = problem(tmp_path, 'missing = "drop"')
     assert sum(int(part.sizes.sum()) for part in (of.train, of.validation, of.test)) == 60
