@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedping.client_sim.data import load_original
-from fedping.client_sim.data.originals import files_of_original, reading, tff, tff_files
+from fedping.client_sim.data.originals import files_of_original, hdf5_process, reading, tff, tff_files
 from fedping.client_sim.data.originals.tf_example import OddRecord, features_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from tests.support.original_files import leaf, picture
@@ -323,6 +323,28 @@ def test_bounds_hold_and_say_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
         load_original("shakespeare", tmp_path / "c", {})
     with pytest.raises(FedpingError, match="is not a record, or is too large"):
         load_original("femnist", tmp_path / "b", {})
+
+
+def test_a_file_that_keeps_the_library_busy_forever_is_given_up(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "shakespeare_train.h5", "w") as file:
+        file.create_group("examples/f").create_dataset("snippets", data=[b"abc"] * 8, dtype=h5py.string_dtype())
+    assert len(load_original("shakespeare", tmp_path, {"patience": 60})) == 8 * 4
+    data = bytearray((tmp_path / "shakespeare_train.h5").read_bytes())
+    size = data.index(b"GCOL") + 24  # of the first text of the heap; the library goes on by as many bytes as it says
+    data[size : size + 8] = bytes(8)
+    (tmp_path / "shakespeare_train.h5").write_bytes(data)
+    with pytest.raises(
+        FedpingError, match=r"given no examples for 2 seconds: .* or raise 'patience' in \[data.settings\]"
+    ):
+        load_original("shakespeare", tmp_path, {"patience": 2})
+
+
+def test_a_library_that_crashes_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file_of(tmp_path)
+    monkeypatch.setattr(hdf5_process, "_BEGIN", "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(FedpingError, match=r"HDF5's library ended while it read it \(exit status -9\)"):
+        load_original("femnist", tmp_path, {})
 
 
 def test_without_h5py_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ class _Unpickler(pickle._Unpickler):
         _check_keys(self.stack[::2])  # type: ignore[attr-defined]
         super().load_dict()  # type: ignore[misc]
 
-    dispatch: ClassVar = {
+    dispatch: ClassVar[dict[int, Any]] = {
         **pickle._Unpickler.dispatch,
         pickle.BUILD[0]: load_build,
         pickle.SETITEM[0]: load_setitem,
