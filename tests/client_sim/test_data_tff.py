@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -399,6 +400,36 @@ def test_a_damaged_or_hostile_file_of_sqlite_is_refused(
 ) -> None:
     written(tmp_path / "emnist_all.sqlite")
     with pytest.raises(FedpingError, match=said):
+        load_original("femnist", tmp_path, {})
+
+
+def interior_page(child: int, cells: int = 300, size: int = 4096) -> bytes:
+    """Return a page of a table of SQLite whose children are all the same page."""
+    first = size - 5 * cells
+    head = b"\x05" + struct.pack(">HHHBI", 0, cells, first, 0, child)
+    places = b"".join(struct.pack(">H", first + 5 * at) for at in range(cells))
+    return (head + places).ljust(first, b"\0") + (struct.pack(">I", child) + b"\x01") * cells
+
+
+def test_a_file_of_sqlite_whose_pages_are_read_again_and_again_is_given_up(tmp_path: Path) -> None:
+    file = tmp_path / "emnist_all.sqlite"
+    with contextlib.closing(sqlite3.connect(file)) as opened:
+        opened.execute("CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)")
+        opened.execute("CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)")
+        opened.executemany("INSERT INTO client_metadata VALUES (?, 'all_train', 1)", [("f",)] * 1000)
+        opened.commit()
+        ((root,),) = opened.execute("SELECT rootpage FROM sqlite_master WHERE name = 'client_metadata'")
+    data = bytearray(file.read_bytes())
+    place = 4096 * (root - 1)
+    assert data[place] == 5
+    child = int.from_bytes(data[place + 8 : place + 12], "big")
+    for _ in range(6):  # 300^7 leaves
+        data += interior_page(child)
+        child = len(data) // 4096
+    data[place : place + 4096] = interior_page(child)
+    data[28:32] = struct.pack(">I", child)
+    file.write_bytes(data)
+    with pytest.raises(FedpingError, match="more rows than its bytes can hold"):
         load_original("femnist", tmp_path, {})
 
 

@@ -106,7 +106,29 @@ def _of_sqlite(file: Path, split: str, wanted: Wanted, takes: Takes) -> Iterator
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             yield from _of_database(file, database, split, wanted, takes)
     except sqlite3.Error as error:
-        raise damaged(file, str(error)[:200]) from error
+        circles = "its tables have more rows than its bytes can hold"
+        raise damaged(file, circles if str(error) == "interrupted" else str(error)[:200]) from error
+
+
+_STEPS_AT_A_TIME = 100_000
+_LEAST_STEPS, _STEPS_OF_A_BYTE = 10_000_000, 16
+"""Instructions of SQLite to read a file: a row takes some 20, and at least 8 bytes."""
+
+
+def _bound_steps(database: sqlite3.Connection, size: int) -> None:
+    """Interrupt SQLite after many more instructions than a file of this size needs.
+
+    The pages of a table are a tree. In a damaged file many of them can lead to the same page, so that a few hundred
+    pages have more rows than anybody could read.
+    """
+    left = _LEAST_STEPS + _STEPS_OF_A_BYTE * size
+
+    def passed() -> bool:
+        nonlocal left
+        left -= _STEPS_AT_A_TIME
+        return left < 0
+
+    database.set_progress_handler(passed, _STEPS_AT_A_TIME)
 
 
 def _of_database(
@@ -114,6 +136,7 @@ def _of_database(
 ) -> Iterator[tuple[str, Columns]]:
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2**26)  # also of the list of clients
     database.execute("PRAGMA trusted_schema = OFF")
+    _bound_steps(database, file.stat().st_size)
     for table in ("examples", "client_metadata"):
         kind = database.execute("SELECT type, rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
         if kind is None or kind[0] != "table" or not kind[1]:  # a virtual table has no page of its own
