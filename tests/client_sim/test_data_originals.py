@@ -58,6 +58,7 @@ GOOD = {"users": ["f"], "num_samples": [1], "user_data": {"f": {"x": [[0.0] * 78
     ("name", "document", "said"),
     [
         ("femnist", '{"users": ["f"]', "damaged, or not of this data set"),
+        ("femnist", '{"x":' + "[" * 100_000, "maximum recursion depth"),
         ("femnist", "[]", "Expected `object`, got `array`"),
         ("femnist", "\udcff", "damaged"),
         ("femnist", {**GOOD, "num_samples": []}, "1 'users' and 0 'num_samples'"),

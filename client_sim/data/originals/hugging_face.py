@@ -186,6 +186,8 @@ def _saved(datasets: Any, folder: Path, split: str) -> Any:
                 "[data.settings]"
             )
         folder = folder / split
+        if folder.is_symlink():
+            raise damaged(several, "a split is a link to another place")
     elif split != "train":
         raise FedpingError(f"the folder {folder} has one data set and no splits. Remove 'split' and 'test_split'")
     state = folder / "state.json"
