@@ -184,6 +184,11 @@ def group_thousands(axes: Axes) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: with_minus(f"{value:,.10g}")))
 
 
+def as_it_is(name: str) -> str:
+    """Return a name in a form that Matplotlib does not take for a formula, and an SVG may have."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in name).replace("$", r"\$")
+
+
 def label_ends(axes: Axes, ends: Sequence[LineEnd]) -> None:
     """Write each line's name right of its last point, moved apart where two would overlap; set the limits before.
 

@@ -118,6 +118,7 @@ def read_arrow(path: Path) -> Any:
     try:
         read = reader(path)
         " ".join(read.column_names)  # names that are no UTF-8 are found out here
+        read.validate(full=True)  # Arrow believes the offsets of a file, wherever in memory they lead
     except UnicodeDecodeError as error:
         raise FedpingError(f"the names of the columns of {path} are not in UTF-8; save the table as UTF-8") from error
     except (pa.ArrowException, OSError) as error:

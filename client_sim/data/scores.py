@@ -68,7 +68,9 @@ def scores_of(train: ExampleData, by: Score) -> FloatArray:
                 f"[data.select] by = \"chi2\" counts classes, and the target '{train.target.name}' is a number. Set "
                 'by = "f"'
             )
-        return chi_squared(client_class_bin_counts(train, quantile_bins(train, BINS)).sum(axis=0))
+        return chi_squared(
+            client_class_bin_counts(train.pooled(), quantile_bins(train, BINS))[0]
+        )  # the sum over clients
     scores = _f_of_classes(train) if train.target.is_class else _f_of_number(train)
     return np.where(constant_features(merged(client_moments(train))), 0.0, scores)
 
@@ -85,9 +87,9 @@ def _f_of_classes(train: ExampleData) -> FloatArray:
 
 
 def _f_of_number(train: ExampleData) -> FloatArray:
-    products = comoments(train)
-    explained = products[:-1, -1] ** 2 / np.maximum(products.diagonal()[:-1], np.finfo(np.float64).tiny)
-    return _ratio(explained, products[-1, -1] - explained, 1, len(train.y) - 2)
+    of_features, with_target, of_target = comoments(train)
+    explained = with_target**2 / np.maximum(of_features, np.finfo(np.float64).tiny)
+    return _ratio(explained, of_target - explained, 1, len(train.y) - 2)
 
 
 def _ratio(explained: FloatArray, rest: FloatArray, of_explained: int, of_rest: int) -> FloatArray:
@@ -99,17 +101,15 @@ def _ratio(explained: FloatArray, rest: FloatArray, of_explained: int, of_rest: 
     return np.where(explained > 0, ratio, 0.0)
 
 
-def comoments(data: ExampleData) -> FloatArray:
-    """Return Σ (a - mean a)(b - mean b) over all examples, of features and behind them the target, (d + 1, d + 1).
+def comoments(data: ExampleData) -> tuple[FloatArray, FloatArray, float]:
+    """Return Σ (a - mean a)² of each feature a and Σ (a - mean a)(y - mean y), shape (d,), and Σ (y - mean y)².
 
     The means come from a round of their own, and clients send the sums of products of deviations from them.
     """
-    both = np.column_stack([data.x, data.y])
     total = max(1, len(data.y))
-    mean = sums_by_client(data, both).sum(axis=0) / total
-    apart = both - mean
-    result: FloatArray = apart.T @ apart  # the sum over the clients, of which only the sum is used
-    return result
+    apart = data.x - sums_by_client(data, data.x).sum(axis=0) / total
+    apart_y = data.y - sums_by_client(data, data.y[:, None]).sum() / total
+    return np.einsum("nd,nd->d", apart, apart), apart_y @ apart, float(apart_y @ apart_y)
 
 
 def correlations(x: FloatArray) -> FloatArray:

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 from heapq import merge
-from itertools import dropwhile, islice
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -80,14 +80,24 @@ def changes_in(
         log: the changes made by the dashboard.
         store: the store whose studies' histories are added; it may not exist.
         study: only changes about this study; empty for all.
-        before: only changes that follow the one of this id; empty for all.
+        before: only changes that follow the one of this id, or where it would be; empty for all.
         most: how many at most.
     """
     entries, troubles = _histories(store, study)
     both: Iterator[Change] = merge(log.newest_first(study), entries, key=lambda one: one.id, reverse=True)
     if before:
-        both = islice(dropwhile(lambda one: one.id != before, both), 1, None)
+        both = _following(both, before)
     return list(islice(both, most)), troubles
+
+
+def _following(changes: Iterator[Change], id: str) -> Iterator[Change]:
+    """Yield the changes behind the one of this id, or behind where it would be: an unknown id does not read all."""
+    for each in changes:
+        if each.id < id:
+            yield each
+        if each.id <= id:
+            break
+    yield from changes
 
 
 def _histories(store: Place, study: str) -> tuple[list[Change], list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -143,6 +144,8 @@ class Reproduction(Struct, frozen=True, kw_only=True):
         apart: each figure that differs by more than the tolerance: run, split and metric, expected and found.
         largest: the largest relative difference.
         same_environment: whether it was computed in an environment of the original's kind.
+        found: number of runs that the folder's ``rerun`` had already, begun or finished. Whoever made the folder may
+            have put them there.
     """
 
     runs: int
@@ -151,13 +154,15 @@ class Reproduction(Struct, frozen=True, kw_only=True):
     apart: tuple[tuple[str, float | None, float | None], ...]
     largest: float
     same_environment: bool
+    found: int = 0
 
 
 def reproduce(folder: Path, jobs: int | None = None, watch: Watch = lambda _: None) -> Reproduction:
     """Run the experiment of a folder of :func:`write_artifact` again, below it, and return how its figures compare.
 
     Raises:
-        FedpingError: the folder is none of these, is of another version of fedping, or a file is missing or changed.
+        FedpingError: the folder is none of these, is of another version of fedping, a file is missing or changed, or
+            the results would be written elsewhere.
     """
     expected = read_whole(folder / EXPECTED, Expected)
     if expected is None:
@@ -173,16 +178,23 @@ def reproduce(folder: Path, jobs: int | None = None, watch: Watch = lambda _: No
     experiment = experiment_from_toml(folder / FILE)
     for setup in experiment.variants.values():
         for path in _paths_of(setup):
-            if not Path(path).is_relative_to(folder):
+            if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(folder)):
                 raise FedpingError(f"{folder / FILE} names data outside its folder, {path}. Get the folder again")
             place = Path(path).relative_to(folder).as_posix()
             if digest_of_data(path, setup) != expected.files.get(place):
                 raise FedpingError(f"{path} is missing or has changed. Put the file there that {folder / README} names")
-    run_experiment(experiment, folder / RERUN, jobs, watch)
-    return _compared(expected, {(run.name, run.seed, run.fold): run for run in _runs(experiment, folder / RERUN)})
+    rerun = folder / RERUN
+    if link := next((each for each in (rerun, *rerun.rglob("*")) if each.is_symlink()), None):
+        raise FedpingError(f"{link} is a link, and results would be written elsewhere. Remove {rerun}")
+    before = sum(unit.folder(rerun).path.exists() for unit in units_of(experiment))
+    run_experiment(experiment, rerun, jobs, watch)
+    runs = {(run.name, run.seed, run.fold): run for run in _runs(experiment, rerun)}
+    return _compared(expected, runs, before)
 
 
-def _compared(expected: Expected, found: Mapping[tuple[str, int, int | None], ExpectedRun]) -> Reproduction:
+def _compared(
+    expected: Expected, found: Mapping[tuple[str, int, int | None], ExpectedRun], before: int = 0
+) -> Reproduction:
     figures, same, largest = 0, 0, 0.0
     apart: list[tuple[str, float | None, float | None]] = []
     for run in expected.runs:
@@ -204,6 +216,7 @@ def _compared(expected: Expected, found: Mapping[tuple[str, int, int | None], Ex
         apart=tuple(apart),
         largest=largest,
         same_environment=environment_here() in expected.environments,
+        found=before,
     )
 
 

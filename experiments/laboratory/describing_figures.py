@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedping.analysis.figures.canvas import LIGHT, TEXT_SIZE, WIDTH, Theme, group_thousands, panels
+from fedping.analysis.figures.canvas import LIGHT, TEXT_SIZE, WIDTH, Theme, as_it_is, group_thousands, panels
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.experiments.laboratory.describing import Description, Distribution
 from fedping.protocol.notation import with_minus
@@ -236,4 +236,4 @@ def _padded(figure: Figure) -> None:
 
 
 def _short(name: str, most: int = _LONGEST) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    return as_it_is(name if len(name) <= most else f"{name[: most - 1]}…")

@@ -10,7 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedping.analysis.figures.canvas import HEIGHT, TEXT_SIZE, Dashes, LineEnd, Theme, grid_across, label_ends, panels
+from fedping.analysis.figures.canvas import (
+    HEIGHT,
+    TEXT_SIZE,
+    Dashes,
+    LineEnd,
+    Theme,
+    as_it_is,
+    grid_across,
+    label_ends,
+    panels,
+)
 from fedping.client_sim.learning.batch import FloatArray
 from fedping.experiments.laboratory.summary import VariantSummary, band, shown_as
 from fedping.experiments.laboratory.tallies import bounds
@@ -152,11 +162,6 @@ def draw_curves(
     axes.set_ylim(low, high)
     label_ends(axes, [end._replace(x=last) for end in ends if np.isfinite(end.y)])
     return figure
-
-
-def as_it_is(name: str) -> str:
-    """Return a name in a form that Matplotlib does not take for a formula."""
-    return name.replace("$", r"\$")
 
 
 def _beyond(value: float, low: float, high: float) -> str:

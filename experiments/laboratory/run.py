@@ -329,6 +329,8 @@ def _of_files(path: Path) -> str:
 def _of_contents(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
+        if not file.is_file():  # a pipe or a device may have no end; its reader reports what is missing
+            continue
         with suppress(OSError), file.open("rb") as source:  # its reader reports the error
             digest.update(hashlib.file_digest(source, "sha256").digest())
     return digest.hexdigest()

@@ -44,7 +44,8 @@ def describe(
 
     The pictures, each as .png and .svg, are the clients' sizes and targets, the distributions of features by client,
     and the features' correlations. Clients report counts and sums, as in 'description.json', and no example. They are
-    of all examples, before these are split and prepared.
+    of all examples, before these are split and prepared. Modules next to EXPERIMENT can run code, as in 'fedping
+    simulate'.
     """
     from fedping.analysis.figures import save_figure
     from fedping.experiments.laboratory import describing

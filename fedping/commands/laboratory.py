@@ -458,7 +458,8 @@ def reproduce(folder: Path, jobs: int | None, as_json: bool) -> None:
     """Repeat the experiment of FOLDER, written by `fedping export --artifact`, and compare every figure.
 
     It checks the files' digests and writes its results to FOLDER/rerun. After a kill, the same command continues. Exits
-    with 1 if a figure differs by more than 1e-6 of its size.
+    with 1 if a figure differs by more than 1e-6 of its size. Modules in FOLDER can run code: take it from somebody
+    whose programs you would run.
     """
     from fedping.experiments.laboratory.artifact import reproduce as run_again
     from fedping.laboratory import let_import_from
@@ -476,6 +477,11 @@ def reproduce(folder: Path, jobs: int | None, as_json: bool) -> None:
         )
         for where, wanted, got in found.apart[:_MOST_APART]:
             click.echo(f"{where}: expected {wanted}, found {got}")
+        if found.found:
+            click.echo(
+                f"{found.found:,} of {found.runs:,} runs were in {folder / 'rerun'} before; if you did not run them, "
+                "remove that folder, and run this command again"
+            )
         if not found.same_environment:
             click.echo("this machine or its libraries differ from those of the results")
     if found.apart:

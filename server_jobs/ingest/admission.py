@@ -618,9 +618,6 @@ def _has_zero(upload: Upload) -> bool:
 MISS_PAUSE = 0.1
 """Minimum seconds between two reads of the store for an unknown study."""
 
-MOST_NAMED = 10
-"""Maximum studies that the answer for an unknown one lists."""
-
 LOOK_REST = 1.0
 """Seconds for which a newest version from a bucket is reused, because a request takes as long as a hundred pings and
 costs money."""
@@ -701,12 +698,10 @@ class Catalogue:
         raise Rejection("unknown_study", f"unknown study '{printable(study)}'; {self._there()}")
 
     def _there(self) -> str:
-        """Return which studies this server has, and what to do about a path that names none of them."""
-        names = self.names()
-        if not names:
+        """Return what to do about a path that names no study; anybody may ask, so that no study's name is told."""
+        if not self.names():
             return "this server has no study yet: its operator creates one with 'fedping study create FILE'"
-        more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
-        return f"this server has {', '.join(names[:MOST_NAMED])}{more}: put the study's name into the path"
+        return "put the name of one of this server's studies into the path; its operator knows them"
 
     def _known(self, study: str) -> StudyRules | None:
         return self._rules.get(study) or self._telemetry.get(study)

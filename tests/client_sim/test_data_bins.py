@@ -1,6 +1,8 @@
 """Bins and scores of features from sums over clients, against NumPy, SciPy and scikit-learn on the pooled examples."""
 
+import tracemalloc
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -127,10 +129,25 @@ def f_of_digits() -> np.ndarray:
 def test_f_of_a_number_is_that_of_the_correlation() -> None:
     data = patients()
     np.testing.assert_allclose(scores_of(data, "f"), f_regression(data.x, data.y)[0], rtol=1e-9)
-    products = comoments(data)
-    deviations = np.sqrt(products.diagonal())
-    expected = np.corrcoef(np.column_stack([data.x, data.y]).T)
-    np.testing.assert_allclose(products / np.outer(deviations, deviations), expected, atol=1e-12)
+    of_features, with_target, of_target = comoments(data)
+    expected = np.corrcoef(np.column_stack([data.x, data.y]).T)[:-1, -1]
+    np.testing.assert_allclose(with_target / np.sqrt(of_features * of_target), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("by", ["f", "chi2"])
+def test_scores_of_many_features_and_clients_need_no_table_of_both(by: Literal["f", "chi2"]) -> None:
+    x = np.random.default_rng(3).normal(size=(60, 30_000))
+    y = np.arange(60) % 20
+    target = Target("y", tuple("abcdefghijklmnopqrst")) if by == "chi2" else Target()
+    data = example_data(x, y, (1,) * 60, target=target)
+    tracemalloc.start()
+    try:
+        scores = scores_of(data, by)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert scores.shape == (30_000,)
+    assert most < 40 * x.nbytes  # 60 clients' tables of bins by classes would be 200 times as large, products 500 times
 
 
 def test_chi_squared_is_that_of_the_table_of_bins_by_classes() -> None:

@@ -217,3 +217,17 @@ def test_names_that_are_numbers_keep_their_order_and_classes_their_texts(tmp_pat
     assert (data.target.classes, data.y.tolist()) == (("9.0", "10.0", "250.1"), [1, 0, 2])
     assert data.key is not None
     assert data.key.tolist() == [10, 9, 9]
+
+
+@pytest.mark.parametrize("far", [3, 2_000_000_000])
+def test_a_file_of_arrow_whose_texts_lie_elsewhere_in_memory_is_refused(far: int, tmp_path: Path) -> None:
+    texts = ["abc", "def"] * 100
+    feather.write_feather(
+        pa.table({"s": texts, "y": [0.5] * 200}), str(tmp_path / "t.arrow"), compression="uncompressed"
+    )
+    offsets = np.arange(0, 603, 3, dtype="<i4")
+    written = (tmp_path / "t.arrow").read_bytes()
+    assert written.count(offsets.tobytes()) == 1
+    (tmp_path / "t.arrow").write_bytes(written.replace(offsets.tobytes(), (offsets + far).tobytes()))
+    with pytest.raises(FedpingError, match="cannot be read as what its name says that it is: Column 0"):
+        load_table(tmp_path / "t.arrow", "y")

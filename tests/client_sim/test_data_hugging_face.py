@@ -243,6 +243,25 @@ def test_a_damaged_folder_is_refused(damage: Callable[[Path], Any], said: str, d
         load_original(NAME, tmp_path / "saved", ONE)
 
 
+def test_a_split_elsewhere_is_not_read(datasets: Any, tmp_path: Path) -> None:
+    datasets.DatasetDict(train=digits(datasets, 4, 1)[0]).save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "saved/train").rename(tmp_path / "elsewhere")
+    (tmp_path / "saved/train").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FedpingError, match="a split is a link to another place"):
+        load_original("hugging-face", tmp_path / "saved", {"features": ["image"], "label": "label"})
+
+
+def test_texts_that_lie_elsewhere_in_memory_are_refused(datasets: Any, tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"s": ["abc", "def"] * 100, "y": [0.5] * 200}).save_to_disk(str(tmp_path))
+    (file,) = tmp_path.glob("*.arrow")
+    offsets = np.arange(0, 603, 3, dtype="<i4")
+    written = file.read_bytes()
+    assert written.count(offsets.tobytes()) == 1
+    file.write_bytes(written.replace(offsets.tobytes(), (offsets + 2_000_000_000).tobytes()))
+    with pytest.raises(FedpingError, match="offset out of bounds"):
+        load_original("hugging-face", tmp_path, {"features": ["s"], "label": "y"})
+
+
 def test_bounds_hold_and_say_what_to_do(datasets: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digits(datasets, 6, 1)[0].save_to_disk(str(tmp_path))
     monkeypatch.setattr(reading, "MOST_NUMBERS", 40)

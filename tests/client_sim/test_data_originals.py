@@ -58,10 +58,12 @@ GOOD = {"users": ["f"], "num_samples": [1], "user_data": {"f": {"x": [[0.0] * 78
     ("name", "document", "said"),
     [
         ("femnist", '{"users": ["f"]', "damaged, or not of this data set"),
+        ("femnist", '{"x":' + "[" * 100_000, "maximum recursion depth"),
         ("femnist", "[]", "Expected `object`, got `array`"),
         ("femnist", "\udcff", "damaged"),
         ("femnist", {**GOOD, "num_samples": []}, "1 'users' and 0 'num_samples'"),
         ("femnist", {**GOOD, "num_samples": [2]}, "1 x, 1 y and 2 in 'num_samples'"),
+        ("femnist", {**GOOD, "users": ["f"] * 2, "num_samples": [1] * 2}, "'users' names one twice"),
         ("femnist", {**GOOD, "user_data": {}}, "lacks the user 'f'"),
         ("femnist", {**GOOD, "user_data": {"f": {"x": [[0.0]], "y": [1]}}}, "has 1 pixels, not 784"),
         ("femnist", {**GOOD, "user_data": {"f": {"x": [[0.0] * 784], "y": [62]}}}, "class 62; classes are 0 to 61"),
@@ -232,6 +234,15 @@ def test_no_class_and_no_other_instruction_of_a_pickle_runs(tmp_path: Path) -> N
         loads(b"\x80\x02Nr\xff\xff\xff\x7f.")
     with pytest.raises(OddPickle, match="more than 24 tuples"):
         loads(b"\x80\x02})" + b"2\x86" * 60 + b"K\x01s.")  # a key that would take 2^60 steps to hash
+    with pytest.raises(OddPickle, match="keys are not texts"):
+        loads(b"\x80\x02N" + b"2\x86" * 24 + b"q\x000}" + b"h\x00Ns" * 10_000 + b".")  # each takes 2^24 steps
+    for keys in (b"}K\x01Ns.", b"}(K\x01Nu.", b"(K\x01Nd."):
+        with pytest.raises(OddPickle, match="keys are not texts"):
+            loads(b"\x80\x02" + keys)
+    with pytest.raises(OddPickle, match="other than a text where an array has one"):
+        loads(b"\x80\x02cnumpy\ndtype\n]q\x00" + b"0]h\x00ah\x00aq\x00" * 60 + b"\x85R.")  # 2^60 brackets
+    with pytest.raises(OddPickle, match="a state to something other than an array"):
+        loads(b"\x80\x02cnumpy\ndtype\n}U\x04doneNsb.")
     with pytest.raises(OddPickle, match="instruction EXT1"):
         loads(b"\x80\x02\x82\x01.")
     with pytest.raises(OddPickle, match="bytes for an array of shape"):
@@ -243,7 +254,9 @@ def test_settings_and_names_are_checked() -> None:
         load_original("femnist", Path(), {"users": 0})
     with pytest.raises(InvalidSettings, match=r"cifar-10.*'users'"):
         load_original("cifar-10", Path(), {"users": 1})
-    with pytest.raises(InvalidSettings, match=r"no data set 'digits' is read from a folder. Choose cifar-10"):
+    with pytest.raises(
+        InvalidSettings, match=r"no data set 'digits' is read from a folder. Choose breast-cancer-original, cifar-10"
+    ):
         load_original("digits", Path(), {})
     for name in (each for each in ORIGINALS if not is_downloaded(each)):
         with pytest.raises(InvalidSettings, match="Set 'folder' in"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedping.client_sim.data import load_original
-from fedping.client_sim.data.originals import files_of_original, reading, tff, tff_files
+from fedping.client_sim.data.originals import files_of_original, hdf5_process, reading, tff, tff_files
 from fedping.client_sim.data.originals.tf_example import OddRecord, features_of
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from tests.support.original_files import leaf, picture
@@ -325,6 +326,28 @@ def test_bounds_hold_and_say_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
         load_original("femnist", tmp_path / "b", {})
 
 
+def test_a_file_that_keeps_the_library_busy_forever_is_given_up(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "shakespeare_train.h5", "w") as file:
+        file.create_group("examples/f").create_dataset("snippets", data=[b"abc"] * 8, dtype=h5py.string_dtype())
+    assert len(load_original("shakespeare", tmp_path, {"patience": 60})) == 8 * 4
+    data = bytearray((tmp_path / "shakespeare_train.h5").read_bytes())
+    size = data.index(b"GCOL") + 24  # of the first text of the heap; the library goes on by as many bytes as it says
+    data[size : size + 8] = bytes(8)
+    (tmp_path / "shakespeare_train.h5").write_bytes(data)
+    with pytest.raises(
+        FedpingError, match=r"given no examples for 2 seconds: .* or raise 'patience' in \[data.settings\]"
+    ):
+        load_original("shakespeare", tmp_path, {"patience": 2})
+
+
+def test_a_library_that_crashes_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file_of(tmp_path)
+    monkeypatch.setattr(hdf5_process, "_BEGIN", "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(FedpingError, match=r"HDF5's library ended while it read it \(exit status -9\)"):
+        load_original("femnist", tmp_path, {})
+
+
 def test_without_h5py_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file_of(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
@@ -377,6 +400,36 @@ def test_a_damaged_or_hostile_file_of_sqlite_is_refused(
 ) -> None:
     written(tmp_path / "emnist_all.sqlite")
     with pytest.raises(FedpingError, match=said):
+        load_original("femnist", tmp_path, {})
+
+
+def interior_page(child: int, cells: int = 300, size: int = 4096) -> bytes:
+    """Return a page of a table of SQLite whose children are all the same page."""
+    first = size - 5 * cells
+    head = b"\x05" + struct.pack(">HHHBI", 0, cells, first, 0, child)
+    places = b"".join(struct.pack(">H", first + 5 * at) for at in range(cells))
+    return (head + places).ljust(first, b"\0") + (struct.pack(">I", child) + b"\x01") * cells
+
+
+def test_a_file_of_sqlite_whose_pages_are_read_again_and_again_is_given_up(tmp_path: Path) -> None:
+    file = tmp_path / "emnist_all.sqlite"
+    with contextlib.closing(sqlite3.connect(file)) as opened:
+        opened.execute("CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)")
+        opened.execute("CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)")
+        opened.executemany("INSERT INTO client_metadata VALUES (?, 'all_train', 1)", [("f",)] * 1000)
+        opened.commit()
+        ((root,),) = opened.execute("SELECT rootpage FROM sqlite_master WHERE name = 'client_metadata'")
+    data = bytearray(file.read_bytes())
+    place = 4096 * (root - 1)
+    assert data[place] == 5
+    child = int.from_bytes(data[place + 8 : place + 12], "big")
+    for _ in range(6):  # 300^7 leaves
+        data += interior_page(child)
+        child = len(data) // 4096
+    data[place : place + 4096] = interior_page(child)
+    data[28:32] = struct.pack(">I", child)
+    file.write_bytes(data)
+    with pytest.raises(FedpingError, match="more rows than its bytes can hold"):
         load_original("femnist", tmp_path, {})
 
 

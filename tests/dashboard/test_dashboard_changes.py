@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from flask import Flask
 from fedping.commands.dashboard import dashboard
 from fedping.dashboard.changes import log as of_log
 from fedping.dashboard.changes.log import Change, ChangeLog, new_change
+from fedping.dashboard.changes.views import changes_in
 from fedping.model_store import open_store
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.object_store import StorageAway
@@ -317,3 +319,25 @@ def test_older_changes_are_on_further_pages(tmp_path: Path) -> None:
     second = client.get(older).get_data(as_text=True)
     assert second.count("<tr>") == 21
     assert "p0</bdi>" in second
+
+
+def test_an_unknown_id_of_an_address_does_not_read_the_whole_list(tmp_path: Path) -> None:
+    log = ChangeLog(tmp_path)
+    for number in range(50):
+        change = new_change(by=f"p{number}", role="operator", action="a", what="w")
+        log.begin(msgspec.structs.replace(change, id=f"2026-01-{number + 1:02d}"))
+    read = []
+
+    class Counted(ChangeLog):
+        def newest_first(self, about: str = "") -> Iterator[Change]:
+            for each in super().newest_first(about):
+                read.append(each.id)
+                yield each
+
+    for before, first in (("nosuch", "2026-01-50"), ("2026-01-40", "2026-01-39"), ("2026-01-40x", "2026-01-40")):
+        read.clear()
+        found, _ = changes_in(Counted(tmp_path), tmp_path / "none", before=before, most=3)
+        assert found[0].id == first
+        assert len(found) == 3
+        assert len(read) <= 15
+    assert changes_in(log, tmp_path / "none", before="1999", most=3)[0] == []

@@ -1,6 +1,8 @@
 """A reviewer's folder: what it holds, that it runs again elsewhere, and what is refused."""
 
+import hashlib
 import json
+import os
 import shutil
 import tomllib
 from pathlib import Path
@@ -63,8 +65,42 @@ def test_it_runs_elsewhere_to_the_same_bits(copied: Path, capsys: pytest.Capture
     assert found["runs"] == 10  # two variants and three baselines, two seeds
     assert found["figures"] == found["same"] > 0
     assert (found["apart"], found["largest"], found["same_environment"]) == ([], 0, True)
+    assert found["found"] == 0
     assert main(["reproduce", str(copied)]) == 0
-    assert f"{found['same']:,} to the bit" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{found['same']:,} to the bit" in said
+    assert f"10 of 10 runs were in {copied / 'rerun'} before" in said
+
+
+@pytest.mark.parametrize("name", ["rerun", "rerun/runs"])
+def test_results_are_never_written_through_a_link(name: str, copied: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (copied / name).parent.mkdir(exist_ok=True)
+    (copied / name).symlink_to(tmp_path / "mine")
+    with pytest.raises(FedpingError, match="is a link, and results would be written elsewhere"):
+        reproduce(copied)
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_data_outside_the_folder_and_pipes_are_refused(copied: Path, tmp_path: Path) -> None:
+    data = next((copied / "data").iterdir())
+    shutil.copy(data, tmp_path / "outside.csv")
+    experiment, expected = copied / "experiment.toml", json.loads((copied / "expected.json").read_text())
+    as_it_was = experiment.read_bytes()
+    outside = "data/../../outside.csv"
+    experiment.write_bytes(as_it_was.replace(f"data/{data.name}".encode(), outside.encode()))
+    expected["files"][outside] = expected["files"][f"data/{data.name}"]
+    expected["files"]["experiment.toml"] = hashlib.sha256(experiment.read_bytes()).hexdigest()
+    (copied / "expected.json").write_text(json.dumps(expected))
+    with pytest.raises(FedpingError, match="names data outside its folder"):
+        reproduce(copied)
+    experiment.write_bytes(as_it_was)
+    expected["files"]["experiment.toml"] = hashlib.sha256(as_it_was).hexdigest()
+    (copied / "expected.json").write_text(json.dumps(expected))
+    data.unlink()
+    os.mkfifo(data)
+    with pytest.raises(FedpingError, match="is missing or has changed"):
+        reproduce(copied)
 
 
 def test_it_says_everything_a_reader_needs(made: tuple[Path, Path]) -> None:

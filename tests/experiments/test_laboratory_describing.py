@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from matplotlib.patches import Rectangle
 
+from fedping.analysis.figures import save_figure
 from fedping.client_sim.data import ExampleData, Target, of_clients, table
 from fedping.client_sim.data.scores import correlations, pooled
 from fedping.commands.describe import describe as command
@@ -156,3 +158,14 @@ def test_a_file_with_gaps_and_without_a_rule_can_be_described(tmp_path: Path) ->
         'partition = { partition = "iid", clients = 2 }\n',
     )
     assert describe(data).distributions[1].missing == 2
+
+
+def test_names_that_are_no_formulas_and_no_text_of_an_svg_are_drawn(tmp_path: Path) -> None:
+    names = ("$x^{$", "\x1b[2Jred\x07", "<b>bold</b>")
+    x = np.random.default_rng(1).normal(size=(12, 3))
+    rows = table(x, np.arange(12) % 2, features=names, target=Target("$\\frac{", ("$a_{$", "\x00")))
+    of = describe(of_clients(rows, np.array([6, 6]), np.array(["$_{$", "\x1b"])))
+    for name, draw in figures().items():
+        drawn = ElementTree.parse(save_figure(draw(of), tmp_path / f"{name}.svg"))
+        if name == "correlations":
+            assert {"$x^{$", "<b>bold</b>"} <= {each.text for each in drawn.iter()}

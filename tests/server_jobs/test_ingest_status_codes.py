@@ -375,6 +375,15 @@ REQUESTS: dict[str, tuple[int, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("path", [f"/submit/other/frecency-update/1/{ID}", "/models/other/study.json"])
+def test_nobody_learns_the_names_of_studies_by_asking_for_others(ingest: IngestApp, path: str) -> None:
+    answer = ingest.client.open(path, method="POST" if "submit" in path else "GET", data=GOOD)
+    assert answer.status_code == 404
+    assert answer.json["error"] == (
+        "unknown study 'other'; put the name of one of this server's studies into the path; its operator knows them"
+    )
+
+
 def test_a_type_that_is_not_taken_is_answered_with_all_that_are(ingest: IngestApp) -> None:
     answer = ingest.client.post(PATH, data=GOOD, content_type="application/x-www-form-urlencoded")
     assert all(kind in answer.json["error"] for kind in JSON_TYPES)

@@ -175,7 +175,7 @@ def _pickled_names(meta: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     for which, count in (("fine", FINE), ("coarse", COARSE)):
         names = found.get(f"{which}_label_names".encode())
         if names is not None:
-            texts = [_text(name) for name in names] if isinstance(names, list) else []
+            texts = [_text(name) for name in names[: count + 1]] if isinstance(names, list) else []
             yield which, _checked_names(meta, texts, count)
 
 
@@ -186,7 +186,8 @@ def _written_names(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _text(name: Any) -> str:
-    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+    """Return the name of a class; "", which is refused, for what is no text and may have no bound as one."""
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else name if isinstance(name, str) else ""
 
 
 def _checked_names(file: Path, names: Sequence[str], count: int) -> tuple[str, ...]:

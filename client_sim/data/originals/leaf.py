@@ -91,14 +91,16 @@ def files_of_leaf(folder: Path) -> list[Path]:
 
 def _users(folder: Path, kind: type[U]) -> Iterator[tuple[Path, str, U]]:
     for path in files_of_leaf(folder):
-        with reading(path, msgspec.DecodeError, UnicodeDecodeError):
+        with reading(path, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             file = msgspec.json.decode(bytes_of(path), type=_File)
         if len(file.users) != len(file.num_samples):
             raise damaged(path, f"it has {len(file.users)} 'users' and {len(file.num_samples)} 'num_samples'")
+        if len(set(file.users)) < len(file.users):  # each time would read the examples again
+            raise damaged(path, "'users' names one twice")
         for user, count in zip(file.users, file.num_samples, strict=True):
             if (raw := file.user_data.get(user)) is None:
                 raise damaged(path, f"'user_data' lacks the user '{user[:80]}'")
-            with reading(path, msgspec.DecodeError, UnicodeDecodeError):
+            with reading(path, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 examples: Any = msgspec.json.decode(raw, type=kind)
             if not len(examples.x) == len(examples.y) == count:
                 raise damaged(

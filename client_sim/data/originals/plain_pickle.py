@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
@@ -31,7 +32,7 @@ _PLAIN = frozenset(
 """The instructions that are run. GLOBAL finds nothing but the classes of this file."""
 
 _MOST_TUPLES = 24
-"""Tuples of a pickle; an array takes six. Many inside each other could take hours to hash."""
+"""Tuples of a pickle; an array takes six."""
 
 
 class OddPickle(ValueError):
@@ -99,7 +100,9 @@ class _Dtype:
 
 
 def _text(value: Any) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    if not isinstance(value, bytes | str):  # lists inside each other could become texts without a bound
+        raise OddPickle("it has something other than a text where an array has one")
+    return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
 def _dtype(name: Any, *_: Any) -> _Dtype:
@@ -129,6 +132,41 @@ class _Unpickler(pickle._Unpickler):
             return _CALLED[module, name]
         except (KeyError, TypeError):
             raise OddPickle(f"it names {module[:40]}.{name[:40]}, which only other pickles need") from None
+
+    def load_build(self) -> None:
+        """Give an array or a type its state, and nothing else: functions would keep one from file to file."""
+        if not isinstance(self.stack[-2], _Array | _Dtype):  # type: ignore[attr-defined]
+            raise OddPickle("it gives a state to something other than an array")
+        super().load_build()  # type: ignore[misc]
+
+    def load_setitem(self) -> None:
+        """Put a value into a dictionary."""
+        _check_keys(self.stack[-2:-1])  # type: ignore[attr-defined]
+        super().load_setitem()  # type: ignore[misc]
+
+    def load_setitems(self) -> None:
+        """Put values into a dictionary."""
+        _check_keys(self.stack[::2])  # type: ignore[attr-defined]
+        super().load_setitems()  # type: ignore[misc]
+
+    def load_dict(self) -> None:
+        """Build a dictionary."""
+        _check_keys(self.stack[::2])  # type: ignore[attr-defined]
+        super().load_dict()  # type: ignore[misc]
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.BUILD[0]: load_build,
+        pickle.SETITEM[0]: load_setitem,
+        pickle.SETITEMS[0]: load_setitems,
+        pickle.DICT[0]: load_dict,
+    }
+
+
+def _check_keys(keys: Sequence[Any]) -> None:
+    """Raise for other keys than texts: a file can choose numbers of one hash, and tuples that take hours to hash."""
+    if not all(isinstance(key, bytes | str) for key in keys):
+        raise OddPickle("it has a dictionary whose keys are not texts")
 
 
 def _finished(value: Any) -> Any:

@@ -30,9 +30,13 @@ class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OfUsers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``users`` is how many users to read, the first in the order of the files; all if None."""
+    """``users`` is how many users to read, the first in the order of the files; all if None.
+
+    ``patience`` is how many seconds a file of HDF5 may take for the next examples, before it counts as damaged.
+    """
 
     users: Annotated[int, Meta(ge=1)] | None = None
+    patience: Annotated[int, Meta(ge=1, le=86_400)] = 60
 
 
 class OfOneUser(NamedTuple):

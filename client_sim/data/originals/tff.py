@@ -21,8 +21,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fedping.client_sim.data.originals import cifar, leaf
+from fedping.client_sim.data.originals.hdf5 import Columns, Wanted
 from fedping.client_sim.data.originals.reading import OfOneUser, OfUsers, damaged, of_users, reading
-from fedping.client_sim.data.originals.tff_files import Columns, Part, Wanted, parts_of
+from fedping.client_sim.data.originals.tff_files import Part, parts_of
 from fedping.client_sim.data.table import Table, Target, feature_names
 from fedping.protocol.errors import FedpingError
 
@@ -73,7 +74,7 @@ def femnist(parts: Sequence[Part], settings: OfUsers) -> Table:
         return pixels, _classes(part, columns, "label", len(leaf.CHARACTERS.classes))
 
     wanted = {"pixels": (leaf.SIDE, leaf.SIDE), "label": ()}
-    rows = _rows(parts, wanted, examples, settings.users)
+    rows = _rows(parts, wanted, examples, settings)
     return of_users(rows, features=lambda _: leaf.PIXELS, target=leaf.CHARACTERS)
 
 
@@ -87,7 +88,7 @@ def cifar_100(parts: Sequence[Part], settings: OfUsers) -> Table:
         return pixels.astype(np.uint8), _classes(part, columns, "label", cifar.FINE)
 
     wanted = {"image": (cifar.SIDE, cifar.SIDE, cifar.COLOURS), "label": ()}
-    rows = _rows(parts, wanted, examples, settings.users, apart=True)
+    rows = _rows(parts, wanted, examples, settings, apart=True)
     target = Target("object", tuple(map(str, range(cifar.FINE))))
     return of_users(rows, features=lambda _: cifar.PIXELS, target=target)
 
@@ -102,7 +103,7 @@ def shakespeare(parts: Sequence[Part], settings: OfUsers) -> Table:
         coded = [[begin, *(numbers.get(each, unknown) for each in snippet), end] for snippet in snippets]
         return _windows(coded, SNIPPET)
 
-    rows = _rows(parts, {"snippets": None}, examples, settings.users)
+    rows = _rows(parts, {"snippets": None}, examples, settings)
     return of_users(rows, features=feature_names, target=Target("next", _symbols(CHARACTERS)))
 
 
@@ -132,7 +133,7 @@ def stackoverflow(folder: Path, settings: OfSentences) -> Table:
             seen[part.for_test, user] = before + len(sentences)
         return _windows([coded(_text(part, user, sentence)) for sentence in sentences], settings.length)
 
-    rows = _rows(parts, {"tokens": None}, examples, settings.users)
+    rows = _rows(parts, {"tokens": None}, examples, settings)
     return of_users(rows, features=feature_names, target=Target("next", _symbols(words)))
 
 
@@ -188,7 +189,7 @@ def _rows(
     parts: Sequence[Part],
     wanted: Wanted,
     examples: Callable[[Part, str, Columns], tuple[NDArray[np.generic], NDArray[np.int64]]],
-    most: int | None,
+    settings: OfUsers,
     apart: bool = False,
 ) -> Iterator[OfOneUser]:
     """Yield the examples of the first users.
@@ -197,10 +198,11 @@ def _rows(
         parts: the files, training before test.
         wanted: the features to read.
         examples: returns the features and the classes of some examples of a user.
-        most: how many users to read; all if None.
+        settings: how many users to read, and the patience with a file.
         apart: whether the users of the test are others, even if they have the same names.
     """
     users: set[str] = set()
+    most = settings.users
 
     def takes(user: str) -> bool:
         if user not in users and most is not None and len(users) >= most:
@@ -211,7 +213,7 @@ def _rows(
     for part in parts:
         if apart:
             users = set()
-        for user, columns in part.clients(wanted, takes):
+        for user, columns in part.clients(wanted, takes, settings.patience):
             x, y = examples(part, user, columns)
             yield OfOneUser(f"test {user}" if apart and part.for_test else user, x, y, part.for_test)
 

@@ -1,31 +1,30 @@
 """Clients' examples in the files of TensorFlow Federated (TFF): HDF5, as until 2021, and SQLite since then.
 
-HDF5: the group ``examples`` has a group for each client, which has an array for each feature, one entry an example.
-SQLite: the table ``examples`` has a record (:mod:`tf_example`) an example, with its client and its split;
-``client_metadata`` has the clients of each split.
+HDF5: :mod:`hdf5`, read in a process of its own. SQLite: the table ``examples`` has a record (:mod:`tf_example`) an
+example, with its client and its split; ``client_metadata`` has the clients of each split.
 
-Both are read in pieces, so that files may be larger than the memory. Nothing outside a file is read: links to other
-places, external and virtual arrays, views and virtual tables are refused. So are objects and references. The library of
-HDF5 has no bound on time: a heap of texts that is damaged on purpose can keep it busy forever.
+Both are read in pieces, so that files may be larger than the memory. Nothing outside a file is read: views and virtual
+tables are refused.
 
-Source: TFF's ``hdf5_client_data.py``, ``sql_client_data.py`` and ``sql_client_data_utils.py``.
+Source: TFF's ``sql_client_data.py`` and ``sql_client_data_utils.py``.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedping.client_sim.data.originals import reading
+from fedping.client_sim.data.originals.hdf5 import ROWS, Bounds, Columns, Wanted, check_clients
+from fedping.client_sim.data.originals.hdf5_process import Takes, clients_of_hdf5
 from fedping.client_sim.data.originals.reading import damaged, library
 from fedping.client_sim.data.originals.tf_example import OddRecord, features_of
 from fedping.protocol.errors import FedpingError
@@ -38,18 +37,6 @@ MOST_EXAMPLES = 1_000_000
 
 LONGEST_TEXT = 2**20
 """Bytes of one text; also the most of a record of SQLite."""
-
-_ROWS = 1024
-"""Examples read at a time."""
-
-Wanted: TypeAlias = Mapping[str, tuple[int, ...] | None]
-"""The features to read: the shape of an example, () for one number, and None for a text."""
-
-Columns: TypeAlias = "dict[str, NDArray[Any] | list[bytes]]"
-"""Some examples of a client: numbers, shape (n, numbers of an example), or n texts."""
-
-Takes: TypeAlias = Callable[[str], bool]
-"""Whether a client's examples are to be read, asked once for each client, in the order of their names."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +53,27 @@ class Part:
     split: str | None
     for_test: bool
 
-    def clients(self, wanted: Wanted, takes: Takes) -> Iterator[tuple[str, Columns]]:
+    def clients(self, wanted: Wanted, takes: Takes, patience: int) -> Iterator[tuple[str, Columns]]:
         """Yield clients with some of their examples; a client may come several times.
+
+        Args:
+            wanted: the features to read.
+            takes: which clients to read.
+            patience: seconds that a file of HDF5 may take for the next examples.
 
         Raises:
             FedpingError: the file cannot be read, is damaged or too large, or h5py is not installed.
         """
         if self.split is None:
-            return _of_hdf5(self.file, wanted, takes)
+            library("h5py", f"the file {self.file}", "hdf5")
+            bounds = Bounds(
+                clients=MOST_CLIENTS,
+                examples=MOST_EXAMPLES,
+                text=LONGEST_TEXT,
+                numbers=reading.MOST_NUMBERS,
+                bytes=reading.MOST_BYTES,
+            )
+            return clients_of_hdf5(self.file, wanted, takes, bounds, patience)
         return _of_sqlite(self.file, self.split, wanted, takes)
 
 
@@ -99,110 +99,6 @@ def parts_of(folder: Path, hdf5: str, database: str, split: str = "") -> list[Pa
     return []
 
 
-@contextmanager
-def _hdf5_errors(file: Path) -> Iterator[None]:
-    """Turn what h5py raises about a damaged file into a sentence about the file."""
-    try:
-        yield
-    except (OSError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as error:
-        raise damaged(file, str(error).partition("\n")[0][:200] or type(error).__name__) from error
-
-
-def _of_hdf5(file: Path, wanted: Wanted, takes: Takes) -> Iterator[tuple[str, Columns]]:
-    h5py = library("h5py", f"the file {file}", "hdf5")
-    with reading.reading(file):
-        file.open("rb").close()
-    with _hdf5_errors(file):
-        opened = h5py.File(file, "r")
-    with closing(opened):
-        with _hdf5_errors(file):
-            examples = _within(h5py, file, opened, "examples", h5py.Group)
-            _check_clients(file, len(examples))
-            names = sorted(examples)
-        for name in names:
-            if not takes(name):
-                continue
-            with _hdf5_errors(file):
-                client = _within(h5py, file, examples, name, h5py.Group)
-                arrays = {each: _within(h5py, file, client, each, h5py.Dataset) for each in wanted}
-                count = _check_arrays(h5py, file, name, arrays, wanted)
-            for begin in range(0, count, _ROWS):
-                with _hdf5_errors(file):
-                    rows = slice(begin, min(begin + _ROWS, count))
-                    yield name, {each: _read(file, array, rows, wanted[each]) for each, array in arrays.items()}
-
-
-def _within(h5py: Any, file: Path, group: Any, name: str, kind: type) -> Any:
-    """Return what a group has under a name, if that is in the group itself and is a group, or an array, as expected."""
-    link = group.get(name, getlink=True)
-    if link is None:
-        raise damaged(file, f"{group.name[:80]} lacks '{name[:80]}'")
-    if not isinstance(link, h5py.HardLink):
-        raise damaged(file, f"'{name[:80]}' of {group.name[:80]} is a link to another place")
-    found = group[name]
-    if not isinstance(found, kind):
-        raise damaged(file, f"'{name[:80]}' of {group.name[:80]} is a {type(found).__name__}, not a {kind.__name__}")
-    return found
-
-
-def _check_arrays(h5py: Any, file: Path, client: str, arrays: Mapping[str, Any], wanted: Wanted) -> int:
-    """Return the number of a client's examples.
-
-    Raises:
-        DamagedFile: an array does not have the expected shape or type, or lies elsewhere.
-    """
-    count = None
-    for name, array in arrays.items():
-        of = f"'{name}' of the client '{client[:80]}'"
-        if array.external or array.is_virtual:
-            raise damaged(file, f"{of} lies in another file")
-        if array.ndim < 1 or (count is not None and array.shape[0] != count):
-            raise damaged(file, f"{of} has the shape {array.shape}, and other features have {count} examples")
-        count = int(array.shape[0])
-        shape = wanted[name]
-        if shape is None:
-            if h5py.check_string_dtype(array.dtype) is None or array.ndim != 1:
-                raise damaged(file, f"{of} is not a list of texts")
-        elif array.dtype.kind not in "uif" or prod(array.shape[1:]) != prod(shape):
-            raise damaged(file, f"{of} is {array.dtype} of shape {array.shape}, not numbers of shape (n, {shape})")
-        _check_room(file, of, array)
-    assert count is not None
-    return count
-
-
-def _check_room(file: Path, of: str, array: Any) -> None:
-    piece = array.chunks or (min(_ROWS, array.shape[0]), *array.shape[1:])
-    if (
-        array.shape[0] > MOST_EXAMPLES
-        or array.size > reading.MOST_NUMBERS
-        or prod(piece) * array.dtype.itemsize > reading.MOST_BYTES
-    ):
-        raise damaged(file, f"{of} has the shape {array.shape}, in pieces of {piece}, which is too large")
-
-
-def _read(file: Path, array: Any, rows: slice, shape: tuple[int, ...] | None) -> NDArray[Any] | list[bytes]:
-    if shape is not None:
-        numbers: NDArray[Any] = array[rows]
-        return numbers.reshape(len(numbers), prod(shape))
-    if array.dtype.itemsize > LONGEST_TEXT:
-        raise damaged(file, f"{array.name[:80]} has texts of {array.dtype.itemsize:,} bytes")
-    # Texts may share their place, so that few bytes of a file become many.
-    step = max(16, min(_ROWS, reading.MOST_BYTES // max(1, file.stat().st_size)))
-    texts: list[bytes] = []
-    for begin in range(rows.start, rows.stop, step):
-        texts += [bytes(each) for each in array[begin : min(begin + step, rows.stop)]]
-        if max(map(len, texts), default=0) > LONGEST_TEXT:
-            raise damaged(file, f"{array.name[:80]} has a text of more than {LONGEST_TEXT:,} bytes")
-    return texts
-
-
-def _check_clients(file: Path, count: int) -> None:
-    if count > MOST_CLIENTS:
-        raise FedpingError(
-            f"the file {file} has {count:,} clients, and at most {MOST_CLIENTS:,} are read. Divide it into several"
-        )
-
-
 def _of_sqlite(file: Path, split: str, wanted: Wanted, takes: Takes) -> Iterator[tuple[str, Columns]]:
     with reading.reading(file):
         file.open("rb").close()
@@ -210,7 +106,29 @@ def _of_sqlite(file: Path, split: str, wanted: Wanted, takes: Takes) -> Iterator
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             yield from _of_database(file, database, split, wanted, takes)
     except sqlite3.Error as error:
-        raise damaged(file, str(error)[:200]) from error
+        circles = "its tables have more rows than its bytes can hold"
+        raise damaged(file, circles if str(error) == "interrupted" else str(error)[:200]) from error
+
+
+_STEPS_AT_A_TIME = 100_000
+_LEAST_STEPS, _STEPS_OF_A_BYTE = 10_000_000, 16
+"""Instructions of SQLite to read a file: a row takes some 20, and at least 8 bytes."""
+
+
+def _bound_steps(database: sqlite3.Connection, size: int) -> None:
+    """Interrupt SQLite after many more instructions than a file of this size needs.
+
+    The pages of a table are a tree. In a damaged file many of them can lead to the same page, so that a few hundred
+    pages have more rows than anybody could read.
+    """
+    left = _LEAST_STEPS + _STEPS_OF_A_BYTE * size
+
+    def passed() -> bool:
+        nonlocal left
+        left -= _STEPS_AT_A_TIME
+        return left < 0
+
+    database.set_progress_handler(passed, _STEPS_AT_A_TIME)
 
 
 def _of_database(
@@ -218,13 +136,14 @@ def _of_database(
 ) -> Iterator[tuple[str, Columns]]:
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2**26)  # also of the list of clients
     database.execute("PRAGMA trusted_schema = OFF")
+    _bound_steps(database, file.stat().st_size)
     for table in ("examples", "client_metadata"):
         kind = database.execute("SELECT type, rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
         if kind is None or kind[0] != "table" or not kind[1]:  # a virtual table has no page of its own
             raise damaged(file, f"it has no table '{table}'")
     query = "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? ORDER BY client_id"
     named = [client for (client,) in database.execute(f"{query} LIMIT ?", (split, MOST_CLIENTS + 1))]
-    _check_clients(file, len(named))
+    check_clients(file, len(named), MOST_CLIENTS)
     if not all(isinstance(client, str) for client in named):
         raise damaged(file, "the id of a client is not a text")
     if not named:
@@ -235,7 +154,7 @@ def _of_database(
         "(SELECT value FROM json_each(?))",
         (split, json.dumps(chosen)),
     )
-    while block := rows.fetchmany(_ROWS):
+    while block := rows.fetchmany(ROWS):
         begin = 0
         for end in range(1, len(block) + 1):
             if end == len(block) or block[end][0] != block[begin][0]:
