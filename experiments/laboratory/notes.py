@@ -52,8 +52,8 @@ def _of_guarantee(setup: Setup) -> Iterator[str]:
     """Yield a note if examples with a guarantee are prepared by what all examples are, which it does not cover."""
     if algorithm_name(setup.training) == "private-k-means" and (names := setup.data.computed):
         yield (
-            f"the epsilon of private-k-means does not cover {' and '.join(names)} of [data], computed from all examples: "
-            "one more example may change all others. It holds for a preparation that was fixed beforehand"
+            f"the epsilon of private-k-means does not cover {' and '.join(names)} of [data], computed from all "
+            "examples: one more may change all others. It holds for a preparation that was fixed beforehand"
         )
 
 
