@@ -115,7 +115,9 @@ class PrivateKMeans:
     their account and are not protected.)
 
     Each round in which a client takes part costs each of its examples ``epsilon`` at most: rounds add up. It covers the
-    centroids and numbers in the update, and not the loss and the number of examples that a client reports.
+    centroids and numbers in the update, and not the loss and the number of examples that a client reports. The examples
+    are those that clients learn from: a preparation that is computed from all of them, such as ``min_max``, is not
+    covered, since one more example may then change all others.
 
     Attributes:
         bound: the largest number of a feature.

@@ -85,9 +85,20 @@ def table(
     for_test: NDArray[np.bool_] | None = None,
     gaps: bool = False,
 ) -> Table:
-    """Return a table from any arrays; unnamed features become x0, x1 and so on, and the default target is a number.
+    """Return a table from any arrays.
 
-    With ``gaps``, NaN among the features marks a missing value.
+    Args:
+        x: the features, shape (n, d).
+        y: the targets, shape (n,): numbers, or the numbers of classes from 0.
+        features: the features' names; x0, x1 and so on if None.
+        target: the target's name, and its classes' names if it is a class; a number called y if None.
+        key: each row's natural key, shape (n,); None without any.
+        choice: each row's choice, shape (n,); None if rows are examples.
+        for_test: which rows are the authors' test examples, shape (n,); None without such a split.
+        gaps: whether NaN among the features marks a missing value; else it is refused.
+
+    Raises:
+        FedpingError: the features are no matrix.
     """
     numbers = np.ascontiguousarray(x, dtype=np.float64)
     if numbers.ndim != 2:

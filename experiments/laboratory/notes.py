@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fedping.client_sim.data import ExampleData
+from fedping.client_sim.learning.algorithms import algorithm_name
 from fedping.client_sim.learning.networks.tree_model import TreeModel, has_convolutions
 from fedping.client_sim.learning.submodel import Part
 from fedping.experiments.laboratory.preparing import Problem
@@ -26,6 +27,7 @@ def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
     yield from problem.notes
     yield from _of_population(setup, problem)
     yield from _of_network(setup, problem)
+    yield from _of_guarantee(setup)
     if not isinstance(problem.train, NewEachRound):  # users have new data in every round
         yield from _of_clients(setup, problem)
         yield from _of_examples(setup, problem)
@@ -43,6 +45,15 @@ def _of_network(setup: Setup, problem: Problem) -> Iterator[str]:
             f"the model '{setup.model['name']}' computes convolutions by jax.lax, which takes 3 to 7 times as long as "
             "a product of patches where each client has its own weights. In modules of Flax set conv_general_dilated "
             "= fedping.convolution"
+        )
+
+
+def _of_guarantee(setup: Setup) -> Iterator[str]:
+    """Yield a note if examples with a guarantee are prepared by what all examples are, which it does not cover."""
+    if algorithm_name(setup.training) == "private-k-means" and (names := setup.data.computed):
+        yield (
+            f"the epsilon of private-k-means does not cover {' and '.join(names)} of [data], computed from all "
+            "examples: one more may change all others. It holds for a preparation that was fixed beforehand"
         )
 
 

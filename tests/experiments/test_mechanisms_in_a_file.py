@@ -148,3 +148,48 @@ def test_another_model_is_refused_before_a_round(tmp_path: Any) -> None:
     training = {"algorithm": "private-k-means", "bound": 1.0, "epsilon": 1.0}
     with pytest.raises(FedpingError, match="private-k-means"):
         run_experiment(small(rounds=1, training=training), tmp_path, jobs=1)
+
+
+def k_means_sums(x: np.ndarray) -> np.ndarray:
+    """The sums of one client's examples in one cluster, with noise too small to matter."""
+    from fedping.client_sim.learning.batch import Examples
+
+    batch = Examples(x[None], np.zeros((1, len(x))), np.ones((1, len(x))))
+    model = KMeans(features=x.shape[1], clusters=1)
+    start = np.zeros(x.shape[1] + 1)
+    moved, _ = PrivateKMeans(bound=1.0, epsilon=1e12).update(model, start, batch, keys_of(1), {})
+    return np.asarray(moved[0, :-1] * moved[0, -1])
+
+
+def test_an_example_moves_the_sums_within_the_sensitivity_if_the_preparation_is_fixed_and_else_it_may_not() -> None:
+    """The noise is for a movement of d C in the L1 norm; a new maximum of a feature shrinks all other examples."""
+    from fedping.client_sim.data import example_data
+    from fedping.client_sim.data.preparing import min_max_scaling
+
+    x = np.random.default_rng(0).uniform(size=(1000, 2))
+    one_more = np.vstack([x, [[10.0, 10.0]]])
+    data, more = (example_data(each, np.zeros(len(each)), [len(each)]) for each in (x, one_more))
+    fixed, anew = min_max_scaling(data), min_max_scaling(more)
+    before = k_means_sums(fixed.of(data).x)
+    assert np.abs(k_means_sums(fixed.of(more).x) - before).sum() <= 2 * 1.0 + 1e-3
+    assert np.abs(k_means_sums(anew.of(more).x) - before).sum() > 100 * 2 * 1.0
+
+
+def test_a_run_says_that_its_guarantee_does_not_cover_the_preparation() -> None:
+    from fedping.experiments.laboratory.notes import of_problem
+    from fedping.experiments.laboratory.preparing import prepare
+
+    settings = {
+        "model": {"name": "k-means", "clusters": 2, "spread": 0.5},
+        "training": {"algorithm": "private-k-means", "bound": 1.0, "epsilon": 1.0},
+        "server__aggregate": {"by": "recluster"},
+        "evaluation": {"metric": "loss"},
+    }
+
+    def said(**changes: Any) -> list[str]:
+        [setup] = small(**settings | changes).variants.values()
+        return [note for note in of_problem(setup, prepare(setup, 1, None)) if "does not cover" in note]
+
+    [note] = said(data__clip=0.99)
+    assert "does not cover clip and standardise of [data]" in note
+    assert not said(data__standardise=False)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -103,3 +105,31 @@ def test_the_jax_engine_refuses_it(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     with pytest.raises(InvalidSettings, match=r"\[randomised_response\]"):
         last_model(tmp_path, engine="jax", randomised_response={"permanent": 1.0})
+
+
+@pytest.mark.parametrize("changes", [{"data__class_weights": True}, {"data__select": {"features": 3}}], ids=str)
+def test_a_preparation_by_true_targets_is_refused(changes: dict[str, Any]) -> None:
+    [name] = (key.removeprefix("data__") for key in changes)
+    with pytest.raises(InvalidSettings, match=rf"\[data\] '{name}' would be computed from the true ones"):
+        small(randomised_response={"permanent": 1.0}, **changes)
+    small(**changes)
+
+
+def test_clients_of_ifca_choose_their_model_by_their_reports(tmp_path: Path) -> None:
+    """Reports that are the opposite of two classes lead clients to the other of two models."""
+    from fedping.experiments.laboratory.preparing import prepare
+    from fedping.experiments.laboratory.rounds.several import IfcaRounds
+
+    experiment = small(clusters={"by": "ifca", "clusters": 2, "spread": 0.1}, randomised_response={"permanent": 1e-6})
+    [setup] = experiment.variants.values()
+    problem = prepare(setup, 1, None)
+    rounds, clients = IfcaRounds(setup, problem, setup.clusters), np.arange(len(problem.train))
+    weights = np.random.default_rng(0).normal(size=problem.spec.m)
+    for sign, channel in zip((1, -1), rounds._channels, strict=True):
+        channel.continue_from(sign * weights)
+    true = rounds.chosen(clients)
+    opposite = replace(problem.train, y=1 - problem.train.y)
+    rounds._problem = replace(problem, responses=cast(Any, SimpleNamespace(in_round=lambda round_: opposite)))
+    assert (rounds.chosen(clients) != true).any()
+    rounds._problem = replace(problem, train=opposite, responses=problem.responses)
+    np.testing.assert_array_equal(rounds.chosen(clients), true)  # it asks for reports, and never for true targets

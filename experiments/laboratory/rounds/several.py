@@ -280,7 +280,7 @@ class IfcaRounds(SeveralRounds):
 
     def chosen(self, clients: Clients) -> NDArray[np.intp]:
         """See :meth:`SeveralRounds.chosen`."""
-        model, train = self._problem.model, self._problem.train
+        model, train = self._problem.model, self._problem.train_in(self._number, self._channels[0].weights)
         losses = [losses_of(model, channel.weights, train, clients) for channel in self._channels]
         return np.asarray(np.argmin(losses, axis=0))
 

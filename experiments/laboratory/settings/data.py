@@ -210,6 +210,13 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return fewer or one_hot or self.missing == "indicator"
 
     @property
+    def computed(self) -> tuple[str, ...]:
+        """The settings that change features by what is computed from all clients' examples, by name."""
+        names = ("drop_constant", "clip", "discretise", "select", "standardise", "min_max")
+        filled = ("missing",) if self.missing in ("mean", "indicator") else ()
+        return (*filled, *(name for name in names if getattr(self, name)))
+
+    @property
     def test_share(self) -> float:
         """The share of the test examples, whether drawn or a fold; 0 if their authors set them apart."""
         if isinstance(self.test, str):

@@ -264,8 +264,19 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         if self.hierarchy or self.clusters:
             check("several models", parts, "[hierarchy]: " if self.hierarchy else "[clusters]: ")
         check("file", parts)
+        if self.randomised_response:
+            self._refuse_true_targets()
         own_links = traits_where({"other upload": bool(self.upload)})
         check_line(Parts(self.traits | own_links, {"line": LINE}), "[privacy]: ")
+
+    def _refuse_true_targets(self) -> None:
+        """Raise if the preparation of the data would tell clients' true targets, which no report then hides."""
+        asked = {"class_weights": self.data.class_weights, "select": self.data.select is not None}
+        if names := [f"'{name}'" for name, there in asked.items() if there]:
+            raise InvalidSettings(
+                f"[randomised_response] hides clients' targets, and [data] {' and '.join(names)} would be computed "
+                "from the true ones. Remove either"
+            )
 
     @property
     def parts(self) -> Parts:
