@@ -41,8 +41,8 @@ def test_the_command_writes_a_folder_and_says_what_is_next(
     monkeypatch.chdir(tmp_path)
     assert main(["study", "init", "coffee"]) == 0
     said = capsys.readouterr()
-    assert "coffee is the study 'coffee', from the template 'shop'" in said.out
-    assert "cd coffee, and read README.md" in said.out
+    assert "coffee: created the study 'coffee' from the template 'shop'" in said.out
+    assert "cd coffee and read README.md" in said.out
     assert not said.err
     assert study_in(tmp_path / "coffee").name == "coffee"
     assert "# coffee\n" in (tmp_path / "coffee" / "README.md").read_text()
@@ -79,7 +79,7 @@ def test_what_exists_stays_as_it_is(kind: str, tmp_path: Path, capsys: pytest.Ca
 
 def test_an_unknown_template_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "init", "mine", "--template", "shops"]) == 2
-    assert "there is no template 'shops'; choose shop, feed" in capsys.readouterr().err
+    assert "unknown template 'shops'; choose one of shop, feed" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
