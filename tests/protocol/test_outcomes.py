@@ -252,7 +252,7 @@ def test_the_privacy_card_names_what_is_reported() -> None:
     [card] = card_of(shop_study()).lines
     assert "With a choice it reports basket, opened (0 to 20)" in card.leaves
     assert "Up to 48h after a choice it reports paid (0 to 500 in steps of 0.01)" in card.leaves
-    assert "in a separate separate separate ping under the same id that names the choice" in card.leaves
+    assert "in a separate ping under the same id that names the choice" in card.leaves
     assert "outcome" not in card_of(small_study()).text
 
 
