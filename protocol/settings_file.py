@@ -102,6 +102,11 @@ _WORDS = {
     "`object`": "a table",
     "`null`": "nothing",
     "`object | null`": "a table",
+    "`int | null`": "a whole number",
+    "`float | null`": "a number",
+    "`str | null`": "a text",
+    "`bool | null`": "true or false",
+    "`array | null`": "a list",
     f"a text matching regex {NAME_PATTERN!r}": "a name of letters, digits, '.', '_' and '-'",
 }
 """The library's names of types, in the words of a TOML file."""
@@ -132,6 +137,8 @@ def validation_message(error: ValidationError, raw: Any, kind: Any, inside: Sequ
         elsewhere = _above(name, kind, raw, path) or _below(name, _value_at(raw, [*path, name]), table)
         return f"{has_none} '{name}'{elsewhere or _instead(name, names)}"
     if said.startswith("Object missing required field"):
+        for found, mended in _misspelt(name, _value_at(raw, path), structs_of(_type_at(kind, part, own))):
+            return f"{f'{_table(path, raw)} has no setting' if path else 'there is no setting'} '{found}'{mended}"
         return (
             f"{_table(path, raw)} needs the setting '{name}'; add it"
             if path
@@ -149,6 +156,14 @@ def validation_message(error: ValidationError, raw: Any, kind: Any, inside: Sequ
         said = said.replace(word, plain)
     value = _value_at(raw, path)
     return f"{_setting(path, raw)} is {_short(value)}: {said[0].lower()}{said[1:]}{_as_table(value, kind, part, own)}"
+
+
+def _misspelt(needed: str, table: Any, structs: Sequence[inspect.StructType]) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a table that are none, and look like one that it needs, each with the suggestion."""
+    known = {field.encode_name for struct in structs for field in struct.fields}
+    for name in table if isinstance(table, Mapping) else ():
+        if name not in known and (mended := did_you_mean(name, [needed])):
+            yield name, mended
 
 
 def _steps(path: str) -> list[str]:

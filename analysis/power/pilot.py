@@ -294,7 +294,10 @@ class Superiority:
     def of(self, distribution: Distribution) -> Distribution:
         """Return the closest distribution with this probability; raises :class:`InvalidSettings`."""
         if self.value == 0.5:
-            raise InvalidSettings("no number of users shows a probability of superiority of 0.5. Give another")
+            raise InvalidSettings(
+                "a probability of superiority of 0.5 is no difference, which no number of users shows. Give a "
+                "--superiority below or above 0.5"
+            )
         try:
             return tilted_to_superiority(distribution, self.value)
         except ValueError as error:

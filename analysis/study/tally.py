@@ -103,7 +103,7 @@ class ClientMoments:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a study's pings with an example: certain hours, or one group of a segment.
+    """Some pings of a study: those of certain hours, or of one group of a segment.
 
     Attributes:
         segment: the segment's name; None for a part of the time, `IN_STUDY` for one of the clients' own time.

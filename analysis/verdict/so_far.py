@@ -27,7 +27,7 @@ EXACT_STEPS = 7
 
 @dataclass(frozen=True)
 class Step:
-    """The effect by the end of a part of the time.
+    """The effect so far, counted up to the end of one part of the study's time.
 
     Attributes:
         hour: the first hour since 1970 after the part.

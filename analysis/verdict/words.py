@@ -11,7 +11,7 @@ from fedping.analysis.study.metrics import Metric, Ratio
 from fedping.analysis.study.tally import StudyTally
 from fedping.analysis.verdict.comparison import Comparison, Effect, PartEffects
 from fedping.analysis.verdict.plan import Plan
-from fedping.protocol.notation import with_minus
+from fedping.protocol.notation import format_count, with_minus
 
 SURVIVORS = (
     "Time in the study is counted from each client's first ping, as it was received. Only clients who stayed have "
@@ -154,12 +154,12 @@ def means_notes(
                     "belong to clients without landed pings in the window, or with pings of several arms",
                 ),
                 (counts.other_arm, "name another arm than their client's pings"),
-                (counts.unripe, "are of clients that are not ripe"),
+                (counts.unripe, "are of clients that are not ripe yet"),
             )
             if number
         ]
-        text = f"{name}: {ripe:,} of {clients:,} clients are ripe, with {counts.counted:,} outcomes that count"
-        yield f"{text}; of others, {', '.join(parts)}." if parts else f"{text}."
+        text = f"{name}: {ripe:,} of {clients:,} clients are ripe; {format_count(counts.counted, 'outcome')} counted"
+        yield f"{text}; of those not counted, {', '.join(parts)}." if parts else f"{text}."
     if plan.means.cap is not None:
         moved = [effect.cap for _, _, effect in lifts if effect.cap is not None]
         yield (

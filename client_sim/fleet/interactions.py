@@ -218,7 +218,7 @@ class Interactions:
         return int((sizes if self.sends is None else sizes[self.sends]).sum())
 
     def at(self, rows: NDArray[np.intp]) -> Interactions:
-        """Return some of the interactions, whose updates are not payloads yet."""
+        """Return the interactions at these positions; their updates must not be payloads yet."""
         assert not isinstance(self.update, Payloads)
         return Interactions(
             scores=self.scores[rows],

@@ -196,9 +196,9 @@ class CheckInput(Struct, frozen=True, kw_only=True):
 
     @property
     def recent_ms(self) -> tuple[int, int] | None:
-        """When the version before the :attr:`recent` rounds was published, and the last of theirs; None without any.
+        """The start and end of the :attr:`recent` rounds; in milliseconds since 1970; None without any.
 
-        In milliseconds since 1970.
+        They start when the version before them was published, and end when their own last version was.
         """
         recent = self.recent
         before = [one for one in self.line.outcomes if recent and one.iteration < recent[0].iteration]

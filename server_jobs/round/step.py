@@ -190,9 +190,9 @@ class ArrayRound:
         m = self._line.spec.m
         if self._measures and 4 * m * int(self._sizes.sum()) > MOST_HELD_BYTES:
             raise FedpingError(
-                f'clip = {{ by = "quantile" }} measures the updates of the first round before it takes them, which has '
-                f"room in memory for about {MOST_HELD_BYTES // (4 * m):,} of {m:,} weights, and there are more; let "
-                'fewer clients take part in a round, or set clip = { by = "norm", norm = ... }'
+                f'clip = {{ by = "quantile" }} keeps all updates of the first round in memory to measure them, at '
+                f"most about {MOST_HELD_BYTES // (4 * m):,} of {m:,} weights. This round has more. Let fewer "
+                'clients take part in a round, or set clip = { by = "norm", norm = ... }'
             )
         if self._room is not None and self._sizes[shard] > self._room:
             name = link_name(self._line.pipeline.aggregate)

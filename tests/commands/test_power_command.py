@@ -65,7 +65,7 @@ def test_users_instead_of_an_effect_ask_for_the_least_one(capsys: pytest.Capture
         ([*RANKS, "--change", "much"], "'much' is not a change of a mean"),
         ([*RANKS, "--change", "0"], "no number of users shows a change of 0"),
         ([*RANKS, "--change", "-200%"], r"the mean 0\.31 would become -0\.31, but it has to stay between"),
-        ([*RANKS, "--superiority", "0.5"], r"shows a probability of superiority of 0\.5"),
+        ([*RANKS, "--superiority", "0.5"], r"0\.5 is no difference, which no number of users shows"),
         ([*RANKS, "--superiority", "0.3"], r"lies between 0\.4 and 0\.985, since ties count half"),
         ([*RANKS, "--superiority", "0.6", "--change", "1"], "use either --change or --superiority"),
         ([*RANKS, "--change", "1%", "--shares", "100"], "needs the shares of at least two arms"),

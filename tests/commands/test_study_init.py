@@ -41,8 +41,8 @@ def test_the_command_writes_a_folder_and_says_what_is_next(
     monkeypatch.chdir(tmp_path)
     assert main(["study", "init", "coffee"]) == 0
     said = capsys.readouterr()
-    assert "coffee is the study 'coffee', from the template 'shop'" in said.out
-    assert "cd coffee, and read README.md" in said.out
+    assert "coffee: created the study 'coffee' from the template 'shop'" in said.out
+    assert "cd coffee and read README.md" in said.out
     assert not said.err
     assert study_in(tmp_path / "coffee").name == "coffee"
     assert "# coffee\n" in (tmp_path / "coffee" / "README.md").read_text()

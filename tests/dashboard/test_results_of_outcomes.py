@@ -106,7 +106,7 @@ def test_the_page_has_the_lifts_and_what_was_done(client: FlaskClient) -> None:
         "▲ more",
         "capped at 30",
         "by the largest",
-        "paid: 800 of 1,200 clients are ripe, with 80 outcomes that count; of others, 7 came too late",
+        "paid: 800 of 1,200 clients are ripe; 80 outcomes counted; of those not counted, 7 came too late",
         "with one cap per metric for all arms",
     ):
         assert part in said

@@ -87,7 +87,7 @@ class PartlyLocalModel:
 
 
 def part_of(model: Model[Any]) -> Part:
-    """Return a model that a line publishes without its local blocks.
+    """Return a model, known to be the published part of one: the weights without the local blocks.
 
     See :func:`fedping.client_sim.learning.algorithms.with_more`.
     """
