@@ -86,7 +86,7 @@ def test_a_section_ends_where_the_next_of_its_level_or_above_begins() -> None:
         (["operators#ngin"], "did you mean 'operators#nginx'?"),
         (["#nginx"], "no page before the #"),
         (["--path"], "--path needs a PAGE"),
-        (["operators", "--path", "--open"], "exclude each other"),
+        (["operators", "--path", "--open"], "either --path or --open, not both"),
     ],
 )
 def test_what_does_not_exist_is_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
