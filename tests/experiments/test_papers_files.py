@@ -32,7 +32,8 @@ NOTED = (
     "by means over the clients (CHK_ACCT",
 )
 """The papers choose on the test examples, and weight a uniform sample by examples, as FedAvg does; two rounds may end
-worse; the principal axis is of features alone; a private run says its guarantee and what it leaves out; lenders lack a module."""
+worse; the principal axis is of features alone; a private run says its guarantee and what it leaves out; lenders
+lack a module."""
 
 QUICKLY = ("rounds=2", "seeds=1", "data.most=100", "evaluation.every=2", "evaluation.baseline_iterations=2")
 
