@@ -190,7 +190,7 @@ def test_what_was_agreed_on_is_held_against_the_model_and_the_table(tmp_path: Pa
     path = csv(tmp_path, "a,b,y\n1,2,ill\n")
     three = Wanted("the model 'm'", 3, predicts=True, classes=3)
     for agreed, label, wanted, says in (
-        (AGREED, None, three, "the columns of --columns are 2 features, and the model 'm' has 3;"),
+        (AGREED, None, three, "--columns names 2 features, and the model 'm' has 3;"),
         (AGREED, None, NUMBER, "--columns names 2 classes, and the model 'm' predicts no classes;"),
         (
             AGREED,
