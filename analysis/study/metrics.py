@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.errors import FedpingError, InvalidSettings, did_you_mean
 from fedping.protocol.landing import OLDER, Landing, open_landing, partition
 from fedping.protocol.location import Place
 from fedping.protocol.metrics import StudyMetric
@@ -362,7 +362,8 @@ def metric_named(name: str, study: Study) -> Metric:
     there = ", ".join(metric.name for metric in metrics)
     if any(metric.name == name for one in MEASURED.values() for metric in one.metrics):
         raise InvalidSettings(f"{study.pings} pings have no metric '{name}'; they have {there}")
-    raise InvalidSettings(f"unknown metric '{name}'. Metrics: {there}")
+    near = did_you_mean(name, [metric.name for metric in metrics]) or "."
+    raise InvalidSettings(f"unknown metric '{name}'{near} Metrics: {there}")
 
 
 MOST_DAYS = 3_650

@@ -39,6 +39,7 @@ from fedping.client_sim.learning.networks.tree_model import TreeModel
 from fedping.client_sim.learning.submodel import Part
 from fedping.protocol import log
 from fedping.protocol.errors import FedpingError, InvalidSettings
+from fedping.protocol.notation import format_count
 
 FEWEST_ROWS = 2
 """Minimum rows of a table, a batch and a cluster: the update of one row is a multiple of the row."""
@@ -210,7 +211,7 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
 def _check_agreed(agreed: AgreedColumns, wanted: Wanted) -> None:
     if agreed.width != wanted.features:
         raise InvalidSettings(
-            f"the columns of --columns are {agreed.width} features, and {wanted.model} has {wanted.features}; ask "
+            f"--columns names {format_count(agreed.width, 'feature')}, and {wanted.model} has {wanted.features}; ask "
             "the study's operator for the right file"
         )
     if wanted.predicts and agreed.classes is not None and len(agreed.classes) != wanted.classes:

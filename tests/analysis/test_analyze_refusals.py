@@ -45,6 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (["study", "--metrics", "examples"], 2, "frecency-update pings have no metric 'examples'; they have num_chars"),
         (["models", "--metrics", "speed"], 2, "unknown metric 'speed'. Metrics: loss, examples"),
+        (["models", "--metrics", "los"], 2, r"unknown metric 'los'; did you mean 'loss'\? Metrics: loss, examples"),
         (["models", "--guardrails", "examples"], 2, "the metric 'examples' cannot be a guardrail"),
         (["bare"], 1, "study 'bare' has landed nothing in"),
         (["bare", "--from-iteration", "3"], 2, "arm 'a' follows no model line, so its pings belong to no iteration"),

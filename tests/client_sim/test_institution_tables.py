@@ -87,7 +87,7 @@ def test_other_files_and_other_models(tmp_path: Path) -> None:
         ("a,b,y\n1,2,sick\n", "y", NUMBER, "the column 'y' has texts where numbers are wanted; write them with"),
         ("a,b,y\n1,2,3\n1,2,low\n", "y", NUMBER, "row 2 of the column 'y' is not a number. Correct it, with a decimal"),
         ("a,b,y\n1,2,0\n1,2,0\n1,about 2,0\n", "y", TWO, "row 3 of the column 'b' is not a number. Correct it"),
-        ("a,b,y\n1,x,0\n1,2,0\n1,x,0\n1,3,1\n1,3,1\n", "y", TWO, "row 1 of the column 'b' is no number, one of 2 such"),
+        ("a,b,y\n1,x,0\n1,2,0\n1,x,0\n1,3,1\n1,3,1\n", "y", TWO, "row 1 of the column 'b' is not a number, one of 2 such"),
         (
             "a,b,y\n1,2\n",
             "y",
@@ -146,7 +146,7 @@ def test_no_value_of_a_row_is_told(tmp_path: Path, text: str) -> None:
 
 def test_a_number_that_was_agreed_on_is_told_by_its_row_however_few_are_numbers(tmp_path: Path) -> None:
     for cells, says in (
-        ("x 1 x", "row 1 of the column 'b' is no number, one of 2 such rows; correct it"),
+        ("x 1 x", "row 1 of the column 'b' is not a number, one of 2 such rows. Correct it"),
         ('"1,5" "2,5" "3,5"', "the column 'b' has texts where numbers are wanted; write them with a decimal point"),
     ):
         text = "a,b,y\n" + "".join(f"1,{cell},sick\n" for cell in cells.split())
@@ -190,7 +190,7 @@ def test_what_was_agreed_on_is_held_against_the_model_and_the_table(tmp_path: Pa
     path = csv(tmp_path, "a,b,y\n1,2,ill\n")
     three = Wanted("the model 'm'", 3, predicts=True, classes=3)
     for agreed, label, wanted, says in (
-        (AGREED, None, three, "the columns of --columns are 2 features, and the model 'm' has 3;"),
+        (AGREED, None, three, "--columns names 2 features, and the model 'm' has 3;"),
         (AGREED, None, NUMBER, "--columns names 2 classes, and the model 'm' predicts no classes;"),
         (
             AGREED,
