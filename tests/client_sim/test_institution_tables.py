@@ -87,7 +87,12 @@ def test_other_files_and_other_models(tmp_path: Path) -> None:
         ("a,b,y\n1,2,sick\n", "y", NUMBER, "the column 'y' has texts where numbers are wanted; write them with"),
         ("a,b,y\n1,2,3\n1,2,low\n", "y", NUMBER, "row 2 of the column 'y' is not a number. Correct it, with a decimal"),
         ("a,b,y\n1,2,0\n1,2,0\n1,about 2,0\n", "y", TWO, "row 3 of the column 'b' is not a number. Correct it"),
-        ("a,b,y\n1,x,0\n1,2,0\n1,x,0\n1,3,1\n1,3,1\n", "y", TWO, "row 1 of the column 'b' is not a number, one of 2 such"),
+        (
+            "a,b,y\n1,x,0\n1,2,0\n1,x,0\n1,3,1\n1,3,1\n",
+            "y",
+            TWO,
+            "row 1 of the column 'b' is not a number, one of 2 such",
+        ),
         (
             "a,b,y\n1,2\n",
             "y",
