@@ -119,7 +119,7 @@ class Results:
 
     def to_latex(self) -> str:
         """Return the table of final results for a paper, in LaTeX, as ``fedping export --latex`` writes it."""
-        from fedping.experiments.laboratory.latex import experiment_table
+        from fedping.experiments.laboratory.latex_of_experiment import experiment_table
 
         with _errors_of("Results.to_latex"):
             return experiment_table(self.folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import UNSET, Struct, UnsetType
 
+from fedping.experiments.laboratory.latex import banded, escaped, mean_of, number, p_cell, table
 from fedping.experiments.laboratory.results import BINNED, ESTIMATED, Outcome, RunFolder
 from fedping.experiments.laboratory.summary import (
     NO_QUALITY,
@@ -30,8 +31,8 @@ _ROUNDING = 1e-12
 class Difference(Struct, frozen=True, kw_only=True):
     """One metric of one split: the mean of each run, and of b - a over the paired seeds with its 95 % t interval.
 
-    ``better`` is "a" or "b" if the interval excludes 0, else null; it is also null for a metric without a better
-    direction for a model is, such as ``gain``: a poor shared model leaves more to gain. ``percent`` is the mean
+    ``better`` is "a" or "b" if the interval excludes 0, else null; it is also null for a metric that does
+    not say which model is better, such as ``gain``: a poor shared model leaves more to gain. ``percent`` is the mean
     difference in percent of the mean of a; null if that is 0, if there is nothing between them but rounding, and of
     ``gain``, which is a difference itself. ``p`` is the two-sided p-value of the paired t test, for this metric by
     itself; null for a single seed. The split "bytes" is what has travelled in all rounds: `update`, `posted` and
@@ -67,10 +68,24 @@ class Comparison(Struct, frozen=True, kw_only=True):
         return tuple(each for each in self.differences if not is_of_class(each.metric))
 
     def to_latex(self) -> str:
-        """Return the table for a paper, in LaTeX, as ``fedping compare --latex`` writes it."""
-        from fedping.experiments.laboratory.latex import comparison_table
+        """Return the table for a paper, in LaTeX, as ``fedping compare --latex`` writes it.
 
-        return comparison_table(self)
+        It has a row for each metric but those of single classes, with the mean difference, its interval and its p-value.
+        """
+        rows = []
+        for each in self.overall:
+            digits = 0 if each.split == "bytes" else 4
+            apart = banded(each.difference, digits, signed=True)
+            cells = [f"{each.split} {each.metric}", number(each.a, digits), number(each.b, digits), apart]
+            p = "" if each.split in NO_QUALITY or not isinstance(each.p, float) else p_cell(each.p)
+            rows.append([escaped(cells[0]), *cells[1:], p])
+        words = (
+            f"$a$: {escaped(self.a)}; $b$: {escaped(self.b)}; {mean_of(len(self.seeds))}. $p$: paired "
+            "$t$ test over the seeds, not adjusted for the number of metrics."
+        )
+        words += "".join(f" {escaped(note)}." for note in self.notes or ())
+        heads = ["", "$a$", "$b$", "$b - a$", "$p$"]
+        return table(heads, [rows], words, f"{self.a} {self.b}", "")
 
 
 def compared(a: Chosen, b: Chosen) -> Comparison:

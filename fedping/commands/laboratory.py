@@ -366,9 +366,9 @@ def compare(a: str, b: str, as_json: bool, latex: Path | None, show_all: bool) -
 
     comparison = compared(chosen(a), chosen(b))
     if latex is not None:
-        from fedping.experiments.laboratory.latex import comparison_table, write_latex
+        from fedping.experiments.laboratory.latex import write_latex
 
-        write_latex(comparison_table(comparison), latex)
+        write_latex(comparison.to_latex(), latex)
     if as_json:
         import msgspec
 
@@ -437,7 +437,8 @@ def export(
         if to is not None:
             click.echo(f"{write(folder, to)} runs are in {to}")
     if latex is not None:
-        from fedping.experiments.laboratory.latex import experiment_table, write_latex
+        from fedping.experiments.laboratory.latex import write_latex
+        from fedping.experiments.laboratory.latex_of_experiment import experiment_table
 
         write_latex(experiment_table(folder), latex)
         click.echo(f"the table is in {latex}")

@@ -29,8 +29,8 @@ OF_THE_TOP = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURI
 PAGES = sorted([*OF_THE_TOP, *(ROOT / "docs").rglob("*.md")])
 OPERATORS = (ROOT / "docs" / "operators.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-ELSEWHERE = ("airflow",)
-"""What is not installed here: an operator's scheduler."""
+ELSEWHERE = ("airflow", "wandb")
+"""Packages that are not installed for the tests: a scheduler, and a tracker of experiments."""
 
 
 def blocks(*languages: str) -> Iterator[tuple[str, str]]:

@@ -228,7 +228,7 @@ def test_options_out_of_range_are_told(capsys: pytest.CaptureFixture[str], optio
 
 def test_a_study_that_is_not_there(server: FaultyServer, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = said(capsys, server.url, "nothing", code=1)
-    assert err.startswith(f"fedping: {server.url} does not give the study 'nothing': 404 ")
+    assert err.startswith(f"fedping: {server.url} does not serve the study 'nothing': 404 ")
     assert (out, server.attempts) == ("", [])
 
 

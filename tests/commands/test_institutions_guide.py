@@ -115,7 +115,7 @@ def test_rows_are_held_out_by_the_guide(
     assert [(one["version"], one["clients"]) for one in told] == [(0, 3), (1, 3)]
     assert told[1]["accuracy"] > 0.8 > told[0]["accuracy"]
     assert all(0.15 < one["examples"] / 569 < 0.25 for one in told)
-    assert "tumours/main: 6 clients have sent pings that count" in run(capfd, *clients)
+    assert "tumours/main: 6 clients have sent valid pings" in run(capfd, *clients)
 
 
 def test_class_weights_are_found_by_the_guide(

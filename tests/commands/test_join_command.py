@@ -93,7 +93,7 @@ def test_show_posts_nothing_and_prints_the_bytes_that_are_posted_later(server: F
     assert out.endswith(": accepted\n")
     out, said = join(server.url, "--show")
     assert (out, len(server.attempts)) == ("", 1)
-    assert "nothing would be sent: the ping of version 0" in said
+    assert "no ping would be sent: the ping of version 0" in said
 
 
 @pytest.mark.parametrize(("answers", "posted"), [("n\n", 0), ("\n", 0), ("what\ns\ny\n", 1), ("y\nn\n", 1), ("a\n", 2)])
@@ -141,7 +141,7 @@ def test_a_table_of_one_row_is_refused(server: FaultyServer, join: Typed, tmp_pa
     one = tmp_path / "one.csv"
     one.write_text("".join(Path(join.rows[1]).read_text().splitlines(keepends=True)[:2]))
     join.rows = ["--data", str(one), *join.rows[2:]]
-    assert "what is sent of 1 row would reveal that row" in join.once(server.url, code=2)[1]
+    assert "an update of 1 row would reveal that row" in join.once(server.url, code=2)[1]
     assert server.attempts == []
 
 
@@ -841,7 +841,7 @@ def test_mistakes_are_sentences(server: FaultyServer, join: Typed, tmp_path: Pat
     assert "http://127.0.0.2:9 is not encrypted" in join.once("http://127.0.0.2:9", code=1)[1]
     assert "is not an ingest address" in join.once("nowhere", code=2)[1]
     (tmp_path / "file").write_text("")
-    for state, says in ((tmp_path, "give another with --state"), (tmp_path / "file", "is a file")):
+    for state, says in ((tmp_path, "with --state"), (tmp_path / "file", "is a file")):
         assert says in join(server.url, "--yes", "--state", state, code=2)[1]
     assert server.attempts == []
 
@@ -852,7 +852,7 @@ def test_a_folder_is_of_one_study_and_of_one_process(server: FaultyServer, join:
         assert "another 'fedping join' works with the folder" in join.once(server.url, code=2)[1]
     spec = replace(server.study.lines[0].spec, margin=3.0)
     with faulty_server(tumours(spec=spec)) as other:
-        assert "is of another model spec of study 'tumours'" in join.once(other.url, code=2)[1]
+        assert "belongs to another model spec of study 'tumours'" in join.once(other.url, code=2)[1]
     (join.state / "identity.key").chmod(0o644)
     assert "others than its owner may use the key" in join.once(server.url, code=2)[1]
     (join.state / "identity.key").chmod(0o600)

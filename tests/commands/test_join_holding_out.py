@@ -147,7 +147,7 @@ def test_rounds_know_how_versions_do_on_rows_that_were_held_out(
     assert 0 < roll["noise_if_protected"] < 1
     assert main(["landing", "clients", STUDY, *places]) == 0
     listed = capsys.readouterr().out
-    assert "tumours/main: 6 clients have sent pings that count" in listed
+    assert "tumours/main: 6 clients have sent valid pings" in listed
     assert f"noise on each number of their mean update: {roll['noise_if_protected']:.2g}, if each" in listed
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedping.client_sim.fleet.pings import encoded_pings
 from fedping.experiments.laboratory.comparing import chosen, compared
-from fedping.experiments.laboratory.latex import comparison_table, escaped
+from fedping.experiments.laboratory.latex import escaped
 from fedping.experiments.laboratory.report_curves import Curve, over_bytes
 from fedping.experiments.laboratory.results import ESTIMATED, METRICS_SCHEMA, Outcome
 from fedping.experiments.laboratory.rounds.landed import pings_of
@@ -127,7 +127,7 @@ def test_bytes_that_compiled_rounds_estimate_make_no_run_better(tmp_path: Path) 
         assert {(found[name].better, found[name].p) for name in ("posted", "fetched")} == {(None, None)}
         assert (found["update"].estimated, found["update"].p) == (msgspec.UNSET, 1.0)
         assert [note for note in comparison.notes or () if ESTIMATED in note and "jax" in note]
-        assert escaped(ESTIMATED) in comparison_table(comparison)
+        assert escaped(ESTIMATED) in comparison.to_latex()
     exact = compared(numpy, numpy)
     assert not exact.notes
     assert all(each.estimated is msgspec.UNSET for each in exact.differences)

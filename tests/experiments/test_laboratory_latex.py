@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import ttest_rel
 
 from fedping.experiments.laboratory.comparing import chosen, compared
-from fedping.experiments.laboratory.latex import adjusted_p_values, comparison_table, escaped, experiment_table
+from fedping.experiments.laboratory.latex import escaped
+from fedping.experiments.laboratory.latex_of_experiment import adjusted_p_values, experiment_table
 from fedping.experiments.laboratory.run import run_experiment
 from fedping.experiments.laboratory.settings.experiment import experiment_from_toml
 from fedping.experiments.laboratory.summary import difference, p_value, read_summary
@@ -67,7 +68,7 @@ def test_the_table_has_a_row_for_each_variant_with_holms_p_values(results: Path)
 def test_the_table_of_two_has_a_row_for_each_metric(results: Path, tmp_path: Path) -> None:
     pair = f"{results}:gradient", f"{results}:slow_%"
     comparison = compared(*map(chosen, pair))
-    table = comparison_table(comparison)
+    table = comparison.to_latex()
     assert table.count("test accuracy & ") == 1
     assert "slow\\_\\%" in table
     loss = next(each for each in comparison.differences if (each.split, each.metric) == ("test", "loss"))
@@ -116,7 +117,7 @@ def test_tables_have_time_and_no_single_classes(tmp_path: Path, capsys: pytest.C
     comparison = compared(*map(chosen, pair))
     assert {each.metric for each in comparison.differences} >= {"f1", "f1_of_7"}
     assert {each.metric for each in comparison.overall} >= {"f1", "loss"}
-    assert "of\\_7" not in comparison_table(comparison)
+    assert "of\\_7" not in comparison.to_latex()
     capsys.readouterr()
     assert main(["compare", *pair]) == 0
     text = capsys.readouterr().out

@@ -141,7 +141,7 @@ def test_constraints_name_features_as_well_as_weights() -> None:
         ((Category(name="a", values=("x", "x")),), {}, ("'x' twice",)),
         ((Bucket(name="a", cutoffs=(1.0, 1.0)),), {}, ("cutoffs", "don't increase")),
         ((Spline(name="a", knots=(2.0, 1.0)),), {}, ("knots", "don't increase")),
-        ((Number(name="a"), Cross(name="c", of=("a", "b"))), {}, ("'c'", "'b'", "no feature")),
+        ((Number(name="a"), Cross(name="c", of=("a", "b"))), {}, ("'c'", "'b'", "not a feature")),
         ((Number(name="a"), Cross(name="c", of=("a", "a"))), {}, ("twice",)),
         (
             (Number(name="a"), Flag(name="b"), Cross(name="c", of=("a", "b")), Cross(name="d", of=("a", "c"))),
