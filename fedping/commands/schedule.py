@@ -30,6 +30,7 @@ from fedping.commands.round import (
     wait_of,
     write_metrics,
 )
+from fedping.extras import check_extras
 from fedping.options import LocalPath, json_option, landing_option, log_format_option, store_option
 from fedping.protocol.errors import FedpingError
 from fedping.protocol.log import tell
@@ -187,6 +188,8 @@ def schedule(**options: Any) -> None:
     from fedping.server_jobs.shutdown import ended_by_signals
 
     given = Options(**options)
+    if given.engine_name == "spark":  # an engine starts with its first round, which may be hours away
+        check_extras("fedping schedule", {"spark": ("pyspark",)})
     studies, wait, clock = given.studies, given.wait, WallClock()
     on_the_clock = partial(tell, level="info", study=studies[0].name if len(studies) == 1 else "")
     until = given.end(clock.now())

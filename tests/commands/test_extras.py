@@ -96,6 +96,7 @@ def check_without_extras(here: Path, ran: Ran) -> None:
     land(here / "landing", crowd(30, version=1), iteration=1)
     wanting = {
         ("round", "study"): "spark",
+        ("schedule", "study"): "spark",
         ("analyze", "study"): "analysis",
         ("simulate", "small.toml"): "laboratory",
         ("simulate", "experiment.toml"): "laboratory",
