@@ -31,7 +31,7 @@ def test_who_takes_part_is_listed_and_whoever_comes_is_added(chromium: Pages, tm
         expect(page.locator("#held-out")).to_be_hidden()
         land(landing, study, Said(client=2, arm="held-out", examples=50, confusion=(20, 5, 5, 20), document=1))
         expect(rows).to_have_count(2)
-        expect(page.locator("#taking-part-words")).to_have_text("2 clients have sent pings that count.")
+        expect(page.locator("#taking-part-words")).to_have_text("2 clients have sent valid pings.")
         expect(page.locator("#held-out-rows tbody tr")).to_contain_text("0.8000")
         assert axe_violations(page) == []
         page.set_viewport_size({"width": 390, "height": 4000})

@@ -112,7 +112,7 @@ def test_an_offset_moves_every_round_and_what_is_missed() -> None:
     assert began == [1680, 5280, 7080, 8880]
     assert told == [
         "next round at 00:28:00 UTC",
-        "the round of 00:28:00 UTC lasted until 01:01:20 UTC, so 1 more were skipped; next round at 01:28:00 UTC",
+        "the round of 00:28:00 UTC lasted until 01:01:20 UTC, so 1 more was skipped; next round at 01:28:00 UTC",
     ]
 
 
@@ -299,7 +299,7 @@ def test_the_job_that_has_waited_longest_is_next_and_a_slow_one_costs_the_others
     slow, quick = ([at for name, at in began if name == which] for which in ("slow", "quick"))
     assert slow == [200, 400, 600]
     assert quick == [100, 350, 550], "each waits for one run of the slow one, and its missed times make one run"
-    assert "the round of quick of 00:03:20 UTC lasted until 00:05:51 UTC, so 1 more were skipped" in told[2]
+    assert "the round of quick of 00:03:20 UTC lasted until 00:05:51 UTC, so 1 more was skipped" in told[2]
     assert told[-1] == "the schedule ended at 00:10:01 UTC"
 
 

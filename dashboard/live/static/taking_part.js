@@ -64,7 +64,7 @@ function show({ roll, evaluations }) {
 }
 
 function summary({ clients, listed, complete }) {
-  const many = `${complete ? "" : "At least "}${count(clients)} ${clients === 1 ? "client has" : "clients have"} sent pings that count`;
+  const many = `${complete ? "" : "At least "}${count(clients)} ${clients === 1 ? "client has" : "clients have"} sent valid pings`;
   return `${many}${listed.length ? "." : ", which are too many to list."}`;
 }
 
