@@ -203,8 +203,9 @@ def run_jobs(
         done = max(clock.now(), slot)
         following = job.next_after(done)
         if skipped := _times_between(job, slot, done):
+            were = "was" if skipped == 1 else "were"
             tell(
-                f"the round{_of(job)} of {utc(slot)} lasted until {utc(done)}, so {skipped} more {'was' if skipped == 1 else 'were'} skipped; next "
+                f"the round{_of(job)} of {utc(slot)} lasted until {utc(done)}, so {skipped} more {were} skipped; next "
                 f"round{_of(job)} at {utc(following)}"
             )
         slots[at] = following
