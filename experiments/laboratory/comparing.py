@@ -70,7 +70,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     def to_latex(self) -> str:
         """Return the table for a paper, in LaTeX, as ``fedping compare --latex`` writes it.
 
-        It has a row for each metric but those of single classes, with the mean difference, its interval and its p-value.
+        Each metric but those of single classes has a row: the mean difference, its interval and its p-value.
         """
         rows = []
         for each in self.overall:
