@@ -316,7 +316,7 @@ tests:
         alertname: FedpingIngestDown
         exp_alerts:
           - exp_labels: {severity: critical, job: fedping}
-            exp_annotations: {summary: "Ingest serves no metrics, so it takes no pings, or nobody can tell."}
+            exp_annotations: {summary: "Ingest serves no metrics: it is down, or Prometheus cannot reach it."}
 """
 
 
