@@ -339,7 +339,7 @@ def test_a_metric_does_not_take_the_name_of_one_that_is_measured_anyway() -> Non
     def accuracy(predictions, y):  # type: ignore[no-untyped-def]
         return predictions == y
 
-    with pytest.raises(InvalidSettings, match="the metric 'accuracy' is one of fedping's own"):
+    with pytest.raises(InvalidSettings, match="the metric 'accuracy' is one of fedping's"):
         product.metric("accuracy")(accuracy)
 
 

@@ -460,7 +460,7 @@ def test_a_panic_of_the_library_is_an_error(bucket: Bucket, monkeypatch: pytest.
     ],
 )
 def test_an_odd_address_is_refused(said: str) -> None:
-    with pytest.raises(InvalidSettings, match=r"give (s3|gs|az)://"):
+    with pytest.raises(InvalidSettings, match=r"(?i)give (s3|gs|az)://"):
         place_of(said)
 
 

@@ -278,7 +278,7 @@ def test_continue_says_that_there_is_no_landing_folder(
     monkeypatch.delenv("FEDPING_LANDING", raising=False)
     assert main(["store", "continue", "study", "main", "--from", "9"]) == 0
     said = capsys.readouterr()
-    assert "there is no landing folder at landing" in said.err
+    assert "the landing folder landing does not exist" in said.err
     assert "published version 9" in said.out
     (tmp_path / "landing").mkdir()
     assert main(["store", "continue", "study", "main", "--from", "19"]) == 0
