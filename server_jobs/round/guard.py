@@ -24,14 +24,15 @@ _SMALLEST = 1e-300
 """Replaces zero, which has no logarithm."""
 
 _IN_WORDS = {
-    "norm": "the aggregated update has norm {now:.3g}; the largest in {rounds} was {most:.3g}",
+    "norm": "the updates together are {now:.3g} long; the largest of {rounds} was {most:.3g}",
     "jump": "a weight would change by {now:.3g}; the largest change in {rounds} was {most:.3g}",
-    "clients": "{now:,.0f} clients have sent updates; the most in {rounds} was {most:,.0f}",
-    "new_clients": "up to {now:,.0f} clients are new; the most in {rounds} was {most:,.0f}",
-    "agreement": "the clients agree more ({now:.2f}) than in any of {rounds} (maximum {most:.2f})",
-    "loss": "in arms that apply the model, the loss is {now:.2f} times the control's; the maximum in {rounds} was "
-    "{most:.2f} times",
+    "clients": "{now:,.0f} clients have sent updates; there were at most {most:,.0f} in {rounds}",
+    "new_clients": "up to {now:,.0f} clients are new; it was up to {most:,.0f} in {rounds}",
+    "agreement": "the clients agree more ({now:.2f}) than in any of {rounds} ({most:.2f} at most)",
+    "loss": "where the model is applied the loss is {now:.2f} times that of the control; it was at most {most:.2f} "
+    "times in {rounds}",
 }
+"""A guard's reasons, which versions keep: a recomputation that words them otherwise is not identical."""
 """Sentences of alarms, by figure."""
 
 _CROWD = {"clients", "new_clients"}
@@ -108,14 +109,13 @@ def fallen(guard: Guard | None, seen: GuardState | None) -> Fall | None:
     rail = guard.guardrail if guard is not None else None
     if rail is None or seen is None or seen.beyond < rail.rounds:
         return None
-    rounds = "a round" if rail.rounds == 1 else f"{rail.rounds} rounds in a row"
+    rounds = "a round" if rail.rounds == 1 else f"{rail.rounds} rounds one after the other"
     if rail.metric not in _METRICS:
         worse = f"worse than the control's by a factor of more than {rail.most:g}"
-        return Fall(rail.rounds, f"the outcome '{rail.metric}' in arms that apply the model was {worse} for {rounds}")
+        return Fall(rail.rounds, f"the outcome '{rail.metric}' where the model is applied was {worse} for {rounds}")
     metric = _METRICS[rail.metric]
     return Fall(
-        rail.rounds,
-        (f"the {metric} in arms that apply the model was above {rail.most:g} times the control's for {rounds}"),
+        rail.rounds, f"the {metric} where the model is applied was above {rail.most:g} times the control's for {rounds}"
     )
 
 
@@ -302,7 +302,7 @@ def verdict(stage: Stage, seen: StageState) -> Verdict | None:
     bound += STAGE_ERRORS * math.hypot(tried.error or 0.0, stage.most * (stayed.error or 0.0))
     if tried.value <= bound:
         return Verdict("promoted", describe_trial(seen))
-    return Verdict("withdrawn", f"{describe_trial(seen)}; the maximum is {bound:.4g}")
+    return Verdict("withdrawn", f"{describe_trial(seen)}, and it may be {bound:.4g} at most")
 
 
 def describe_trial(seen: StageState) -> str:

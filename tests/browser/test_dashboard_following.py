@@ -199,7 +199,7 @@ def test_a_held_version_is_told_on_top_and_left_behind_by_hand(
 ) -> None:
     head = dashboard.store.head("walk", "main")
     held = following(study, head, np.random.default_rng(1))
-    seen = GuardState(alarms=("the aggregated update has norm 3.45e+18; the largest in the last 48 rounds was 0.881",))
+    seen = GuardState(alarms=("the updates together are 3.45e+18 long; the largest of the last 48 rounds was 0.881",))
     held = replace(held, lineage=replace(held.lineage, guard=seen))
     dashboard.store.hold(held)
     page = drawn(chromium.new_page(dashboard.url + WALK))

@@ -221,7 +221,7 @@ def held_by(store: ModelStore) -> Version:
     """Hold the version after the head back, and return it."""
     version = after(store.head("study", "main"))
     lineage = msgspec.structs.replace(
-        version.lineage, guard=GuardState(alarms=("the aggregated update has norm 1e+20",))
+        version.lineage, guard=GuardState(alarms=("the updates together are 1e+20 long",))
     )
     version = msgspec.structs.replace(version, lineage=lineage)
     store.hold(version)
@@ -243,7 +243,7 @@ def test_a_held_version_is_told_and_decided_on_the_page(client: FlaskClient, sto
     assert store.head("study", "main").weights == (held if choice == "release" else head).weights
     made = client.get(f"{LINE}/versions/5.json").get_json()
     assert "held" in made["made_by"]
-    assert made["alarms"] == ["the aggregated update has norm 1e+20"]
+    assert made["alarms"] == ["the updates together are 1e+20 long"]
     assert client.post(f"{LINE}/held", json=wish, headers=headers).status_code == 400
 
 

@@ -151,4 +151,4 @@ def test_a_private_line_waits_for_nobody(tmp_path: Path, capsys: pytest.CaptureF
     store_with(tmp_path / "store", private_study())
     for command in (["round"], ["schedule", "--now", "--for", "1s"]):
         assert main([*command, "private", "--wait-for", "3", *places(tmp_path)]) == 2
-        assert "may not depend on who has sent" in capsys.readouterr().err
+        assert "must not depend on the senders" in capsys.readouterr().err

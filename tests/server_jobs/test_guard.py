@@ -68,7 +68,7 @@ def test_one_loud_client_has_the_version_held_and_nothing_published(trained: Mod
     result = play(trained, tmp_path)
     assert (result.status, result.iteration, trained.head("study", "main").iteration) == ("held", 5, 5)
     assert not (tmp_path / "store/study/main/public/6.json").exists()
-    assert "the aggregated update has norm" in result.sentence
+    assert "the updates together are" in result.sentence
     assert "fedping round study main --release" in result.sentence
 
 
@@ -77,7 +77,7 @@ def test_as_many_invented_clients_as_honest_ones_have_it_held(trained: ModelStor
     land_round(tmp_path, 5, *invented)
     result = play(trained, tmp_path)
     assert result.status == "held"
-    assert any("80 clients have sent updates; the most in" in alarm for alarm in result.alarms)
+    assert any("80 clients have sent updates; there were at most" in alarm for alarm in result.alarms)
 
 
 def test_what_is_held_stays_held_whatever_else_lands_and_is_not_computed_again(
@@ -150,7 +150,7 @@ def test_the_commands_hold_show_release_and_discard(
     assert main(["store", "held", "study", "main", *places]) == 0
     shown = capsys.readouterr().out
     assert "version 6 of study/main" in shown
-    assert "the aggregated update has norm" in shown
+    assert "the updates together are" in shown
     assert main(["round", "study", "--discard", *places]) == 2
     assert "--discard needs the argument LINE" in capsys.readouterr().err
     assert main(["round", "study", "main", "--discard", *places]) == 0
@@ -216,7 +216,7 @@ def test_a_decision_is_told_as_json(
     assert main([*decide, decision, "--json"]) == 0
     told = msgspec.json.decode(capsys.readouterr().out)
     assert (told["status"], told["iteration"], told["study"], told["line"]) == (status, 5, "study", "main")
-    assert "the aggregated update has norm" in told["alarms"][0]
+    assert "the updates together are" in told["alarms"][0]
     assert (told["clients"], told["restored"]) == ((HONEST + 1, None) if status == "published" else (0, 5))
 
 
@@ -270,7 +270,7 @@ def test_a_line_that_falls_behind_its_guardrail_is_rolled_back_and_goes_on(tmp_p
     losses(tmp_path, 4, 1.5, 1.0)  # the second round, so that versions 3 and 4 are to blame
     result = play(store, tmp_path)
     assert (result.status, result.restored) == ("rolled_back", 2)
-    assert "the loss in arms that apply the model was above 1.1 times the control's for 2 rounds" in result.sentence
+    assert "the loss where the model is applied was above 1.1 times the control's for 2 rounds" in result.sentence
     head, target = store.head("study", "main"), store.version("study", "main", 2)
     assert (head.iteration, head.weights, head.state) == (5, target.weights, target.state)
     assert head.lineage.guard.decision == "rolled_back"
@@ -362,15 +362,15 @@ def test_a_guardrail_is_exceeded_by_more_than_chance_and_not_where_the_control_h
 @pytest.mark.parametrize(
     ("figure", "before", "mean", "change", "loss", "stands_out"),
     [
-        ("aggregated update", {"norm": (0.0,) * 10}, 1e-12, 1.0, None, False),
-        ("aggregated update", {"norm": (0.0,) * 10 + (1.0,) * 4}, 4.0, 1.0, None, True),
+        ("together", {"norm": (0.0,) * 10}, 1e-12, 1.0, None, False),
+        ("together", {"norm": (0.0,) * 10 + (1.0,) * 4}, 4.0, 1.0, None, True),
         ("a weight would", {"jump": (0.0,) * 10}, 0.0, 1.0, None, False),  # its first step size
         ("a weight would", {"jump": (0.0,) * 10}, 0.0, 4.0, None, True),
         ("a weight would", {"jump": (1e-3,) * 10}, 0.0, 0.1, None, True),
         ("agree more", {"agreement": (0.0,) * 10}, 0.1, 1.0, None, False),
         ("agree more", {"agreement": (0.0,) * 10}, 9.0, 1.0, None, True),
-        ("the control's", {"loss": (0.0,) * 10}, 0.0, 1.0, 0.1, False),
-        ("the control's", {"loss": (0.0,) * 10}, 0.0, 1.0, 0.5, True),
+        ("of the control", {"loss": (0.0,) * 10}, 0.0, 1.0, 0.1, False),
+        ("of the control", {"loss": (0.0,) * 10}, 0.0, 1.0, 0.5, True),
     ],
 )
 def test_after_nothing_but_zeros_what_chance_may_be_does_not_stand_out(
@@ -433,15 +433,15 @@ def test_a_figure_within_what_was_seen_never_stands_out(lengths: list[float], sh
     """Seen by the rounds before the last, where the window is full."""
     now = share * max(lengths if len(lengths) != Guard().window else lengths[:-4])
     found = seen(guarded(), {"norm": tuple(lengths)}, total((now, 0.0)))
-    assert not [alarm for alarm in found.alarms if "aggregated update" in alarm]
+    assert not [alarm for alarm in found.alarms if "together" in alarm]
 
 
 @given(st.floats(1e-3, 1e3), st.floats(3.01, 1e6))
 def test_a_figure_that_was_always_the_same_stands_out_beyond_its_factor(length: float, times: float) -> None:
     found = seen(guarded(), {"norm": (length,) * 10}, total((length * times, 0.0)))
-    assert [alarm for alarm in found.alarms if "aggregated update" in alarm]
+    assert [alarm for alarm in found.alarms if "together" in alarm]
     inside = seen(guarded(), {"norm": (length,) * 10}, total((length * 2.99, 0.0)))
-    assert not [alarm for alarm in inside.alarms if "aggregated update" in alarm]
+    assert not [alarm for alarm in inside.alarms if "together" in alarm]
 
 
 def test_nothing_is_judged_before_there_were_enough_rounds_and_the_window_is_kept() -> None:
@@ -463,9 +463,7 @@ def test_what_each_round_lets_pass_leads_no_figure_far_away() -> None:
             break
         kept, passed = found, passed + 1
     assert passed == 1
-    assert (
-        "the aggregated update has norm 7.84; the largest in the 40 rounds before the last 8 was 1" in found.alarms[0]
-    )
+    assert "the updates together are 7.84 long; the largest of the 40 rounds before the last 8 was 1" in found.alarms[0]
 
 
 def test_what_was_released_is_what_there_may_be_from_then_on() -> None:
@@ -479,7 +477,7 @@ def test_what_was_released_is_what_there_may_be_from_then_on() -> None:
 
 def test_a_loss_that_rises_against_the_control_stands_out_and_one_that_falls_does_not() -> None:
     usual = {"loss": (0.9, 0.91, 0.92, 0.9, 0.88)}
-    assert [a for a in seen(guarded(), usual, total((1.0, 0.0)), loss=1.3).alarms if "times the control" in a]
+    assert [a for a in seen(guarded(), usual, total((1.0, 0.0)), loss=1.3).alarms if "times that of the control" in a]
     assert not seen(guarded(), usual, total((1.0, 0.0)), loss=0.1).alarms
     assert "loss" not in seen(guarded(), {}, total((1.0, 0.0))).figures
 

@@ -158,7 +158,7 @@ def test_latest_and_the_heartbeat_agree_on_a_damaged_head(ingest: IngestApp) -> 
         "no-store",
     )
     assert answer.headers["Access-Control-Expose-Headers"] == "Retry-After"
-    assert "ask again later" in answer.json["error"]
+    assert "retry later" in answer.json["error"]
     told = fresh.operator.get("/__heartbeat__")
     assert told.status_code == 503
     assert "versions/1.json" in told.json["checks"]["store"]

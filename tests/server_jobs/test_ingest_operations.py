@@ -340,7 +340,7 @@ def test_a_process_that_dies_alone_is_told_and_counted(process: str, tmp_path: P
     assert wait_until(server.is_well)
     assert server.stop() == 0
     said = says[1].read_text()
-    assert said.count(f"fedping ingest: the {process} died (SIGKILL) and is started again") == 1
+    assert said.count(f"fedping ingest: the {process} died (SIGKILL) and is being restarted") == 1
     assert said.count("died") == 1, "and nobody else has"
 
 

@@ -172,7 +172,7 @@ def test_one_that_is_worse_is_withdrawn_by_itself_and_no_number_is_used_twice(
     result = play(staged, tmp_path)
     assert (result.status, result.restored) == ("withdrawn", 0)
     assert "version 1 is withdrawn, and version 0 is published again as version 2" in result.sentence
-    assert "the maximum is 1.1" in result.sentence
+    assert "it may be 1.1 at most" in result.sentence
     head = staged.head("study", "main")
     assert (head.iteration, head.parent, head.weights, head.state) == (2, 0, before.weights, before.state)
     assert head.lineage.guard is not None
@@ -389,7 +389,7 @@ def test_where_errors_are_known_chance_withdraws_no_version() -> None:
     assert good is not None
     assert bad is not None
     assert (good.decision, bad.decision) == ("promoted", "withdrawn")
-    assert "the maximum is 1.273" in bad.why  # 1.1 times, and 2.33 standard errors of both
+    assert "it may be 1.273 at most" in bad.why  # 1.1 times, and 2.33 standard errors of both
 
 
 @pytest.mark.parametrize("clients", [(0, 0), (19, 500), (500, 19), (500, 0)])
