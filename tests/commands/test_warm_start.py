@@ -119,7 +119,7 @@ def test_a_check_shows_what_a_study_takes_over_and_creating_it_does_so(
     assert origin.renamed == {"low": "w0", "high": "w1", "a=b": "w3"}
 
     assert main(["store", "history", "new", "main", "--store", str(tmp_path / "store")]) == 0
-    assert "those of version 2 of old/main" in capsys.readouterr().out
+    assert "weights of version 2 of old/main" in capsys.readouterr().out
 
 
 def test_a_study_that_began_with_another_ones_weights_goes_on_and_comes_out_the_same_again(

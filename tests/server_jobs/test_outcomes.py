@@ -116,7 +116,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("outcome_late", outcome_json(returned=True, age=14 * 24), "14d"),
     ("outcome_choice", outcome_json(paid=5.0), "choice"),
     ("outcome_choice", outcome_json(returned=True, choice=str(uuid.UUID(int=1))), "choice"),
-    ("document_id", outcome_json(paid=5.0, choice=str(uuid.UUID(int=1))), "does not follow"),
+    ("document_id", outcome_json(paid=5.0, choice=str(uuid.UUID(int=1))), "is not derived from"),
     ("not_a_ping", outcome_json(), "one of paid, returned"),
     ("not_a_ping", outcome_json(returned=True, paid=5.0), "this has 2"),
     ("not_a_ping", outcome_json(returned=True, age=-1), "age"),

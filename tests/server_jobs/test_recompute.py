@@ -98,7 +98,7 @@ def test_a_missing_or_other_file_is_named(trained: ModelStore, tmp_path: Path) -
     first, second = landed_files(partition(tmp_path, "study", "main", 0))
     kept = second.read_bytes()
     second.unlink()
-    with pytest.raises(FedpingError, match=rf"{second.name} is gone.*Restore it"):
+    with pytest.raises(FedpingError, match=rf"{second.name} is missing.*Restore it"):
         recompute(trained, tmp_path, "study", "main", 1, ENGINE)
     second.write_bytes(kept)
     land(tmp_path / "elsewhere", crowd(3)).rename(first)

@@ -382,7 +382,7 @@ def test_a_signal_that_does_not_interrupt_what_waits_ends_it_all_the_same(number
     [
         (
             "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark",
-            "the executors of yarn run Python 3.12, and this is Python 3.11",
+            "the executors of yarn run Python 3.12, but this is Python 3.11",
             1,
         ),
         ("ModuleNotFoundError: No module named 'pyarrow'", "the executors' Python lacks the package pyarrow", 1),

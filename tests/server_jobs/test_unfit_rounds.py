@@ -122,7 +122,7 @@ def test_whatever_the_pings_what_is_published_can_be_read(
 def test_what_breaks_the_spec_is_told_by_name() -> None:
     spec = study_with(RProp(), (NonNegative(), OrderedCutoffs(("w0", "w1"), gap=3.0))).lines[0].spec
     assert validate_spec((1.0, 4.0), spec) is None
-    assert "'w1' would be 4.5, which is no whole number" in (validate_spec((1.0, 4.5), spec) or "")
+    assert "'w1' would be 4.5, which is not a whole number" in (validate_spec((1.0, 4.5), spec) or "")
     assert "'w0' would be -1, below zero" in (validate_spec((-1.0, 4.0), spec) or "")
     assert "'w1' would be 3, less than 3 above 'w0'" in (validate_spec((1.0, 3.0), spec) or "")
     assert "'w0' would be 0.5, below 1" in (validate_spec((0.5, 4.0), spec) or "")
