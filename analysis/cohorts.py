@@ -105,7 +105,7 @@ def smallest_enough(points: Sequence[TrainingPoint], within: float, start_loss: 
 
 
 def headline(points: Sequence[TrainingPoint], within: float, start_loss: float) -> str:
-    """Return which cohort is large enough, or that the cohorts tried do not show it."""
+    """Return a sentence with the cohort that is large enough, or a sentence that the tried cohorts do not show it."""
     best, smallest = min(points, key=lambda point: point.loss), smallest_enough(points, within, start_loss)
     if best.loss >= start_loss:
         return (

@@ -305,7 +305,7 @@ def merged(*trees: Any) -> Any:
 
 
 def part_of(tree: Any, like: Any) -> Any:
-    """Return those places of nested dicts that another tree has too."""
+    """Return the entries of nested dicts whose keys another tree, ``like``, has too."""
     return {name: part_of(tree[name], each) for name, each in like.items()} if isinstance(like, Mapping) else tree
 
 

@@ -87,7 +87,7 @@ class PartlyLocalModel:
 
 
 def part_of(model: Model[Any]) -> Part:
-    """Return a model, known to be the published part of one: the weights without the local blocks.
+    """Return a model as the :class:`Part` that the caller knows it to be: a model's weights without its local blocks.
 
     See :func:`fedping.client_sim.learning.algorithms.with_more`.
     """
