@@ -1,4 +1,4 @@
-"""The subject of an analysis: the metrics of a study, and which of its pings.
+"""The subject of an analysis: the metrics of a study, and the pings that it covers.
 
 All metrics are over the pings with an example (`fedping.protocol.ping`). An interaction has an example if it ended with
 a selection: without one there is no rank, the loss is 0 by definition, and the typed text didn't find anything.
@@ -174,7 +174,7 @@ def measured_by(document: DocumentType) -> Measured:
 NEAR = 100
 """The greatest span of bounds that counts as known bounds of a metric.
 
-Wider ones, such as the 0 to 1,000 of a new study's ranks, are there to refuse lies. An interval that allows for every
+Wider ones, such as the 0 to 1,000 of a new study's ranks, only serve to reject false claims. An interval that allows for every
 value within them needs many times the clients (of ranks near 3, about ninety times).
 """
 
@@ -374,7 +374,7 @@ MOST_DAYS = 3_650
 class Window:
     """The pings of versions ``first`` to ``last`` that were received from ``since`` on and before ``until``.
 
-    Times are milliseconds since 1970. All four are optional; for a frozen version, both are its number. ``settle``
+    Times are milliseconds since 1970. All four are optional; for a frozen version, ``first`` and ``last`` are both its number. ``settle``
     leaves out each client's first days in the study, by the time of receipt of its first ping.
 
     Raises:

@@ -104,7 +104,7 @@ def _run(context: RoundContext) -> RoundState | RoundResult:
 
 @contextmanager
 def _naming_version(head: Version) -> Iterator[None]:
-    """Add to the error of a link, which knows no version, the version that was not published, and what to do."""
+    """Add the unpublished version and the remedy to the error of a link, which does not know the version."""
     try:
         yield
     except BrokenLink as error:
@@ -196,7 +196,7 @@ def compute_next(context: RoundContext, state: PlainState) -> PlainState:
 
 
 def roll_back_if_fallen(context: RoundContext, state: PlainState) -> PlainState | RoundResult:
-    """Stage: if the model does worse than the control, publish the version before it began to, and end the round."""
+    """Stage: if the model does worse than the control, publish the last version before that, and end the round."""
     version = _version(state)
     fall = fallen(context.line.guard, version.lineage.guard)
     if fall is None:

@@ -213,7 +213,7 @@ def least_effect(
     power: float = 0.8,
     alpha: float = 0.05,
 ) -> Effect | None:
-    """Return the smallest change of the mean that n_a users with it against n_b without it show with this power.
+    """Return the smallest change of the mean that n_a changed and n_b unchanged users show with this power.
 
     Args:
         distribution: distribution of the metric without the change; the change tilts it.
