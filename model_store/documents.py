@@ -56,7 +56,7 @@ class StampCache(Generic[_T]):
         self._values: dict[str, tuple[Hashable, _T]] = {}
 
     def value(self, key: str, stamps: Hashable, read: Callable[[], _T]) -> _T:
-        """Return the value at these stamps, which is read if it is unknown; None as stamps: it is always read."""
+        """Return the value at these stamps, and read it if it is unknown. Without stamps (None) it is always read."""
         known = self._values.get(key)
         if known is None or stamps is None or known[0] != stamps:
             known = stamps, read()
@@ -224,7 +224,7 @@ class Documents:
 
 
 def is_key(key: str) -> bool:
-    """Return whether a file can have a key: a requested study may have any name, and none leads out of its folder."""
+    """Return whether a file can have a key: a requested study may have any name, and no key may lead out of its folder."""
     return not {"", ".", ".."} & {*key.split("/")} and "\0" not in key
 
 

@@ -627,10 +627,10 @@ class MachineRandomness:
 
 
 class SummedRandomness(MachineRandomness):
-    """That of an institution in sums, whose helper gets the digest of the weights, and each ping under one id.
+    """The randomness of an institution in sums: its helper gets the digest of the weights, and each ping has one id.
 
-    A version that is answered again, such as from a folder that was restored, has the noise of before. Counted twice,
-    it would be less than the noise of two institutions.
+    A version that is answered again, such as from a restored folder, has the same noise as before. If both answers
+    counted, their noise would be less than that of two institutions.
     """
 
     def __init__(self, institution: Institution) -> None:

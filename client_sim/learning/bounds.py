@@ -1,7 +1,7 @@
 """A spec's constraints, applied to weights that are a client's own (thesis 7.2).
 
-The server shortens or lengthens its step by them (`fedping.server_jobs.optimize.constraints`). A client has no one step
-to correct: its weights are frozen in part, and the version moves below the rest. So its own weights take the nearest
+The server shortens or lengthens its step by them (`fedping.server_jobs.optimize.constraints`). A client has no single
+step to correct: some of its weights are frozen, and the others move with the version. So its own weights take the nearest
 values that the constraints and the remaining weights allow.
 """
 

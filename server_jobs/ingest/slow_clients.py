@@ -58,8 +58,8 @@ class Arrivals:
 
     Args:
         most: maximum of slow bodies; beyond it the slowest are cut off.
-        seconds: time for a body. It may take longer at a rate of at least
-        rate: bytes per second, in every such period.
+        seconds: time for a body; it may take longer if it keeps the rate.
+        rate: minimum bytes per second, in every period of ``seconds``.
     """
 
     def __init__(self, most: int, seconds: float, rate: int) -> None:

@@ -115,9 +115,9 @@ def end_if_exhausted(context: RoundContext, state: PrivateState) -> PrivateState
 
 
 def unless_overtaken(*stages: Stage[PrivateState]) -> Stage[PrivateState]:
-    """Return stages as one that ends the round as ``lost`` if it fails because another round has published first.
+    """Return stages as one, which ends the round as ``lost`` if they fail because another round has published first.
 
-    That round has also deleted the pings.
+    That other round has also deleted the pings.
     """
 
     def run(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:

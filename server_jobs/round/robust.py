@@ -245,7 +245,7 @@ def _scores(points: NDArray[np.floating], votes: Vector, wanted: float, settings
 
 
 def _unlikely_hostile(votes: Vector, settings: Krum) -> int:
-    """Return the number of first points that have at most the votes that aren't hostile; votes are in the points' order."""
+    """Return the number of first points with at most the votes that aren't hostile; votes are in the points' order."""
     return int((np.cumsum(votes) <= (1 - settings.hostile) * votes.sum() * (1 + EQUAL)).sum())
 
 
@@ -253,7 +253,7 @@ def _rough_scores(points: NDArray[np.floating], votes: Vector, wanted: float) ->
     """Return Krum's scores by matrix products, and a bound on the error of each, shape (k,) both.
 
     A rounding error of |a|² + |b|² - 2 a · b over m weights is at most about m times the machine's precision times
-    |a|² + |b|², and a score is the smallest sum of distances with the wanted votes, so its error is at most the sum of theirs.
+    |a|² + |b|². A score is the smallest sum of distances with the wanted votes, so its error is at most the sum of theirs.
     """
     k, m = points.shape
     center, products, squares = _weighted_mean(points, votes), np.zeros((k, k)), np.zeros(k)

@@ -349,10 +349,10 @@ def _provenance(context: RoundContext) -> Provenance:
 
 
 def _before_the_fall(store: ModelStore, head: Version, rounds: int) -> Version:
-    """Return the version before the last ``rounds`` versions, of which the head is one: before the model did worse.
+    """Return the version before the last ``rounds`` versions, the head included: the last before the model did worse.
 
-    Where the first of those repeats an older version, return the one before the older: a rollback never brings back
-    what an earlier one has left behind.
+    If the first of these versions repeats an older one, return the version before that older one: a rollback never
+    restores a version that an earlier rollback has left behind.
     """
     numbers = store.iterations(head.study, head.line)
     first = store.version(head.study, head.line, numbers[max(0, len(numbers) - rounds)])

@@ -49,7 +49,7 @@ class WithVector:
     no turn. The kept vector is relative to w, so it moves along with w.
 
     Attributes:
-        settings: what is asked for.
+        settings: the method's settings.
         training: how the shared weights are trained.
         algorithm: the algorithm for that.
         version: the version that clients train on.
