@@ -224,7 +224,7 @@ class Documents:
 
 
 def is_key(key: str) -> bool:
-    """Return whether a file can have a key: a requested study may have any name, and no key may lead out of its folder."""
+    """Return whether a file can have a key: a request may name any study, and no key may lead out of its folder."""
     return not {"", ".", ".."} & {*key.split("/")} and "\0" not in key
 
 

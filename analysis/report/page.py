@@ -139,7 +139,7 @@ def rendered(template: str, **given: Any) -> str:
 
 
 def report_templates() -> Environment:
-    """Return the templates of this folder; those that extend ``base.html`` have the colours and the style of reports."""
+    """Return the templates of this folder; those that extend ``base.html`` have the colours and style of reports."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 

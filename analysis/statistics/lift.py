@@ -44,7 +44,8 @@ class Level:
     Attributes:
         value: the estimate.
         variance: its variance.
-        part: its contribution to the variance of the arms' difference; differs from ``variance`` if the arms are dependent.
+        part: its contribution to the variance of the arms' difference; differs from ``variance`` if the arms are
+            dependent.
         clients: the number of clients.
         others: the number of clients that differ from the most common value; of a ratio, those whose y is not 0.
     """

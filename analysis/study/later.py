@@ -105,7 +105,7 @@ class LaterOutcomes:
         return F.col("arm").eqNullSafe(F.col("own"))
 
     def _before(self) -> Column:
-        """Return whether an outcome came before the hour of its client's first ping; that ping may just have been slower."""
+        """Return whether an outcome came before the hour of its client's first ping, as after a delay of that ping."""
         from pyspark.sql import functions as F  # noqa: N812
 
         return F.col("received") < F.floor(F.col("first") / HOUR_MS) * HOUR_MS

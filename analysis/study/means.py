@@ -62,7 +62,8 @@ def with_means(
         tally: the counts of the metrics of pings.
         rows: the clients.
         asked: the metrics to compare.
-        means: the settings of the comparison. first_values: whether interim looks need each client's first value; a later outcome's is its only one.
+        means: the settings of the comparison.
+        first_values: whether interim looks need each client's first value; a later outcome's is its only one.
 
     Raises:
         InvalidSettings: a cap would be 0.

@@ -174,8 +174,8 @@ def measured_by(document: DocumentType) -> Measured:
 NEAR = 100
 """The greatest span of bounds that counts as known bounds of a metric.
 
-Wider ones, such as the 0 to 1,000 of a new study's ranks, only serve to reject false claims. An interval that allows for every
-value within them needs many times the clients (of ranks near 3, about ninety times).
+Wider ones, such as the 0 to 1,000 of a new study's ranks, only serve to reject false claims. An interval that allows
+for every value within them needs many times the clients (of ranks near 3, about ninety times).
 """
 
 
@@ -374,8 +374,8 @@ MOST_DAYS = 3_650
 class Window:
     """The pings of versions ``first`` to ``last`` that were received from ``since`` on and before ``until``.
 
-    Times are milliseconds since 1970. All four are optional; for a frozen version, ``first`` and ``last`` are both its number. ``settle``
-    leaves out each client's first days in the study, by the time of receipt of its first ping.
+    Times are milliseconds since 1970. All four are optional; for a frozen version, ``first`` and ``last`` are both its
+    number. ``settle`` leaves out each client's first days in the study, by the time of receipt of its first ping.
 
     Raises:
         InvalidSettings: the window ends before it begins, or the days are negative.

@@ -92,7 +92,7 @@ class Reading:
 
     @contextmanager
     def checked(self) -> Iterator[None]:
-        """Raise the reason why a file could not be read, after the actions of a block or in place of Spark's own error."""
+        """Raise the reason why a file could not be read, after a block's actions or in place of Spark's own error."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
@@ -112,7 +112,7 @@ class Reading:
 
 @contextmanager
 def _listed_here(session: SparkSession) -> Iterator[None]:
-    """Have Spark list many files in this process within the context, without a task for each; restore the setting after."""
+    """Have Spark list many files in this process, without a task for each; restore the session's setting at the end."""
     setting = "spark.sql.sources.parallelPartitionDiscovery.threshold"
     before = session.conf.get(setting, None)
     session.conf.set(setting, str(2**31 - 1))

@@ -54,7 +54,7 @@ class MetricTally:
     totals: ClientTotals | None = None
 
     def winsorised(self, tails: float) -> MetricTally:
-        """Return the tally with a share of the clients at either end moved inwards, so that none sets the mean alone."""
+        """Return the tally with a share of clients at either end moved inwards, so that none sets the mean alone."""
         if not tails:
             return self
         first = None if self.first is None else self.first.winsorised(tails)
@@ -106,8 +106,10 @@ class Part:
     """Some pings of a study: those of certain hours, or of one group of a segment.
 
     Attributes:
-        segment: the segment's name; None for a part of the time, `IN_STUDY` for a part of the clients' own time in the study.
-        number: for a group, its position in the segment; for a part of the time, its first hour since 1970; for a part of the clients' own time, a key of `WEEKS`.
+        segment: the segment's name; None for a part of the time, `IN_STUDY` for a part of the clients' own time in the
+            study.
+        number: for a group, its position in the segment; for a part of the time, its first hour since 1970; for a part
+            of the clients' own time, a key of `WEEKS`.
         arms: the moments over the clients in this part, by arm and metric; arms without a client are left out.
     """
 
@@ -118,7 +120,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The new clients of a part of the time, by the values of their first ping with an example, which came in that part.
+    """The clients whose first ping with an example came in a part of the time, by the values of that ping.
 
     Attributes:
         number: the part's first hour since 1970.
@@ -251,8 +253,8 @@ def _by_hour(counts: Counts, kind: str, arm: int) -> dict[int, int]:
 FAR = 1e3
 """Ratio of mean to standard deviation from which on the mean is subtracted from values before they are summed.
 
-Summing squares loses twice as many digits as this ratio has, of the sixteen that a double has. Below this number, sums equal earlier
-versions' to the bit.
+Summing squares loses twice as many digits as this ratio has, of the sixteen that a double has. Below this number, sums
+equal earlier versions' to the bit.
 """
 
 

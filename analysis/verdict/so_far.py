@@ -19,7 +19,7 @@ MOST_COMPARISONS = 60
 """Maximum number of comparisons with a series, smallest p first, so that a study with many arms is counted quickly."""
 
 MOST_EXACT = 28
-"""Maximum number of exact intervals in all series. Each takes a fifth of a second, any other a tenth of a millisecond."""
+"""Maximum number of exact intervals in all series; one takes 0.2 seconds, any other interval 0.1 milliseconds."""
 
 EXACT_STEPS = 7
 """Number of steps in a series of exact intervals; the last step is the look itself."""
@@ -54,9 +54,9 @@ class SoFar:
 def effects_so_far(
     plan: Plan, comparisons: Sequence[Comparison], arrivals: Sequence[Arrivals], hours: int
 ) -> tuple[SoFar, ...]:
-    """Return the series of an interim look's comparisons, none of any other plan.
+    """Return the series of an interim look's comparisons; none for any other plan.
 
-    Later outcomes have none, as their clients ripen apart.
+    Later outcomes have no series, because their clients ripen at different times.
 
     Args:
         plan: the plan.

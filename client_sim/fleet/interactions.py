@@ -218,7 +218,7 @@ class Interactions:
         return int((sizes if self.sends is None else sizes[self.sends]).sum())
 
     def at(self, rows: NDArray[np.intp]) -> Interactions:
-        """Return some of the interactions, by their positions, shape (k,); updates must not be encoded as payloads yet."""
+        """Return the interactions at some positions, shape (k,); updates must not be encoded as payloads yet."""
         assert not isinstance(self.update, Payloads)
         return Interactions(
             scores=self.scores[rows],

@@ -132,7 +132,7 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Joined(Struct, frozen=True, kw_only=True):
     """The study, line and model of a folder, and the terms that were agreed to.
 
-    In folders of older programs ``asked`` and ``consent`` are None; ``consent`` also after a run that sent nothing.
+    In folders of older programs ``asked`` and ``consent`` are None; ``consent`` also if a person has only looked.
     """
 
     study: str
@@ -150,7 +150,8 @@ class Joined(Struct, frozen=True, kw_only=True):
 class Waiting(Struct, frozen=True, kw_only=True):
     """A ping that waits to be posted: its document id, its JSON, and its earliest time (Unix seconds).
 
-    ``weights`` is the digest of those that it was trained on (:func:`served_digest`); empty of earlier programs.
+    ``weights`` is the digest of those that it was trained on (:func:`served_digest`); empty if an earlier program wrote
+    it.
     """
 
     version: int

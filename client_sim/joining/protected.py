@@ -47,8 +47,8 @@ class Uncharged(AssertionError):
 class ProtectedRows:
     """A :class:`fedping.client_sim.learning.model.Model` of one client, whose losses and gradients are protected.
 
-    A gradient is the sum of the rows' gradients, each shortened to norm 1, with noise, divided by their number, and
-    the model's own penalty, which depends on no row. Losses are bounded. A local step of k-means has one sum, of the rows'
+    A gradient is the sum of the rows' gradients, each shortened to norm 1, with noise, divided by their number, and the
+    model's own penalty, which depends on no row. Losses are bounded. A local step of k-means has one sum, of the rows'
     shortened distances from their centroids and of each centroid's number of rows.
 
     Args:
@@ -210,7 +210,7 @@ class ProtectedRows:
             yield _Rows(batch.x[0][some, None], batch.y[0][some, None], batch.weight[0][some, None], some)
 
     def _of_units(self, values: FloatArray, rows: Examples) -> FloatArray:
-        """Return rows' values, shape (n, d), or each person's sum of them, divided by the mean number of rows of a person."""
+        """Return rows' values, shape (n, d), or each person's sum of them over a person's mean number of rows."""
         if self._persons is None or not isinstance(rows, _Rows):
             return values
         persons = self._persons[rows.places]

@@ -1,7 +1,8 @@
 """An institution's part of a sum of institutions: the sum over its rows in whole numbers, with a share of the noise.
 
 Nothing is computed from the noisy numbers before they are added up, because only the noise of several institutions
-together protects a row. So a version has one gradient, the sum of the rows' shortened gradients, and an update has no bound.
+together protects a row. So a version has one gradient, the sum of the rows' shortened gradients, and an update has no
+bound.
 """
 
 from __future__ import annotations

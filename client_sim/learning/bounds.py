@@ -1,8 +1,8 @@
 """A spec's constraints, applied to weights that are a client's own (thesis 7.2).
 
 The server shortens or lengthens its step by them (`fedping.server_jobs.optimize.constraints`). A client has no single
-step to correct: some of its weights are frozen, and the others move with the version. So its own weights take the nearest
-values that the constraints and the remaining weights allow.
+step to correct: some of its weights are frozen, and the version changes underneath the others. So its own weights take
+the nearest values that the constraints and the remaining weights allow.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Reduces(Protocol):
 
 @dataclass(frozen=True)
 class Part(OfArrays):
-    """A model of those arrays of another one that have some names.
+    """A model of some of another model's arrays, given the values of the others.
 
     Attributes:
         whole: the complete model, of M weights.

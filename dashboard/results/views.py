@@ -240,7 +240,7 @@ _NO_PINGS: Document = {
     "difference": _NOTHING,
     **dict.fromkeys(("percent", "p", "log10_p")),
 }
-"""By ping, of a later outcome."""
+"""The empty values by ping of a later outcome, which has none."""
 
 _NO_MEANS: Document = {
     **dict.fromkeys(("n", "means"), (None, None)),

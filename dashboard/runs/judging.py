@@ -90,7 +90,7 @@ MOST_PROBLEMS = 8
 def judge_all(text: str, data: Sequence[Path] = ()) -> Judged | list[Problem]:
     """Return the checked description, or all problems that can be distinguished, in order.
 
-    Problems after the first are found by leaving out the setting that has it.
+    Each further problem is found by leaving out the setting with the problem before it.
     """
     judged = judge(text, data)
     problems: list[Problem] = []

@@ -181,7 +181,7 @@ class One:
 
 @dataclass(frozen=True)
 class Pair:
-    """How one differs from the first, or why they cannot be paired."""
+    """The differences of a variant from the first, or the reason why they cannot be paired."""
 
     one: One
     comparison: Comparison | None

@@ -632,7 +632,7 @@ def _check_discreetly(window: Came, study: str) -> Iterator[Failure]:
 
 
 def _check_rejections(window: Came, newest: Came, of: str) -> Iterator[Failure]:
-    """Check the rejections of the window, and the newest: a long series is a problem before its share of the window is large."""
+    """Check the rejections of the window, and the newest: a series is a problem even in a window with few others."""
     came, accepted, when = _rejections(window), window.accepted, f"of the last {WINDOW_MINUTES} minutes"
     latest = _rejections(newest)
     sent = latest.total() + newest.accepted

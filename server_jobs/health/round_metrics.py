@@ -68,7 +68,7 @@ def _newest(store: ModelStore, study: str, line: str) -> Outcome | None:
 
 
 def build_family(part: str) -> Metric:
-    """Return the metric with the version of fedping that writes these metrics; ``part`` names the part of it that runs."""
+    """Return the metric with the version of fedping that writes these metrics; ``part`` names the running part."""
     from prometheus_client.core import GaugeMetricFamily
 
     family = GaugeMetricFamily(

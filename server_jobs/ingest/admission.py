@@ -449,7 +449,7 @@ class StudyRules:
     outcomes: StudyRules | None = None
 
     def of_kind(self, name: str, version: str | None) -> StudyRules:
-        """Return the rules for a document type and version; raises :class:`Rejection` if the study accepts no such document."""
+        """Return the rules for a document type and version; raises :class:`Rejection` if the study rejects it."""
         rules = self.outcomes if name == OUTCOME.name and self.outcomes is not None and version is not None else self
         rules.check_kind(name, version)
         return rules

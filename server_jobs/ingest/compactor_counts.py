@@ -84,7 +84,7 @@ def uploaded(folder: Path) -> Mapping[Uploaded, tuple[int, int]]:
 _NEWCOMERS = ".newcomers"
 
 BITS = 2**24
-"""Of a filter, two megabytes: room for 2.9 million ids, of which there are two a study."""
+"""Bits of a filter, two megabytes: room for 2.9 million ids. A study has two filters."""
 
 HASHES = 4
 HOUR_MS = 3_600_000

@@ -190,7 +190,7 @@ def end_if_over(context: RoundContext, state: S) -> S | RoundResult:
 
 @contextmanager
 def noting(store: ModelStore, landing: Place | Landing, study: str, line: str) -> Iterator[None]:
-    """Make a person's publishing within this context as safe as a round's: only into the newest copy of the store, and recorded.
+    """Make what a person publishes in this context as safe as a round's: in the newest copy of the store, and recorded.
 
     Args:
         store: the model store.

@@ -304,7 +304,8 @@ def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
 def client_groups(ids: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Group equal ids of shape (k, 2): return an order that puts them side by side, and where each group starts.
 
-    Ids are sorted by one of their words, or by both if two different ids share that word, which is rare. The groups are exact either way.
+    Ids are sorted by one of their words, or by both if two different ids share that word, which is rare. The groups are
+    exact either way.
     """
     key = ids[:, 0] ^ ids[:, 1]
     order = np.argsort(key)
@@ -354,7 +355,7 @@ def key_of_lots(parent_digest: str, inputs: Iterable[InputFile]) -> bytes:
 
 
 def thinned(clients: NDArray[np.uint64], most: int, key: bytes, level: int = 0) -> tuple[int, NDArray[np.bool_]]:
-    """Return the first level, from ``level`` on, that keeps at most ``most`` rows, and a mask of these rows, shape (k,).
+    """Return the first level, from ``level`` on, that keeps at most ``most`` rows, and their mask, shape (k,).
 
     Args:
         clients: the client of each row, shape (k, 2), in order; may be rows that a lower level kept, and later ones.

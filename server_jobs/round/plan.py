@@ -71,7 +71,8 @@ class Rules:
         submits: for each arm, whether its updates train the line.
         pings: their type.
         bounded: whether pings are left out where they are too many.
-        key: the round's secret, which decides whose pings are left out (`fedping.server_jobs.round.ping_filter.thinned`).
+        key: the round's secret, which decides whose pings are left out
+            (`fedping.server_jobs.round.ping_filter.thinned`).
         bound: the norm at which updates are clipped, if an earlier round has left it.
         measures: whether this pass only measures updates, to find the bound.
         sees: whether the influence of clients on the model is computed.

@@ -252,8 +252,8 @@ def _unlikely_hostile(votes: Vector, settings: Krum) -> int:
 def _rough_scores(points: NDArray[np.floating], votes: Vector, wanted: float) -> tuple[Vector, Vector]:
     """Return Krum's scores by matrix products, and a bound on the error of each, shape (k,) both.
 
-    A rounding error of |a|² + |b|² - 2 a · b over m weights is at most about m times the machine's precision times
-    |a|² + |b|². A score is the smallest sum of distances with the wanted votes, so its error is at most the sum of theirs.
+    A rounding error of |a|² + |b|² - 2 a · b over m weights is at most about m times the machine's precision times |a|²
+    + |b|². A score is the smallest sum of distances with the wanted votes, so its error is at most the sum of theirs.
     """
     k, m = points.shape
     center, products, squares = _weighted_mean(points, votes), np.zeros((k, k)), np.zeros(k)

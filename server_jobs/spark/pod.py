@@ -1,7 +1,7 @@
 """The program of our containers for Spark on Kubernetes: a driver or an executor; Spark's own images have a script.
 
-Spark passes the role and its arguments as a container's arguments; an executor gets the rest in variables. The templates of
-pods in ``deploy/kubernetes/spark`` name this module as the command.
+Spark passes the role and its arguments as a container's arguments; an executor gets the rest in variables. The
+templates of pods in ``deploy/kubernetes/spark`` name this module as the command.
 """
 
 from __future__ import annotations

@@ -291,7 +291,7 @@ def running(function: str, given: str) -> Iterator[None]:
 
 
 def with_modes(apply: Callable[[Tree, Any, Any], Any], modes: bool) -> Apply:
-    """Return a function of (tree, x, key) as ``apply`` of a network; without its key if training is the same as evaluation."""
+    """Return a function of (tree, x, key) as ``apply`` of a network; without its key if training equals evaluation."""
     return apply if modes else lambda weights, x: apply(weights, x, None)
 
 

@@ -37,7 +37,8 @@ def personal_algorithm(
         personal: the method's settings.
         training: settings of the shared weights' training.
         shared: the algorithm of that training.
-        version: the version that clients train on; before the method's ``from_version`` they only train the shared weights.
+        version: the version that clients train on; before the method's ``from_version`` they only train the shared
+            weights.
     """
     make = METHODS.get(type(personal))
     if make is None:
