@@ -1,4 +1,4 @@
-"""How many users it takes to train a model: the final loss by cohort size, as a curve, a figure and a table."""
+"""The number of users needed to train a model: the final loss by cohort size, as a curve, a figure and a table."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Sums(Struct, frozen=True, kw_only=True):
 
 
 class ArmResult(Struct, frozen=True, kw_only=True):
-    """An arm: its approximate contributions, and its metrics; None where there are too few, or none is sent."""
+    """An arm: its approximate contributions, and its metrics; None for a metric of too few clients, or not sent."""
 
     arm: str
     contributions: Estimated

@@ -87,7 +87,7 @@ class Refused(FedpingError):
 
 
 def check_host(request: Request, settings: DashboardSettings) -> None:
-    """Refuse a request that addresses us by an unknown host, if there is no token that a stranger would lack.
+    """Refuse a request that addresses us by an unknown host, if the dashboard has no token.
 
     Raises:
         Refused: the host is not one of ours.

@@ -46,7 +46,7 @@ class Damaged(StoreError, Unreadable):
 
 
 class MissingStore(StoreError, Unreadable):
-    """There is no store at its place, or not at present."""
+    """No store exists at this place, at least at present."""
 
 
 class StampCache(Generic[_T]):

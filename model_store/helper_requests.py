@@ -29,7 +29,7 @@ _DIGEST_BYTES = 32
 
 
 class HelperRequest(Struct, frozen=True, kw_only=True, dict=True):
-    """A request, and what is needed to finish the round once it is answered.
+    """A request, and the data that finish the round once the helper has answered.
 
     Attributes:
         study, line, version: the version that it is on, and ``of`` is that version's digest.

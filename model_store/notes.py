@@ -42,7 +42,7 @@ _ODD = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Kinds of characters that aren't seen, and may reverse or hide the text that is."""
 
 _ALLOWED = "\n\u200c\u200d\u200e\u200f"
-"""Those that people need: the line break, and the joiners and marks of Persian, Arabic, Hebrew and emoji."""
+"""Unseen characters that people need: line breaks, and joiners and marks of Persian, Arabic, Hebrew and emoji."""
 
 
 class NoteConflict(FedpingError):

@@ -240,5 +240,5 @@ def version_key(study: str, line: str, iteration: int) -> str:
 
 
 def marker_key(study: str, line: str, slot: int) -> str:
-    """Return the key of the file that says that a fence is in the place of a version."""
+    """Return the key of the marker of a fence in the place of a version."""
     return f"{study}/{line}/fences/{slot}.json"

@@ -269,7 +269,7 @@ class Ratio:
         name: as requested, "paid/choices".
         top: the metric whose total is divided.
         by: the metric whose total it is divided by; None for the number of counted pings.
-        below: the name of the latter.
+        below: the name of what ``by`` counts.
     """
 
     name: str

@@ -259,7 +259,7 @@ equal earlier versions' to the bit.
 
 
 def centres_of(metrics: Sequence[Metric], values: pa.Table) -> list[float]:
-    """Return by metric what to subtract before summing: 0, or the mean of all pings' values if that is far from 0."""
+    """Return, by metric, the number to subtract before summing: 0, or the mean of all pings' values if far from 0."""
     counts = Counts(values)
     return [_centre(counts.of(f"p{i}", None)) for i in range(len(metrics))]
 

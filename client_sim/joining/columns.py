@@ -117,7 +117,7 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def read_columns(path: Path) -> AgreedColumns:
-    """Read a file of agreed columns; raise :class:`InvalidSettings` if it is none."""
+    """Read a file of agreed columns; raise :class:`InvalidSettings` for any other file."""
     where = "the file of columns"
     return converted(read_toml(path, where.removeprefix("the ")), AgreedColumns, f"{where} {path}: ")
 

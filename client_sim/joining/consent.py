@@ -361,7 +361,7 @@ def check_decided(before: Consent | None, now: Consent, *, has_trained: bool) ->
 
 
 def _changes(before: Consent, now: Consent) -> list[str]:
-    """Return the differences from what was consented to."""
+    """Return the differences from the earlier consent."""
     changes = []
     if before.numbers != now.numbers:
         changes.append(f"an update has {now.numbers:,} numbers, {before.numbers:,} before")

@@ -319,7 +319,7 @@ class StateFolder:
         self._write("joined.json", joined)
 
     def keep_consent(self, consent: Consent) -> None:
-        """Write what was consented to, in a folder that belongs to a study."""
+        """Write the consent, in a folder that belongs to a study."""
         before = self._read("joined.json", Joined)
         assert before is not None, "the folder belongs to a study"
         self._write("joined.json", replace(before, consent=consent))

@@ -88,7 +88,7 @@ SECONDS_A_DAY = 86_400.0
 NOTHING_DECIDED = Decided()
 
 _ME = np.zeros(1, np.int64)
-"""The only client of its roster."""
+"""The only client of an institution's roster."""
 
 
 class Institution:
@@ -207,7 +207,7 @@ class Institution:
 
     @property
     def client(self) -> Client:
-        """The client's state, as far as it decides what is next."""
+        """The part of the client's state that decides its next action."""
         return Client(
             version=self.version,
             progress=self.folder.progress,
@@ -282,7 +282,7 @@ class Institution:
         return line not in private.waits and bool(private.willing(line, _ME, version, self._roster.roots)[0])
 
     def begin_turn(self) -> None:
-        """Forget that it has asked for the newest version."""
+        """Forget that the institution has asked for the newest version."""
         self._has_fetched = False
 
     def next_action(self) -> Action:

@@ -524,7 +524,7 @@ def _content(path: Path) -> bytes:
 
 
 def _parsed(content: bytes) -> tuple[Book, str | None]:
-    """Return the entries of a copy, and what is wrong with it, if anything is."""
+    """Return the entries of a copy, and its defect, if there is one."""
     entries: list[Entry] = []
     last = ""
     for number, line in enumerate(content.splitlines(keepends=True)):

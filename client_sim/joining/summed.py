@@ -75,6 +75,6 @@ class SummedRows(ProtectedRows):
         return losses, gradients
 
     def vectors(self, updates: NDArray[np.floating], losses: Draws, tops: Draws, chances: Iterable[Any]) -> Any:
-        """Return the vector of the last training, shape (1, m + 3); what was computed from it does not count."""
+        """Return the vector of the last training, shape (1, m + 3); updates computed from it do not count."""
         assert self._vector is not None, "a ping was made without a gradient"
         return self._vector[None].copy()

@@ -39,7 +39,7 @@ EVERY = 1.0
 """The least number of seconds between two looks."""
 
 SHARE = 20
-"""Before the next look, wait this many times as long as the last one took: a twentieth of the time at most."""
+"""The wait for the next look, as a multiple of the last one's duration: looks take at most a twentieth of the time."""
 
 
 class Paced(Generic[T]):
@@ -214,7 +214,7 @@ class Outage:
         self._since: str | None = None
 
     def begun(self) -> str:
-        """Return when reading first failed after it last succeeded, ISO 8601 in UTC; the present, if it just did."""
+        """Return the time of the first failed reading since the last success, ISO 8601 in UTC; now if there was none."""
         since = self._since = self._since or self._clock()
         return since
 
@@ -423,7 +423,7 @@ def _understood(known: KnownLine, position: str | None) -> tuple[int | None, str
 
 
 def _place(known: KnownLine, through: int) -> str:
-    """Return the part of a position about rows: version, mark, what they show, and how versions were chosen."""
+    """Return the part of a position about rows: version, mark, shown weights, and how versions were chosen."""
     shown = _short(f"{known.shown.names} {known.shown.chosen_at}")
     at = f"{through}.{known.mark(through) or 'unread'}.{shown}"
     if not known.is_thorough:

@@ -138,7 +138,7 @@ class Column(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What a column has to be: ``is_`` is one of :data:`COMPARISONS`."""
+    """A condition on a column's value; ``is_`` is one of :data:`COMPARISONS`."""
 
     column: str
     is_: str
@@ -146,7 +146,7 @@ class Condition(NamedTuple):
 
 
 COMPARISONS = ("=", "!=", "<", "<=", ">", ">=", "~")
-"""How a value is compared; "~" is: the text contains."""
+"""The comparisons of a value; "~" means that the text contains it."""
 
 OWN = ("title", "state", "kind", "best", "described", "took")
 """Columns of every run in addition to settings and metrics."""

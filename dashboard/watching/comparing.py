@@ -53,7 +53,7 @@ class Finals:
 
     @property
     def marks(self) -> dict[tuple[str, str], Standing]:
-        """Their standing in each column."""
+        """The standing of the variants in each column."""
         return {column: standing(self.summary, *column) for column in self.columns}
 
 

@@ -239,7 +239,7 @@ class PingRule:
         raise NotImplementedError
 
     def check_id(self, document_id: UUID, payload: Any) -> None:
-        """Raise :class:`Rejection` if a ping's document id does not follow from its payload as it has to."""
+        """Raise :class:`Rejection` if a ping's document id has to follow from its payload and does not."""
 
     def kept(self, payload: Any) -> Any:
         """Return an admitted payload as it is stored."""

@@ -319,7 +319,7 @@ def _summary(arm: ArmPartial, rules: Rules) -> ArmSummary:
 
 
 def _outcomes(arm: ArmPartial, rules: Rules) -> dict[str, OutcomeLevel] | None:
-    """Return the mean of the guarded outcome over an arm's clients; nothing where none is guarded or too few have it.
+    """Return the mean of the guarded outcome over an arm's clients; None if none is guarded or too few clients have it.
 
     If all clients have the same value, their spread is unknown, and the error is computed as if one had another value.
     """

@@ -100,7 +100,7 @@ MOST_BYTES = 2**29
 
 
 class Summing(NamedTuple):
-    """How the leader's shares are added up.
+    """The method of adding up the leader's shares.
 
     Attributes:
         ring: the ring of the sums.

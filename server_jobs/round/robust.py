@@ -221,7 +221,7 @@ def krum_of(points: NDArray[np.floating], votes: Vector, settings: Krum) -> Vect
 
 
 def _scores(points: NDArray[np.floating], votes: Vector, wanted: float, settings: Krum) -> Vector:
-    """Return Krum's scores, shape (k,), of which the first ``keep`` in ascending order are certain.
+    """Return Krum's scores, shape (k,); the ``keep`` smallest are certain.
 
     Matrix products are quick, but their last bits depend on the processor. So they only rule out points whose scores
     are certainly too large, which get infinity; the others are computed without them. If all votes are equal, the

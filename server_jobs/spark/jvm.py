@@ -79,7 +79,7 @@ END_SECONDS = 20
 """How long the JVM may take to end before it is killed; it usually takes a tenth of a second."""
 
 CUT_OFF_SECONDS = 5
-"""The same while a person or a time limit waits for the end, and the JVM's work is no longer needed."""
+"""The same, if a person or a time limit waits for the end and the JVM's work is no longer needed."""
 
 LIVING: list[subprocess.Popen[bytes]] = []
 """The JVMs that have been started and not yet ended."""

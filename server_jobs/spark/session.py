@@ -47,7 +47,7 @@ SET_BY_SPARK = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 
 
 SECRET_FROM_WORKER = "_SPARK_AUTH_SECRET"
-"""How a standalone worker gives a driver the cluster's secret, which Spark then misses among the driver's settings."""
+"""The variable with the cluster's secret that a standalone worker gives a driver, whose settings then lack it."""
 
 
 @contextmanager

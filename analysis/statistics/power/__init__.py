@@ -281,7 +281,7 @@ class SimulatedPower:
 
 @dataclass(frozen=True)
 class SimulatedSize:
-    """How many users in both arms together have the power by simulation, with a 95 % interval."""
+    """The number of users in both arms together that has the power by simulation, with a 95 % interval."""
 
     n: int
     low: int

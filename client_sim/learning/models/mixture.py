@@ -100,7 +100,7 @@ class Mixture:
         return Parts(weights[..., :m], weights[..., m : 2 * m], weights[..., 2 * m :])
 
     def mixed(self, weights: Parts, batch: Examples) -> Mixed:
-        """Return the share of either expert, and what they predict."""
+        """Return the shares of both experts, and their predictions."""
         return Mixed(
             _sigmoid(_scores(weights.gate, batch)),
             self.model.predict(weights.shared, batch),

@@ -31,7 +31,7 @@ _NOISE = OWN_DRAWS + 2
 """The child of a client's key that draws its noise."""
 
 _MOST_NUMBERS = 2**20
-"""How many numbers single examples' gradients may take at a time; 8 MB."""
+"""Maximum number of values in the gradients of single examples at a time; 8 MB."""
 
 
 @dataclass(frozen=True)
