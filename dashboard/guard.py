@@ -87,7 +87,7 @@ class Refused(FedpingError):
 
 
 def check_host(request: Request, settings: DashboardSettings) -> None:
-    """Refuse a request that addresses us by an unknown host, if the dashboard has no token.
+    """Refuse a request that addresses us by an unknown host, if visitors need not show who they are.
 
     Raises:
         Refused: the host is not one of ours.

@@ -4,8 +4,8 @@ The last member of a stored JSON object is ``,"seal":"<32 hexadecimal digits>"``
 Without it, a flipped bit would silently change the model. It belongs to the file and not to the document, so no digest
 of a study or a version includes it. Documents of older stores have none.
 
-A bit may flip in the checksum itself: a file with the frame of a checksum or its very digits in that place, and not
-both, is damaged, and not a document without a checksum.
+A bit may flip in the checksum itself. So a file that has only the frame of a checksum in that place, or only its
+digits, is damaged, and not a document without a checksum.
 """
 
 from __future__ import annotations

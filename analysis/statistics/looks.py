@@ -178,7 +178,7 @@ def log_wealth(counts: ValueCounts, means: Floats) -> Floats:
 def evidence(larger: ValueCounts, smaller: ValueCounts, difference: float = 0.0) -> float:
     """Return log of the evidence that mean(larger) - mean(smaller) exceeds a difference, for values in [0, 1].
 
-    At the true difference it ever reaches log(1 / α) with probability α at most.
+    At the true difference, the probability that it ever reaches log(1 / α) is at most α.
     """
     low, high = max(0.0, -difference), min(1.0, 1.0 - difference)
     if low > high:

@@ -226,7 +226,7 @@ def outcome_metrics(study: Study) -> Iterator[Metric]:
 
 
 def _of_categories(study: Study) -> Iterator[Metric]:
-    """Yield a share for each value of each outcome that is a category; compared only if they are named."""
+    """Yield a metric for the share of each value of each categorical outcome; they are compared only on request."""
     for outcome in study.outcomes:
         if isinstance(outcome, CategoryOutcome):
             for value in outcome.values:

@@ -295,7 +295,7 @@ class Institution:
         self.changes = ()
 
     async def fetch(self) -> str | None:
-        """Ask once for a newer version; return why none was available, if so."""
+        """Ask once for a newer version; return the reason if none was available."""
         self._has_fetched = True
         if self._private is not None and self._private.needs_offers:
             if isinstance(study := await self.fetch_unchanged_study(), str):

@@ -66,8 +66,8 @@ def _order(found: Floats, places: Sequence[int], settings: OrderedCutoffs, free:
     """Put the cutoffs of k clients at these places in order, in place.
 
     First, from last to first, the cutoffs before a frozen one are lowered to leave room for all of them; then, from
-    first to last, a cutoff too close to its predecessor is raised. Where the frozen ones are themselves in order, so
-    are all then.
+    first to last, a cutoff too close to its predecessor is raised. If the frozen cutoffs are in order, all cutoffs
+    are in order afterwards.
     """
     highest: Any = np.inf
     for place in reversed(places):

@@ -132,7 +132,7 @@ class Mixes(Protocol):
     """A model of :class:`fedping.client_sim.learning.batch.Examples` whose predictions can be mixed with others.
 
     The loss of a mixture is its prediction's loss, a square or a cross-entropy, so the model only has to give the
-    gradient of its predictions. One that predicts probabilities has the number of classes as ``classes``.
+    gradient of its predictions. A model that predicts probabilities has the number of classes as ``classes``.
     """
 
     @property

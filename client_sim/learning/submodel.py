@@ -23,7 +23,7 @@ from fedping.protocol.spec import Block
 from fedping.protocol.weights import MAX_WEIGHTS, start_values
 
 _OF_WHOLE = frozenset({"dtype", "floats_per_example", "features", "classes", "has_modes"})
-"""Optional methods of models that are the same for a part of them."""
+"""Optional methods of models that work unchanged for a part of the model."""
 
 
 class ModelOfArrays(Model[Any], Protocol):

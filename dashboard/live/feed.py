@@ -214,7 +214,7 @@ class Outage:
         self._since: str | None = None
 
     def begun(self) -> str:
-        """Return the time of the first failed reading since the last success, ISO 8601 in UTC; now if there was none."""
+        """Return the time of the first failed reading since the last success, ISO 8601 in UTC; else the present."""
         since = self._since = self._since or self._clock()
         return since
 

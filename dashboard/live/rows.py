@@ -225,7 +225,7 @@ def standard_errors(aggregate: Aggregate) -> NDArray[np.float64]:
 def above_noise(event: PrivacyEvent, training: Sequence[str]) -> NDArray[np.float64]:
     """Return the distance of each weight's noisy sum from 0, in standard deviations of its noise, shape (m,).
 
-    NaN where nothing was released, of weights that no client can move.
+    NaN for weights that no client can move, since nothing is released of them.
     """
     sums = np.sum([event.released[name][: -len(METRICS)] for name in training], axis=0, dtype=np.float64)
     away = np.where(sums == 0, np.nan, sums / (event.sigma * np.sqrt(len(training))))

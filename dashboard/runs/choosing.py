@@ -56,7 +56,7 @@ class View:
 
     @property
     def conditions(self) -> list[Condition]:
-        """The conditions, the tag's and the group's among them.
+        """All conditions of the view, including its tag and its group.
 
         Raises:
             InvalidSettings: one is not a condition.

@@ -256,7 +256,7 @@ def _beside(study: Any, data: Sequence[Path]) -> Mapping[str, bytes]:
 
 
 def problem_of(sentence: str, tables: Mapping[str, Any]) -> Problem:
-    """Return where in its file the problem in ``sentence`` is: in a variant, or in all of them."""
+    """Return a problem with its place in the file: a variant, or all variants. ``sentence`` describes the problem."""
     of_variant = _VARIANT.match(sentence)
     if of_variant is None:
         return Problem(sentence, _path(sentence))

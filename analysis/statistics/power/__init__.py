@@ -98,10 +98,10 @@ def tilted(distribution: Distribution, mean: float) -> Distribution:
 
 
 def tilted_to_superiority(distribution: Distribution, superiority: float) -> Distribution:
-    """Return the tilt of a distribution whose X beats Y of the original with this probability, counting ties half.
+    """Return a distribution tilted so that its X beats the original's Y with this probability, counting ties half.
 
     Raises:
-        ValueError: no tilt reaches it, because even with all users at one end of the values the ties there remain.
+        ValueError: no tilt reaches it: even if all users have the smallest or the largest value, ties remain.
     """
     least = float(distribution.probabilities[0]) / 2
     most = 1 - float(distribution.probabilities[-1]) / 2
