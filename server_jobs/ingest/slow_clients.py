@@ -177,7 +177,7 @@ class Unread:
         self._looked = 0.0
 
     def look(self, now: float) -> None:
-        """Close overdue connections if a check is due at this monotonic time; checks are a quarter of ``seconds`` apart."""
+        """Close overdue connections if a check is due by the monotonic clock, four times in ``seconds``."""
         if now - self._looked < self._seconds / 4 or sys.platform != "linux":
             return
         self._looked = now
