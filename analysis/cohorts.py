@@ -1,4 +1,4 @@
-"""How many users it takes to train a model: the final loss by cohort size, as a curve, a figure and a table."""
+"""The number of users needed to train a model: the final loss by cohort size, as a curve, a figure and a table."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def smallest_enough(points: Sequence[TrainingPoint], within: float, start_loss: 
 
 
 def headline(points: Sequence[TrainingPoint], within: float, start_loss: float) -> str:
-    """Return which cohort is large enough, or that the cohorts tried do not show it."""
+    """Return a sentence with the cohort that is large enough, or a sentence that the tried cohorts do not show it."""
     best, smallest = min(points, key=lambda point: point.loss), smallest_enough(points, within, start_loss)
     if best.loss >= start_loss:
         return (

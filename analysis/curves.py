@@ -13,7 +13,7 @@ from fedping.model_store.store import ModelStore
 
 @dataclass(frozen=True)
 class ArmCurve:
-    """One arm over the iterations: the current version of each, and the means over the pings of that time.
+    """One arm over the iterations: each iteration's version, and the means over the pings received in it.
 
     All four have the same length; iterations without a selection are left out.
     """

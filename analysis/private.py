@@ -2,8 +2,8 @@
 
 A round releases noisy sums over the clients of each arm: their number, their losses, and the number of times that the
 chosen item was on top. All rounds together, a metric is a ratio of two such sums. Its variance has two parts (delta
-method): of the noise, which is known, and of the clients, who are a sample. How much clients differ is not released; of
-values between 0 and 1 with mean r the variance is at most r (1 - r), which is what a top choice has exactly. The number
+method): of the noise, which is known, and of the clients, who are a sample. The clients' variance is not released.
+For values between 0 and 1 with mean r it is at most r (1 - r), and for a top choice it is exactly that. The number
 of versions that a client contributed to isn't released either: the variance is that of clients who contributed to the
 maximum number, with the same values each time. So intervals are rather too wide than too narrow.
 """
@@ -45,7 +45,7 @@ class Sums(Struct, frozen=True, kw_only=True):
     """Sums that the rounds of a line have released of one arm.
 
     Attributes:
-        clients, loss, top_choice: the noisy sums; losses as shares of the way from the least to the greatest.
+        clients, loss, top_choice: the noisy sums; losses rescaled so that the least is 0 and the greatest 1.
         noise: the standard deviation of the noise on each of them.
         often: maximum number of sums that one client contributes to.
     """
@@ -58,7 +58,7 @@ class Sums(Struct, frozen=True, kw_only=True):
 
 
 class ArmResult(Struct, frozen=True, kw_only=True):
-    """An arm: its approximate contributions, and its metrics; None where there are too few, or none is sent."""
+    """An arm: its approximate contributions, and its metrics; None for a metric of too few clients, or not sent."""
 
     arm: str
     contributions: Estimated
@@ -78,7 +78,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class LineResult(Struct, frozen=True, kw_only=True):
-    """The arms of a line; ``noise`` is that on an arm's clients in one round."""
+    """The arms of a line; ``noise`` is the noise on an arm's number of clients in one round."""
 
     line: str
     rounds: int
@@ -104,8 +104,8 @@ class LineRounds(Struct, frozen=True, kw_only=True):
 
     Attributes:
         line: its name.
-        iterations: the version whose clients each round heard, shape (R,).
-        arms: by name, what each round said of the arm, R of them.
+        iterations: for each round, the version that its clients used, shape (R,).
+        arms: by name, the arm's result in each of the R rounds.
     """
 
     line: str

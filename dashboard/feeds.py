@@ -40,7 +40,7 @@ class Feed(Hashable, Protocol):
     """Something that pages follow. Equal feeds are read once for all pages that follow them."""
 
     def since(self, position: str | None) -> Change | None:
-        """Return what came after ``position``; everything if that is None or not understood; None if nothing came.
+        """Return the change after ``position``: everything if that is None or not understood, None if nothing is new.
 
         Raises:
             FedpingError: the feed's subject cannot be read.

@@ -1,7 +1,7 @@
 """Who may do what, and what a page may load. Applied to every request, so that no view can forget it.
 
 A visitor logs in with the dashboard's single token, or as a member of its team with a personal token or a proxy's
-header. A change is refused to those whose role it isn't, and else written down before a view makes it.
+header. A change is refused to visitors without the role for it. Otherwise it is written down before a view makes it.
 
 The host check is against DNS rebinding: an attacker's page whose name points to loopback has that name in ``Host``.
 """
@@ -87,7 +87,7 @@ class Refused(FedpingError):
 
 
 def check_host(request: Request, settings: DashboardSettings) -> None:
-    """Refuse a request that addresses us by an unknown host, if there is no token that a stranger would lack.
+    """Refuse a request that addresses us by an unknown host, if visitors need not show who they are.
 
     Raises:
         Refused: the host is not one of ours.
@@ -183,12 +183,12 @@ def _kept(file: Path, make: Callable[[], bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class Admission:
-    """Who visitors are.
+    """The check of who visitors are.
 
     Attributes:
-        settings: with the dashboard's one token, if it has one.
+        settings: the dashboard's settings, with its single token if it has one.
         team: the file of its team, if it has one.
-        said: the last trouble with it that was told.
+        said: the last reported trouble with the team's file.
     """
 
     settings: DashboardSettings
@@ -222,7 +222,7 @@ class Admission:
         return None if member is None else (_as_visitor(member), mark_of(member))
 
     def still_admits(self, visitor: Visitor) -> bool:
-        """Return whether a visitor whose page is open may still read, as at the request for it."""
+        """Return whether a visitor with an open page may still read it, by the same rules as at its request."""
         if visitor.alone:
             return True
         try:
@@ -243,7 +243,7 @@ class Admission:
             ) from error
 
     def trouble(self, sentence: str) -> None:
-        """Say a sentence in the terminal, once while it is the same."""
+        """Print a sentence in the terminal, once while it stays the same."""
         if self.said != [sentence]:
             self.said[:] = [sentence]
             tell(sentence, "warning")
@@ -254,12 +254,12 @@ def _as_visitor(member: Member) -> Visitor:
 
 
 def _named_by_proxy(request: Request, team: Team, settings: DashboardSettings) -> Visitor | None:
-    """Return whom the proxy names in its header; None if the request isn't the proxy's, or names no one.
+    """Return the person in the proxy's header; None if the request isn't the proxy's, or names no one.
 
-    Two values of the header arrive as one with a comma, which is no name.
+    Two values of the header arrive as one with a comma, which isn't a valid name.
 
     Raises:
-        Refused: the name is none, or not one of the team; or the request is for a host that is not ours.
+        Refused: the name isn't valid or not one of the team, or the request is for a host that is not ours.
     """
     if team.proxy is None or not team.trusts(request.remote_addr):
         return None
@@ -365,7 +365,7 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
 
 
 def _check_change(changes: ChangeLog, visitor: Visitor) -> None:
-    """Refuse a change to a visitor whose role it isn't, and write it down otherwise.
+    """Refuse a change to a visitor without the role for it; otherwise write it down.
 
     Raises:
         Refused: the role doesn't suffice.
@@ -400,8 +400,8 @@ def _check_token_of_page(csrf: CSRFProtect) -> None:
 def _ask_for(admission: Admission) -> AnyResponse:
     """Answer a visitor who is not logged in: by the token in the address if there is one, else by the login page.
 
-    Only an address that the visitor has typed, pasted or opened from outside the browser logs in at once. Behind a link
-    of a page, which may log visitors in as somebody they are not, the login page says as whom, and waits for a click.
+    Only an address that the visitor has typed, pasted or opened from outside the browser logs in at once. A link on a
+    page might log visitors in as another person. So after a link the login page says as whom, and waits for a click.
     """
     reads = request.method == "GET"
     is_page = reads and "text/html" in request.headers.get("Accept", "")
@@ -423,7 +423,7 @@ def _ask_for(admission: Admission) -> AnyResponse:
 
 
 _OWN = ("none", "same-origin")
-"""What a browser says of an address that no other site has led to; by HTTP beyond loopback it says nothing."""
+"""A browser's values for an address that no other site has led to; by HTTP beyond loopback it sends none."""
 
 
 class Closed(Refused):
@@ -433,7 +433,7 @@ class Closed(Refused):
 def _door(
     status: int, message: str = "", *, following: str | None = None, token: str = "", visitor: Visitor | None = None
 ) -> tuple[str, int, dict[str, str]]:
-    """Return the login page; with a token from the address, it says whose that is."""
+    """Return the login page; with a token from the address, the page names the token's owner."""
     goal = _local(request.values.get("next", "/") if following is None else following)
     return render_template("enter.html", next=goal, message=message, token=token, led=visitor), status, FRESH
 

@@ -116,8 +116,8 @@ def read_job(
     """Return the contents of a job's note, and the fields of the job.
 
     Raises:
-        FedpingError: made by ``unknown`` from ``none`` if the note does not exist, or from the sentence about a later
-            version of fedping that has written the job.
+        FedpingError: the error that ``unknown`` makes: from ``none`` if the note does not exist, or from a sentence
+            if a later version of fedping has written the job.
     """
     try:
         document = decoded(folder / note, kind)

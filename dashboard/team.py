@@ -133,7 +133,7 @@ def token_digest(token: str) -> str:
 
 
 def _plain(address: str) -> IPv4Address | IPv6Address:
-    """Return an address; one of IPv4 as IPv6 shows it, as IPv4."""
+    """Return an address; an IPv4 address in IPv6 notation becomes an IPv4 address."""
     found = ip_address(address.partition("%")[0])
     return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
 

@@ -1,7 +1,7 @@
 """Versions that people or the guard publish: rollbacks, continuations, released and discarded held versions.
 
-Some clients have fetched a staged version. So discarding it also fences off its number: the version in its place, which
-is `intended` before the fence is written, has another one.
+Some clients have fetched a staged version. So discarding it also fences off its number. The version in its place has
+another number, and is `intended` before the fence is written.
 """
 
 from __future__ import annotations

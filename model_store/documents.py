@@ -4,8 +4,8 @@ The last member of a stored JSON object is ``,"seal":"<32 hexadecimal digits>"``
 Without it, a flipped bit would silently change the model. It belongs to the file and not to the document, so no digest
 of a study or a version includes it. Documents of older stores have none.
 
-A bit may flip in the checksum itself: a file with the frame of a checksum or its very digits in that place, and not
-both, is damaged, and not a document without a checksum.
+A bit may flip in the checksum itself. So a file that has only the frame of a checksum in that place, or only its
+digits, is damaged, and not a document without a checksum.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Damaged(StoreError, Unreadable):
 
 
 class MissingStore(StoreError, Unreadable):
-    """There is no store at its place, or not at present."""
+    """No store exists at this place, at least at present."""
 
 
 class StampCache(Generic[_T]):
@@ -56,7 +56,7 @@ class StampCache(Generic[_T]):
         self._values: dict[str, tuple[Hashable, _T]] = {}
 
     def value(self, key: str, stamps: Hashable, read: Callable[[], _T]) -> _T:
-        """Return the value at these stamps, which is read if it is unknown; None as stamps: it is always read."""
+        """Return the value at these stamps, and read it if it is unknown. Without stamps (None) it is always read."""
         known = self._values.get(key)
         if known is None or stamps is None or known[0] != stamps:
             known = stamps, read()
@@ -224,7 +224,7 @@ class Documents:
 
 
 def is_key(key: str) -> bool:
-    """Return whether a file can have a key: a requested study may have any name, and none leads out of its folder."""
+    """Return whether a file can have a key: a request may name any study, and no key may lead out of its folder."""
     return not {"", ".", ".."} & {*key.split("/")} and "\0" not in key
 
 

@@ -1,4 +1,4 @@
-"""Versions that are held back: for people to decide, or until a stage has shown enough; and what takes their place."""
+"""Held versions, which wait for a person's decision or a stage's results, and the versions that take their place."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ _DIGEST_BYTES = 32
 
 
 class HelperRequest(Struct, frozen=True, kw_only=True, dict=True):
-    """A request, and what is needed to finish the round once it is answered.
+    """A request, and the data that finish the round once the helper has answered.
 
     Attributes:
         study, line, version: the version that it is on, and ``of`` is that version's digest.
         request: as sent, signed.
         sums: by arm the sum of the leader's shares of the clients in the request, 8 bytes a number, little-endian.
-        inputs: the landed files that they were read from, and that the refused clients' shares are read from again.
+        inputs: the landed files with these shares, from which the refused clients' shares are read again.
     """
 
     study: str

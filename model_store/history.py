@@ -3,7 +3,7 @@
     <study>/history/<n>.json     the n-th entry, from 1 on
 
 An entry is created atomically: of two simultaneous changes one succeeds, and the other gets an error. Entries never
-change. Each says what holds after it, the declared state and the entry of the settings, so reading the newest suffices.
+change. Each has the state after it (the declared state, and the entry of the settings), so reading the newest suffices.
 Entry 0 has the settings of ``study.json``, as created.
 """
 

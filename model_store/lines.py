@@ -1,4 +1,4 @@
-"""The heads of lines: their newest versions, whether these follow those before them, and what was lost."""
+"""The heads of lines: their newest versions, whether these follow the versions before, and lost versions."""
 
 from __future__ import annotations
 

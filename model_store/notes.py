@@ -25,7 +25,7 @@ from fedping.protocol.notes import MOST_CHARACTERS, MOST_NOTES, Note, Notes
 from fedping.protocol.study import Study
 
 KEPT = 8
-"""Documents that stay."""
+"""Number of newest documents that stay."""
 
 _RECENT = 64
 """Marks of changes, which show a slow writer whether others continued from its write or from an earlier state."""
@@ -39,10 +39,10 @@ _EARLIEST, _LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzin
 """Limits for a note's date: dates outside are typing errors, and years 0 and 9999 don't exist in every time zone."""
 
 _ODD = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Kinds of characters that aren't seen, and may turn round or hide what is."""
+"""Kinds of characters that aren't seen, and may reverse or hide the text that is."""
 
 _ALLOWED = "\n\u200c\u200d\u200e\u200f"
-"""Those of them that people need: the line break, and the joiners and marks of Persian, Arabic, Hebrew and emoji."""
+"""Unseen characters that people need: line breaks, and joiners and marks of Persian, Arabic, Hebrew and emoji."""
 
 
 class NoteConflict(FedpingError):
@@ -61,7 +61,7 @@ class StudyNotes:
         return max(self._numbers(study), default=0)
 
     def state(self, study: str) -> str:
-        """Return a mark that is another after every change, also after notes were put back from a copy."""
+        """Return a mark that is different after every change, also after notes were restored from a copy."""
         number = self.newest(study)
         return f"{number}-{zlib.crc32(repr(self._documents.visible_stamp(_key(study, number))).encode()):08x}"
 

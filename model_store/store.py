@@ -241,7 +241,7 @@ class ModelStore:
             )
 
     def _fence_off(self, version: Version, head: Version) -> None:
-        """Take the number after the head with a fence; raise if a round took it, or another took the version's own."""
+        """Take the number after the head with a fence; raise if a round took it, or another the version's number."""
         if self._exists(version):
             raise StoreError(
                 f"{self.where}/{_key(version)} exists, but is not a version of the line. Move it away, or give a "

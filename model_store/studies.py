@@ -20,7 +20,7 @@ from fedping.protocol.study import Declared, Study
 
 
 class Studies:
-    """The studies of a store, and what was declared, changed and offered of them."""
+    """The studies of a store, with their declared states, changed settings and offers."""
 
     def __init__(self, documents: Documents, history: History) -> None:
         self._documents = documents

@@ -338,7 +338,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
         counts: number of the round's pings by outcome (``used``, ``duplicate``, ``other_arm``, …), and of pings of
             other versions that had landed since (``stale``, ``future``), which are counted but not mixed in.
         arms: metrics of each arm.
-        ages: the ``used`` pings by the number of versions that they are older than the parent, from 0 on; empty where
+        ages: the ``used`` pings by their age, in versions before the parent, from 0 on; empty where
             older pings are not merged.
         aggregate: aggregate of the usable pings; None without a round, and for a private line.
         window_end_ms: landing time (milliseconds since 1970) up to which pings of other versions have been counted.

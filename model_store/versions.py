@@ -34,7 +34,7 @@ class MissingVersion(StoreError):
 
 @dataclass(frozen=True)
 class _LastRead:
-    """The last version read; while its bytes stay the same, so do it and its digest."""
+    """The last version read, which is reused with its digest while its bytes stay the same."""
 
     key: str
     data: bytes
@@ -47,7 +47,7 @@ class Chain:
 
     Attributes:
         numbers: numbers of its versions, ascending.
-        fences: by the version before each fence, the number at which the line continues.
+        fences: the number at which the line continues, by the version before each fence.
         strays: numbers of files that don't follow the others.
         foreign: names that don't belong to versions.
         broken: numbers whose fence can't be read, ascending.
@@ -240,5 +240,5 @@ def version_key(study: str, line: str, iteration: int) -> str:
 
 
 def marker_key(study: str, line: str, slot: int) -> str:
-    """Return the key of the file that says that a fence is in the place of a version."""
+    """Return the key of the marker of a fence in the place of a version."""
     return f"{study}/{line}/fences/{slot}.json"

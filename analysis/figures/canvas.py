@@ -118,7 +118,7 @@ HEIGHT = 3.8
 TEXT_SIZE = 10.0
 
 _LABEL_GAP = 0.075
-"""Between two names at the ends of lines, as a share of the axis."""
+"""Distance between two names at the ends of lines, as a share of the axis."""
 
 
 class LineEnd(NamedTuple):
@@ -185,7 +185,7 @@ def group_thousands(axes: Axes) -> None:
 
 
 def as_it_is(name: str) -> str:
-    """Return a name in a form that Matplotlib does not take for a formula, and an SVG may have."""
+    """Return a name in a form that Matplotlib does not read as a formula, and that is allowed in an SVG."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in name).replace("$", r"\$")
 
 

@@ -152,7 +152,7 @@ def draw_effects_over_time(effects: Sequence[PartEffects], *, theme: Theme = LIG
 def draw_private_rounds(
     rounds: LineRounds, metric: Literal["loss", "top_choice"], label: str, *, theme: Theme = LIGHT
 ) -> Figure:
-    """Draw what each round of a private line said of its arms' metric, with intervals; there is at least one.
+    """Draw the arms' metric as released by each round of a private line, at least one, with intervals.
 
     A line has a gap where a round released nothing about an arm.
     """
@@ -194,7 +194,7 @@ def draw_loss_quality(quality: SubsampleQuality, *, theme: Theme = LIGHT) -> Fig
 def _dots_and_bars(quality: SubsampleQuality, errors: NDArray[np.float64], label: str, theme: Theme) -> Figure:
     """Draw a dot with a bar of one standard deviation on either side for each iteration; there is at least one.
 
-    A dot is hollow if the subsample is more than half of the pings and close to them for that reason alone.
+    A hollow dot marks a subsample of more than half of the pings, which is close to them for that reason alone.
     """
     figure, (axes,) = panels(theme)
     means = errors.mean(axis=1)
@@ -265,7 +265,7 @@ def draw_series(
 ) -> Figure:
     """Draw a metric of every arm over the iterations.
 
-    A line has a gap where an iteration is missing, as the last one before a rollback is, and restarts after it.
+    A line has a gap at a missing iteration, such as the last one before a rollback, and restarts after it.
 
     Args:
         series: by the arm's name; at least one.

@@ -29,8 +29,8 @@ class Source:
 def fedping(*words: str | Path) -> str:
     """Return the output of a command, as in ``fedping("simulate", Path("experiment.toml"), "--seed 3 --json")``.
 
-    Simulation is in rooms that this one may not import, so notebooks run the command as a person would. Texts are split
-    at blanks, paths are not.
+    This package may not import the simulation, so notebooks run the command as a person would. Strings are split at
+    blanks, paths are not.
 
     Raises:
         FedpingError: the command failed; its message says why.

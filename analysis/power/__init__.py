@@ -1,4 +1,4 @@
-"""How many users show an effect (thesis 7.4), what power a number of users has, and the smallest effect they show."""
+"""The number of users that shows an effect (thesis 7.4), the power of a number, and the smallest effect it shows."""
 
 from fedping.analysis.power.answer import answer
 from fedping.analysis.power.pilot import (

@@ -155,7 +155,7 @@ class SimulatedFigure(Struct, frozen=True, kw_only=True):
 
 
 class Sizes(Struct, frozen=True, kw_only=True):
-    """How many users must be compared, both arms together, by each method; the simulation's with a 95 % interval.
+    """Number of users to compare, in both arms together, by each method; the simulation's with a 95 % interval.
 
     ``noether`` ignores ties. ``agree`` says whether the formula's number is in the interval.
     """

@@ -139,7 +139,7 @@ def rendered(template: str, **given: Any) -> str:
 
 
 def report_templates() -> Environment:
-    """Return the templates of this folder; what extends ``base.html`` has the colours and the style of reports."""
+    """Return the templates of this folder; those that extend ``base.html`` have the colours and style of reports."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -165,11 +165,11 @@ def _figure(plate: Plate | Gap) -> tuple[str, Markup | None, str]:
 
 
 def print_verdict(verdict: Verdict, console: Console, caution: str | None = None, *, verbose: bool = False) -> None:
-    """Print a verdict as one sentence and one table, which come last.
+    """Print a verdict; its sentence and its table come last.
 
-    A warning about the arms' sizes comes right before them; ``caution``, what else to know before believing the verdict
-    (:func:`fedping.analysis.report.rows.training_note`), between sentence and table, as does what the loss of personal
-    arms is. With ``verbose``, all other tables, sentences and notes come first.
+    A warning about the arms' sizes comes right before the sentence. Between sentence and table come ``caution``, a
+    further reservation (:func:`fedping.analysis.report.rows.training_note`), and the note on the loss of personal
+    arms. With ``verbose``, all other tables, sentences and notes come first.
     """
     if verbose:
         _print_rest(verdict, console)
@@ -212,7 +212,7 @@ _METRICS = (("loss", "Loss", "mean loss"), ("top_choice", "Top choices", "share 
 
 
 class Promised(NamedTuple):
-    """The guarantee that a line's clients were given, and the part of its budget that is spent; sentences."""
+    """Two sentences: the guarantee given to a line's clients, and the spent part of its budget."""
 
     guarantee: str
     spent: str
@@ -229,11 +229,11 @@ def write_private_page(
     """Write the report atomically and return its path.
 
     Args:
-        result: what is known of the study.
-        rounds: of each of its lines, round by round.
-        promised: by line.
+        result: the study's released results.
+        rounds: the results of each line, round by round.
+        promised: the guarantees, by line.
         path: the file; replaced if it exists.
-        caution: what else to know before believing it.
+        caution: a further reservation about the results.
 
     Raises:
         FedpingError: the file cannot be written.

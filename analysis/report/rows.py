@@ -98,7 +98,7 @@ LIFT_HEADS = ("mean or ratio", "arms", "found", "lift", "first", "second", "diff
 
 
 def lift_table(verdict: Verdict) -> Table:
-    """Return a table with a row per mean and ratio of totals and pair: the lift, the difference, and what was done."""
+    """Return a table with a row per mean and ratio of totals and pair: the lift, the difference, and the adjustment."""
     rows = tuple(lift_cells(*one) for one in verdict.lifts)
     return Table("The lift: means over clients, and ratios", LIFT_HEADS, rows, words=3)
 

@@ -73,7 +73,7 @@ def _means(values: NDArray[np.float64], places: NDArray[np.int64], arms: int) ->
 
 @dataclass(frozen=True)
 class RoundTraffic:
-    """How many pings each round of a line found.
+    """The number of pings that each round of a line found.
 
     Attributes:
         iterations: the current version in each round, shape (n,).

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _JUDGED = ("document_id", "model_version", "loss")
-"""The columns that identify, for a round, the pings that count in no arm."""
+"""The columns by which a round recognises the pings that count in no arm."""
 
 
 def made_by_rounds(store: ModelStore, study: str, line: str) -> Iterator[Version]:
@@ -47,7 +47,7 @@ def still_landed(store: ModelStore, study: str, line: str) -> Iterator[Version]:
     Files from which a client's pings were removed are read as they are now.
 
     Raises:
-        StoreError: as there.
+        StoreError: as for :func:`made_by_rounds`.
     """
     pruned, rewritten = store.studies.pruned(study, line), store.studies.rewritten(study)
     for version in made_by_rounds(store, study, line):
@@ -119,7 +119,7 @@ def _read(path: Place, document: DocumentType, columns: list[str], digest: str) 
 
 
 def _with_strings(table: pa.Table) -> pa.Table:
-    """Return a table with plain strings for dictionaries, because two files number their texts differently."""
+    """Return a table with dictionary columns as plain strings, because two files number their strings differently."""
     import pyarrow as pa
 
     fields = [pa.field(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type) for f in table.schema]

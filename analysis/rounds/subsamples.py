@@ -1,4 +1,4 @@
-"""How well a subsample of an iteration's pings estimates the mean of all (thesis 7.5, figures 25, 26 and 27)."""
+"""The error of estimating the mean of an iteration's pings by a subsample (thesis 7.5, figures 25, 26 and 27)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class SubsampleErrors:
-    """How far each of some subsamples of one iteration was from all of its pings, shape (draws,) each.
+    """The distances of some subsamples of one iteration from all of its pings, shape (draws,) each.
 
     Attributes:
         update: L1 distance of the mean updates: loss per unit of weight, summed over the m weights.

@@ -1,4 +1,4 @@
-"""How few clients make a finding: the least number whose other values, or whose absence, would overturn it.
+"""Fragility: the smallest number of clients that would overturn a finding, with other values or by their absence.
 
 For a test of ranks, clients of either arm are moved beyond all values, starting with those that move the statistic
 most. For a difference of means, where a single value moved far enough would overturn anything, clients are removed,

@@ -9,8 +9,8 @@ client, so that one set of formulas has both:
   quantile q is the one of the difference's interval, so L = 0 is excluded exactly where the difference 0 is.
 - **Adjustment** by clients' earlier values (CUPED; Deng, Xu, Kohavi and Walker 2013): w = x - R₀ e, where x and e are y
   and d of the time before and R₀ is Σx / Σe of both arms. The slope is one, within arms. A client without such a time
-  has w = 0, so the mean. Both arms' adjusted values share the slope and R₀, which makes them dependent: the interval
-  has their covariance. That the slope is estimated is of a lower order, and neglected.
+  has w = 0, the mean of w. Both arms' adjusted values share the slope and R₀, which makes them dependent: the interval
+  has their covariance. The error of the estimated slope is of a lower order, and neglected.
 - **Cap**: values above the value of rank ⌈share · N⌉ over the clients of all arms count as that value. All arms share
   one cap: separate caps would move one arm's mean more than another's.
 """
@@ -44,7 +44,8 @@ class Level:
     Attributes:
         value: the estimate.
         variance: its variance.
-        part: what it adds to the variance of the arms' difference; other than ``variance`` if the arms are dependent.
+        part: its contribution to the variance of the arms' difference; differs from ``variance`` if the arms are
+            dependent.
         clients: the number of clients.
         others: the number of clients that differ from the most common value; of a ratio, those whose y is not 0.
     """
@@ -141,7 +142,7 @@ DIFFERENT = 3.2905
 
 
 def adjusted(a: ClientTotals, b: ClientTotals) -> tuple[Level, Level, float, Adjustment] | None:
-    """Return both arms adjusted by the time before, their covariance, and what that did.
+    """Return both arms adjusted by the time before, their covariance, and the effect of the adjustment.
 
     Returns:
         None if nothing is known of the time before, or it is the same for all clients.
@@ -179,7 +180,7 @@ def adjusted(a: ClientTotals, b: ClientTotals) -> tuple[Level, Level, float, Adj
 
 @dataclass(frozen=True)
 class _Spreads:
-    """Variances and covariance over the clients of an arm, or of means of theirs, of u and w; and the mean of w."""
+    """Variances and covariance of u and w over the clients of an arm, or of their means; and the mean of w."""
 
     uu: float
     uw: float

@@ -7,13 +7,13 @@ with 100 looks, in two of five studies without any difference. A confidence sequ
 once. Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic
 confidence sequences" (2024), theorem 2.2 and appendix on the choice of ρ.
 
-The sequence for bounded values is exact from the first client on.
-For values in [0, 1] of mean m, and a fraction 0 < θ < 1, the products of 1 + θ (x / m - 1) over the clients so far are
-a nonnegative martingale of expectation 1: the wealth of a bet that the mean is larger than m. So is their average over
-several θ. It needs no order: value counts suffice. By Ville's inequality it ever reaches 1 / α with probability α at
-most. Reflected values bet on a smaller mean, and the product of two arms' wealths bets on a difference; the common mean
-is unknown, so the least product over all means counts. Source: Waudby-Smith and Ramdas, "Estimating means of bounded
-random variables by betting" (2023), section 4; mixtures over θ instead of its predictable bets.
+The sequence for bounded values is exact from the first client on. For values in [0, 1] of mean m, and a fraction 0 < θ
+< 1, the products of 1 + θ (x / m - 1) over the clients so far are a nonnegative martingale of expectation 1: the wealth
+of a bet that the mean is larger than m. So is their average over several θ. It needs no order: value counts suffice. By
+Ville's inequality the probability that it ever reaches 1 / α is at most α. Reflected values bet on a smaller mean, and
+the product of two arms' wealths bets on a difference; the common mean is unknown, so the least product over all means
+counts. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (2023), section 4;
+mixtures over θ instead of its predictable bets.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CORRECTIONS: Mapping[Correction, Callable[[Sequence[float]], list[float]]] = Map
 
 
 def deciding_level(log10_p: Sequence[float], alpha: float, correction: Correction) -> float:
-    """Return the level at which a plan's tests, each run alone, reject as they do after correction.
+    """Return the level at which a plan's tests, uncorrected, reject exactly as they do after correction.
 
     For Bonferroni it is alpha over the number of tests. For Holm it grows with every rejection, and the last level
     counts.
@@ -178,7 +178,7 @@ def log_wealth(counts: ValueCounts, means: Floats) -> Floats:
 def evidence(larger: ValueCounts, smaller: ValueCounts, difference: float = 0.0) -> float:
     """Return log of the evidence that mean(larger) - mean(smaller) exceeds a difference, for values in [0, 1].
 
-    At the true difference it ever reaches log(1 / α) with probability α at most.
+    At the true difference, the probability that it ever reaches log(1 / α) is at most α.
     """
     low, high = max(0.0, -difference), min(1.0, 1.0 - difference)
     if low > high:

@@ -105,7 +105,7 @@ ALARM = 0.001
 """The p-value below which sizes are called wrong. It is small because the check runs at every look at every study."""
 
 _FAR = 300.0
-"""Half the statistic above which the continued fraction is used; it converges at once there."""
+"""The continued fraction is used if half the statistic is above this; it converges at once there."""
 
 _TERMS = 50
 

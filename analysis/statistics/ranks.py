@@ -78,7 +78,8 @@ class ValueCounts:
     def winsorised(self, tails: float) -> ValueCounts:
         """Return the counts with the given share of observations at either end moved to the nearest one inside.
 
-        It is one of three or more at least, unless the share is 0: one alone sets no mean.
+        Of three or more observations at least one is moved at either end, unless the share is 0, so that none sets the
+        mean alone.
         """
         beyond = min(max(1, math.floor(tails * self.n)), (self.n - 1) // 2) if tails else 0
         if beyond <= 0:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def dealt_arm(dealt: Assignment) -> Column:
-    """Return the number of the arm that a client's id belongs to, null for none (`fedping.protocol.enrolment`)."""
+    """Return the number of the arm that a client's id belongs to; null if none (`fedping.protocol.enrolment`)."""
     from pyspark.sql import functions as F  # noqa: N812
 
     digits = F.lower(F.hex("client_id"))

@@ -200,7 +200,7 @@ def _pings(
 
 
 def _reported(document: DocumentType) -> dict[str, Column]:
-    """Return the columns of outcomes at the choice as they count; one that is left out counts as nearest to 0."""
+    """Return the columns of outcomes at the choice; a missing outcome counts as the allowed value nearest to 0."""
     from pyspark.sql import functions as F  # noqa: N812
 
     found = {}

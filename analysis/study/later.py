@@ -35,7 +35,7 @@ class LaterOutcomes:
         clients: a row per client that belongs to an arm: client, arm, first.
         metrics: the metrics, in the order of w0, ...
         window: the window.
-        horizon: until when everything that was received has landed, in ms since 1970.
+        horizon: moment up to which all received pings have landed, in ms since 1970.
     """
 
     outcomes: DataFrame
@@ -105,7 +105,7 @@ class LaterOutcomes:
         return F.col("arm").eqNullSafe(F.col("own"))
 
     def _before(self) -> Column:
-        """Return whether an outcome came before the hour of its client's first ping, which may have been slower."""
+        """Return whether an outcome came before the hour of its client's first ping, as after a delay of that ping."""
         from pyspark.sql import functions as F  # noqa: N812
 
         return F.col("received") < F.floor(F.col("first") / HOUR_MS) * HOUR_MS

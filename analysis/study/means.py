@@ -62,7 +62,7 @@ def with_means(
         tally: the counts of the metrics of pings.
         rows: the clients.
         asked: the metrics to compare.
-        means: how.
+        means: the settings of the comparison.
         first_values: whether interim looks need each client's first value; a later outcome's is its only one.
 
     Raises:
@@ -112,7 +112,7 @@ def _with_later(tally: StudyTally, outcomes: LaterOutcomes, totals: DataFrame, f
 
 
 def caps_of(metrics: Sequence[Metric], tally: StudyTally, share: float) -> dict[str, float]:
-    """Return the value of each metric that larger ones count as; shares have none, since their values are 0 or 1.
+    """Return each metric's cap, as which larger values count; shares have no cap, since their values are 0 or 1.
 
     Raises:
         InvalidSettings: it would be 0.

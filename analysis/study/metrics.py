@@ -1,4 +1,4 @@
-"""The subject of an analysis: the metrics of a study, and which of its pings.
+"""The subject of an analysis: the metrics of a study, and the pings that it covers.
 
 All metrics are over the pings with an example (`fedping.protocol.ping`). An interaction has an example if it ended with
 a selection: without one there is no rank, the loss is 0 by definition, and the typed text didn't find anything.
@@ -174,8 +174,8 @@ def measured_by(document: DocumentType) -> Measured:
 NEAR = 100
 """The greatest span of bounds that counts as known bounds of a metric.
 
-Wider ones, such as the 0 to 1,000 of a new study's ranks, are there to refuse lies. An interval that allows for every
-value within them needs many times the clients (of ranks near 3, about ninety times).
+Wider ones, such as the 0 to 1,000 of a new study's ranks, only serve to reject false claims. An interval that allows
+for every value within them needs many times the clients (of ranks near 3, about ninety times).
 """
 
 
@@ -226,7 +226,7 @@ def outcome_metrics(study: Study) -> Iterator[Metric]:
 
 
 def _of_categories(study: Study) -> Iterator[Metric]:
-    """Yield a share for each value of each outcome that is a category; compared only if they are named."""
+    """Yield a metric for the share of each value of each categorical outcome; they are compared only on request."""
     for outcome in study.outcomes:
         if isinstance(outcome, CategoryOutcome):
             for value in outcome.values:
@@ -269,7 +269,7 @@ class Ratio:
         name: as requested, "paid/choices".
         top: the metric whose total is divided.
         by: the metric whose total it is divided by; None for the number of counted pings.
-        below: the name of the latter.
+        below: the name of what ``by`` counts.
     """
 
     name: str
@@ -374,8 +374,8 @@ MOST_DAYS = 3_650
 class Window:
     """The pings of versions ``first`` to ``last`` that were received from ``since`` on and before ``until``.
 
-    Times are milliseconds since 1970. All four are optional; for a frozen version, both are its number. ``settle``
-    leaves out each client's first days in the study, by the time of receipt of its first ping.
+    Times are milliseconds since 1970. All four are optional; for a frozen version, ``first`` and ``last`` are both its
+    number. ``settle`` leaves out each client's first days in the study, by the time of receipt of its first ping.
 
     Raises:
         InvalidSettings: the window ends before it begins, or the days are negative.

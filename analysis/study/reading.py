@@ -74,7 +74,7 @@ class Reading:
         """Return some columns of landed files; :meth:`checked` raises after an action if a file was unreadable.
 
         Raises:
-            FedpingError: a file of a folder cannot be read, or is none of landed pings.
+            FedpingError: a file of a folder cannot be read, or isn't a file of landed pings.
         """
         files = list(chain.from_iterable(folders.values()))
         schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
@@ -92,7 +92,7 @@ class Reading:
 
     @contextmanager
     def checked(self) -> Iterator[None]:
-        """Raise what a file could not be read for, after the actions of a block or in place of Spark's own error."""
+        """Raise the reason why a file could not be read, after a block's actions or in place of Spark's own error."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
@@ -112,7 +112,7 @@ class Reading:
 
 @contextmanager
 def _listed_here(session: SparkSession) -> Iterator[None]:
-    """Have Spark list many files here inside, and not by a job with a task for each; the session's setting returns."""
+    """Have Spark list many files in this process, without a task for each; restore the session's setting at the end."""
     setting = "spark.sql.sources.parallelPartitionDiscovery.threshold"
     before = session.conf.get(setting, None)
     session.conf.set(setting, str(2**31 - 1))

@@ -54,7 +54,7 @@ class MetricTally:
     totals: ClientTotals | None = None
 
     def winsorised(self, tails: float) -> MetricTally:
-        """Return it with a share of the clients at either end moved inwards, so that none sets the mean alone."""
+        """Return the tally with a share of clients at either end moved inwards, so that none sets the mean alone."""
         if not tails:
             return self
         first = None if self.first is None else self.first.winsorised(tails)
@@ -106,9 +106,11 @@ class Part:
     """Some pings of a study: those of certain hours, or of one group of a segment.
 
     Attributes:
-        segment: the segment's name; None for a part of the time, `IN_STUDY` for one of the clients' own time.
-        number: the group's position in its segment, the first hour since 1970, or a key of `WEEKS`.
-        arms: the clients' moments in it by arm and metric; without arms that had no client.
+        segment: the segment's name; None for a part of the time, `IN_STUDY` for a part of the clients' own time in the
+            study.
+        number: for a group, its position in the segment; for a part of the time, its first hour since 1970; for a part
+            of the clients' own time, a key of `WEEKS`.
+        arms: the moments over the clients in this part, by arm and metric; arms without a client are left out.
     """
 
     segment: str | None
@@ -118,11 +120,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The clients whose first ping with an example came in a part of the time, by their values of that ping.
+    """The clients whose first ping with an example came in a part of the time, by the values of that ping.
 
     Attributes:
         number: the part's first hour since 1970.
-        arms: value counts by arm and metric; without arms that had no new client.
+        arms: value counts by arm and metric; arms without a new client are left out.
     """
 
     number: int
@@ -135,12 +137,12 @@ class LaterCounts:
 
     Attributes:
         counted: outcomes that count, each document once.
-        late: of those that do not, the ones received more than ``within`` after their client's first ping.
-        before: those received before that ping.
+        late: excluded outcomes that were received more than ``within`` after their client's first ping.
+        before: outcomes received before their client's first ping.
         unlinked: outcomes of clients without any ping in the window, or with pings of several arms.
-        other_arm: those that name another arm than their client's pings.
+        other_arm: outcomes that name another arm than their client's pings.
         unripe: outcomes of clients whose first ping is less than ``within`` ago.
-        clients: by arm, the clients that are ripe, and all of them.
+        clients: by arm, the number of ripe clients, and of all clients.
     """
 
     counted: int
@@ -159,14 +161,14 @@ class StudyTally:
     Attributes:
         arms: by name.
         duplicates: copies of documents that had landed already.
-        mixed: clients whose pings name more than one arm. Which one they belong to cannot be said.
+        mixed: clients whose pings name more than one arm, so that their arm is unknown.
         parts: over time, then by segment, in order; empty unless asked for.
         hours: number of hours in a part of the time.
         arrivals: the first values by part of the time, ascending; empty unless parts and first values were asked for.
         left_out: numbers of excluded landed pings, by reason; without reasons that exclude none.
         tails: the share of an arm's clients at either end whose values are winsorised; 0 if none is.
         caps: by metric, the value that larger ones count as in lifts; empty unless requested.
-        later: by metric, what of a later outcome counts.
+        later: by metric, the counted and excluded later outcomes.
         adjusts: whether the sums of the time before version 1 were counted.
     """
 
@@ -183,7 +185,7 @@ class StudyTally:
     adjusts: bool = False
 
     def winsorised(self, tails: float) -> StudyTally:
-        """Return it with every metric of every arm winsorised by client."""
+        """Return the tally with every metric of every arm winsorised by client."""
         arms = {
             name: replace(arm, metrics={metric: each.winsorised(tails) for metric, each in arm.metrics.items()})
             for name, arm in self.arms.items()
@@ -249,15 +251,15 @@ def _by_hour(counts: Counts, kind: str, arm: int) -> dict[int, int]:
 
 
 FAR = 1e3
-"""From which ratio of mean to standard deviation on sums are taken of values minus their mean.
+"""Ratio of mean to standard deviation from which on the mean is subtracted from values before they are summed.
 
-The squares of a ratio lose twice its digits, of the sixteen that a double has. Below this number, sums equal earlier
-versions' to the bit.
+Summing squares loses twice as many digits as this ratio has, of the sixteen that a double has. Below this number, sums
+equal earlier versions' to the bit.
 """
 
 
 def centres_of(metrics: Sequence[Metric], values: pa.Table) -> list[float]:
-    """Return by metric what to subtract before summing: 0, or the mean of all pings' values if that is far from 0."""
+    """Return, by metric, the number to subtract before summing: 0, or the mean of all pings' values if far from 0."""
     counts = Counts(values)
     return [_centre(counts.of(f"p{i}", None)) for i in range(len(metrics))]
 

@@ -173,9 +173,9 @@ class Comparison:
         deciding: the deciding estimate: at an interim look ``sequence``, else the probability of superiority with the
             interval of the rank test at the level that the correction allows.
         base: the second arm's mean of the deciding values, the base of differences in percent.
-        finding: the arm whose values are smaller, or that neither is certain.
-        fragility: how few clients would overturn the finding: with other values, where the rank test decides; by being
-            absent, at an interim look. None if there is none to overturn.
+        finding: whether the first arm's values are smaller (``less``) or larger (``more``), or neither is certain.
+        fragility: the smallest number of clients that would overturn the finding: with other values where the rank
+            test decides, by their absence at an interim look. None without a finding to overturn.
         shortage: at an interim look, the clients that are missing before anything can be decided; else None.
         effect: the difference of means and the lift; None where it was not asked for.
     """

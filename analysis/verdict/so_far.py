@@ -19,21 +19,21 @@ MOST_COMPARISONS = 60
 """Maximum number of comparisons with a series, smallest p first, so that a study with many arms is counted quickly."""
 
 MOST_EXACT = 28
-"""Exact intervals in all series together; one takes a fifth of a second, any other a tenth of a millisecond."""
+"""Maximum number of exact intervals in all series; one takes 0.2 seconds, any other interval 0.1 milliseconds."""
 
 EXACT_STEPS = 7
-"""Number of steps in a series of exact intervals; the last is the look's own."""
+"""Number of steps in a series of exact intervals; the last step is the look itself."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """The effect so far, counted up to the end of one part of the study's time.
+    """The effect so far, at the end of one part of the study's time.
 
     Attributes:
-        hour: the first hour since 1970 after the part.
-        n: the clients of both arms so far.
-        estimate: the difference of their first values, at any look.
-        percent: the same in percent of the second arm's mean; None where that is 0.
+        hour: the first hour after the part, in hours since 1970.
+        n: number of clients so far, in each arm.
+        estimate: difference of the means of clients' first values, with an interval that is valid at all looks.
+        percent: this difference in percent of the second arm's mean; None where that mean is 0.
     """
 
     hour: int
@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True)
 class SoFar:
-    """One comparison by the end of each part of the time."""
+    """One comparison, with its effect so far at the end of each part of the time."""
 
     metric: Metric
     pair: Pair
@@ -54,9 +54,9 @@ class SoFar:
 def effects_so_far(
     plan: Plan, comparisons: Sequence[Comparison], arrivals: Sequence[Arrivals], hours: int
 ) -> tuple[SoFar, ...]:
-    """Return the series of an interim look's comparisons, none of any other plan.
+    """Return the series of an interim look's comparisons; none for any other plan.
 
-    Later outcomes have none, as their clients ripen apart.
+    Later outcomes have no series, because their clients ripen at different times.
 
     Args:
         plan: the plan.

@@ -143,7 +143,7 @@ def reach_verdict(study: Study, plan: Plan, tally: StudyTally, enrolled: int | N
 
 
 def _ripe(study: Study, plan: Plan, tally: StudyTally) -> tuple[Plan, tuple[Metric | Ratio, ...]]:
-    """Return the plan without what no client of an arm is ripe for, which does not depend on any value; and that."""
+    """Return the plan without metrics and ratios for which an arm has no ripe client, and these; no value decides."""
     arms = [tally.arms[name] for name in dict.fromkeys(name for pair in plan.pairs for name in pair)]
     metrics = [one for one in plan.metrics if one.later and not all(arm.metrics[one.name].clients.n for arm in arms)]
     ratios = [one for one in plan.means.ratios if not all(arm.ratios[one.name].clients for arm in arms)]
@@ -182,7 +182,7 @@ def as_document(verdict: Verdict, caution: str | None = None, notes: Sequence[st
 
     Args:
         verdict: the verdict of an analysis.
-        caution: what else to know before believing it, as a sentence.
+        caution: a further reservation about the verdict, as a sentence.
         notes: what to know in order to read the numbers, as sentences (`fedping.analysis.report.table_notes`).
     """
     plan, ratio = verdict.plan, verdict.ratio

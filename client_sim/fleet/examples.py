@@ -122,7 +122,7 @@ class OwnVisits:
     """Lists that a product's users see, new ones in every iteration: a :class:`Source`.
 
     Attributes:
-        users: who choose from them.
+        users: the users, who choose from the lists.
         seed: determines them, with the client's number and the iteration.
         least, most: minimum and maximum number of lists of a client in an iteration.
     """

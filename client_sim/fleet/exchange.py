@@ -79,8 +79,8 @@ async def run_at(jobs: Iterable[tuple[float, Job]], at_once: int, sleep: Sleep) 
     Tasks are created as places become free, so that a million jobs need no more memory than those that are running.
 
     Args:
-        jobs: the moment at which each starts, in seconds from now, ascending; and the job. It starts later if all
-            places are taken.
+        jobs: pairs of a start, in seconds from now and ascending, and a job. A job starts later if all places are
+            taken.
         at_once: number of places.
         sleep: waits.
     """
@@ -163,7 +163,7 @@ class Fetcher:
         self._cache.keep_only(self._held())
 
     async def _fetch(self, clients: list[int], places: asyncio.Semaphore) -> None:
-        """Ask once, for clients of one line that ask as the first of them."""
+        """Send one request for clients of one line, the one that the first of them would send."""
         line, versions = self._line(clients[0]), self._roster.version
         etag = self._cache.etag(line, int(versions[clients].min()))
         try:

@@ -188,8 +188,8 @@ class Interactions:
 
     Attributes:
         scores: scores of the candidates in displayed order, then NaN, shape (S, C). Where clients rank with local
-            weights, these are the shared model's, the highest first, and the loss and the update are summed in this
-            order: the displayed one would reveal how the client's model permutes it.
+            weights, these are the shared model's scores, the highest first. The loss and the update are then summed
+            in this order, because the displayed order would reveal how the client's model permutes it.
         shown: number of candidates, shape (S,).
         rank: rank of the choice, 0 at the top, -1 without one, shape (S,).
         bookmarked: whether the chosen page has a bookmark, shape (S,).
@@ -218,7 +218,7 @@ class Interactions:
         return int((sizes if self.sends is None else sizes[self.sends]).sum())
 
     def at(self, rows: NDArray[np.intp]) -> Interactions:
-        """Return the interactions at these positions; their updates must not be payloads yet."""
+        """Return the interactions at some positions, shape (k,); updates must not be encoded as payloads yet."""
         assert not isinstance(self.update, Payloads)
         return Interactions(
             scores=self.scores[rows],
@@ -232,7 +232,7 @@ class Interactions:
 
 
 Corruption: TypeAlias = Callable[[ClientData[Any]], ClientData[Any]]
-"""Changes the examples of S searches, each a client's, before hostile clients train on them."""
+"""Changes the examples of S searches, one client per search, before hostile clients train on them."""
 
 
 @dataclass(frozen=True)

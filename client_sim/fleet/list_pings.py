@@ -30,11 +30,11 @@ class ListPings:
 
     Attributes:
         arm, version: of the clients.
-        client_ids, secrets: of each list's client: its id, and what it never sends.
+        client_ids, secrets: id of each list's client, and its secret, which it never sends.
         documents: the document id of each list.
         visits: the lists.
         losses: shape (N,).
-        updates: what is sent of each; None if the arm sends none.
+        updates: the update that is sent with each list; None if the arm sends none.
     """
 
     arm: str

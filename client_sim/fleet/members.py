@@ -167,8 +167,8 @@ class Members:
         settings: of the fleet.
         roster: their ids, arms and versions.
         cache: the weights of these versions.
-        states: where a training keeps state with the clients of an arm, by the arm's name.
-        sent: where the upload links of a line keep what they keep with its clients, by the line's name.
+        states: storage for the state that a training keeps with the clients of an arm, by the arm's name.
+        sent: storage for the state that the upload links of a line keep with its clients, by the line's name.
         attackers: the hostile ones among them, if any.
         private: makes the pings of private lines, if the study's lines are private.
     """

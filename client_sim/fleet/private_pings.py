@@ -104,7 +104,7 @@ class PrivatePings:
         InvalidSettings: the offer of a line's helper doesn't fit the line, or the line is for institutions with tables.
 
     Attributes:
-        waits: by two-server line whose clients send nothing, the reason.
+        waits: the reason why the clients of a two-server line send nothing, by the line's name.
         randomness: as given.
     """
 
@@ -237,8 +237,8 @@ class PrivatePings:
             losses: theirs, shape (k,).
             tops: 1 where the choice was on top, else 0, shape (k,).
             keys: key of each client's noise, shape (k,).
-            forging: which of them exceed the bounds, shape (k,). Only shares without proofs hide that; otherwise such
-                vectors would be rejected or clipped, so they stay within the bounds.
+            forging: which clients exceed the bounds, shape (k,). They do so only in shares without proofs, which hide
+                it. Elsewhere their vectors would be rejected or clipped, so they stay within the bounds.
         """
         maker = self._makers[line]
         m = len(maker.frame.group)

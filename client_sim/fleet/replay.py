@@ -135,7 +135,7 @@ class ReplaySummary(Struct, frozen=True, kw_only=True):
 class Recorded:
     """A recorded ping; ``payload`` has the JSON of each of its fields.
 
-    ``column`` is a later outcome's; empty for a ping of the study's own type.
+    ``column`` is the column of a later outcome; empty for a ping of the study's own type.
     """
 
     document_id: UUID

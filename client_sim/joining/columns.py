@@ -8,8 +8,8 @@ Scales are computed over all tables without sending any of them: by a study whos
 whose centroid moves to the mean of an institution's rows in one local step of rate 1. A round at rate 1, weighted by
 examples, publishes the mean over all rows. The rows have each number and its square there, so that one round gives the
 means and, from the mean squares, the deviations. Each institution sends its own means, and the operator sees them. A
-row is in one class, so a column for each class, which is 1 in its rows, has the class's share as its mean: it gives the
-weights of classes.
+row is in one class. So the mean of a class's column, which is 1 in the rows of the class, is the class's share, and
+gives its weight.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         classes: values of the label in the order of the classes' numbers; None if it is a number.
         class_weights: weight of an example of each class in the training; equal weights if None.
         moments: for a study of scales: the features are each number and its square, without categories.
-        counts: for a study of scales too: the features are the class of each row, after ``moments`` if both.
+        counts: for a study of scales: the features are the class of each row; with ``moments``, they follow those.
 
     Raises:
         InvalidSettings: a name or a class occurs twice, or classes to count or to weigh are missing.
@@ -117,7 +117,7 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def read_columns(path: Path) -> AgreedColumns:
-    """Read a file of agreed columns; raise :class:`InvalidSettings` if it is none."""
+    """Read a file of agreed columns; raise :class:`InvalidSettings` for any other file."""
     where = "the file of columns"
     return converted(read_toml(path, where.removeprefix("the ")), AgreedColumns, f"{where} {path}: ")
 

@@ -38,11 +38,11 @@ from fedping.protocol.study import PublicLine
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 
 EVALUATION = 0.2
-"""Share of the price of a version that its evaluation has, where a person may have rows of both kinds."""
+"""The evaluation's share of a version's price, if a person may have both held-out rows and others."""
 
 
 LEAST_LEFT = 1e-3
-"""Minimum share of a budget that is worth planning with; of less, noise would leave nothing."""
+"""Minimum share of a budget that is worth planning with; with less, only noise would be left."""
 
 
 class Undecided(FedpingError):
@@ -213,7 +213,7 @@ def sentences(consent: Consent, member: Membership, table: Table, book: Book | N
 
 
 def _exactly(member: Membership, table: Table) -> tuple[str, ...]:
-    """Return the first sentence, where one update has room for a row, or is of a row."""
+    """Return the first sentence, if one update has enough numbers for a row, or is computed from one."""
     line = member.line
     batch = getattr(line.training, "batch", None)
     whole = member.model.whole if isinstance(member.model, Part) else member.model
@@ -319,9 +319,9 @@ def _facts_of_sums(consent: Consent, member: Membership) -> dict[str, Any]:
 
 
 def still_consents(before: Consent, now: Consent) -> bool:
-    """Return whether what was consented to is what happens: the same numbers, versions and training.
+    """Return whether the present terms are those of the consent: the same numbers, versions and training.
 
-    In sums of institutions also the same noise, of as many institutions.
+    In sums of institutions, the noise and the number of institutions have to be the same, too.
     """
     if before.institutions != now.institutions:
         return False
@@ -339,8 +339,8 @@ def check_decided(before: Consent | None, now: Consent, *, has_trained: bool) ->
     """Raise :class:`Undecided` where a person has to decide, and has not said anything in this run.
 
     Args:
-        before: what was consented to; None if nothing was, such as in folders of older programs.
-        now: what would happen.
+        before: the earlier consent; None without one, such as in folders of older programs.
+        now: the consent that the run needs.
         has_trained: whether pings of this folder may have been sent already.
     """
     if before is None:
@@ -361,7 +361,7 @@ def check_decided(before: Consent | None, now: Consent, *, has_trained: bool) ->
 
 
 def _changes(before: Consent, now: Consent) -> list[str]:
-    """Return the differences from what was consented to."""
+    """Return the differences from the earlier consent."""
     changes = []
     if before.numbers != now.numbers:
         changes.append(f"an update has {now.numbers:,} numbers, {before.numbers:,} before")

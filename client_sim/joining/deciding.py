@@ -78,7 +78,7 @@ class Deciding:
             none are held out.
         persons: person of each row; None if rows are protected, or without protection.
         a_day: maximum number of pings in 24 hours; None without a limit.
-        begins: whether rows are protected that were not in the runs before, if there were any.
+        begins: whether rows are protected that earlier runs, if there were any, did not protect.
         heaviest: the largest weight of a class, if classes have any.
     """
 
@@ -139,7 +139,7 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
     The choice of this run has precedence, then the folder's, then the default, which is to protect them.
 
     Raises:
-        InvalidSettings: they cannot be protected, and it is not accepted that they can be worked out.
+        InvalidSettings: the rows cannot be protected, and the person does not accept that they can be worked out.
         Undecided: a person has to decide first.
         LedgerTrouble: the table's ledger is lost or damaged.
         BudgetEnded: its budget is spent.

@@ -106,7 +106,7 @@ class OwnTable:
 
 
 def whole_model(model: Model[Any]) -> Model[Any]:
-    """Return a model without what bounds, extends or divides it."""
+    """Return a model without the wrappers that bound, extend or divide it."""
     inner = unbounded(bare(model))
     return inner.whole if isinstance(inner, Part) else inner
 

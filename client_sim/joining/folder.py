@@ -132,7 +132,7 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Joined(Struct, frozen=True, kw_only=True):
     """The study, line and model of a folder, and the terms that were agreed to.
 
-    ``asked`` is None in folders of older programs, and so is ``consent``, or of who only looked.
+    In folders of older programs ``asked`` and ``consent`` are None; ``consent`` also if a person has only looked.
     """
 
     study: str
@@ -150,7 +150,8 @@ class Joined(Struct, frozen=True, kw_only=True):
 class Waiting(Struct, frozen=True, kw_only=True):
     """A ping that waits to be posted: its document id, its JSON, and its earliest time (Unix seconds).
 
-    ``weights`` is the digest of those that it was trained on (:func:`served_digest`); empty of earlier programs.
+    ``weights`` is the digest of those that it was trained on (:func:`served_digest`); empty if an earlier program wrote
+    it.
     """
 
     version: int
@@ -177,7 +178,7 @@ class Sent(Struct, frozen=True, kw_only=True):
         numbers: number of weights of the update; 0 without an update, or if it is encoded.
         norm: norm of the update; None without an update, or if it is encoded.
         encoding: encoding of the update; None without an update, or if it is numbers.
-        weights: digest of the weights that it was trained on; empty of earlier programs.
+        weights: digest of the weights that it was trained on; empty if an earlier program wrote the line.
     """
 
     time: str
@@ -264,7 +265,7 @@ class StateFolder:
     def posted_since(self, time: str) -> int:
         """Return the number of pings posted since a time, ISO 8601 in UTC, regardless of the answers.
 
-        Pings of other weights under the same version have one document id, and count each.
+        Pings of different weights under one version have the same document id, and each of them counts.
         """
         return len({sent.sha256 for sent in takewhile(lambda sent: sent.time >= time, self.log())})
 
@@ -292,7 +293,7 @@ class StateFolder:
         sync_folder(self.path)
 
     def belongs_to(self, joined: Joined) -> Joined:
-        """Assign the folder to a study, and return its terms of before, or of now if it is new.
+        """Assign the folder to a study, and return its earlier terms, or the present ones if it is new.
 
         Raises:
             InvalidSettings: it belongs to another study, line or model.
@@ -318,7 +319,7 @@ class StateFolder:
         self._write("joined.json", joined)
 
     def keep_consent(self, consent: Consent) -> None:
-        """Write what was consented to, in a folder that belongs to a study."""
+        """Write the consent, in a folder that belongs to a study."""
         before = self._read("joined.json", Joined)
         assert before is not None, "the folder belongs to a study"
         self._write("joined.json", replace(before, consent=consent))

@@ -88,7 +88,7 @@ SECONDS_A_DAY = 86_400.0
 NOTHING_DECIDED = Decided()
 
 _ME = np.zeros(1, np.int64)
-"""The only client of its roster."""
+"""The only client of an institution's roster."""
 
 
 class Institution:
@@ -207,7 +207,7 @@ class Institution:
 
     @property
     def client(self) -> Client:
-        """The client's state, as far as it decides what is next."""
+        """The part of the client's state that decides its next action."""
         return Client(
             version=self.version,
             progress=self.folder.progress,
@@ -282,7 +282,7 @@ class Institution:
         return line not in private.waits and bool(private.willing(line, _ME, version, self._roster.roots)[0])
 
     def begin_turn(self) -> None:
-        """Forget that it has asked for the newest version."""
+        """Forget that the institution has asked for the newest version."""
         self._has_fetched = False
 
     def next_action(self) -> Action:
@@ -295,7 +295,7 @@ class Institution:
         self.changes = ()
 
     async def fetch(self) -> str | None:
-        """Ask once for a newer version; return why none was available, if so."""
+        """Ask once for a newer version; return the reason if none was available."""
         self._has_fetched = True
         if self._private is not None and self._private.needs_offers:
             if isinstance(study := await self.fetch_unchanged_study(), str):
@@ -627,10 +627,10 @@ class MachineRandomness:
 
 
 class SummedRandomness(MachineRandomness):
-    """That of an institution in sums, whose helper gets the digest of the weights, and each ping under one id.
+    """The randomness of an institution in sums: its helper gets the digest of the weights, and each ping has one id.
 
-    A version that is answered again, such as from a folder that was restored, has the noise of before. Counted twice,
-    it would be less than the noise of two institutions.
+    A version that is answered again, such as from a restored folder, has the same noise as before. If both answers
+    counted, their noise would be less than that of two institutions.
     """
 
     def __init__(self, institution: Institution) -> None:

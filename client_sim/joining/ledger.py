@@ -2,9 +2,9 @@
 
 A file of JSON lines next to the table, and a copy of it. Each line has the SHA-256 of the line before. A release of the
 table is a line before its noise is drawn, and its line decides the noise: the same version, weights and terms give the
-same numbers, however often they are computed. Other weights under a version that was answered are refused, and that is
-a line too. Of two copies the longer one counts. A ledger that was restored from a backup charges each study for the
-versions that may have been answered meanwhile.
+same numbers, however often they are computed. Other weights under a version that was answered are refused, and the
+refusal is a line, too. The longer one of the two copies counts. A ledger that was restored from a backup charges each
+study for the versions that may have been answered meanwhile.
 
 The first line has a secret that determines the noise. So a ledger is as confidential as its table: only its owner may
 read it.
@@ -40,7 +40,7 @@ from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.row_privacy import epsilon_of, mu_of
 
 FEWEST_CHANGED = 10
-"""Minimum number of rows in a change of a table: releases before and after a change of one row are about that row."""
+"""Minimum number of rows in a change of a table: if one row changes, the difference of releases is about that row."""
 
 MOST_BYTES = 2**30
 """Maximum size of a ledger."""
@@ -524,7 +524,7 @@ def _content(path: Path) -> bytes:
 
 
 def _parsed(content: bytes) -> tuple[Book, str | None]:
-    """Return the entries of a copy, and what is wrong with it, if anything is."""
+    """Return the entries of a copy, and its defect, if there is one."""
     entries: list[Entry] = []
     last = ""
     for number, line in enumerate(content.splitlines(keepends=True)):

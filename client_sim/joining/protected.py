@@ -48,7 +48,7 @@ class ProtectedRows:
     """A :class:`fedping.client_sim.learning.model.Model` of one client, whose losses and gradients are protected.
 
     A gradient is the sum of the rows' gradients, each shortened to norm 1, with noise, divided by their number, and the
-    model's own penalty, which is of no row. Losses are bounded. A local step of k-means has one sum, of the rows'
+    model's own penalty, which depends on no row. Losses are bounded. A local step of k-means has one sum, of the rows'
     shortened distances from their centroids and of each centroid's number of rows.
 
     Args:
@@ -61,7 +61,7 @@ class ProtectedRows:
             first and weighted then. Losses are of rows that count alike.
 
     Attributes:
-        cells: confusion counts of the last evaluation, which sum to the number of rows; None of a model without
+        cells: confusion counts of the last evaluation, which sum to the number of rows; None for a model without
             classes, or with too many.
     """
 
@@ -210,7 +210,7 @@ class ProtectedRows:
             yield _Rows(batch.x[0][some, None], batch.y[0][some, None], batch.weight[0][some, None], some)
 
     def _of_units(self, values: FloatArray, rows: Examples) -> FloatArray:
-        """Return rows' values, shape (n, d), or the sum of each person's over the mean number of rows of a person."""
+        """Return rows' values, shape (n, d), or each person's sum of them over a person's mean number of rows."""
         if self._persons is None or not isinstance(rows, _Rows):
             return values
         persons = self._persons[rows.places]
@@ -232,7 +232,7 @@ class ProtectedRows:
         return np.clip(self._of_units(centred[:, None], rows), -1.0, 1.0)
 
     def _bounded(self, centred: float) -> FloatArray:
-        """Return a client's loss of a noisy mean of such, shape (1,)."""
+        """Return a client's loss from a noisy mean of centred losses, shape (1,)."""
         return np.array([(float(np.clip(centred, -1.0, 1.0)) + 1) / 2 * self._largest_loss])
 
     @property

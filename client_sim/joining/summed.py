@@ -1,7 +1,8 @@
 """An institution's part of a sum of institutions: the sum over its rows in whole numbers, with a share of the noise.
 
 Nothing is computed from the noisy numbers before they are added up, because only the noise of several institutions
-together protects a row. So there is one gradient a version, of rows that are each shortened, and no bound on an update.
+together protects a row. So a version has one gradient, the sum of the rows' shortened gradients, and an update has no
+bound.
 """
 
 from __future__ import annotations
@@ -74,6 +75,6 @@ class SummedRows(ProtectedRows):
         return losses, gradients
 
     def vectors(self, updates: NDArray[np.floating], losses: Draws, tops: Draws, chances: Iterable[Any]) -> Any:
-        """Return the vector of the last training, shape (1, m + 3); what was computed from it does not count."""
+        """Return the vector of the last training, shape (1, m + 3); updates computed from it do not count."""
         assert self._vector is not None, "a ping was made without a gradient"
         return self._vector[None].copy()

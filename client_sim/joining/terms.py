@@ -113,7 +113,7 @@ def model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
     """Return the model of a line that an institution trains.
 
     Raises:
-        InvalidSettings: it is none of tables, or the training can't train it.
+        InvalidSettings: it isn't a model of tables, or the training can't train it.
     """
     name = line.spec.model
     if name not in (*TABLE_MODELS, *NETWORKS) and not is_network(name):  # others may run code that the server names

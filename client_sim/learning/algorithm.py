@@ -77,9 +77,9 @@ def updated(
     state: State,
     with_losses: bool,
 ) -> tuple[Floats, State, FloatArray]:
-    """Return what :meth:`Algorithm.update` does, and each client's loss at the fetched weights, shape (k,).
+    """Return the result of :meth:`Algorithm.update`, and each client's loss at the fetched weights, shape (k,).
 
-    If the algorithm computes losses on its way, they are those; NaN if they are not asked for.
+    These are the losses that the algorithm computes on its way, if it does so; NaN if they are not requested.
     """
     if with_losses and isinstance(algorithm, GivesLosses):
         return algorithm.update_and_losses(model, weights, batch, keys, state)
@@ -116,7 +116,7 @@ class MaySendNothing(Protocol):
     """An algorithm with some trainings that end without an update to send."""
 
     def sends(self, keys: Keys, state: State) -> NDArray[np.bool_]:
-        """Return which of k clients will send an update, given what :meth:`Algorithm.update` will be given."""
+        """Return which of k clients will send an update, from the arguments of the coming :meth:`Algorithm.update`."""
         ...
 
 

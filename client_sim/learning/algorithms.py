@@ -93,7 +93,7 @@ class OwnAlgorithm:
 
 @dataclass(frozen=True)
 class OwnPublishing(OwnAlgorithm):
-    """One whose clients need more from the server than the model's weights; see :class:`PublishesMore`."""
+    """An own algorithm whose clients need more than the model's weights from the server; see :class:`PublishesMore`."""
 
     def beside(self, model: Model[Any]) -> tuple[Block, ...]:
         """See :meth:`PublishesMore.beside`."""
@@ -103,7 +103,7 @@ class OwnPublishing(OwnAlgorithm):
 
 @dataclass(frozen=True)
 class OwnPersonal(OwnAlgorithm):
-    """One that gives clients their own weights to predict with; see :class:`Personalizes`."""
+    """An own algorithm that gives clients their own weights to predict with; see :class:`Personalizes`."""
 
     def personal_model(self, model: Model[Any]) -> Model[Any]:
         """See :meth:`Personalizes.personal_model`; the model itself, if the class has no such method."""
@@ -122,7 +122,7 @@ class OwnPersonal(OwnAlgorithm):
 
 @dataclass(frozen=True)
 class OwnPublishingPersonal(OwnPublishing, OwnPersonal):
-    """One that is both."""
+    """An own algorithm that publishes more, and gives clients their own weights."""
 
 
 def own_algorithm(training: OwnTraining, version: int = 0) -> OwnAlgorithm:
@@ -171,7 +171,7 @@ def algorithm_for(training: Training, version: int = 0) -> Algorithm:
 def steps_taken(training: Training, sizes: NDArray[np.integer]) -> FloatArray:
     """Return the clients' numbers of local steps, given their numbers of examples, shape (k,); NaN if unknown.
 
-    A gradient counts as one step. An extension says it by a method ``steps_taken(sizes)``.
+    A gradient counts as one step. An extension reports it by a method ``steps_taken(sizes)``.
     """
     if isinstance(training, OneGradient):
         return (sizes > 0).astype(np.float64)

@@ -73,7 +73,7 @@ class TroubleOfNamed(FedpingError):
 
 @contextmanager
 def naming(clients: Clients | None) -> Iterator[None]:
-    """Say of a :class:`TroubleOfClient` which client of the fleet it is.
+    """Add to a :class:`TroubleOfClient` the client of the fleet that it is about.
 
     Args:
         clients: the batch's clients, shape (k,); None if its only client stands for several, whose examples are pooled.

@@ -1,8 +1,8 @@
 """A spec's constraints, applied to weights that are a client's own (thesis 7.2).
 
-The server shortens or lengthens its step by them (`fedping.server_jobs.optimize.constraints`). A client has no one step
-to correct: its weights are frozen in part, and the version moves below the rest. So its own weights take the nearest
-values that the constraints and the remaining weights allow.
+The server shortens or lengthens its step by them (`fedping.server_jobs.optimize.constraints`). A client has no single
+step to correct: some of its weights are frozen, and the version changes underneath the others. So its own weights take
+the nearest values that the constraints and the remaining weights allow.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _order(found: Floats, places: Sequence[int], settings: OrderedCutoffs, free:
     """Put the cutoffs of k clients at these places in order, in place.
 
     First, from last to first, the cutoffs before a frozen one are lowered to leave room for all of them; then, from
-    first to last, a cutoff too close to its predecessor is raised. Where the frozen ones are themselves in order, so
-    are all then.
+    first to last, a cutoff too close to its predecessor is raised. If the frozen cutoffs are in order, all cutoffs
+    are in order afterwards.
     """
     highest: Any = np.inf
     for place in reversed(places):

@@ -72,8 +72,8 @@ class LocalAlgorithm:
     A client optimizer's step follows the gradient of the proximal loss, gradient + μ moved.
 
     Attributes:
-        settings: what is asked for.
-        rates: a size of the step for each weight, shape (m,), instead of the settings' one.
+        settings: the settings of the training.
+        rates: the step size of each weight, shape (m,), instead of the settings' one.
     """
 
     settings: LocalSteps
@@ -105,10 +105,10 @@ class LocalAlgorithm:
             batch: the examples.
             keys: random keys.
             state: the clients' state.
-            moved: each client's movement from them, shape (k, m); it is not changed.
+            moved: each client's movement so far from the fetched weights, shape (k, m); it is not changed.
 
         Returns:
-            How far it is after its steps, shape (k, m), and the new state.
+            Each client's movement after its steps, shape (k, m), and the new state.
         """
         return self._trained(model, weights, batch, keys, state, None, moved.copy())
 
@@ -139,8 +139,8 @@ class LocalAlgorithm:
     ) -> tuple[Floats, State]:
         """Return the total movement and the new state; append the losses at the fetched weights to ``losses`` if given.
 
-        The losses are computed only if the first step uses all examples. ``moved`` is what has been moved before, shape
-        (k, m), which this may change.
+        The losses are computed only if the first step uses all examples. ``moved`` is the movement so far, shape (k,
+        m), which this function may change.
         """
         fetched = weights.astype(precision(model), copy=False)
         stepper, kept = self._stepper, keeps(self.settings.optimizer)

@@ -46,7 +46,7 @@ def divided(batch: B, keys: Keys, share: float) -> tuple[B, B]:
 def share_of(sizes: NDArray[np.int64], share: float) -> NDArray[np.int64]:
     """Return the number of examples in a share of each client's, shape (k,).
 
-    The share is rounded, but leaves at least one for either; a client with one example has it among the others.
+    The share is rounded, but leaves at least one example on either side; a client's only example is among the others.
     """
     rounded = np.floor(share * sizes + 0.5).astype(np.int64)
     found: NDArray[np.int64] = np.minimum(np.maximum(rounded, 1), np.maximum(sizes - 1, 0))

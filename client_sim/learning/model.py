@@ -19,7 +19,7 @@ B_contra = TypeVar("B_contra", bound=Batch, contravariant=True)
 DOUBLE = np.dtype(np.float64)
 
 Projections: TypeAlias = Callable[[NDArray[np.intp]], Projection | Factors]
-"""Returns what those clients of a fleet that are at some positions can send: a projection, or factors to train."""
+"""From the positions of clients in a fleet to what they can send: a projection, or factors to train."""
 
 
 class Model(Protocol[B_contra]):
@@ -132,7 +132,7 @@ class Mixes(Protocol):
     """A model of :class:`fedping.client_sim.learning.batch.Examples` whose predictions can be mixed with others.
 
     The loss of a mixture is its prediction's loss, a square or a cross-entropy, so the model only has to give the
-    gradient of its predictions. One that predicts probabilities has the number of classes as ``classes``.
+    gradient of its predictions. A model that predicts probabilities has the number of classes as ``classes``.
     """
 
     @property
@@ -234,9 +234,9 @@ class Around:
 
 @dataclass(frozen=True)
 class Projected(Around):
-    """A model as clients train it that send only a part of their movements, which they choose at random (thesis 4.3).
+    """The model of clients that send only a part of their movements, chosen at random (thesis 4.3).
 
-    As a step of plain gradient descent is linear, that is to train by projected gradients.
+    Since a step of plain gradient descent is linear, such clients train by projected gradients.
     """
 
     projection: Projection
@@ -253,11 +253,11 @@ class Projected(Around):
 
 @dataclass(frozen=True)
 class Factored(Around):
-    """A model as clients train it that send factors of a movement: the factors are its weights (thesis 4.3.2).
+    """The model of clients that send factors of a movement: its weights are these factors (thesis 4.3.2).
 
     Attributes:
         fetched: the weights that are moved, shape (m,) or (k, m).
-        factors: of the k clients.
+        factors: the factors of the k clients.
     """
 
     fetched: FloatArray

@@ -23,7 +23,7 @@ from fedping.protocol.spec import Block
 from fedping.protocol.weights import MAX_WEIGHTS, start_values
 
 _OF_WHOLE = frozenset({"dtype", "floats_per_example", "features", "classes", "has_modes"})
-"""Optional methods of models that are the same for a part of them."""
+"""Optional methods of models that work unchanged for a part of the model."""
 
 
 class ModelOfArrays(Model[Any], Protocol):
@@ -60,7 +60,7 @@ class Reduces(Protocol):
 
 @dataclass(frozen=True)
 class Part(OfArrays):
-    """A model of those arrays of another one that have some names.
+    """A model of some of another model's arrays, given the values of the others.
 
     Attributes:
         whole: the complete model, of M weights.

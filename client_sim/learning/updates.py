@@ -164,7 +164,7 @@ def personal_losses(
 
     The loss is of ``held_out``, examples that the clients never learn from; a client without any reports the fetched
     weights' loss on its training examples. If it is None, losses are of ``batch``, which is new to the clients. The
-    other arguments are as for :func:`cohort_updates`, before it.
+    other arguments are those of :func:`cohort_updates`, before it runs.
     """
     algorithm = algorithm_for(training, version)
     if not isinstance(algorithm, Personalizes):

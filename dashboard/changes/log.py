@@ -37,7 +37,7 @@ MOST_FILES = 64
 """Files that are kept: 256 MiB, or some 400,000 changes."""
 
 MOST_TEXT = 2400
-"""Characters of what was there before or after that are written down: a note of 1,000 and where it is pinned fits."""
+"""Maximum characters of the state before or after a change; a note of 1,000 and the place of its pin fit."""
 
 SHORT = 200
 """Characters of a name or an address."""
@@ -48,7 +48,7 @@ _BEGUN = re.compile(rb'\{("requested":\{)?"id":"([^"]{1,200})"')
 
 
 class NotRecorded(FedpingError):
-    """A change can't be written to the list, so that it was not made."""
+    """A change can't be written to the list, so it was not made."""
 
 
 class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,8 +62,8 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
         action: the change, such as "live.rollback".
         what: the same in words.
         about: what it concerned: a study and line, or a run.
-        before: what was there.
-        after: what is there since.
+        before: the state before the change.
+        after: the state since the change.
         outcome: whether it was done; unknown if the dashboard was killed meanwhile.
         reason: why it was refused.
     """

@@ -80,8 +80,8 @@ def changes_in(
         log: the changes made by the dashboard.
         store: the store whose studies' histories are added; it may not exist.
         study: only changes about this study; empty for all.
-        before: only changes that follow the one of this id, or where it would be; empty for all.
-        most: how many at most.
+        before: only changes that follow the one of this id, or its place in the order; empty for all.
+        most: maximum number of changes.
     """
     entries, troubles = _histories(store, study)
     both: Iterator[Change] = merge(log.newest_first(study), entries, key=lambda one: one.id, reverse=True)

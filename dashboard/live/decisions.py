@@ -1,4 +1,4 @@
-"""Decisions on a line from the page, a held version or a rollback: shows what would be published; then does that."""
+"""Decisions about a held version or a rollback, from the page: shows the version to be published, then publishes it."""
 
 from __future__ import annotations
 

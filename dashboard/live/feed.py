@@ -39,11 +39,11 @@ EVERY = 1.0
 """The least number of seconds between two looks."""
 
 SHARE = 20
-"""Before the next look, wait this many times as long as the last one took: a twentieth of the time at most."""
+"""The wait for the next look, as a multiple of the last one's duration: looks take at most a twentieth of the time."""
 
 
 class Paced(Generic[T]):
-    """The last result of ``look``, which is called again once that is old enough."""
+    """The last result of ``look``, which is called again once the result is old enough."""
 
     def __init__(self, look: Callable[[], T], clock: Callable[[], float] = time.monotonic) -> None:
         self._look, self._clock = look, clock
@@ -66,8 +66,8 @@ class Now(Struct, frozen=True, kw_only=True):
     """The data that can change without a new version.
 
     ``hint`` says what to do next, if anything; ``held`` is a version that waits for a decision.
-    ``privacy`` is there for a private line. In a ``discreet`` store, which has a private study, neither ``ingest`` nor
-    ``landed`` tell how many pings there are: that changes with every client that sends one.
+    ``privacy`` is there for a private line. In a ``discreet`` store, which has a private study, ``ingest`` and
+    ``landed`` do not give the number of pings, which changes with every client that sends one.
     """
 
     newest: int
@@ -214,7 +214,7 @@ class Outage:
         self._since: str | None = None
 
     def begun(self) -> str:
-        """Return when reading first failed after it last succeeded, ISO 8601 in UTC; the present, if it just did."""
+        """Return the time of the first failed reading since the last success, ISO 8601 in UTC; else the present."""
         since = self._since = self._since or self._clock()
         return since
 
@@ -251,7 +251,7 @@ SAMPLED = ".s"
 """The end of a position whose versions were chosen by their numbers alone."""
 
 EVALUATIONS = 20
-"""Of the newest versions that a page shows."""
+"""Maximum evaluations on held-out rows that a page shows, of the newest versions."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class KeptLine:
 
 
 class TakingPart(Struct, frozen=True, kw_only=True):
-    """Who takes part in a line, None where nothing can be listed, and how its newest versions do on held-out rows."""
+    """A line's participants, None where nothing can be listed, and its newest versions' results on held-out rows."""
 
     roll: ParticipantList | None = None
     evaluations: tuple[Evaluation, ...] = ()
@@ -423,7 +423,7 @@ def _understood(known: KnownLine, position: str | None) -> tuple[int | None, str
 
 
 def _place(known: KnownLine, through: int) -> str:
-    """Return the part of a position about rows: version, mark, what they show, and how versions were chosen."""
+    """Return the part of a position about rows: version, mark, shown weights, and how versions were chosen."""
     shown = _short(f"{known.shown.names} {known.shown.chosen_at}")
     at = f"{through}.{known.mark(through) or 'unread'}.{shown}"
     if not known.is_thorough:

@@ -78,7 +78,7 @@ class Page:
 
 
 def step_of(count: int, most: int) -> int:
-    """Return the least power of two such that every so many-th of ``count`` versions are at most ``most``."""
+    """Return the least power of two s such that every s-th of ``count`` versions makes at most ``most``."""
     return 1 << max(0, (-(-count // most) - 1).bit_length())
 
 
@@ -216,7 +216,7 @@ class KnownLine:
 
 
 def _worth_a_look(rows: Sequence[Row], most: int) -> Iterator[int]:
-    """Yield the versions with events, and of each stretch those with the highest and the lowest loss."""
+    """Yield the versions with events, and in each stretch those with the highest and the lowest loss."""
     events = [
         row.version
         for before, row in pairwise(rows)

@@ -74,7 +74,7 @@ WORDS = {
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """One entry; ``left_out`` is how many more were not logged within a second."""
+    """One entry; ``left_out`` is the number of others that were not logged within a second."""
 
     time: str
     study: str = ""

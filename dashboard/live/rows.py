@@ -56,7 +56,7 @@ class Row(Struct, frozen=True, kw_only=True):
         restored: the version that a rollback repeated, or that the line was continued from.
         settings: identifies the line's settings at that time: the beginning of their digest.
         code: the version of fedping that made it.
-        clients: the number of clients with a usable update; of a private line about so many; None if no round made it.
+        clients: the number of clients with a usable update; approximate for a private line; None if no round made it.
         counts: the numbers of the round's pings by their outcome.
         arms: the results of each arm, by name.
         change: change of the shown weights, as published, from version 0.
@@ -64,8 +64,8 @@ class Row(Struct, frozen=True, kw_only=True):
             ``rate`` of each shown weight, or the common one.
         away: distance of each shown weight's mean update from 0, in standard errors; of a private line that of the sum
             in standard deviations of its noise; None without a round, and where clients alone add noise.
-        stable: the share of all weights with a stable sign; None where ``away`` is.
-        influence: who moved the model; None without a round, or if it is not published.
+        stable: the share of all weights with a stable sign; None if ``away`` is None.
+        influence: the clients' influence on the model; None without a round, or if it is not published.
     """
 
     version: int
@@ -225,7 +225,7 @@ def standard_errors(aggregate: Aggregate) -> NDArray[np.float64]:
 def above_noise(event: PrivacyEvent, training: Sequence[str]) -> NDArray[np.float64]:
     """Return the distance of each weight's noisy sum from 0, in standard deviations of its noise, shape (m,).
 
-    NaN where nothing was released, of weights that no client can move.
+    NaN for weights that no client can move, since nothing is released of them.
     """
     sums = np.sum([event.released[name][: -len(METRICS)] for name in training], axis=0, dtype=np.float64)
     away = np.where(sums == 0, np.nan, sums / (event.sigma * np.sqrt(len(training))))

@@ -43,7 +43,7 @@ class Unit(Struct, frozen=True, kw_only=True):
 
 
 class FeatureUnits(Struct, frozen=True, kw_only=True):
-    """The units of a line's shown weights, in their order, and the loss that says what a score is worth."""
+    """The units of a line's shown weights, in their order, and the loss, which determines the worth of a score."""
 
     loss: str
     units: tuple[Unit, ...]

@@ -31,7 +31,7 @@ _REMEMBERED = 10_000
 
 
 class Written(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A note as a page sends it; ``mark`` is that of the note as it was seen, for a change."""
+    """A note as a page sends it; ``mark``, for a change, is the mark of the note that the page has shown."""
 
     text: str = ""
     date: str = ""

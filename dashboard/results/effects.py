@@ -79,8 +79,8 @@ class Effects:
         scales: the scales that it has; the first is the default.
         rows: the rows shown: all of them, or those that matter most.
         found: the number of rows that the search has found.
-        total: how many there are.
-        conditions: by scale, what to know about its numbers.
+        total: the number of all rows.
+        conditions: explanations of the numbers, by scale.
     """
 
     key: str
@@ -118,7 +118,7 @@ class Selection:
 
 
 def _weight(one: Document) -> tuple[bool, float]:
-    """Return the position of a comparison: what is shown first, then what has the largest lift."""
+    """Return the key that sorts comparisons: shown ones first, then those with the largest lift."""
     means = one.get("means") or {}
     shown = one.get("finding", "inconclusive") != "inconclusive" or means.get("shown", "inconclusive") != "inconclusive"
     size = (means.get("lift") or {}).get("value")
@@ -326,7 +326,7 @@ def lifts_that_matter(effects: Sequence[Effects]) -> tuple[list[Lift], int]:
 
 
 def headline(document: Document) -> str:
-    """Return the verdict, of many findings the first three."""
+    """Return the verdict; of many findings, only the first three."""
     begin, colon, found = str(document["verdict"]).partition(" a difference: ")
     parts = found.split("; ")
     if len(parts) <= MOST_SENTENCES:

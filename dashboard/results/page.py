@@ -96,7 +96,7 @@ def looks_at(count: Count, counts: Sequence[Count], study: Study) -> Looks:
 
 
 def _question(count: Count) -> Asked:
-    """Return the question without what does not affect any test."""
+    """Return the question without the parts that affect no test."""
     return with_fields(count.asked, enrolled=None, planned_clients=None, interim=False)
 
 
@@ -122,7 +122,7 @@ class View:
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> View:
-        """Return the view in an address; a scale or an effect that cannot be is the default."""
+        """Return the view in an address; an impossible scale or effect becomes the default."""
         named = next((scale for scale in SCALES if scale == values.get("scale")), None)
         find, arms = (values.get(name, "")[:MOST_LETTERS] for name in ("find", "arms"))
         return cls(named, find, arms, _effect(values.get("effect", "")))

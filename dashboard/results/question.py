@@ -73,7 +73,7 @@ def chosen_pairs(values: Mapping[str, Sequence[str]], study: Study) -> dict[str,
 
 
 def first_question(study: Study) -> Asked:
-    """Return the question of a study that none was asked of: its own metrics, every arm against the control."""
+    """Return the question for a study without an earlier one: its own metrics, every arm against the control."""
     pairs = tuple(map(":".join, against(study, control_of(study))))
     return Asked(metrics=default_metrics(study), pairs=None if len(study.arms) < 2 else _unless_all(pairs, study))
 
@@ -99,7 +99,7 @@ EVERY = "*:"
 
 
 def expanded(pairs: Sequence[str], study: Study) -> Iterator[str]:
-    """Yield pairs, and every arm's in the place of those that begin with `EVERY`.
+    """Yield pairs; one that begins with `EVERY` is replaced by a pair for every arm.
 
     Raises:
         InvalidSettings: the study does not have the arm.

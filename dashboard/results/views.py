@@ -112,7 +112,7 @@ class Results:
         return self._render(page_of(self._counts, about, fields, id, View.of(request.args)), pinned=id is not None)
 
     def ask(self, study: str) -> AnyResponse | tuple[str, int]:
-        """Have a question counted; if it is invalid, say why above the form, which keeps what was entered."""
+        """Have a question counted; if it is invalid, show the reason above the form, which keeps its contents."""
         about = self._study(study)
         if about.is_private:
             raise InvalidSettings(
@@ -240,7 +240,7 @@ _NO_PINGS: Document = {
     "difference": _NOTHING,
     **dict.fromkeys(("percent", "p", "log10_p")),
 }
-"""By ping, of a later outcome."""
+"""The empty values by ping of a later outcome, which has none."""
 
 _NO_MEANS: Document = {
     **dict.fromkeys(("n", "means"), (None, None)),

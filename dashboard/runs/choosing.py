@@ -30,10 +30,10 @@ _CONDITION = re.compile(r"\s*(.+?)\s*(<=|>=|!=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 
 @dataclass(frozen=True)
 class View:
-    """What is asked for.
+    """The view of the list that an address asks for.
 
     Attributes:
-        words: what is searched for.
+        words: the words to search for.
         tag: the tag that runs must have.
         alike: the group whose runs are shown; all if empty.
         where: conditions, such as "settings.training.rate >= 0.1".
@@ -56,10 +56,10 @@ class View:
 
     @property
     def conditions(self) -> list[Condition]:
-        """The conditions, the tag's and the group's among them.
+        """All conditions of the view, including its tag and its group.
 
         Raises:
-            InvalidSettings: one is none.
+            InvalidSettings: one is not a condition.
         """
         of_tag = [Condition("tag", "=", self.tag)] if self.tag else []
         of_group = [Condition("alike", "=", self.alike)] if self.alike else []
@@ -67,7 +67,7 @@ class View:
 
     @property
     def query(self) -> str:
-        """It as the query of an address; empty for the usual view."""
+        """The view as the query of an address; empty for the usual view."""
         given: list[tuple[str, str]] = [
             *(("q", self.words),) * bool(self.words),
             *(("tag", self.tag),) * bool(self.tag),
@@ -125,7 +125,7 @@ def condition(text: str) -> Condition:
     """Return the condition in a text.
 
     Raises:
-        InvalidSettings: it is none.
+        InvalidSettings: it is not a condition.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -140,8 +140,8 @@ class Cell(NamedTuple):
     """A row's value of a column.
 
     Attributes:
-        text: of a setting, and of several values of it; None for a metric.
-        mean: of a metric.
+        text: the value of a setting, or its several values; None for a metric.
+        mean: the mean of a metric.
         half: half its 95 % t interval over seeds; None for one seed.
         number: the number of seeds or runs behind the mean, or of different values of a setting.
     """
@@ -156,8 +156,8 @@ class Cell(NamedTuple):
 class Group:
     """Runs that make one row; ``key`` names what they have in common.
 
-    ``over`` says what a metric's mean and spread are over: the seeds of runs that are otherwise alike, or runs.
-    ``variant`` is the place, from 1 on, of the only variant of its run that the row is about; 0 for all.
+    ``over`` says what a metric's mean and spread are over: the seeds of runs that are otherwise alike, or runs. If the
+    row is about a single variant of its run, ``variant`` is that one's place, from 1 on; it is 0 for all variants.
     """
 
     key: str
@@ -300,7 +300,7 @@ def _part(value: Value | None) -> Part | None:
 
 
 def _disjoint(rows: Iterable[Row]) -> list[Row]:
-    """Return the runs whose seeds none before has: the same seed again gives the same result again."""
+    """Return the runs that share no seed with an earlier one: a repeated seed only repeats its result."""
     seen: set[int] = set()
     found = []
     for row in rows:
@@ -370,7 +370,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 _MOST_RANGES = 8
 
 _NAMED = 3
-"""Values that a cell names; of more, it gives the number."""
+"""Maximum number of values that a cell names; of more, it only gives the number."""
 
 
 def _several(texts: Sequence[str]) -> str | None:

@@ -79,7 +79,7 @@ SETTINGS = "settings."
 
 
 class Progress(NamedTuple):
-    """How far a scan is: of ``all`` runs of the folder, ``known`` are as they are in the files."""
+    """The progress of a scan: of ``all`` runs of the folder, ``known`` ones are up to date with their files."""
 
     known: int
     all: int
@@ -116,7 +116,7 @@ class Row(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A run's value of a setting, or of a metric with the deviation between so many seeds."""
+    """A run's value of a setting, or of a metric with the deviation between its seeds and their number."""
 
     text: str | None
     number: float | None
@@ -138,7 +138,7 @@ class Column(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What a column has to be: ``is_`` is one of :data:`COMPARISONS`."""
+    """A condition on a column's value; ``is_`` is one of :data:`COMPARISONS`."""
 
     column: str
     is_: str
@@ -146,7 +146,7 @@ class Condition(NamedTuple):
 
 
 COMPARISONS = ("=", "!=", "<", "<=", ">", ">=", "~")
-"""How a value is compared; "~" is: the text contains."""
+"""The comparisons of a value; "~" means that the text contains it."""
 
 OWN = ("title", "state", "kind", "best", "described", "took")
 """Columns of every run in addition to settings and metrics."""
@@ -189,7 +189,7 @@ class RunIndex:
 
     @property
     def is_building(self) -> bool:
-        """Whether so many runs are still to be read that what is listed lacks some of them."""
+        """Whether the list lacks runs because many are still to be read."""
         return self._building
 
     def look(self, patience: float, least: float = 0.0) -> None:
@@ -364,7 +364,7 @@ class RunIndex:
         """Return the runs whose text has all ``words``, and that meet all conditions; the newest first.
 
         Args:
-            words: what is searched for.
+            words: the words to search for.
             conditions: on the columns.
             most: the most runs; all if negative.
         """
@@ -612,7 +612,7 @@ class _Names:
         self._known = dict(database.execute("SELECT name, number FROM name"))
 
     def of(self, name: str) -> int:
-        """Return the number of a name, a new one if it is new."""
+        """Return the number of a name; a new name gets a new number."""
         if name not in self._known:
             cursor = self._database.execute("INSERT INTO name (name) VALUES (?)", (name,))
             self._known[name] = cursor.lastrowid
@@ -662,7 +662,7 @@ def _values(kept: Kept) -> Iterator[tuple[Any, ...]]:
 
 
 def number_in(text: str) -> float | None:
-    """Return the number that a text is, None if it is none."""
+    """Return the number in a text; None if the text is not a number."""
     try:
         number = float(text)
     except ValueError:

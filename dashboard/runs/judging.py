@@ -90,7 +90,7 @@ MOST_PROBLEMS = 8
 def judge_all(text: str, data: Sequence[Path] = ()) -> Judged | list[Problem]:
     """Return the checked description, or all problems that can be distinguished, in order.
 
-    Problems after the first are found by leaving out the setting that has it.
+    Each further problem is found by leaving out the setting with the problem before it.
     """
     judged = judge(text, data)
     problems: list[Problem] = []
@@ -256,7 +256,7 @@ def _beside(study: Any, data: Sequence[Path]) -> Mapping[str, bytes]:
 
 
 def problem_of(sentence: str, tables: Mapping[str, Any]) -> Problem:
-    """Return where in its file the problem in ``sentence`` is: in a variant, or in all of them."""
+    """Return a problem with its place in the file: a variant, or all variants. ``sentence`` describes the problem."""
     of_variant = _VARIANT.match(sentence)
     if of_variant is None:
         return Problem(sentence, _path(sentence))

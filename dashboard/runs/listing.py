@@ -46,7 +46,7 @@ class Item:
         kept: the run, or the newest of the group.
         group: the runs.
         cells: what the columns show.
-        best: the best variant, by the group's means if it is one.
+        best: the best variant; for a group, by its means.
     """
 
     id: str
@@ -73,7 +73,7 @@ class Item:
 
     @property
     def told(self) -> dict[str, Any]:
-        """It as the feed has it: the run; of a group, the newest run, the number of runs and of their seeds."""
+        """The row as the feed sends it: the run; for a group, its newest run, and the numbers of its runs and seeds."""
         told = {**self.row, "mark": self.mark}
         if self.is_group:
             told |= {"id": self.id, "runs": len(self.group.rows), "seeds": len(self.group.seeds)}
@@ -107,7 +107,7 @@ class Listed:
 
 
 class _Plan(NamedTuple):
-    """The groups on a page, the number of all, and of the runs in them."""
+    """The groups on a page, the number of all groups, and the number of runs in them."""
 
     page: list[Group]
     rows: int

@@ -19,7 +19,7 @@ from fedping.model_store.notes import is_odd
 from fedping.protocol.errors import InvalidSettings
 
 State: TypeAlias = Literal["waiting", "running", "finished", "failed", "stopped", "lost", "unfinished"]
-"""As for a run of the book; ``unfinished`` is one of the command line without results, which may be running or not."""
+"""The states of a run of the book; ``unfinished`` is a run of the command line without results, running or not."""
 
 Kind: TypeAlias = Literal["laboratory", "study"]
 

@@ -113,7 +113,7 @@ _ADDED = ("add_column", "add_is", "add_value")
 
 
 def _is_untidy(args: MultiDict[str, str]) -> bool:
-    """Return whether a form has sent fields that are empty or make a condition, which an address to keep has not."""
+    """Return whether a form has sent fields that an address to keep lacks: empty ones, or parts of a condition."""
     return any(name in args for name in _ADDED) or any(not value for value in args.values())
 
 
@@ -237,7 +237,7 @@ def wrong_in(nodes: Sequence[Node], wrong: Mapping[str, str]) -> bool:
 
 
 class Beginning(NamedTuple):
-    """What a form begins with: a description, its title, and the shipped experiment that it is, unless it is none."""
+    """The initial contents of a form: a description, its title, and the shipped experiment, if it is one."""
 
     text: str
     title: str
@@ -287,7 +287,7 @@ def _filled(form: Mapping[str, str]) -> Filled:
 
 
 def _described(form: Mapping[str, str]) -> tuple[str, Problem | None]:
-    """Return the text that a posted form describes, and why it is not a description if it is not."""
+    """Return the text of a posted form's description, and the reason if it isn't a valid one."""
     if "text" in form:
         return form["text"].replace("\r\n", "\n"), None
     try:

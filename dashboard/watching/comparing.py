@@ -53,7 +53,7 @@ class Finals:
 
     @property
     def marks(self) -> dict[tuple[str, str], Standing]:
-        """Their standing in each column."""
+        """The standing of the variants in each column."""
         return {column: standing(self.summary, *column) for column in self.columns}
 
 
@@ -181,7 +181,7 @@ class One:
 
 @dataclass(frozen=True)
 class Pair:
-    """How one differs from the first, or why they cannot be paired."""
+    """The differences of a variant from the first, or the reason why they cannot be paired."""
 
     one: One
     comparison: Comparison | None

@@ -85,7 +85,7 @@ class Points(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """How much of a running run is known: bytes, points of the metric, rounds, and when it was begun."""
+    """The known part of a running run: bytes, points of the metric, rounds, and when it was begun."""
 
     offset: int
     points: int

@@ -217,13 +217,13 @@ def _end(file: Path) -> tuple[int, str]:
 
 
 Known: TypeAlias = Literal["f", "b", "w"] | Reached
-"""Finished; begun; waiting; or how much of a running one is known."""
+"""What is known of a run: finished, begun or waiting; for a running one, the part that was read."""
 
 _MOST = 100_000
 
 
 class Position(NamedTuple):
-    """The state of the whole, as a word, and what is known of each run."""
+    """The state of the whole, as a word, and the known part of each run."""
 
     state: str
     runs: tuple[Known, ...]

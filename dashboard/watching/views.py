@@ -249,7 +249,7 @@ MOST_RUNS, MOST_NAMES = 20, 30
 """Runs to choose from on the page that compares, and variants of each."""
 
 MOST_OTHERS = 100
-"""Runs that the page of a run offers to be held against, the newest."""
+"""Number of newest runs that a run's page offers for comparison."""
 
 
 class _Choice(NamedTuple):
@@ -265,7 +265,7 @@ class _Choice(NamedTuple):
 
 
 class _Choices(NamedTuple):
-    """The runs to choose from, and the number of those that were found, and of all."""
+    """The runs to choose from, the number of runs found, and the number of all runs."""
 
     runs: list[_Choice]
     found: int
@@ -345,7 +345,7 @@ def _download(data: bytes, kind: str, name: str) -> Response:
 
 
 _FORMULA = r"^[=+\-@\t\r]"
-"""What a spreadsheet takes for a formula, unless it is a number."""
+"""Beginnings of texts that a spreadsheet takes for formulas, unless they are numbers."""
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 

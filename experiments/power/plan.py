@@ -53,7 +53,7 @@ class TrainingPlan:
     keep_pings: bool = False
 
     def clients(self, cohort: int) -> int:
-        """Return how many clients must take part, so that a round has this cohort on average."""
+        """Return the number of clients with which a round has this cohort on average."""
         return math.ceil(cohort / (self.training_share * searching_share(self.experiment)))
 
     @property

@@ -131,8 +131,9 @@ def signs_trouble(payload: bytes, m: int) -> str | None:
 def sign_payloads(updates: NDArray[np.floating], *, abstain: bool) -> pa.BinaryArray:
     """Return the signs of updates of shape (k, m) as k payloads.
 
-    One bit a weight says whether the number is at least 0. With ``abstain`` there are two: the number is above 0, and
-    the number is below 0. The first weight has the lowest bits of the first byte, and bits beyond the last one are 0.
+    Each weight has one bit, which is set if the number is at least 0. With ``abstain`` it has two: the first is set
+    if the number is above 0, the second if it is below 0. The first weight has the lowest bits of the first byte, and
+    bits beyond the last weight are 0.
     """
     k, m = updates.shape
     bits = np.stack([updates > 0, updates < 0], axis=2).reshape(k, 2 * m) if abstain else updates >= 0

@@ -63,7 +63,7 @@ MANY_REFUSED, MOST_REFUSED = 0.05, 0.25
 """Shares of stale pings, and of refused ones, above which they are a warning, and a problem."""
 
 FEW_ACCEPTED = 0.1
-"""Accepted pings for each postponed one at or below which clients hardly get through."""
+"""Number of accepted pings for each postponed one; at or below this number clients hardly get through."""
 
 SURELY = 4.0
 """Minimum difference between an arm's pings and its share, in standard errors."""
@@ -632,7 +632,7 @@ def _check_discreetly(window: Came, study: str) -> Iterator[Failure]:
 
 
 def _check_rejections(window: Came, newest: Came, of: str) -> Iterator[Failure]:
-    """Check the window, and the newest: many in a row are a problem before they are many of the window."""
+    """Check the rejections of the window, and the newest: a series is a problem even in a window with few others."""
     came, accepted, when = _rejections(window), window.accepted, f"of the last {WINDOW_MINUTES} minutes"
     latest = _rejections(newest)
     sent = latest.total() + newest.accepted

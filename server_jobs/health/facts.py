@@ -196,9 +196,9 @@ class CheckInput(Struct, frozen=True, kw_only=True):
 
     @property
     def recent_ms(self) -> tuple[int, int] | None:
-        """The start and end of the :attr:`recent` rounds; in milliseconds since 1970; None without any.
+        """The start and end of the time of the :attr:`recent` rounds, in milliseconds since 1970; None without any.
 
-        They start when the version before them was published, and end when their own last version was.
+        It starts with the publication of the version before them, and ends with the publication of their last version.
         """
         recent = self.recent
         before = [one for one in self.line.outcomes if recent and one.iteration < recent[0].iteration]

@@ -182,7 +182,7 @@ class Webhook:
 
 @dataclass(frozen=True)
 class Reports:
-    """Where the monitoring of studies reports to.
+    """The receivers of the reports about studies.
 
     Args:
         on_change: gets each study's first health, and each that differs from the one before.

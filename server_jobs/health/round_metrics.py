@@ -1,4 +1,4 @@
-"""How rounds go, as metrics: of the newest version by its lineage, of the rounds that made none by the round's note.
+"""Metrics of rounds: from the newest version's lineage, and from the notes of rounds that published no version.
 
 One function writes them, both for the operator's listener and for node_exporter's file.
 """
@@ -68,7 +68,7 @@ def _newest(store: ModelStore, study: str, line: str) -> Outcome | None:
 
 
 def build_family(part: str) -> Metric:
-    """Return which fedping writes these metrics; ``part`` is what of it runs."""
+    """Return the metric with the version of fedping that writes these metrics; ``part`` names the running part."""
     from prometheus_client.core import GaugeMetricFamily
 
     family = GaugeMetricFamily(

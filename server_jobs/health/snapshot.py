@@ -261,7 +261,7 @@ class _SeenLine:
         )
 
     def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Stamp | None], ...]) -> str | None:
-        """Return the reason why the next version is not published; rarely read, because that lists folders.
+        """Return the reason why the next version is not published; rarely read, because reading it lists folders.
 
         A held version and failing rounds are read along with it.
         """

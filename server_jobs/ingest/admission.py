@@ -239,7 +239,7 @@ class PingRule:
         raise NotImplementedError
 
     def check_id(self, document_id: UUID, payload: Any) -> None:
-        """Raise :class:`Rejection` if a ping's document id does not follow from its payload as it has to."""
+        """Raise :class:`Rejection` if a ping's document id has to follow from its payload and does not."""
 
     def kept(self, payload: Any) -> Any:
         """Return an admitted payload as it is stored."""
@@ -449,7 +449,7 @@ class StudyRules:
     outcomes: StudyRules | None = None
 
     def of_kind(self, name: str, version: str | None) -> StudyRules:
-        """Return the rules for a document type and version; raises :class:`Rejection` if the study takes none such."""
+        """Return the rules for a document type and version; raises :class:`Rejection` if the study rejects it."""
         rules = self.outcomes if name == OUTCOME.name and self.outcomes is not None and version is not None else self
         rules.check_kind(name, version)
         return rules
@@ -698,7 +698,7 @@ class Catalogue:
         raise Rejection("unknown_study", f"unknown study '{printable(study)}'; {self._there()}")
 
     def _there(self) -> str:
-        """Return what to do about a path that names no study; anybody may ask, so that no study's name is told."""
+        """Return the remedy for a path that names no study. It contains no study's name, because anyone may ask."""
         if not self.names():
             return "this server has no study yet: its operator creates one with 'fedping study create FILE'"
         return "put the name of one of this server's studies into the path; its operator knows them"

@@ -164,7 +164,7 @@ _T = TypeVar("_T")
 
 MODELS = "/models/"
 FAILED = (500, 507)
-"""Statuses of failures of ours; 503 is none, it asks a client to retry."""
+"""Statuses of failures of ours; 503 is not one of them, because it asks a client to retry."""
 
 QUEUED_A_THREAD = 16
 """Maximum waiting requests per thread; further requests are rejected as busy."""

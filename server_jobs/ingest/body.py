@@ -58,7 +58,7 @@ Unpack: TypeAlias = Callable[[bytes, int, "Room"], bytes]
 
 
 class Announced(NamedTuple):
-    """The length and the unpacking of a body according to the headers; None if it is not packed."""
+    """The length of a body and the function that unpacks it, from the headers; None if the body is not packed."""
 
     length: int
     unpack: Unpack | None

@@ -104,7 +104,7 @@ class Compactor:
         return self._recent
 
     def _tell_of_others(self) -> None:
-        """Log once each entry in the journal that only has a segment's name."""
+        """Log, once for each, entries in the journal that have a segment's name but are no segments."""
         for path in no_segments(self._settings.journal):
             if path not in self._told:
                 self._told.add(path)

@@ -64,7 +64,7 @@ class UploadCounts:
             self._counts[what] = updates + len(mine), size + (pc.sum(mine).as_py() or 0)
 
     def write(self) -> None:
-        """Let others see the counts so far."""
+        """Publish the counts so far."""
         write_counts(self._path, [(*what, *counts) for what, counts in self._counts.items()])
 
 
@@ -84,20 +84,20 @@ def uploaded(folder: Path) -> Mapping[Uploaded, tuple[int, int]]:
 _NEWCOMERS = ".newcomers"
 
 BITS = 2**24
-"""Of a filter, two megabytes: room for 2.9 million ids, of which there are two a study."""
+"""Bits of a filter, two megabytes: room for 2.9 million ids. A study has two filters."""
 
 HASHES = 4
 HOUR_MS = 3_600_000
 KEPT_HOURS = 72
-"""Of which counts are written."""
+"""Hours whose counts are written."""
 
 
 class Seen:
     """The ids that have been seen, in two filters.
 
     Args:
-        keys: four numbers of 64 bits, which nobody else may know.
-        bits: of a filter, a power of two.
+        keys: four secret numbers of 64 bits.
+        bits: size of a filter in bits, a power of two.
     """
 
     def __init__(self, keys: NDArray[np.uint64], bits: int = BITS) -> None:
@@ -105,7 +105,7 @@ class Seen:
         self._now, self._before = np.zeros(bits, np.bool_), np.zeros(0, np.bool_)
 
     def add(self, ids: NDArray[np.uint8]) -> int:
-        """See ids of shape (k, 16), which may repeat; return how many of them are new."""
+        """Add ids of shape (k, 16), which may repeat; return the number of new ones."""
         words = np.ascontiguousarray(ids).view("<u8").reshape(-1, 2)
         first = mixed(mixed(words[:, 0] ^ self._keys[0]) + (words[:, 1] ^ self._keys[1]))
         first, where = np.unique(first, return_index=True)
@@ -141,7 +141,7 @@ class Newcomers:
             del hours[old]
 
     def write(self) -> None:
-        """Let others see what has been counted."""
+        """Publish the counts so far."""
         write_counts(self._path, self._counts)
 
 

@@ -66,7 +66,7 @@ def first_of_each(ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
 REMEMBERED = 250_000
 LOOK_BACK_MS = 3_600_000
 _READ_AT_ONCE = 16
-"""Files."""
+"""Number of files."""
 
 
 class RecentDocuments:

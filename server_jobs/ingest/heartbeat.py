@@ -157,7 +157,7 @@ def _compaction_trouble(watched: ServiceState) -> str | None:
 
 
 def _backlog_trouble(watched: ServiceState) -> str | None:
-    """Check the age of segments; those of an earlier ingest count from the start of this one.
+    """Check the age of segments; segments of an earlier ingest count from the start of this one.
 
     A closed segment waits since its last ping, an open one since its creation, as its worker may no longer roll it.
     """

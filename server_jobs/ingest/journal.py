@@ -184,7 +184,7 @@ class Journal:
         self._segment = None
 
     def _abandon(self, error: OSError) -> None:
-        """Switch to another segment after a failed append, unless nobody else could then find this one's pings."""
+        """Switch to another segment after a failed append, unless others could then not find this one's pings."""
         if self._segment is None:
             return
         cut = self._segment.cut()

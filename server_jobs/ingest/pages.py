@@ -71,7 +71,7 @@ def _packed(document: Document) -> Document:
 
 
 class Documents:
-    """Model documents by study, line, number and what is staged: these never change, so none is read twice."""
+    """Model documents by study, line, number and staged version. They never change, so none is read twice."""
 
     def __init__(self, store: ModelStore, most_bytes: int = KEPT_BYTES) -> None:
         self._store = store

@@ -116,7 +116,7 @@ def _table_of(lines: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
 
 
 _COLUMN_TYPES = {pa.bool_(): pa.bool_(), pa.int64(): pa.int32(), pa.float64(): pa.float64(), pa.string(): pa.string()}
-"""By the type that a column of an outcome has when its JSON is read: the type that it lands with. The encoder has a
+"""The type with which a column of an outcome lands, by the type that it has when its JSON is read. The encoder has a
 separate form for flags, counts, numbers and categories."""
 
 
@@ -170,8 +170,8 @@ def _block_bytes(lines: bytes) -> int:
 def landed_columns(records: pa.Table, document: DocumentType) -> pa.Table:
     """Return records of one partition with :func:`fedping.protocol.arrow.landed_schema`.
 
-    Declared columns that no record has are null. Columns of records that are not declared, because the declaration that
-    ingest had is newer, follow in the order of their names.
+    Declared columns that no record has are null. Undeclared columns of records, which ingest accepted by a newer
+    declaration, follow in the order of their names.
     """
     columns = {
         "document_id": uuid_column(records.column("document_id")),

@@ -58,8 +58,8 @@ class Arrivals:
 
     Args:
         most: maximum of slow bodies; beyond it the slowest are cut off.
-        seconds: time for a body. It may take longer at a rate of at least
-        rate: bytes per second, in every such period.
+        seconds: time for a body; it may take longer if it keeps the rate.
+        rate: minimum bytes per second, in every period of ``seconds``.
     """
 
     def __init__(self, most: int, seconds: float, rate: int) -> None:
@@ -177,7 +177,7 @@ class Unread:
         self._looked = 0.0
 
     def look(self, now: float) -> None:
-        """Close overdue connections at a time of the monotonic clock; they are checked four times in ``seconds``."""
+        """Close overdue connections if a check is due by the monotonic clock, four times in ``seconds``."""
         if now - self._looked < self._seconds / 4 or sys.platform != "linux":
             return
         self._looked = now

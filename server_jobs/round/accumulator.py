@@ -46,14 +46,14 @@ Asked: TypeAlias = Literal["clients", "shares", "norms", "arms", "documents", "s
 
 @dataclass(frozen=True, slots=True)
 class Senders:
-    """Who has sent k updates, as the laboratory knows it in memory; a ping does not say it.
+    """The senders of k updates, which only the laboratory in memory knows; a ping does not contain these facts.
 
     Attributes:
         clients: positions of the clients among all of a run, shape (k,); never their ids.
         groups: numbers of their natural keys in ascending order of the keys, from 0, shape (k,); -1 without one.
         ages: ages in versions of the weights that they learned from, shape (k,).
         examples: their numbers of examples, shape (k,).
-        steps: local steps that they took, shape (k,); NaN if the training does not say it.
+        steps: local steps that they took, shape (k,); NaN if the training does not report them.
         seconds: simulated seconds that their answers took, shape (k,); NaN, as for None, without a clock.
     """
 

@@ -42,12 +42,12 @@ class ArmPartial:
     Attributes:
         pings: their number.
         examples: their examples.
-        loss, rank_selected: the moments, of length 1, of pings with an example, by examples or clients as the study's
-            limits say; no rank where pings have none.
+        loss, rank_selected: the moments, of length 1, of pings with an example, weighted by examples or clients
+            according to the study's limits; no rank where pings have none.
         values: the arm's clients by value; None if the study does not winsorise.
         clients: the clients with an example, counted for one side of a stage only; else 0.
         clipped: the number of pings whose loss was clipped.
-        outcome: the moments of the guarded outcome over clients, of each its mean; None where none is guarded.
+        outcome: the moments over clients of each client's mean of the guarded outcome; None where none is guarded.
     """
 
     pings: int
@@ -209,8 +209,8 @@ def in_order(partials: Iterable[ShardPartial], shards: int) -> Iterator[ShardPar
 def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
     """Return the aggregate of partials, one for each shard and in any order.
 
-    Partials are merged as they arrive. Only those that arrive before their turn are kept, and of a few others the parts
-    that do not grow with the weights.
+    Partials are merged as they arrive. Partials that arrive before their turn are kept; of a few others, only the
+    parts that do not grow with the weights.
     """
     refuse_senders(rules.line)
     accumulator = accumulator_for(rules.line, rules.bound)
@@ -319,9 +319,9 @@ def _summary(arm: ArmPartial, rules: Rules) -> ArmSummary:
 
 
 def _outcomes(arm: ArmPartial, rules: Rules) -> dict[str, OutcomeLevel] | None:
-    """Return the mean of the guarded outcome over an arm's clients; nothing where none is guarded or too few have it.
+    """Return the mean of the guarded outcome over an arm's clients; None if none is guarded or too few clients have it.
 
-    Where all clients have the same value, which says nothing of the spread, the error is as if one had another.
+    If all clients have the same value, their spread is unknown, and the error is computed as if one had another value.
     """
     clients = 0 if arm.outcome is None else round(arm.outcome.weight)
     if rules.guarded is None or arm.outcome is None or clients < LEAST_CLIENTS:

@@ -40,7 +40,7 @@ LOWEST, HIGHEST = -150, 140
 BINS = (HIGHEST - LOWEST) << FINE
 
 _SMALLEST_SHARE = 1e-300
-"""Less than any client's share."""
+"""A number below any client's share."""
 
 _SHIFT = 52 - FINE
 _FIRST = (1023 + LOWEST) << FINE

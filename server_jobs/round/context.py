@@ -67,8 +67,8 @@ class RoundContext:
         store: the model store.
         landing: the landing folder.
         study, line: the settings that apply.
-        settings: the number of their entry in the study's history.
-        head: the line's newest version, on which the round is.
+        settings: the number of the entry with these settings in the study's history.
+        head: the line's newest version, from which the round starts.
         engine: computes the aggregates.
         options: the caller's.
         now_ms: the beginning of the round, Unix ms.
@@ -190,7 +190,7 @@ def end_if_over(context: RoundContext, state: S) -> S | RoundResult:
 
 @contextmanager
 def noting(store: ModelStore, landing: Place | Landing, study: str, line: str) -> Iterator[None]:
-    """Let a person publish a version inside as safely as a round: into the newest copy of the store, and recorded.
+    """Make what a person publishes in this context as safe as a round's: in the newest copy of the store, and recorded.
 
     Args:
         store: the model store.

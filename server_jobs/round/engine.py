@@ -1,4 +1,4 @@
-"""Who computes the partials of a round: one Protocol, two engines, the same bits."""
+"""The engines that compute the partials of a round: one Protocol, two engines, the same bits."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def engine_named(name: str, master: str | None = None) -> Iterator[Engine]:
         master: Spark's master URL; None for the environment's setting, or this machine.
 
     Raises:
-        InvalidSettings: the engine is unknown, or has no master although one is given.
+        InvalidSettings: the engine is unknown, or a master is given for an engine without one.
     """
     engine = _made(name, master)
     try:

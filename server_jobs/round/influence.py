@@ -133,7 +133,7 @@ def _binned(values: Vector, counts: Vector) -> Vector:
 
 
 def merged_pulls(a: InfluenceSums, b: InfluenceSums) -> InfluenceSums:
-    """Return the sums over the updates of both; exact in any order."""
+    """Return the sums over the updates of two partials; exact in any order."""
     return InfluenceSums(
         norms=a.norms + b.norms,
         clients=a.clients + b.clients,

@@ -42,7 +42,7 @@ class Late:
     def before(self, inputs: Sequence[InputFile], iteration: int) -> tuple[InputFile, ...]:
         """Return the files that earlier rounds used, of the older versions among a round's inputs.
 
-        A ping that was landed again after its round is in both, and the round has to recognise it.
+        A ping that landed again after its round is in these files and in the inputs, so the round has to recognise it.
         """
         ages = sorted({file.age for file in inputs if file.age})
         return tuple(

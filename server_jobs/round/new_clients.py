@@ -27,7 +27,7 @@ REGISTERS = 2048
 _BITS = REGISTERS.bit_length() - 1
 _REST = 64 - _BITS
 _LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
-"""Letters for the values of a register, of which 64 - 11 + 1 is the largest."""
+"""Letters for the values of a register, which are 0 to 64 - 11 + 1."""
 
 _AT_ONCE = 2**14
 """Ids that are hashed at a time, so that they fit into the cache."""

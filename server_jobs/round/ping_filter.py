@@ -1,4 +1,4 @@
-"""Which pings of a round count, and how much: decided for one shard, which holds all the pings of its clients.
+"""The filter of a round's pings: which count, and how much. It works on one shard, which has all pings of its clients.
 
 What a round keeps of a shard is bounded, because anyone can post any number of pings, of one client or of many. If
 there are more, it continues with a part that depends on the clients' ids and the order of rows alone, not on engine,
@@ -238,10 +238,10 @@ def votes_of(
     an older version weighs less by its age if staleness is set to weight votes.
 
     Args:
-        pipeline: says which.
-        pings: how many used pings its client has in the round, shape (k,).
-        examples: from how many the ping's update was computed, shape (k,), each at least 1.
-        ages: how many versions old the weights were that it was computed at, shape (k,).
+        pipeline: the line's pipeline.
+        pings: number of used pings of the ping's client in the round, shape (k,).
+        examples: number of examples behind the ping's update, shape (k,), each at least 1.
+        ages: age in versions of the weights at which the update was computed, shape (k,).
     """
     match pipeline.weighting:
         case "client":
@@ -260,7 +260,7 @@ def step_weights(pipeline: Pipeline, ages: NDArray[np.integer]) -> Vector | None
     """Return the factor of each update for its age, shape (k,); None if ages don't matter.
 
     Args:
-        pipeline: says which.
+        pipeline: the line's pipeline.
         ages: as in :func:`votes_of`.
     """
     staleness = pipeline.staleness
@@ -304,7 +304,8 @@ def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
 def client_groups(ids: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Group equal ids of shape (k, 2): return an order that puts them side by side, and where each group starts.
 
-    Sorted by one word, in which two different ids are hardly ever equal; if any are, by both words. Exact either way.
+    Ids are sorted by one of their words, or by both if two different ids share that word, which is rare. The groups are
+    exact either way.
     """
     key = ids[:, 0] ^ ids[:, 1]
     order = np.argsort(key)
@@ -341,11 +342,12 @@ def key_of_lots(parent_digest: str, inputs: Iterable[InputFile]) -> bytes:
     """Return the key of a round's random choices, 32 bytes that clients can't know before their pings have landed.
 
     A recomputation gets the same key, because all of it is in the lineage. The digest of the parent version stands for
-    its weights, state and lineage, which clients do not get. It is not enough: that of version 0 follows from the study
-    and the time. Files get random names when they land, and their digests stand for what all others have sent.
+    its weights, state and lineage, which clients do not get. That digest is not enough: version 0's follows from the
+    study and the time. Files get random names when they land, and their digests stand for the pings of all other
+    clients.
 
     Args:
-        parent_digest: that of the version that the round is on.
+        parent_digest: digest of the version from which the round starts.
         inputs: the files that the round reads, in the order of the lineage.
     """
     every = [parent_digest, *([file.path, file.digest] for file in inputs)]
@@ -353,13 +355,13 @@ def key_of_lots(parent_digest: str, inputs: Iterable[InputFile]) -> bytes:
 
 
 def thinned(clients: NDArray[np.uint64], most: int, key: bytes, level: int = 0) -> tuple[int, NDArray[np.bool_]]:
-    """Return the first level, from ``level`` on, at which at most ``most`` rows are kept, and which are, shape (k,).
+    """Return the first level, from ``level`` on, that keeps at most ``most`` rows, and their mask, shape (k,).
 
     Args:
         clients: the client of each row, shape (k, 2), in order; may be rows that a lower level kept, and later ones.
         most: at least 1.
         key: decides the lots (:func:`key_of_lots`).
-        level: to begin with.
+        level: the first level to try.
     """
     ranks = _ranks(clients)
     for at in range(level, ONE + 1):

@@ -68,10 +68,11 @@ class Rules:
         line: the line that they train.
         iteration: the version that they were made with.
         arms: the arms that follow the line.
-        submits: of each arm, whether its updates train the line.
+        submits: for each arm, whether its updates train the line.
         pings: their type.
         bounded: whether pings are left out where they are too many.
-        key: the round's secret, which decides whose are left out (`fedping.server_jobs.round.ping_filter.thinned`).
+        key: the round's secret, which decides whose pings are left out
+            (`fedping.server_jobs.round.ping_filter.thinned`).
         bound: the norm at which updates are clipped, if an earlier round has left it.
         measures: whether this pass only measures updates, to find the bound.
         sees: whether the influence of clients on the model is computed.
@@ -80,10 +81,10 @@ class Rules:
         limits: the study's; None without any.
         side: the side of a stage whose clients count; None if all clients of the line count.
         coins: the sample of a private line's clients; None if all of them count.
-        among: the document ids, 16 bytes each, of the only pings of a private line that count; None if all may.
+        among: for a private line, the document ids of the pings that may count, 16 bytes each; None if all may.
         shards: the number of shards of the clients, a power of two.
         turns: the clients whose updates count, where only some participate in a version.
-        guarded: the outcome that the line's guardrail looks at; None for none.
+        guarded: the outcome that the line's guardrail checks; None for none.
     """
 
     line: Line
@@ -166,7 +167,7 @@ class Work:
         rows: the number of pings in all files.
         rules: how the pings count.
         late: files of older versions whose pings count too, in the order in which they are read.
-        digests: those of the listed files, by path; a file that has taken the place of one is not read.
+        digests: digests of the listed files, by path; a file that has replaced a listed one is not read.
     """
 
     paths: tuple[str, ...]

@@ -1,7 +1,7 @@
 """The stages of a private line's round (`fedping.server_jobs.round.run`).
 
-A private round always publishes with noise, whatever has landed, and is charged. If it depended on the pings whether
-there is a version, that would leak information about them.
+A private round always publishes with noise, whatever has landed, and is charged. If publishing depended on the pings,
+it would leak information about them.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class PrivateState(RoundState):
     """The state of a private round.
 
     Attributes:
-        before: what the line's earlier rounds have spent.
+        before: the budget that the line's earlier rounds have spent.
         counted: epsilon after this round, and the accountant's name (`epsilon_after`).
-        request, answer: of a two-server line, the request to the helper, and what came back.
+        request, answer: for a two-server line, the request to the helper, and its answer.
         sums: the exact sums by arm; dropped once they have noise, and shown in no representation.
-        answered: of a two-server line, the lineage's entry about the helper's answer.
-        event: what the round releases.
+        answered: for a two-server line, the lineage's entry about the helper's answer.
+        event: the round's release.
     """
 
     before: Spent = NOTHING_SPENT
@@ -115,9 +115,9 @@ def end_if_exhausted(context: RoundContext, state: PrivateState) -> PrivateState
 
 
 def unless_overtaken(*stages: Stage[PrivateState]) -> Stage[PrivateState]:
-    """Return stages as one that ends the round as ``lost`` if it fails because another round has published first.
+    """Return stages as one, which ends the round as ``lost`` if they fail because another round has published first.
 
-    That round has also deleted the pings.
+    That other round has also deleted the pings.
     """
 
     def run(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
@@ -290,7 +290,7 @@ def _check_noise(context: RoundContext, before: int) -> None:
 
 
 def _check_copy(context: RoundContext) -> None:
-    """Raise :class:`FedpingError` if rounds of another copy of the store have released more of the same clients.
+    """Raise :class:`FedpingError` if rounds of another copy of the store have released more about the same clients.
 
     Their budget would be charged in only one of the two stores.
     """

@@ -1,4 +1,4 @@
-"""Accumulators of private lines: exact sums of vectors by arm, and of two-server lines the shares.
+"""Accumulators of private lines: exact sums of vectors by arm; for two-server lines, the shares.
 
 Vectors and shares are whole numbers, whose sum is the same in any order; the helper's shares are put in the order of
 the document ids. So every engine and partitioning gives the same bytes. A step is made of released sums alone.
@@ -100,7 +100,7 @@ MOST_BYTES = 2**29
 
 
 class Summing(NamedTuple):
-    """How the leader's shares are added up.
+    """The method of adding up the leader's shares.
 
     Attributes:
         ring: the ring of the sums.
@@ -147,7 +147,7 @@ class ArmShares(NamedTuple):
     Attributes:
         total: the sum of the leader's shares.
         clients: the number of clients.
-        rows: a row a client, in blocks: document id, offer id, sealed share; with proofs also the leader's share.
+        rows: one row per client, in blocks: document id, offer id, sealed share; with proofs also the leader's share.
     """
 
     total: Elements

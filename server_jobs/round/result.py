@@ -24,7 +24,7 @@ class PrivacySpent:
         stepped: whether the last round moved the weights.
         local: whether clients add noise themselves.
         refused: the number of clients that the last round left out because the helper could not use their shares.
-        of_rows: whether what is counted are the rows, or persons, of institutions' tables, in the place of clients.
+        of_rows: whether rows, or persons, of institutions' tables are counted in place of clients.
     """
 
     releases: int

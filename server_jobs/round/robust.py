@@ -221,7 +221,7 @@ def krum_of(points: NDArray[np.floating], votes: Vector, settings: Krum) -> Vect
 
 
 def _scores(points: NDArray[np.floating], votes: Vector, wanted: float, settings: Krum) -> Vector:
-    """Return Krum's scores, shape (k,), of which the first ``keep`` in ascending order are certain.
+    """Return Krum's scores, shape (k,); the ``keep`` smallest are certain.
 
     Matrix products are quick, but their last bits depend on the processor. So they only rule out points whose scores
     are certainly too large, which get infinity; the others are computed without them. If all votes are equal, the
@@ -245,15 +245,15 @@ def _scores(points: NDArray[np.floating], votes: Vector, wanted: float, settings
 
 
 def _unlikely_hostile(votes: Vector, settings: Krum) -> int:
-    """Return the number of first points with at most the votes that aren't hostile; votes are in their order."""
+    """Return the number of first points with at most the votes that aren't hostile; votes are in the points' order."""
     return int((np.cumsum(votes) <= (1 - settings.hostile) * votes.sum() * (1 + EQUAL)).sum())
 
 
 def _rough_scores(points: NDArray[np.floating], votes: Vector, wanted: float) -> tuple[Vector, Vector]:
-    """Return Krum's scores by matrix products, and how far each is at most from those without, shape (k,) both.
+    """Return Krum's scores by matrix products, and a bound on the error of each, shape (k,) both.
 
-    A rounding error of |a|² + |b|² - 2 a · b over m weights is at most about m times the machine's precision times
-    |a|² + |b|², and a score is the smallest sum of distances with the wanted votes, which is off by no more than these.
+    A rounding error of |a|² + |b|² - 2 a · b over m weights is at most about m times the machine's precision times |a|²
+    + |b|². A score is the smallest sum of distances with the wanted votes, so its error is at most the sum of theirs.
     """
     k, m = points.shape
     center, products, squares = _weighted_mean(points, votes), np.zeros((k, k)), np.zeros(k)
@@ -413,7 +413,7 @@ def columns_of(points: NDArray[np.floating], votes: Vector) -> Columns:
 
 
 def columns_of_bins(sketch: Sketch) -> Columns:
-    """Yield the columns of a sketch that keeps no updates, one at a time: in each other bins have votes."""
+    """Yield the columns of a sketch that keeps no updates, one at a time, because each has votes in other bins."""
     assert sketch.counts is not None
     values = middles(sketch.counts.shape[1].bit_length() - 1 - 9)
     for counts in sketch.counts:

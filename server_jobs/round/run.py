@@ -104,7 +104,7 @@ def _run(context: RoundContext) -> RoundState | RoundResult:
 
 @contextmanager
 def _naming_version(head: Version) -> Iterator[None]:
-    """Add to the error of a link, which knows no version, the version that was not published, and what to do."""
+    """Add the unpublished version and the remedy to the error of a link, which does not know the version."""
     try:
         yield
     except BrokenLink as error:
@@ -196,7 +196,7 @@ def compute_next(context: RoundContext, state: PlainState) -> PlainState:
 
 
 def roll_back_if_fallen(context: RoundContext, state: PlainState) -> PlainState | RoundResult:
-    """Stage: if the model does worse than the control, publish the version before it began to, and end the round."""
+    """Stage: if the model does worse than the control, publish the last version before that, and end the round."""
     version = _version(state)
     fall = fallen(context.line.guard, version.lineage.guard)
     if fall is None:
@@ -349,10 +349,10 @@ def _provenance(context: RoundContext) -> Provenance:
 
 
 def _before_the_fall(store: ModelStore, head: Version, rounds: int) -> Version:
-    """Return the version before the last ``rounds`` versions, of which the head is one: before the model did worse.
+    """Return the version before the last ``rounds`` versions, the head included: the last before the model did worse.
 
-    Where the first of those repeats an older version, return the one before the older: a rollback never brings back
-    what an earlier one has left behind.
+    If the first of these versions repeats an older one, return the version before that older one: a rollback never
+    restores a version that an earlier rollback has left behind.
     """
     numbers = store.iterations(head.study, head.line)
     first = store.version(head.study, head.line, numbers[max(0, len(numbers) - rounds)])

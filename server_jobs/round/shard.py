@@ -145,7 +145,7 @@ def shard_partials(
 
 
 def _held(files: list[PingFile]) -> list[PingFile]:
-    """Return the files, of which small ones keep the bytes that were read with their footers, up to the maximum."""
+    """Return the files; small ones keep the bytes that were read with their footers, up to the maximum."""
     sizes = np.cumsum([len(file.landed.whole or b"") for file in files])
     return [
         file if size <= MOST_HELD_BYTES else replace(file, landed=replace(file.landed, whole=None))

@@ -124,13 +124,13 @@ class ArrayRound:
         """Add a block of updates.
 
         Args:
-            shards: the shard of each one's client, shape (k,).
+            shards: the shard of each update's client, shape (k,).
             updates: shape (k, m).
             examples: the examples of each, shape (k,); an update without any does not count.
-            pings: the number of pings with examples of each one's client in this round, shape (k,).
+            pings: the number of pings with examples that each update's client has in this round, shape (k,).
             clients: the client id of each, shape (k, 16); needed by aggregations with one point a client.
-            age: the age in versions of the weights of all; too old ones do not count.
-            senders: who has sent them, of length k; needed by aggregations that ask for it.
+            age: the age in versions of the weights behind all these updates; updates that are too old do not count.
+            senders: the senders of the updates, of length k; needed by aggregations that ask for it.
 
         Raises:
             FedpingError: the line needs all updates at once, and these are too many.

@@ -91,7 +91,7 @@ def _dump(java: Java, home: Path, classes: Path, made: Path) -> None:
 
 @contextmanager
 def _sole(path: Path) -> Iterator[bool]:
-    """Yield whether this process is the only one here; the lock ends with the process, however that ends."""
+    """Yield whether this process holds the lock, which ends with the process, however that ends."""
     with open(path, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

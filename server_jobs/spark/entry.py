@@ -1,8 +1,8 @@
 """The program that `spark-submit` runs: the `fedping` command, with Spark's application around it.
 
 On a cluster this file is sent alone, with the packages in a zip beside it, so it imports nothing of its own folder.
-Within such a zip it is also the ``__main__``. Words ``FEDPING_…=VALUE`` before the command are variables of the
-environment that the command was given with, which no cluster passes on by itself.
+Within such a zip it is also the ``__main__``. Words ``FEDPING_…=VALUE`` before the command are environment variables
+of the process that submitted it; no cluster passes them on by itself.
 """
 
 from __future__ import annotations

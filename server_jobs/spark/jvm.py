@@ -79,7 +79,7 @@ END_SECONDS = 20
 """How long the JVM may take to end before it is killed; it usually takes a tenth of a second."""
 
 CUT_OFF_SECONDS = 5
-"""How long it may take if a person or a time limit waits for the end, and its work is no longer needed."""
+"""The same, if a person or a time limit waits for the end and the JVM's work is no longer needed."""
 
 LIVING: list[subprocess.Popen[bytes]] = []
 """The JVMs that have been started and not yet ended."""
@@ -249,8 +249,9 @@ def _close_here_what_is_interrupted() -> None:
     """Make Ctrl-C in a call to the JVM close connections only on this side.
 
     Py4J also asks the JVM, over every open connection, to close the interrupted one by its two ports. The JVM closes
-    all connections with either port, that is all there are, since one is the port that it listens on. Whoever opens
-    another one meanwhile, such as PySpark to clean up after the call, fails, and the error replaces the interruption.
+    all connections with either port. One of them is the port that it listens on, so it closes every connection. If
+    another one is opened meanwhile, as PySpark does to clean up after the call, this fails, and the error replaces
+    the interruption.
     The request is not needed either: the JVM notices by itself that a connection has been closed.
     """
     from py4j.clientserver import ClientServerConnection  # type: ignore[import-untyped]

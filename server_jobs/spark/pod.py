@@ -1,7 +1,7 @@
-"""What a container of ours runs for Spark on Kubernetes: a driver or an executor, as Spark's images do by a script.
+"""The program of our containers for Spark on Kubernetes: a driver or an executor; Spark's own images have a script.
 
-Spark gives a container its role and arguments as the arguments, and an executor the rest by variables. The templates of
-pods in ``deploy/kubernetes/spark`` name this module as the command.
+Spark passes the role and its arguments as a container's arguments; an executor gets the rest in variables. The
+templates of pods in ``deploy/kubernetes/spark`` name this module as the command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXECUTOR = {
     "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
     "--podName": "SPARK_EXECUTOR_POD_NAME",
 }
-"""The arguments of an executor, and the variables that Spark tells them by."""
+"""The arguments of an executor, and the environment variables that hold them."""
 
 JAVA_OPTION = re.compile(r"SPARK_JAVA_OPT_(\d+)")
 """A variable with one of an executor's Java options, and its number."""

@@ -47,7 +47,7 @@ SET_BY_SPARK = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 
 
 SECRET_FROM_WORKER = "_SPARK_AUTH_SECRET"
-"""How a standalone worker gives a driver the cluster's secret, which Spark then misses among the driver's settings."""
+"""The variable with the cluster's secret that a standalone worker gives a driver, whose settings then lack it."""
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
 
 
 def _own_path() -> list[str]:
-    """Return where this process looks for modules before it does among Python's own, as beside a script."""
+    """Return the places where this process looks for modules before Python's own, such as a script's folder."""
     last = f"python{sys.version_info.major}{sys.version_info.minor}.zip"  # the first of Python's own
     return [str(Path(each).absolute()) for each in takewhile(lambda each: Path(each).name != last, sys.path)]
 
@@ -210,7 +210,7 @@ def _connect(jvm: Jvm, start: Start) -> SparkSession:
 
 @contextmanager
 def _start_told_of(master: str) -> Iterator[None]:
-    """Make a time limit that is reached while Spark starts say so."""
+    """Name Spark's start in the error of a time limit that is reached meanwhile."""
     try:
         yield
     except DeadlineReached as error:

@@ -183,7 +183,7 @@ def send_own(context: SparkContext, modules: Iterable[str] = ()) -> Callable[[],
 
 
 def _take_up(shipped: _Shipped, extensions: bytes) -> None:
-    """Make this executor's process import what was shipped last, and nothing that was shipped before."""
+    """Make this executor's process import the modules that were shipped last, and none that were shipped before."""
     from pyspark import SparkFiles
 
     from fedping.protocol.extensions import unpack

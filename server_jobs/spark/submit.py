@@ -58,7 +58,7 @@ GOES_ALONG = (
     "FEDPING_STORAGE_PATIENCE",
     "FEDPING_SPARK_PRIVATE",
 )
-"""The variables that a command on the cluster gets as they are here: they say where things are, and are no secrets."""
+"""Variables that are passed unchanged to a command on the cluster: they name places, and contain no secrets."""
 
 IN_IMAGE = "local:///opt/fedping/entry.py"
 """The entry point in our images, whose code needs no shipping."""
@@ -191,7 +191,7 @@ def _on_cluster(options: list[str], command: list[str]) -> int:
 
 
 def _uploads(options: list[str]) -> bool:
-    """Return whether something says where files for the pods can be put."""
+    """Return whether a setting names a place for the files that pods need."""
     properties = properties_of(options, os.environ, spark_home())
     return value_of(options, "", "spark.kubernetes.file.upload.path", properties) is not None
 
@@ -260,7 +260,7 @@ LOG4J_OF_CLIENT = """\
 logger.client.name = org.apache.spark.deploy.ClientEndpoint
 logger.client.level = info
 """
-"""Spark tells only by its log what has become of a submission: its exit code is 0 even of a driver that has failed."""
+"""Only Spark's log shows the result of a submission: the exit code is 0 even if the driver has failed."""
 
 OPENED = tuple(
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
@@ -274,7 +274,7 @@ OPENED = tuple(
         "java.util.concurrent",
     )
 )
-"""What Spark opens of Java for every JVM that it starts but this one: Arrow needs ``java.nio``."""
+"""Packages of Java that Spark opens in every JVM that it starts except this one: Arrow needs ``java.nio``."""
 
 SUBMITTED = re.compile(r"Driver successfully submitted as (\S+)")
 ENDED = re.compile(r"State of driver (\S+) is ([A-Z]+), exiting")
@@ -288,7 +288,7 @@ def submit_standalone(options: Sequence[str], command: Sequence[str], master: st
         0 if the driver was submitted and has not failed, else 1; 130 or 143 if a signal ended the wait.
 
     Raises:
-        InvalidSettings: nothing says where the code can be put for the driver's machine to fetch it.
+        InvalidSettings: no setting names a place for the code from which the driver's machine can fetch it.
         FedpingError: it cannot be put there, or Java does not run.
         TemporaryFailure: the master does not answer.
     """
@@ -323,7 +323,7 @@ def submit_standalone(options: Sequence[str], command: Sequence[str], master: st
 
 
 def kill_standalone(options: Sequence[str], master: str, driver: str, home: Path) -> int:
-    """Ask a master to kill a driver, by the same way as it was submitted; return 0 if it does so."""
+    """Ask a master to kill a driver, over the RPC by which it was submitted; return 0 if the master does so."""
     # Any file will do for the jar: the class is Spark's own.
     jar = str(next(home.glob("jars/spark-core_*.jar"), home))
     client = ["--master", "local", "--deploy-mode", "client", "--class", CLIENT, jar, "kill", master, driver]
@@ -348,7 +348,7 @@ def _without(options: Sequence[str], left_out: str) -> list[str]:
 
 
 def _told_by_spark(words: Sequence[str], home: Path) -> str:
-    """Run Spark's program of submissions, pass on to stderr what it logs, and return that."""
+    """Run Spark's program of submissions, pass its log on to stderr, and return the log."""
     java = find_java().runtime / "bin" / "java"
     logging = put_cached(cache_folder() / "spark" / "log4j2-submit.properties", (LOG4J + LOG4J_OF_CLIENT).encode())
     started = [

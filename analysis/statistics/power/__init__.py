@@ -98,10 +98,10 @@ def tilted(distribution: Distribution, mean: float) -> Distribution:
 
 
 def tilted_to_superiority(distribution: Distribution, superiority: float) -> Distribution:
-    """Return the tilt of a distribution whose X beats Y of the original with this probability, counting ties half.
+    """Return a distribution tilted so that its X beats the original's Y with this probability, counting ties half.
 
     Raises:
-        ValueError: no tilt reaches it, because even with all users at one end of the values the ties there remain.
+        ValueError: no tilt reaches it: even if all users have the smallest or the largest value, ties remain.
     """
     least = float(distribution.probabilities[0]) / 2
     most = 1 - float(distribution.probabilities[-1]) / 2
@@ -213,7 +213,7 @@ def least_effect(
     power: float = 0.8,
     alpha: float = 0.05,
 ) -> Effect | None:
-    """Return the smallest change of the mean that n_a users with it against n_b without it show with this power.
+    """Return the smallest change of the mean that n_a changed and n_b unchanged users show with this power.
 
     Args:
         distribution: distribution of the metric without the change; the change tilts it.
@@ -281,7 +281,7 @@ class SimulatedPower:
 
 @dataclass(frozen=True)
 class SimulatedSize:
-    """How many users in both arms together have the power by simulation, with a 95 % interval."""
+    """The number of users in both arms together that has the power by simulation, with a 95 % interval."""
 
     n: int
     low: int

@@ -115,7 +115,7 @@ class JaxLoss:
     def _compiled(self) -> Mapping[tuple[bool, bool], Callable[..., Any]]:
         """Return compiled functions of weights: to the clients' losses, or their losses with gradients.
 
-        They are by whether there are gradients, and whether the weights are of each client, shape (k, m), or (m,).
+        Their keys are whether gradients are computed, and whether each client has its own weights, (k, m) and not (m,).
         """
         jax = _jax()
 

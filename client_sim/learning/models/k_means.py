@@ -141,7 +141,7 @@ class KMeans(OfArrays):
         return weights
 
     def _sums(self, weights: FloatArray, batch: Examples, each: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return sums over each cluster of its examples' ``each``, (k, clusters), and of ``each`` × x, (k, c, d)."""
+        """Return by cluster the sum of ``each`` over its examples, (k, clusters), and of ``each`` × x, (k, c, d)."""
         nearest = self._nearest(weights, batch)
         if self.fewest > 1:
             self._check_sizes(nearest[batch.weight > 0])

@@ -30,9 +30,9 @@ class MatrixFactorization(InPrecision):
     The loss is the mean of (rating - y)², plus l2 / 2 · |user|², plus the mean over the examples of l2 / 2 ·
     (|items_i|² + item_biases_i²): an item is penalized once per rating.
 
-    Items' factors start at normal numbers of standard deviation ``scale``, all else at 0: who has rated nothing yet is
-    predicted the item's bias. Clients differ only by the blocks :data:`USER`, so these have to be their own
-    (`fedping.protocol.personalization`), or all are predicted the same.
+    Items' factors start at normal numbers of standard deviation ``scale``, all else at 0: for a user without ratings
+    the prediction is the item's bias. Clients differ only by the blocks :data:`USER`, so these have to be their own
+    (`fedping.protocol.personalization`), or all clients get the same predictions.
 
     ``precision`` is the precision of :class:`InPrecision`.
     """

@@ -29,8 +29,8 @@ class Parts(NamedTuple):
     """The weights of a mixture, or their gradients.
 
     Attributes:
-        shared: of the shared expert, w, shape (k, m).
-        private: of the client's own expert, P, shape (k, m).
+        shared: weights of the shared expert, w, shape (k, m).
+        private: weights of the client's own expert, P, shape (k, m).
         gate: g and then b, shape (k, d + 1).
     """
 
@@ -67,7 +67,7 @@ class Mixture:
     :data:`LEAST` and 1 - LEAST, plus the shared expert's own penalty. Where a = 1 that is the loss of the shared model.
 
     Attributes:
-        model: of both experts; it implements :class:`Mixes`.
+        model: the model of both experts; it implements :class:`Mixes`.
     """
 
     model: Any
@@ -100,7 +100,7 @@ class Mixture:
         return Parts(weights[..., :m], weights[..., m : 2 * m], weights[..., 2 * m :])
 
     def mixed(self, weights: Parts, batch: Examples) -> Mixed:
-        """Return the share of either expert, and what they predict."""
+        """Return the shares of both experts, and their predictions."""
         return Mixed(
             _sigmoid(_scores(weights.gate, batch)),
             self.model.predict(weights.shared, batch),
@@ -222,7 +222,7 @@ def _sigmoid(scores: FloatArray) -> FloatArray:
 def _log_odds(gate: FloatArray, shared: FloatArray, private: FloatArray) -> FloatArray:
     """Return the log-odds of class 1 by the mixed probability, from those by either expert; all of shape (k, n).
 
-    Where both agree they are theirs, to the bit. ``gate`` has the log-odds of the shared expert's share.
+    Where both agree, the result is equal to theirs, to the bit. ``gate`` has the log-odds of the shared expert's share.
     """
     found = _log_mixed(gate, shared, private) - _log_mixed(gate, -shared, -private)
     return np.where(shared == private, shared, found)

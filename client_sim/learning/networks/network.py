@@ -46,7 +46,7 @@ Apply: TypeAlias = Callable[..., Any]
 class Network:
     """A network, as a tree of arrays and functions written with ``jax.numpy``.
 
-    Clients train on each example alone, so ``apply`` then sees ``x`` with n = 1, so an example can't depend on another.
+    Clients train on each example alone, so ``apply`` then sees ``x`` with n = 1, and no example can depend on another.
 
     Attributes:
         init: returns the tree of arrays that training starts from, given a random key of JAX.
@@ -291,7 +291,7 @@ def running(function: str, given: str) -> Iterator[None]:
 
 
 def with_modes(apply: Callable[[Tree, Any, Any], Any], modes: bool) -> Apply:
-    """Return a function of (tree, x, key) as ``apply`` of a network; without its key if training is as evaluation."""
+    """Return a function of (tree, x, key) as ``apply`` of a network; without its key if training equals evaluation."""
     return apply if modes else lambda weights, x: apply(weights, x, None)
 
 
@@ -305,7 +305,7 @@ def merged(*trees: Any) -> Any:
 
 
 def part_of(tree: Any, like: Any) -> Any:
-    """Return those places of nested dicts that another tree has too."""
+    """Return the entries of nested dicts whose keys another tree, ``like``, has too."""
     return {name: part_of(tree[name], each) for name, each in like.items()} if isinstance(like, Mapping) else tree
 
 

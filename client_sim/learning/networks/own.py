@@ -29,7 +29,7 @@ def own_networks() -> tuple[str, ...]:
 
 
 def derived_settings(name: str) -> tuple[str, ...]:
-    """Return the settings of an extension's network that an experiment derives from data and seed; none of others."""
+    """Return the settings of an extension's network that an experiment derives from data and seed; else empty."""
     extension = registered("model", name)
     return () if extension is None else (*(each for each in FROM_DATA if each in extension.keyword_names), "seed")
 

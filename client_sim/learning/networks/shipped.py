@@ -13,7 +13,7 @@ from fedping.protocol.spec import Start
 from fedping.protocol.weights import Normal, Numbers, Uniform, Zeros
 
 StartOf: TypeAlias = Callable[[int], Start]
-"""From a seed to where an array starts."""
+"""From a seed to the start values of an array."""
 
 Arrays: TypeAlias = Mapping[str, tuple[tuple[int, ...], StartOf]]
 """Each array's shape and start, by its name."""

@@ -47,7 +47,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Sequences:
-        """Return the given ones of the settings ``features``, ``classes``, ``scored`` and ``padding``."""
+        """Return those of the settings ``features``, ``classes``, ``scored`` and ``padding`` that are given."""
         length, symbols = settings.whole("features"), settings.whole("classes", least=2)
         scored = cast("Scored", settings.choice("scored", ("all", "last")))
         padding = settings.whole("padding", least=0) if settings.has("padding") else None

@@ -327,7 +327,7 @@ def _of_whole_batch(network: Network, precision: Precision) -> Callable[..., Any
 
 @lru_cache(maxsize=64)
 def outputs_of(network: Network) -> tuple[int, ...]:
-    """Return the shape of the predictions of one example, (1,) or (1, c), having checked what the functions return.
+    """Return the shape of the predictions of one example, (1,) or (1, c), after checking the functions' results.
 
     Raises:
         InvalidSettings: a function fails or returns something else.
@@ -408,7 +408,7 @@ def numbers_of_an_example(network: Network) -> int:
 
 
 def _numbers_in(jaxpr: Any) -> int:
-    """Return the sizes of all that the steps of a program make; of a loop once for each turn."""
+    """Return the number of values that the steps of a program compute; a loop counts once for each turn."""
     total = 0
     for step in jaxpr.eqns:
         inner = [_numbers_in(each) for each in programs_in(step.params)]

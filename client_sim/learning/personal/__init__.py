@@ -34,10 +34,11 @@ def personal_algorithm(
     """Return the algorithm of clients with a personal part.
 
     Args:
-        personal: which method.
-        training: how the shared weights are trained.
-        shared: the algorithm for that.
-        version: what they train on; before the method's ``from_version`` they only train the shared weights.
+        personal: the method's settings.
+        training: settings of the shared weights' training.
+        shared: the algorithm of that training.
+        version: the version that clients train on; before the method's ``from_version`` they only train the shared
+            weights.
     """
     make = METHODS.get(type(personal))
     if make is None:

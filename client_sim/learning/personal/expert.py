@@ -31,7 +31,7 @@ _NOISE = OWN_DRAWS + 2
 """The child of a client's key that draws its noise."""
 
 _MOST_NUMBERS = 2**20
-"""How many numbers single examples' gradients may take at a time; 8 MB."""
+"""Maximum number of values in the gradients of single examples at a time; 8 MB."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class WithExpert:
     neither clipped nor noised.
 
     Attributes:
-        settings: what is asked for.
+        settings: the method's settings.
         training: how the shared weights are trained: along one gradient.
     """
 
@@ -112,7 +112,7 @@ class WithExpert:
     def _clipped(
         self, mixture: Mixture, weights: FloatArray, batch: Examples, keys: Keys, mixed: Mixed, pulls: FloatArray
     ) -> Floats:
-        """Return the clients' mean gradients by w, of examples' gradients that are shortened first, and of noise.
+        """Return the clients' mean gradients by w, with noise; each example's gradient is shortened first.
 
         A joint loss multiplies an example's gradient by a(x) before it is shortened.
         """
@@ -142,7 +142,7 @@ def with_expert(settings: Expert, training: OneGradient | LocalSteps, shared: Al
     """Return the method.
 
     Raises:
-        InvalidSettings: the shared weights take local steps, through which no gradient of a mixture goes.
+        InvalidSettings: the shared weights take local steps, but a mixture needs their gradient.
     """
     if not isinstance(training, OneGradient):
         raise InvalidSettings(

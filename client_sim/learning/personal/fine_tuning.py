@@ -26,7 +26,7 @@ class FineTuned:
     where the spec publishes whole numbers: steps of less than a half would have no effect.
 
     Attributes:
-        settings: what is asked for.
+        settings: the method's settings.
         training: how the shared weights are trained.
         algorithm: the algorithm for that.
     """

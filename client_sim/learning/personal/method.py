@@ -87,7 +87,7 @@ class Waiting:
     """Trains only the shared weights, and leaves the client's own part unchanged.
 
     Attributes:
-        method: what comes later.
+        method: the method of later versions.
         shared: trains the shared weights.
     """
 

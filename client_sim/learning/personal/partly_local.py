@@ -28,7 +28,7 @@ class PartlyLocalModel:
     ones used in its computation, but has no place for them.
 
     Attributes:
-        settings: what is asked for.
+        settings: the method's settings.
         training: how the shared weights are trained.
         algorithm: the algorithm for that.
     """
@@ -68,7 +68,7 @@ class PartlyLocalModel:
     def _together(
         self, part: Part, weights: FloatArray, batch: Batch, keys: Keys, memory: State
     ) -> tuple[Floats, State, Floats]:
-        """Return updates of the shared weights, what the optimizer keeps, and the local weights, as FedPer has them."""
+        """Return updates of the shared weights, the optimizer's state, and the local weights, trained as in FedPer."""
         algorithm, pace = self.algorithm, self.settings.rate
         if isinstance(self.training, LocalSteps):
             rates = np.where(part.mine, self.training.rate, self.settings.rate)
@@ -79,7 +79,7 @@ class PartlyLocalModel:
     def _local_first(
         self, part: Part, weights: FloatArray, batch: Batch, keys: Keys, memory: State
     ) -> tuple[Floats, State, Floats]:
-        """Return the same as FedRep has them."""
+        """Return the same, trained as in FedRep."""
         steps = LocalSteps(rate=self.settings.rate, steps=self.settings.steps, batch=self.training.batch)
         local = fitted(part, weights, batch, child_keys(keys, OWN_DRAWS), steps)
         updates, after = self.algorithm.update(part.beside(local), weights, batch, keys, memory)
@@ -87,7 +87,7 @@ class PartlyLocalModel:
 
 
 def part_of(model: Model[Any]) -> Part:
-    """Return a model, known to be the published part of one: the weights without the local blocks.
+    """Return a model as the :class:`Part` that the caller knows it to be: a model's weights without its local blocks.
 
     See :func:`fedping.client_sim.learning.algorithms.with_more`.
     """
@@ -112,7 +112,7 @@ def fitted(part: Part, weights: FloatArray, batch: Batch, keys: Keys, steps: Loc
 
 
 def _local(part: Part, mine: State) -> Floats:
-    """Return the clients' local weights, shape (k, l); of a client that has not trained, what the model begins with."""
+    """Return the clients' local weights, shape (k, l); for a client that has not trained, the model's start values."""
     begun = mine["trained"][:, None] > 0
     found: Floats = np.where(begun, mine["weights"], part.others).astype(precision(part), copy=False)
     return found
@@ -130,7 +130,7 @@ class Reconstructed:
     one; with a single example the shared weights are trained with the start of the local ones.
 
     Attributes:
-        settings: what is asked for.
+        settings: the method's settings.
         training: how the shared weights are trained.
         algorithm: the algorithm for that.
     """

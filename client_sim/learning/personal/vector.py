@@ -34,10 +34,10 @@ MOST_NUMBERS = 2**22
 """Maximum number of values of a random U, which every client has to draw; 32 MB."""
 
 _FIRST_TURN = OWN_DRAWS + 1
-"""The child of a client's key that draws what it trains first."""
+"""The child of a client's key that draws the part (w or v) that the client trains first."""
 
 _OF_WEIGHTS, _OF_VECTOR = 1, 2
-"""Whose turn is next; 0 before a client's first training."""
+"""The part whose turn is next; 0 before a client's first training."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class WithVector:
     no turn. The kept vector is relative to w, so it moves along with w.
 
     Attributes:
-        settings: what is asked for.
+        settings: the method's settings.
         training: how the shared weights are trained.
         algorithm: the algorithm for that.
         version: the version that clients train on.
