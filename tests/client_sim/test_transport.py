@@ -256,7 +256,7 @@ def test_without_a_network_the_same_questions_have_the_same_answers() -> None:
 
     async def ask() -> None:
         assert await transport.fetch_study(STUDY) == public_study(study)
-        with pytest.raises(TransportError, match="no study 'x' in this process; it has 'fleet'"):
+        with pytest.raises(TransportError, match="unknown study 'x' in this process; it has 'fleet'"):
             await transport.fetch_study("x")
         first = await transport.fetch_model(STUDY, "main", None, None)
         assert isinstance(first, Fetched)
