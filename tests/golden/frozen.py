@@ -60,7 +60,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("analysed", "interim.*"): "interim looks decide nothing of few clients, and by values that are not winsorised",
     ("commands", "shipped.*.as a new study"): "a new study has a quorum of 1.5 %, and its losses are clipped",
     ("runs", "own.bytes.code.json"): "the folder notes the modules that a loss imports, too",
-    ("runs", "hushed.summary.*sentence"): "summaries have plainer sentences; they are for reading, and nothing reads them",
+    (
+        "runs",
+        "hushed.summary.*sentence",
+    ): "summaries have plainer sentences; they are for reading, and nothing reads them",
     ("runs", "hushed.summary.caution"): "the same",
     ("runs", "hushed.summary.results.note"): "the same",
 }
