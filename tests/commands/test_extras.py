@@ -215,6 +215,7 @@ def test_every_extra_that_a_message_names_exists_and_brings_the_package() -> Non
         "flask_wtf": "flask-wtf",
         "dp_accounting": "dp-accounting",
         "Crypto": "pycryptodome",
+        "PIL": "pillow",
     }
     for package, extra in EXTRAS.items():
         assert names.get(package, package) in closure(_of_extra(extra)), package

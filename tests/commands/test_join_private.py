@@ -124,7 +124,7 @@ def test_after_as_many_contributions_as_it_may_make_it_makes_none(typed: Typed, 
         assert "has contributed 2 times, the maximum" in said
         assert len(server.attempts) == 2
         assert "has contributed 2 times" in typed(server.url, "--yes")[1]
-        assert "nothing would be sent: this institution has contributed 2 times" in typed(server.url, "--show")[1]
+        assert "no ping would be sent: this institution has contributed 2 times" in typed(server.url, "--show")[1]
         assert len(server.attempts) == 2
     assert progress(tmp_path).contributed == 2
 

@@ -378,5 +378,5 @@ def test_memory_holds_a_bounded_part_of_a_first_round(monkeypatch: pytest.Monkey
     assert MOST_HELD_BYTES == 2**30
     monkeypatch.setattr("fedping.server_jobs.round.step.MOST_HELD_BYTES", 4 * M * 100)
     rounds = memory_rounds(CLIPPED[0].lines[0], ids())
-    with pytest.raises(Exception, match="room in memory for about 100 of 5 weights"):
+    with pytest.raises(Exception, match="in memory to measure them, at most about 100 of 5 weights"):
         play(rounds, 1)
