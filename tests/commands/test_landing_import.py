@@ -262,7 +262,7 @@ def test_what_does_not_fit_is_counted_by_reason_and_strict_imports_nothing(
     assert found["examples"]["outcome_bounds"].startswith(f"{file} row 1: the outcome 'device'")
     assert landed_ids(ingest.settings.landing) == []
     assert imported(ingest, str(file), "--key", "event") == 0
-    assert "3 left out, outcome_bounds" in capsys.readouterr().out
+    assert "3 skipped, outcome_bounds" in capsys.readouterr().out
     assert len(landed_ids(ingest.settings.landing)) == 1
 
 
