@@ -97,7 +97,7 @@ def test_ingest_logs_objects_and_nothing_of_its_clients_whatever_happens(tmp_pat
     assert asked(server, "POST", f"/submit/{CANARY}/x/1/{client}?{CANARY}", CANARY.encode(), {}) == 404
     os.kill(server.workers()[0], signal.SIGKILL)
     os.kill(server.compactor(), signal.SIGKILL)
-    assert wait_until(said("the compactor died (SIGKILL) and is started again"))
+    assert wait_until(said("the compactor died (SIGKILL) and is being restarted"))
     assert wait_until(server.is_well)
     for _ in range(4):
         assert asked(server, "POST", f"{PATH}/{uuid.uuid4()}", json.dumps(plain).encode(), {}) == 200
@@ -120,7 +120,7 @@ def test_ingest_logs_objects_and_nothing_of_its_clients_whatever_happens(tmp_pat
     assert out.read_text() == ""
     by_level = {level: [one["message"] for one in told if one["level"] == level] for level in ("info", "error")}
     assert any(message.startswith("Accepting pings on http://127.0.0.1:") for message in by_level["info"])
-    assert any("died (SIGKILL) and is started again" in message for message in by_level["error"])
+    assert any("died (SIGKILL) and is being restarted" in message for message in by_level["error"])
     assert any("accepted but have not landed" in message for message in by_level["error"])
 
 
