@@ -103,7 +103,7 @@ def test_a_study_is_made_with_the_noise_that_keeps_its_guarantee(
     assert central.noise_multiplier is not None
     assert 0.6 < central.noise_multiplier < 2
     assert main(["study", "check", "study.toml"]) == 0
-    assert f"for 10 rounds together, by noise of {central.noise_multiplier:.4g} times" in capsys.readouterr().out
+    assert f"for 10 rounds together, with noise of {central.noise_multiplier:.4g} times" in capsys.readouterr().out
     (folder / "less.toml").write_text(STUDY + "noise_multiplier = 0.5\n")
     assert main(["study", "check", "less.toml"]) == 2
     assert "remove 'noise_multiplier', and it is derived" in capsys.readouterr().err

@@ -58,7 +58,7 @@ def test_an_answer_can_come_as_a_file(line: SharedLine, capsys: pytest.CaptureFi
     assert "--answer needs the argument LINE" in capsys.readouterr().err
     (tmp_path / "cut").write_bytes((tmp_path / "answer").read_bytes()[:-1])
     assert main([*ROUND, "--answer", "cut"]) == 1
-    assert "is not signed by the helper" in capsys.readouterr().err
+    assert "is not signed by the study's helper" in capsys.readouterr().err
     assert main([*ROUND, "--answer", "answer"]) == 0
     assert "published version 1" in capsys.readouterr().out
 
@@ -89,7 +89,7 @@ def test_the_card_says_who_trusts_whom(line: SharedLine, capsys: pytest.CaptureF
     assert "each of the two servers adds the full noise of the guarantee" in told
     assert "a single client could move the model at will" in told
     assert "and one is encrypted for the helper" in told
-    assert "Not covered: the two servers together" in told
+    assert "Not covered: collusion of the two servers" in told
     assert "and so is any sum that one of the two servers learns" in told
 
 

@@ -327,7 +327,7 @@ def test_the_command_lists_people_and_refuses_what_cannot_be(team: Path, tokens:
     assert [each["role"] for each in document["members"]] == ["reader", "analyst", "operator"]
     assert not [token for token in tokens.values() if token in listed or token in str(document)]
     assert team_command("add", "ann", "--role", "reader", *where)[0] == 1
-    assert "the team has no 'zoe'; it has ann, otto, rita" in team_command("remove", "zoe", *where)[1]
+    assert "'zoe' is not on the team; it has ann, otto, rita" in team_command("remove", "zoe", *where)[1]
     assert team_command("change", "ann", *where)[0] == 2
     assert team_command("proxy", "--header", "RemoteUser", *where)[0] == 2
     assert team_command("proxy", "--none", "--others", "reader", *where)[0] == 2

@@ -44,8 +44,8 @@ FEATURES: tuple[Feature, ...] = (
 SPEC = ModelSpec(name="shop", model="features", features=FEATURES, places=3)
 
 WORDS = {
-    "shop_score": "shop_score: 1 in place of 0",
-    "price": "amount: 108.9 in place of 32.12",
+    "shop_score": "shop_score: 1 instead of 0",
+    "price": "amount: 108.9 instead of 32.12",
     "price:missing": "no amount",
     "rare": "rare: true",
     "condition=new": "condition: new",
@@ -56,18 +56,18 @@ WORDS = {
     "age>30": "age: more than 30",
     "rating@1": "rating: 1",
     "rating@4.5": "rating: 4.5",
-    "visits=typed": "visits.typed: 6.389 in place of 0",
+    "visits=typed": "visits.typed: 6.389 instead of 0",
     "same": "topic equal to the query's last",
     "same:missing": "no last or topic",
-    "near": "distance times the query's speed: 2.5 in place of 2",
+    "near": "distance times the query's speed: 2.5 instead of 2",
     "place 2": "place 2, not the top",
     "place 3": "place 3, not the top",
     "brand[0]": "a brand in bucket 0 of 2",
     "brand[1]": "a brand in bucket 1 of 2",
     "brand[2]": "no brand",
-    "device.price[0,0]": "device: phone; and amount: 108.9 in place of 32.12",
+    "device.price[0,0]": "device: phone; and amount: 108.9 instead of 32.12",
     "device.price[0,1]": "device: phone; and no amount",
-    "device.price[1,0]": "device: desktop; and amount: 108.9 in place of 32.12",
+    "device.price[1,0]": "device: desktop; and amount: 108.9 instead of 32.12",
     "device.price[1,1]": "device: desktop; and no amount",
 }
 
@@ -95,7 +95,7 @@ def test_a_step_adds_one_to_the_value_that_clients_compute() -> None:
     ):
         feature = by_name[name]
         words = next(text for weight, text in WORDS.items() if weight.startswith(name))
-        high, low = (float(each) for each in re.findall(r"(\S+) in place of (\S+)", words)[0])
+        high, low = (float(each) for each in re.findall(r"(\S+) instead of (\S+)", words)[0])
         values = [dict(reference.feature_values(feature, by_name, *make(each))).get(0, 0.0) for each in (high, low)]
         assert values[0] - values[1] == pytest.approx(1, abs=1e-3)
 

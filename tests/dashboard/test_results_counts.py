@@ -115,7 +115,7 @@ def test_a_count_that_cannot_be_started_has_failed_at_once(tmp_path: Path, mark:
     assert wait_until(lambda: counts.count("study", count.id).is_over)
     failed = counts.count("study", count.id)
     assert failed.state == "failed"
-    assert "can't run missing-program" in failed.said
+    assert "missing-program: No such file" in failed.said
 
 
 def test_a_running_count_is_stopped_and_may_be_asked_for_again(counts: Counts, study: Study) -> None:

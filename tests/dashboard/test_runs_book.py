@@ -151,7 +151,7 @@ def test_a_run_whose_keeper_is_killed_is_lost_and_goes_on(tmp_path, mark):
     run = book.start(LONG, "long")
     os.kill(pid_of(book, run.id), signal.SIGKILL)
     assert is_in(book, run.id, "lost")
-    assert "from outside" in book.run(run.id).message
+    assert "ended by another program" in book.run(run.id).message
     assert wait_until(lambda: not marked(mark))
     book.resume(run.id)
     assert book.run(run.id).state == "running"

@@ -73,7 +73,7 @@ def test_a_link_that_leads_out_is_told_as_one_and_what_is_no_file_as_that(
         OF_FILE.format(file=allowed / "out.csv"), allowed
     )
     for name in ("pipe.csv", "folder.csv"):
-        assert "which is no file; name one" in said_of(OF_FILE.format(file=allowed / name), allowed)
+        assert "which is not a file; give one" in said_of(OF_FILE.format(file=allowed / name), allowed)
 
 
 def test_a_folder_of_original_files_is_bound_as_a_file_is(folders: tuple[Path, Path]) -> None:
@@ -85,7 +85,7 @@ def test_a_folder_of_original_files_is_bound_as_a_file_is(folders: tuple[Path, P
     assert problem.path == "data.folder"
     assert "may name files only below" in problem.sentence
     assert "a link" in said_of(text.format(folder=allowed / "out"), allowed)
-    assert "which is no folder; name one" in said_of(text.format(folder=allowed / "rows.csv"), allowed)
+    assert "which is not a folder; give one" in said_of(text.format(folder=allowed / "rows.csv"), allowed)
 
 
 @pytest.mark.parametrize("file", ["allowed/round.csv", "allowed/" + "x" * 300, "allowed/a\\u0000b"])

@@ -164,7 +164,7 @@ def test_the_report_has_a_policy_of_its_own_that_lets_nothing_run(client: FlaskC
     [
         (f"/runs/{FAILED}/summary.json", "written when the run is finished"),
         ("/runs/nothing/feed", "the run"),
-        ("/runs/..%2F..%2Faside/", "there is no"),
+        ("/runs/..%2F..%2Faside/", "does not exist"),
         (f"/compare/curves.json?of={A}:nobody", "no variant 'nobody'"),
         ("/compare/curves.json?of=nothing:gradient", "the run"),
         ("/compare/curves.json?" + "&".join(f"of={A}:{n}" for n in range(13)), "too many"),

@@ -440,7 +440,7 @@ def test_pings_of_a_study_that_the_store_does_not_have_are_not_copied(
     assert "no study 'another'" in capsys.readouterr().err
     assert not (tmp_path / "to").exists()
     assert main(said) == 0
-    assert "private: another; correct --store" in capsys.readouterr().err
+    assert "so they are not copied: another; correct --store" in capsys.readouterr().err
     assert {key_in(tmp_path / "to", file).split("/")[0] for file in open_landing(tmp_path / "to").all_files()} == {
         "study=study"
     }

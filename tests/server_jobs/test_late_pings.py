@@ -273,7 +273,7 @@ def test_a_used_file_that_is_gone_is_asked_for(tmp_path: Path) -> None:
     play(store, tmp_path)
     gone.unlink()
     land(tmp_path, of_version(0, [4], 20), iteration=0, at_ms=FIRST_MS + 3)
-    with pytest.raises(FedpingError, match=f"{gone.name} is gone"):
+    with pytest.raises(FedpingError, match=f"{gone.name} is missing"):
         play(store, tmp_path)
     assert store.iterations("study", "main") == [0, 1]
 
