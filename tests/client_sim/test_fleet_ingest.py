@@ -142,5 +142,5 @@ def test_a_fleet_that_starts_again_sends_documents_that_have_landed_and_adds_non
 
 
 def test_a_study_that_ingest_does_not_have_is_told_with_its_own_words(ran: Ran) -> None:
-    with pytest.raises(TransportError, match=r"does not give the study 'nothing': 404 "):
+    with pytest.raises(TransportError, match=r"does not serve the study 'nothing': 404 "):
         asyncio.run(join_study(HttpTransport(ran.server.url), "nothing", SETTINGS))

@@ -224,7 +224,7 @@ def test_a_rehearsal_of_another_model_is_refused(tmp_path: Path, capsys: pytest.
     with faulty_server(fleet_study()) as running:
         words = ["fleet", running.url, fleet_study().name, "--rehearsal", str(tmp_path / "fleet.toml")]
         assert main(words) == 2
-        assert "--rehearsal changes nothing" in capsys.readouterr().err
+        assert "--rehearsal has no effect" in capsys.readouterr().err
     model = ModelSpec(name="line", model="linear-regression", settings={"features": 2}, weights=WEIGHTS)
     with pytest.raises(InvalidSettings, match="has no features of items"):
         examples_for(model, learner_for(model, OneGradient()), ExampleSettings(rehearsal=Rehearsal()), 1)
