@@ -213,7 +213,7 @@ def test_a_study_of_another_kind_is_told_in_a_sentence(shared: IngestServer, chr
     page.get_by_role("link", name=PLAYGROUND).click()
     expect(page.locator("#demo")).to_be_visible()
     page.goto(f"{shared.url}/demo/?study=nobody")
-    expect(page.locator("#notice")).to_contain_text("This server has no such study")
+    expect(page.locator("#notice")).to_contain_text("Unknown study 'nobody'")
     chromium.forgive("status of 404")
 
 
