@@ -1,6 +1,7 @@
 """Results for the arms of a private study: intervals that cover the truth, noise and sample included."""
 
 import json
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_terminal_json_and_page_tell_the_same(tmp_path: Path, capsys: pytest.Cap
     assert [each["sentence"] for each in document["lines"][0]["differences"]] == [e.sentence for e in line.differences]
     for each in line.differences:
         assert each.sentence in text
-        assert each.sentence in page
+        assert each.sentence in unescape(page)
     assert main([*where, "--html", str(tmp_path / "report.html")]) == 0
     capsys.readouterr()
     report = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -285,7 +285,7 @@ def test_a_state_that_is_none_is_refused_and_the_last_one_kept(
         assert (states.load(np.array([0, 1]))["control"] == MARK).all()
     with pytest.raises(FedpingError, match=r"would keep .* bytes"):
         MemoryStates({"large": np.broadcast_to(0.0, 2**26)})
-    with pytest.raises(FedpingError, match="'word' is no array of numbers"):
+    with pytest.raises(FedpingError, match="'word' of clients is not an array of numbers"):
         MemoryStates({"word": np.array("a")})
 
 

@@ -287,7 +287,7 @@ def test_a_hidden_or_unfinished_file_is_not_read(tmp_path: Path, landing: Path) 
 def test_pings_of_another_model_are_told_apart_from_none(tmp_path: Path, landing: Path) -> None:
     store = store_with(tmp_path / "store", small_study(m=3))
     land(landing, crowd(5, m=2))
-    with pytest.raises(FedpingError, match=r"none of the 5 updates in .*iteration=0 is one of 3 finite numbers"):
+    with pytest.raises(FedpingError, match=r"none of the 5 updates in .*iteration=0 consists of 3 finite numbers"):
         play(store, landing)
     assert store.iterations("study", "main") == [0]
     land(landing, crowd(2, seed=9, m=3, first_document=80), at_ms=FIRST_MS + 1)

@@ -226,7 +226,7 @@ def test_other_lines_go_on_meanwhile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"min_batch": 21}, "20 of at least 21 clients of arm 'control' have sent a usable share;"),
+        ({"min_batch": 21}, "20 of at least 21 clients of arm 'control' have sent a usable share"),
         ({"min_clients": 31}, "30 of at least 31 clients have sent a usable share"),
     ],
 )
@@ -362,7 +362,7 @@ def spoilt(line: SharedLine, folder: Path) -> dict[str, tuple[Callable[[bytes], 
         "places beyond": (arm(refused=(30,)), "are not positions in the request"),
         "places twice": (arm(refused=(1, 1)), "are not positions in the request"),
         "negative places": (arm(refused=(-1,)), "are not positions in the request"),
-        "all places but one": (arm(refused=tuple(range(1, 30))), "it leaves 1 of 30 clients of arm 'treatment', and"),
+        "all places but one": (arm(refused=tuple(range(1, 30))), "it uses 1 of 30 clients of arm 'treatment', but"),
         "too many places": (arm(refused=tuple(range(26))), "but a sum needs 5 or more"),
     }
 
