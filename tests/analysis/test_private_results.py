@@ -100,7 +100,7 @@ def test_terminal_json_and_page_tell_the_same(tmp_path: Path, capsys: pytest.Cap
         assert each.sentence in unescape(page)
     assert main([*where, "--html", str(tmp_path / "report.html")]) == 0
     capsys.readouterr()
-    report = (tmp_path / "report.html").read_text(encoding="utf-8")
+    report = unescape((tmp_path / "report.html").read_text(encoding="utf-8"))
     for each in line.differences:
         assert each.sentence in report
     assert " of 3 is spent, by 2 rounds, and 3 rounds are left." in report
