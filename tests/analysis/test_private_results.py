@@ -108,9 +108,9 @@ def test_terminal_json_and_page_tell_the_same(tmp_path: Path, capsys: pytest.Cap
     assert report.count("<svg") == 2
     assert "simulation" not in report
     assert main([*where, "--figures", str(tmp_path / "figures")]) != 0
-    assert "so that --figures has no effect" in capsys.readouterr().err.replace("\n", " ")
+    assert "so --figures has no effect" in capsys.readouterr().err.replace("\n", " ")
     assert main([*where, "--settle", "7"]) != 0
-    assert "so that --settle has no effect" in capsys.readouterr().err.replace("\n", " ")
+    assert "so --settle has no effect" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_round_by_itself_tells_of_the_version_that_its_clients_held(tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_a_batch_of_empty_lines_is_refused_and_its_neighbours_go_on(tmp_path: Pa
     assert status == 200  # 16 are there, and of a second to come 10 may be taken
     status, said = answer(PATH, two, "203.0.113.1")
     assert status == 429
-    assert b"sends more pings than it may" in said
+    assert b"sends too many pings" in said
 
 
 def test_a_proxy_that_would_be_the_only_network_is_told_at_the_start(
