@@ -32,8 +32,7 @@ _IN_WORDS = {
     "loss": "where the model is applied the loss is {now:.2f} times that of the control; it was at most {most:.2f} "
     "times in {rounds}",
 }
-"""A guard's reasons, which versions keep: a recomputation that words them otherwise is not identical."""
-"""Sentences of alarms, by figure."""
+"""Sentences of alarms, by figure. Versions store them, so rewording one breaks the recomputation of old versions."""
 
 _CROWD = {"clients", "new_clients"}
 """Figures that raise an alarm if clients are invented; the round's losses aren't trusted then."""

@@ -82,7 +82,7 @@ def test_a_version_with_a_worse_outcome_is_rolled_back_although_its_loss_is_lowe
         said.append(play(store, tmp_path))
     assert [result.status for result in said] == ["published"] * 3 + ["rolled_back"]
     assert (said[-1].restored, store.head(SHOP, "main").weights) == (1, store.version(SHOP, "main", 1).weights)
-    assert f"the outcome '{metric}' in arms that apply the model was worse than the control's" in said[-1].sentence
+    assert f"the outcome '{metric}' where the model is applied was worse than the control's" in said[-1].sentence
     told = store.version(SHOP, "main", 3).lineage.arms["control"].outcomes
     assert isinstance(told, dict)
     assert told[metric].clients == 300
