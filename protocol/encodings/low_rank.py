@@ -33,7 +33,7 @@ from fedping.protocol.encodings.payloads import (
     seed_bytes,
     seeds_of,
 )
-from fedping.protocol.encodings.random_signs import random_signs
+from fedping.protocol.encodings.rotation import random_sign_matrices
 from fedping.protocol.encodings.two_factors import two_factors
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd, Structured
@@ -121,13 +121,13 @@ _EXACT_BITS = 52
 """Sums of whole numbers below 2^52 are exact in double precision."""
 
 
-def factored(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Floats:
+def factored(matrices: Floats, signs: NDArray[np.float32], *, outputs: bool) -> Floats:
     """Return B of k matrices: H A, shape (k, inputs, rank), or Aᵀ H, shape (k, rank, outputs)."""
     factor = _factor(matrices, signs)
     return matrices @ factor if outputs else factor.swapaxes(1, 2) @ matrices
 
 
-def multiplied(factors: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Floats:
+def multiplied(factors: Floats, signs: NDArray[np.float32], *, outputs: bool) -> Floats:
     """Return the matrices that B stands for, B Aᵀ or A B, shape (k, inputs, outputs).
 
     B is rounded to whole numbers, in units of 2^-36 or less of its largest, which are so small that all sums of them
@@ -144,14 +144,14 @@ def multiplied(factors: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Fl
     return matrices
 
 
-def projected(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Floats:
+def projected(matrices: Floats, signs: NDArray[np.float32], *, outputs: bool) -> Floats:
     """Return H A Aᵀ, or A Aᵀ H, of k matrices: the directions in which B can move them, by products of matrices."""
     factor = _factor(matrices, signs)
     across = factor.swapaxes(1, 2)
     return matrices @ factor @ across if outputs else factor @ (across @ matrices)
 
 
-def solved(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Floats:
+def solved(matrices: Floats, signs: NDArray[np.float32], *, outputs: bool) -> Floats:
     """Return B of k matrices that are B Aᵀ, or A B: by least squares, as A may have columns that are alike."""
     exact = matrices.astype(np.float64)
     factor, products = _factor(exact, signs), factored(exact, signs, outputs=outputs)
@@ -159,7 +159,7 @@ def solved(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Float
     return products @ inverse if outputs else inverse @ products
 
 
-def _factor(matrices: Floats, signs: NDArray[np.int8]) -> Floats:
+def _factor(matrices: Floats, signs: NDArray[np.float32]) -> Floats:
     """Return A in the precision of the matrices, shape (k, length, rank)."""
     factor: Floats = signs.astype(matrices.dtype) / np.sqrt(signs.shape[2], dtype=matrices.dtype)
     return factor
@@ -218,7 +218,7 @@ class _Layout:
         for part in self.parts:
             values = updates[:, part.first : part.end]
             if part.shape:
-                signs = random_signs(seeds, part.block, part.length, self.settings.rank)
+                signs = random_sign_matrices(seeds, part.block, part.length, self.settings.rank)
                 values = work(values.reshape(-1, *part.shape), signs, outputs=self.outputs)
             yield values.reshape(len(updates), -1)
 
@@ -243,7 +243,7 @@ class _Layout:
             for part in self.parts:
                 values, at = sent[:, at : at + part.size], at + part.size
                 if part.shape:
-                    signs = random_signs(seeds, part.block, part.length, self.settings.rank)
+                    signs = random_sign_matrices(seeds, part.block, part.length, self.settings.rank)
                     other = part.size // self.settings.rank
                     shape = (other, self.settings.rank) if self.outputs else (self.settings.rank, other)
                     values = multiplied(values.reshape(-1, *shape), signs, outputs=self.outputs)

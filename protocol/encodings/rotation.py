@@ -135,6 +135,11 @@ def random_signs(keys: Keys, size: int) -> NDArray[np.float32]:
     return np.take(_EIGHT_SIGNS, octets, axis=0).reshape(*keys.shape, -1)[..., :size]
 
 
+def random_sign_matrices(seeds: Keys, block: int, length: int, rank: int) -> NDArray[np.float32]:
+    """Return a matrix of signs for the spec's ``block``-th block and each of k seeds, shape (k, length, rank)."""
+    return random_signs(child_keys(seeds, block), length * rank).reshape(len(seeds), length, rank)
+
+
 def blocks_of(size: int) -> Iterator[tuple[slice, int]]:
     """Yield the places of blocks of one size, and the size: 1,024, then each power of two in the rest."""
     start, block = 0, BLOCK

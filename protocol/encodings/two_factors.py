@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fedping.protocol.draws import Keys
 from fedping.protocol.encodings.payloads import fixed_payloads, payload_column, payload_seeds, rows_of
-from fedping.protocol.encodings.random_signs import random_signs
+from fedping.protocol.encodings.rotation import random_sign_matrices
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.link_ends import ClientEnd, Decoded, Ends, ServerEnd, Structured
 from fedping.protocol.weights import LARGEST
@@ -191,7 +191,7 @@ class _Layout:
         for part in self.parts:
             if part.shape:
                 inputs, outputs = part.shape
-                signs = random_signs(seeds, part.block, outputs, self.rank) / np.sqrt(self.rank)
+                signs = random_sign_matrices(seeds, part.block, outputs, self.rank) / np.sqrt(self.rank)
                 self.put(part, start, np.zeros((len(keys), inputs, self.rank)), signs.swapaxes(1, 2))
         return _Factors(self, start)
 

@@ -18,7 +18,7 @@ from fedping.client_sim.upload import projections, sent_updates
 from fedping.protocol.draws import child_keys
 from fedping.protocol.encodings.mask import block_edges, weights_kept
 from fedping.protocol.encodings.payloads import payload_seeds
-from fedping.protocol.encodings.random_signs import random_signs
+from fedping.protocol.encodings.rotation import random_sign_matrices
 from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.link_ends import Factors
 from fedping.protocol.links import Float32, LowRank, Mask, Rotation, Steps, Upload
@@ -117,7 +117,7 @@ def test_both_factors_move_as_worked_by_hand() -> None:
     seeds = payload_seeds(child_keys(child_keys(keys, UPLOAD), 0))
     for client in (0, 2, 3):
         batch = fleet().batch(np.array([client]))
-        a, b = np.zeros((6, 2)), random_signs(seeds, 0, 5, 2)[client].T / np.sqrt(2)
+        a, b = np.zeros((6, 2)), random_sign_matrices(seeds, 0, 5, 2)[client].T / np.sqrt(2)
         others = np.zeros(NETWORK.m - 30)
         for _ in range(3):
             weights = model.start + 0.1 + np.concatenate([(a @ b).ravel(), others])

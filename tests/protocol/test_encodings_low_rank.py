@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fedping.protocol.draws import bits, child_keys
-from fedping.protocol.encodings.low_rank import factored, multiplied, projected, random_signs, solved
+from fedping.protocol.encodings.low_rank import factored, multiplied, projected, solved
+from fedping.protocol.encodings.rotation import random_sign_matrices
 from fedping.protocol.encodings.two_factors import exact_products
 from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.link_ends import Factors
@@ -64,7 +65,7 @@ def test_the_example_of_the_thesis() -> None:
 @pytest.mark.parametrize("outputs", [True, False])
 def test_products_come_to_the_same_bits_in_whatever_order_they_are_summed(rank: int, outputs: bool) -> None:
     rng = np.random.default_rng(rank)
-    signs = random_signs(keys_of(5), 0, 70, rank)
+    signs = random_sign_matrices(keys_of(5), 0, 70, rank)
     factors = (rng.standard_t(1, size=(5, 9, rank)) * 10.0 ** rng.integers(-20, 20, (5, 1, 1))).astype(np.float32)
     factors[0], other = 0, rng.permutation(rank)
     if not outputs:
@@ -81,7 +82,7 @@ def test_products_come_to_the_same_bits_in_whatever_order_they_are_summed(rank: 
 
 def test_signs_are_bits_of_the_seeds_child() -> None:
     seeds = np.array([7, 8], np.uint64)
-    found = random_signs(seeds, 3, 50, 2)
+    found = random_sign_matrices(seeds, 3, 50, 2)
     words = bits(child_keys(seeds, 3), 2)
     for seed in range(2):
         for entry in (0, 1, 63, 64, 99):
