@@ -1,4 +1,4 @@
-"""Discrete Gaussians from a source of random bytes, exact and many at once: the noise of rounds and of institutions.
+"""Exact, vectorised sampling of discrete Gaussians from random bytes: the noise of rounds and of institutions.
 
 Two-sided geometric numbers are proposed and accepted, so that no probability is rounded. The same bytes give the same
 numbers on every machine.
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bits: TypeAlias = Callable[[int], bytes]
-"""Returns a number of random bytes."""
+"""A source of randomness: a function that returns the requested number of random bytes."""
 Integers: TypeAlias = NDArray[np.int64]
 
 _AT_A_TIME = 1 << 17

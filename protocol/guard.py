@@ -1,4 +1,4 @@
-"""Settings for holding versions back: guard, guardrail and staged releases of a line."""
+"""Settings of a line's guard, guardrail and staged releases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Guardrail(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 CLAIMED = ("loss", "rank_selected")
-"""Metrics of a guardrail that are no outcomes."""
+"""Metrics of a guardrail other than outcomes."""
 
 
 class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The schemas published in `docs/schema/`, derived from the validating classes.
+"""Schemas published in `docs/schema/`, derived from the classes that validate messages.
 
     python -m fedping.protocol.json_schema docs/schema
 
@@ -48,10 +48,10 @@ LANDED: dict[str, DocumentType] = {
 """Types of pings by the name of their files' published Arrow schema."""
 
 PUBLISHED_NAMES = {"fedping.protocol.encodings.signs.Signs": "fedping.protocol.links.Signs"}
-"""Names of definitions in the published schemas, by the class's present place. They have it where two are alike."""
+"""Published names of definitions, by the present place of the class. Definitions with equal class names include a place."""
 
 END_OF_PATTERN = r'\\Z"'
-"""The end of our patterns in Python, as JSON. Patterns of schemas are ECMAScript's, where $ matches only the end."""
+"""End of patterns in Python, as JSON. Schemas have ECMAScript patterns, in which $ matches only the end of the text."""
 
 
 def json_schema(document: str) -> str:

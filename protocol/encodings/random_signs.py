@@ -1,4 +1,4 @@
-"""Random signs of matrices that both ends of a link draw from a seed (`fedping.protocol.encodings.low_rank`)."""
+"""Matrices of random signs that both ends of a link draw from a seed (`fedping.protocol.encodings.low_rank`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fedping.protocol.draws import bits, child_keys
 def random_signs(seeds: NDArray[np.uint64], block: int, length: int, rank: int) -> NDArray[np.int8]:
     """Return the signs of the factors of the spec's ``block``-th block for k seeds, shape (k, length, rank).
 
-    Entry i, row by row, is bit i mod 64 of draw i div 64 of that child of the seed, the lowest first; 1 is -1.
+    Entry i, row by row, is bit i mod 64, lowest first, of draw i div 64 of the seed's child ``block``; a bit of 1 is
+    -1.
     """
     words = bits(child_keys(seeds, block), -(-length * rank // 64))
     random_bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=length * rank, bitorder="little")
