@@ -175,7 +175,7 @@ class _OfBoth(_Weighed, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Equal(_OfBoth, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="equal"):
-    """Whether a field of the query equals a field of the item, with one weight; values of another type count as missing."""
+    """Whether a field of the query equals a field of the item, with one weight; other types count as missing."""
 
 
 class Product(_OfBoth, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="product"):

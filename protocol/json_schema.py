@@ -48,7 +48,7 @@ LANDED: dict[str, DocumentType] = {
 """Types of pings by the name of their files' published Arrow schema."""
 
 PUBLISHED_NAMES = {"fedping.protocol.encodings.signs.Signs": "fedping.protocol.links.Signs"}
-"""Published names of definitions, by the present place of the class. Definitions with equal class names include a place."""
+"""Published names of definitions by the class's present place, for classes whose names alone are ambiguous."""
 
 END_OF_PATTERN = r'\\Z"'
 """End of patterns in Python, as JSON. Schemas have ECMAScript patterns, in which $ matches only the end of the text."""

@@ -1,6 +1,6 @@
 """A landed file: sealed when written, verified on every read, and checked for the columns of its pings.
 
-In a file that fedping writes, a *seal* lies between the last row group and the footer. Other readers of Parquet skip it::
+In a file that fedping writes, a *seal* between the last row group and the footer, which other readers skip, holds::
 
     [pages …][an entry a column chunk: first byte, length, XXH3-64][digest][number of entries][fpSEAL01][footer]
 
@@ -191,7 +191,7 @@ class LandedFile:
 
     @contextmanager
     def _bytes(self) -> Iterator[tuple[Opened, bool]]:
-        """Open the source of the file's bytes; yield the source, and whether each read is a request over the network."""
+        """Open the source of the file's bytes; yield the source, and whether each read is a network request."""
         if self.whole is not None:
             yield _Whole(self.whole), False
             return
@@ -249,7 +249,8 @@ def read_footer(storage: Storage, key: str, path: str | Place) -> LandedFile:
     Raises:
         UnreadableFile: the file isn't readable Parquet, is truncated, or has a damaged footer or seal; or its name
             isn't UTF-8 or can't be part of an address, and so can't be in a version's lineage.
-        FileNotFoundError: the file doesn't exist. StorageAway: the bucket that it is in doesn't answer.
+        FileNotFoundError: the file doesn't exist.
+        StorageAway: the file's bucket doesn't answer.
     """
     _refuse_odd_name(path)
     return _read_footer(storage, key, path)
@@ -306,7 +307,7 @@ def _digest(entries: bytes, footer: bytes | memoryview) -> bytes:
 
 
 def _tail(storage: Storage, key: str) -> tuple[int, bytes, bytes]:
-    """Return a file's size, its last bytes, which include seal and footer, and the footer with its length and magic word."""
+    """Return a file's size, its last bytes with seal and footer, and the footer with its length and magic word."""
     tail, size = _last(storage, key, TAIL)
     length, magic = _FOOTER_END.unpack(tail[-_FOOTER_END.size :])
     if magic != _PARQUET or not 0 < length <= min(MOST_FOOTER, size - _FOOTER_END.size):
@@ -464,7 +465,7 @@ def open_pings(path: str | Place, document: DocumentType, columns: Iterable[str]
         UnreadableFile: the file isn't regular, is truncated, damaged or not Parquet, or another program wrote it with
             other types.
         FedpingError: the file is gone.
-        StorageAway: the bucket that it is in doesn't answer.
+        StorageAway: the file's bucket doesn't answer.
     """
     try:
         landed = open_landed(path)
@@ -534,7 +535,7 @@ def _trouble(found: pa.Schema, agreed: pa.Field) -> str | None:
 
 
 def _writer(landed: LandedFile) -> str:
-    """Return the end of a sentence that names the program that wrote a file, if the footer names one other than ingest."""
+    """Return the end of a sentence naming the program that wrote a file, if the footer names one other than ingest."""
     writer = str(landed.footer.created_by or "")
     if not writer.isprintable() or not writer or writer.startswith("parquet-cpp-arrow"):
         return ""

@@ -24,9 +24,12 @@ class ModelPings:
     Updates are stored in the form in which they are sent: float32 with unsigned zeros, or payloads of another encoding.
 
     Attributes:
-        document_ids, client_ids: shape (k, 16), as bytes. arm: the arm's name. version: model version of the clients;
-        -1 before they have fetched one. updates: directions of descent, shape (k, m), or their payloads; None if the
-        arm submits none. losses: shape (k,). examples: number of examples of each ping, shape (k,).
+        document_ids, client_ids: shape (k, 16), as bytes.
+        arm: the arm's name.
+        version: model version of the clients; -1 before they have fetched one.
+        updates: directions of descent, shape (k, m), or their payloads; None if the arm submits none.
+        losses: shape (k,).
+        examples: number of examples of each ping, shape (k,).
 
     Raises:
         FedpingError: a number cannot be sent, as a result of diverging training.

@@ -66,7 +66,7 @@ SINGLE_GROUP_ROWS = 4096
 """Files with fewer rows have one row group: sixteen tiny groups would cost more than reading the whole file."""
 
 GROUP_ROWS = 2048
-"""Minimum average rows of a row group in a file with more than :data:`SHARDS` groups, since readers open each separately."""
+"""Minimum average rows of a group in a file with over :data:`SHARDS` groups, since readers open each separately."""
 
 MARK = ".landing"
 
@@ -85,7 +85,7 @@ OUTCOMES = "_outcomes"
 """Folder of later outcomes. Rounds never list it, and readers of Hive partitions skip names with an underscore."""
 
 OLDER = -2
-"""Partition of pings of all versions more than :data:`APART` behind; a number, like all values of the partition column."""
+"""Partition of pings of all versions more than :data:`APART` behind; a number, as the partition column requires."""
 
 APART = 100
 """Number of versions behind the newest whose pings get their own folders; late pings count up to the same number
@@ -229,7 +229,7 @@ class Landing:
         return int(text) if text.isdigit() and len(text) < _MOST_DIGITS else -1
 
     def record_published(self, store: str, study: str, line: str, iteration: int) -> None:
-        """Record a line's newest version next to the pings, where the record survives if a backup of the store is restored.
+        """Record a line's newest version next to the pings, where it survives when a backup of the store is restored.
 
         Each store has its own record, by its path, even a copy that is tried out on the same pings. The record isn't
         flushed: after a power loss it may have an older number, which is harmless. Writing may fail without an error:
@@ -336,8 +336,8 @@ def copy_landed(file: Place, to: Place) -> bool:
     """Copy a landed file to another place, byte for byte; return False if the same undamaged file is there already.
 
     Raises:
-        UnreadableFile: the file is damaged, or was changed meanwhile; nothing was copied. FileNotFoundError: the file
-            doesn't exist.
+        UnreadableFile: the file is damaged, or was changed meanwhile; nothing was copied.
+        FileNotFoundError: the file doesn't exist.
     """
     from fedping.protocol.landed_file import UnreadableFile, open_landed
 
@@ -451,8 +451,9 @@ def rewrite(file: Place, change: Callable[[pa.Table], pa.Table]) -> None:
         change: computes the new table from the present one; the metadata of its schema stay.
 
     Raises:
-        FileNotFoundError: the file doesn't exist. UnreadableFile: the file is damaged. ChangedMeanwhile: another
-            process has written the file since it was read; its bytes stay.
+        FileNotFoundError: the file doesn't exist.
+        UnreadableFile: the file is damaged.
+        ChangedMeanwhile: another process has written the file since it was read; its bytes stay.
     """
     storage, key = storage_and_key(file)
     storage.rewrite(key, _changed(file, change))

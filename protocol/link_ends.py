@@ -52,7 +52,7 @@ Within: TypeAlias = Callable[["NDArray[np.uint64]"], "Projection | Factors"]
 
 @dataclass(frozen=True, kw_only=True)
 class Structured:
-    """Structured training (thesis 4.3): clients move only in directions that a link can send, instead of sketching an update.
+    """Structured training (thesis 4.3), in which clients move only in directions that a link can send.
 
     Attributes:
         within: takes random keys, shape (k,), and returns a function from gradients, shape (k, m), to the part of them

@@ -1,4 +1,4 @@
-"""The list of all upload links: steps, set in a line's ``upload``, that a client applies to an update before sending it.
+"""The list of all upload links: the steps of a line's ``upload``, which a client applies to an update to send it.
 
 A link consists of its settings, which are published with the line, and two ends (`fedping.protocol.link_ends`), which
 `fedping.protocol.upload` puts together. Each link is a file of `fedping.protocol.encodings` and is registered only

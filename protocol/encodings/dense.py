@@ -1,4 +1,4 @@
-"""Updates as little-endian float32 numbers, 4 bytes a weight: the encodings `dense` and `float32`, and landed updates."""
+"""Updates as little-endian float32 numbers of 4 bytes: the encodings `dense` and `float32`, and landed updates."""
 
 from __future__ import annotations
 

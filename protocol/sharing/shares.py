@@ -1,12 +1,12 @@
-"""Shares: how a client splits its vector between two servers, and how the servers' sums of shares are added up.
+"""Shares: splitting a client's vector between two servers, and adding up the servers' sums of shares.
 
 The payload of a ping is ``offer id (8) ‖ leader's share ‖ helper's share, sealed``. Without proofs the helper's share
 is a seed of 32 bytes, which SHAKE128 expands to a mask of d words of 64 bits; the leader's share is the vector minus
 the mask in :data:`WORDS`, 8 d bytes, little-endian. Each share alone is uniformly random.
 
 In sums of institutions with tables, the helper's share has, after the seed, a SHA-256 of the weights that the
-institution was served, and of their spec. The mask follows from both, so that the digest is bound to the share, and the
-helper gives no sum of shares with different ones.
+institution was served and of their spec. The mask follows from seed and digest, so that the digest is bound to the
+share, and the helper never sums shares with different digests.
 
 With proofs (`fedping.protocol.proofs`), a vector of signs is shared as bits (:class:`Votes`): two bits per weight, one
 for an upward and one for a downward vote; a few bits of fixed weights for the loss; one bit for whether the first
