@@ -66,7 +66,7 @@ class Shares(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A server's results: shares of the numbers, the message to the other server, and which clients' shares are valid."""
+    """A server's results: shares of the numbers, the message to the other server, and which shares are valid."""
 
     out_shares: Elements
     shown: Rows
