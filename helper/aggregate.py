@@ -1,4 +1,4 @@
-"""Computes the helper's answer to a request: noisy sums of shares, or a refusal.
+"""Computation of the helper's answer to a request: noisy sums of shares, or a refusal.
 
 The size of all input from a leader or a client is limited. A request is checked completely before any of its shares is
 opened, and noise is drawn after the last check.

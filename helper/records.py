@@ -180,7 +180,7 @@ class Records:
         self._database.execute("UPDATE offers SET retired = ? WHERE id = ?", (when, offer))
 
     def answered(self, line: int, version: int) -> Answered | None:
-        """Return the answer to a version; None if there is none."""
+        """Return the recorded answer for a version; None if there is none."""
         rows = self._all("SELECT request, answer FROM answers WHERE line = ? AND version = ?", line, version)
         return Answered(*rows[0]) if rows else None
 
@@ -197,7 +197,7 @@ class Records:
         return Totals(answers, newest[0] if newest else None, documents)
 
     def answers(self, line: int) -> int:
-        """Return the number of a line's versions that were answered, or may have been before the folder was restored."""
+        """Return the number of a line's versions that were answered, or may have been before a backup was restored."""
         [[answers]] = self._all(
             "SELECT first + (SELECT count(*) FROM answers WHERE line = lines.id AND version >= first) "
             "FROM lines WHERE id = ?",

@@ -163,7 +163,7 @@ class _LineCheck:
         return data == self.store.public.staged_document(self.study, self.line, staged)
 
     def _digest_of(self, number: int) -> bytes:
-        """Return the digest of a version's document for clients; a version published during the copy is read again."""
+        """Return the digest of a version's document for clients; a version published during the copy is read for it."""
         known = self.digests.get(number)
         return known or _digest(self.store.public.document(self.study, self.line, number))
 

@@ -122,7 +122,7 @@ def continue_at(
 
 
 def difference(old: Version, new: Version, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the differences between two versions of a line, weight by weight in order; ``names`` are the weights'.
+    """Return the differences between two versions of a line, weight by weight in the order of ``names``.
 
     Each entry has ``name``, ``old`` and ``new`` (as published) and ``change``; equal weights are left out.
     """
@@ -192,7 +192,7 @@ def promote(store: ModelStore, held: Version, seen: StageState, *, created: str,
 def withdrawal(
     head: Version, held: Version, decided: GuardState, *, created: str, code_version: str, until: int | None = None
 ) -> Version:
-    """Return the version that replaces a withdrawn staged version: a repetition of the newest, under the next number.
+    """Return the replacement of a withdrawn staged version: the newest repeated, numbered after the staged one.
 
     It must be recorded as intended before it is published (:meth:`fedping.model_store.held.HeldVersions.intend`).
 

@@ -76,7 +76,7 @@ class StampCache(Generic[_T]):
 
 
 class Documents:
-    """The files of a store by key, in any :class:`fedping.protocol.storage.Storage`."""
+    """The files of a store by key, in any :class:`fedping.protocol.storage.Storage`; ``where`` names it in messages."""
 
     def __init__(self, storage: Storage, where: str) -> None:
         self.storage = storage

@@ -182,7 +182,7 @@ def _sealed(asked: HelperRequest) -> bytes:
 
 
 def is_whole_request(data: bytes) -> bool:
-    """Return whether the bytes of a stored request match their checksum."""
+    """Return whether a stored request matches the SHA-256 at its start."""
     return sha256(memoryview(data)[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]
 
 

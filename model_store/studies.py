@@ -232,7 +232,7 @@ class Studies:
         return {name: offer for name, offer in offers.items() if offer is not None}
 
     def publish_offer(self, study: str, line: str, offer: Offer) -> Offer | None:
-        """Publish the offer of a line's helper, and return the previous offer; None if there was none, or it can't be read.
+        """Publish the offer of a line's helper; return the previous offer, None if there was none or it is unreadable.
 
         The offer needn't be trusted, because clients verify it again. But with an unsuitable offer they would send
         nothing.

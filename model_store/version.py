@@ -213,7 +213,7 @@ class GuardState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State of a line's guard (`fedping.protocol.guard`).
 
     A version with alarms was held until the operator decided. A version with a ``stage`` was staged until the stage's
-    results were sufficient.
+    results led to a decision.
 
     Attributes:
         figures: figures of the last rounds by name, oldest first, with this round's last.

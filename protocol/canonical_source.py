@@ -208,4 +208,4 @@ def _form(value: Any) -> str:
 
 
 _LONGEST_DECIMAL = 10_000
-"""Maximum bits of a number written in decimal; Python refuses to write longer numbers so."""
+"""Maximum bits of a number that is written in decimal; Python refuses this conversion for very long numbers."""

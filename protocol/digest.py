@@ -1,4 +1,4 @@
-"""Digests: one canonical byte form of a value and its SHA-256, so that sameness can be written down.
+"""Digests: one canonical byte form of a value and its SHA-256, by which equal values are recognized later.
 
 A digest outlives the code behind it: a new struct field changes no digest while the field has its default. Fields that
 equal their default are left out, except those of :data:`WRITTEN_OUT`, which existed before this rule. So the default of
@@ -88,7 +88,7 @@ struct within one has to be listed here, so that it changes no digest."""
 
 
 def canonical_json(value: Struct) -> bytes:
-    """Return the JSON of a document with sorted keys and no white space: equal documents, equal bytes.
+    """Return the JSON of a document with sorted keys and no white space: equal documents have equal bytes.
 
     It is decoded once in between, because a float field with a whole number is written ``1`` by the program that made
     it and ``1.0`` by the one that read it.
@@ -102,7 +102,7 @@ def digest_of(value: Struct) -> str:
 
 
 class _Field(NamedTuple):
-    """A field: whether it is left out where its JSON is ``default``, and whether structs in it have such fields."""
+    """A struct's field: whether it is left out if its JSON is ``default``, and whether its structs have such fields."""
 
     name: str
     written: str
@@ -111,7 +111,7 @@ class _Field(NamedTuple):
 
 
 def _shortened(value: Any, within: bool = False) -> Any:
-    """Return a value without the fields that are left out; a value without any is not copied, since vectors are long.
+    """Return a value without the fields that are left out; it is copied only if there are any, since vectors are long.
 
     ``within`` says whether it is in a struct that omits its own defaults.
     """

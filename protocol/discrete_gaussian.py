@@ -74,7 +74,7 @@ def _two_sided(bits: Bits, t: int, n: int) -> Integers:
 
 
 def _coins(bits: Bits, x: NDArray[np.float64], exactly: Callable[[int], Fraction]) -> NDArray[np.bool_]:
-    """Return coins that are true with probability exp(-x), shape (n,); ``exactly`` returns one of x as a fraction."""
+    """Return coins that are true with probability exp(-x), shape (n,); ``exactly(i)`` is x[i] as a fraction."""
     words = _words(bits, len(x))
     above = words * 2.0**-64 - np.exp(-x)
     coins: NDArray[np.bool_] = above < 0

@@ -149,12 +149,12 @@ class Extension:
 
     @property
     def keyword_names(self) -> tuple[str, ...]:
-        """The names of its settings."""
+        """The names of the extension's settings."""
         return tuple(self.settings.__struct_fields__)
 
     @property
     def help(self) -> str:
-        """Its docstring."""
+        """The docstring of the function or class."""
         return inspect.getdoc(self.make) or ""
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def all_of(kind: Kind) -> tuple[Extension, ...]:
 
 
 def extension_of(own: Own) -> Extension:
-    """Return the extension that settings name.
+    """Return the extension that these settings name.
 
     Raises:
         InvalidSettings: it is not installed.

@@ -142,7 +142,7 @@ class Landing:
         return sorted(value for key, _, value in names if key == column)
 
     def iterations(self, study: str, line: str | None) -> list[int]:
-        """Return the iterations with a folder, in numeric order (10 after 9; string order would put it before).
+        """Return the iterations with a folder, in numeric order: 10 comes after 9, unlike in string order.
 
         OLDER may be among them, for pings of versions that are far behind.
         """

@@ -94,7 +94,7 @@ class Sparse:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientEnd:
-    """The client's end of a link: one of two functions of (updates (k, m), random keys (k,)).
+    """The client's end of a link: ``transform`` or ``encode``, a function of (updates (k, m), random keys (k,)).
 
     Attributes:
         transform: returns other updates, shape (k, m).

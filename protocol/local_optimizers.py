@@ -39,7 +39,7 @@ class LocalMomentum(
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the optimizer (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "keeps memory": self.keep})
 
 
@@ -58,7 +58,7 @@ class LocalRMSProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the optimizer (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
 
@@ -79,7 +79,7 @@ class LocalAdam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the optimizer (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
 
@@ -103,7 +103,7 @@ class LocalRProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the optimizer (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
     def __post_init__(self) -> None:

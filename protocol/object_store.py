@@ -1,4 +1,4 @@
-"""Requests to an object store: S3 and compatible ones, Google Cloud Storage, Azure Blob Storage.
+"""Requests to an object store: S3 and compatible services, Google Cloud Storage, Azure Blob Storage.
 
 Credentials, region and endpoint come from the environment, from the variables that the tools of these services read
 (``docs/object-stores.md``). Temporary failures (no connection, a time-out, 429, 5xx, a truncated answer) are retried at

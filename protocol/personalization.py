@@ -56,7 +56,7 @@ class FineTune(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where(
             {
                 "personal": True,
@@ -101,7 +101,7 @@ class Vector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where(
             {
                 "personal": True,

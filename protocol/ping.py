@@ -27,7 +27,7 @@ from fedping.protocol.tickets import LONGEST, PATTERN
 from fedping.protocol.update import EncodedUpdate, Update
 
 NO_VERSION = -1
-"""The model version of a client that has not fetched any yet."""
+"""The model version in a ping of a client that has not fetched a version yet."""
 
 NOTHING_SELECTED = -1
 """The selected rank of an interaction that ended without a choice; such a ping has loss 0 and an update of zeros."""

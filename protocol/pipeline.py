@@ -60,7 +60,7 @@ class RProp(Struct, frozen=True, forbid_unknown_fields=True, tag_field="optimize
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where({"quorum": self.quorum is not None and self.quorum.enabled})
 
 
@@ -84,7 +84,7 @@ class GradientDescent(Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where({"as it is": self.rate == 1.0 and self.decay == "none"})
 
 
@@ -208,7 +208,7 @@ class MeanOfSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where({"takes signs": True, "majority": True, "zeros up": self.zero == "up"})
 
 
@@ -322,7 +322,7 @@ class ClipByQuantile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where({"clips": True, "clips by steps": self.units == "step"})
 
 
@@ -349,7 +349,7 @@ class Staleness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How one round turns the pings of version n into version n + 1.
+    """Settings with which a round computes version n + 1 from the pings of version n.
 
     ``weighting`` sets the votes. With ``client`` every client has one vote, regardless of its number of pings: its
     update is the mean of its pings' updates. With ``ping`` every ping has one vote. With ``examples`` a ping has one

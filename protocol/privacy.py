@@ -253,7 +253,7 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where(
             {
                 "private": True,

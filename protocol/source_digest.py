@@ -70,7 +70,7 @@ RECORDED_AS: Mapping[str, str] = {
         "978859dac1608bd4431ce50f2c190fae4cc43b57dadb81153e5de891179ca17b"
     ),
 }
-"""Digests of fedping's own code, each mapped to the digest that is recorded for it, so that identities stay."""
+"""Digests of fedping's own code, each mapped to the digest that is recorded for it, so that identities persist."""
 
 
 def digest_of_value(value: Any, *, as_written: bool = False) -> str:

@@ -49,7 +49,7 @@ def _mac(key: TicketKey, study: str, client_id: UUID, expires: str) -> bytes:
 
 
 def validate_ticket(keys: dict[str, TicketKey], study: str, client_id: UUID, given: str, now: float) -> str | None:
-    """Return ``forged`` (also for another client or a removed key) or ``expired``; None for a valid ticket.
+    """Return ``forged`` (also for another client's ticket or a removed key) or ``expired``; None for a valid ticket.
 
     Args:
         keys: the verifying keys, by name.

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 Real = TypeVar("Real", bound=np.floating[Any])
 
 Sound: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.bool_]]
-"""Returns which of k payloads have valid heads, shape (k,), from the heads, shape (k, blocks, head)."""
+"""A function from k payloads' heads, shape (k, blocks, head), to whether they are valid, shape (k,)."""
 
 BLOCK = 1024
 
 _IN_CACHE = 2**16
-"""Numbers that are read or written at a time."""
+"""Numbers read or written at a time, so few that they stay in the processor's cache."""
 
 
 def padded_size(m: int) -> int:
@@ -110,7 +110,7 @@ class Layout:
     def payloads(
         self, heads: NDArray[np.float32], fields: NDArray[np.uint8], seeds: NDArray[np.uint64] | None = None
     ) -> pa.BinaryArray:
-        """Return k payloads of heads, shape (k, blocks, head), fields, shape (k, numbers), and seeds, shape (k,)."""
+        """Return k payloads from heads, shape (k, blocks, head), fields, shape (k, numbers), and seeds, shape (k,)."""
         rows = np.empty((len(heads), self.size), np.uint8)
         if seeds is not None:
             rows[:, :SEED_BYTES] = seed_bytes(seeds)
@@ -130,7 +130,7 @@ class Layout:
         return Parts(seeds, heads, self._fields(rows), ok)
 
     def trouble(self, payload: bytes, sound: Sound, unsound: str) -> str | None:
-        """Return why a payload of the right length is unreadable (``unsound`` for invalid heads); None if it isn't."""
+        """Return why a payload of the right length is unreadable (``unsound`` for invalid heads), else None."""
         row = np.frombuffer(payload, np.uint8)[None]
         if not sound(self._heads(row))[0]:
             return unsound

@@ -45,7 +45,7 @@ class Float32(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 
 
 EXAMPLES = (Dense(), Float32())
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 

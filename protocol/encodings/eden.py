@@ -49,7 +49,7 @@ class Eden(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
     @property
     def encoding(self) -> str:
-        """The tag that travels."""
+        """The tag of the link's payloads."""
         return f"eden-{self.bits}"
 
     def ends(self, spec: ModelSpec) -> Ends:
@@ -82,7 +82,7 @@ class Eden(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
 
 EXAMPLES = (Eden(bits=1), Eden(bits=3))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 _POSITIVE = {
     1: (0.797884561,),

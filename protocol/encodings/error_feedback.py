@@ -40,4 +40,4 @@ class ErrorFeedback(
 
 
 EXAMPLES = (ErrorFeedback(),)
-"""Settings that tests try."""
+"""Example settings for tests."""

@@ -42,12 +42,12 @@ class Levels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the link (`fedping.protocol.rules`)."""
         return traits_where({"encodes": True, "inexact": True, "follows a mask": not self.rotate})
 
     @property
     def encoding(self) -> str:
-        """The tag that travels."""
+        """The tag of the link's payloads."""
         return f"levels-r-{self.bits}" if self.rotate else f"levels-{self.bits}"
 
     def ends(self, spec: ModelSpec) -> Ends:
@@ -83,7 +83,7 @@ class Levels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
 
 EXAMPLES = (Levels(bits=1), Levels(bits=2), Levels(bits=8), Levels(bits=4, rotate=True), Levels(bits=5))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 _LEVELS = {bits: field_table(np.arange(2.0**bits)) for bits in range(1, 9)}
 _WHOLE = {bits: table.astype(np.float32) for bits, table in _LEVELS.items()}

@@ -59,13 +59,13 @@ class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the link (`fedping.protocol.rules`)."""
         always: Traits = frozenset({"encodes", "inexact", "within", "low rank", "other draws"})
         return always | traits_where({"both factors": self.fixed == "neither", "one factor": self.fixed != "neither"})
 
     @property
     def encoding(self) -> str:
-        """The tag that travels."""
+        """The tag of the link's payloads."""
         return f"low-rank-{self.fixed}"
 
     def ends(self, spec: ModelSpec) -> Ends:
@@ -105,7 +105,7 @@ class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 
 
 EXAMPLES = (LowRank(rank=2), LowRank(rank=2, fixed="inputs"), LowRank(rank=1, fixed="neither"))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 

@@ -57,7 +57,7 @@ class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the link (`fedping.protocol.rules`)."""
         coins = self.draw == "independent"
         return traits_where(
             {"encodes": True, "inexact": True, "leaves zeros": True, "within": True, "other draws": coins}
@@ -85,7 +85,7 @@ class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
 
 EXAMPLES = (Mask(keep=0.25), Mask(keep=0.3, draw="independent"))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 

@@ -1,4 +1,4 @@
-"""Payloads as Arrow columns, as rows of bytes, and the seeds that travel in them.
+"""Payloads as Arrow columns and as rows of bytes, and the seeds in payloads.
 
 Arrow is imported where it is used: it starts a thread, and ingest makes the ends of links before it forks.
 """
@@ -79,7 +79,7 @@ def rows_of(payloads: pa.BinaryArray, size: int) -> tuple[NDArray[np.uint8], NDA
 
 
 def split_payloads(payloads: pa.BinaryArray, size: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_], pa.BinaryArray]:
-    """Return the first ``size`` bytes of k payloads, shape (k, size), which payloads have so many, and the rest.
+    """Return the first ``size`` bytes of k payloads, shape (k, size), which payloads are long enough, and the rest.
 
     Payloads that are too short get rows of zeros.
     """

@@ -48,12 +48,12 @@ class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
 
 EXAMPLES = (Rotation(seed=5),)
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 Real = TypeVar("Real", bound=np.floating[Any])
 
 _IN_CACHE = 63 * BLOCK
-"""Numbers that are rotated at a time."""
+"""Numbers rotated at a time, so few that they stay in the processor's cache."""
 
 _EIGHT_SIGNS = np.float32(1) - 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 """The eight signs of each byte, the lowest bit's first; a bit of 1 is -1."""

@@ -48,7 +48,7 @@ class ScaledSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
 
 EXAMPLES = (ScaledSigns(),)
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Signs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 
     @property
     def encoding(self) -> str:
-        """The tag that travels."""
+        """The tag of the link's payloads."""
         return "signs" if self.zero == "abstain" else "signs-up"
 
     def ends(self, spec: ModelSpec) -> Ends:
@@ -79,7 +79,7 @@ class Signs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 
 
 EXAMPLES = (Sign(zero="up"), Sign(zero="abstain"), Signs(zero="up"), Signs(zero="abstain"))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 A_BYTE = 5
 """Weights per byte: 3^5 = 243 of its 256 values are used."""

@@ -71,7 +71,7 @@ class Steps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 
 
 EXAMPLES = (Steps(size=2.0), Steps(step=0.125))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 

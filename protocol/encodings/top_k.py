@@ -47,7 +47,7 @@ class TopK(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
 
 EXAMPLES = (TopK(keep=0.01), TopK(keep=0.3))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 
 def largest(updates: Floats, k: int) -> NDArray[np.bool_]:

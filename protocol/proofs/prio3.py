@@ -1,4 +1,4 @@
-"""Prio3: messages from clients to two servers and between the servers, and the check which clients' vectors are valid.
+"""Prio3: messages from clients to two servers and between the servers, and the final check of clients' vectors.
 
 The instance is Prio3SumVecWithMultiproof of draft-irtf-cfrg-vdaf-18 over Field64, with XofTurboShake128 and two shares,
 and all bytes are as in the draft. The leader's share is as long as the vector and its proofs. The helper's share is a

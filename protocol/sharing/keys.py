@@ -23,7 +23,7 @@ Identity: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """A server's public Ed25519 key, 32 bytes, in hexadecimal."""
 
 Seal: TypeAlias = Literal["x25519", "mlkem768-x25519"]
-"""How shares are sealed: by X25519, or by X25519 together with ML-KEM-768, which also resists quantum computers."""
+"""Method of sealing shares: X25519, or X25519 together with ML-KEM-768, which also resists quantum computers."""
 
 SIGNATURE_BYTES = 64
 
@@ -92,7 +92,7 @@ def public_key(seal: Seal, private: bytes) -> bytes:
 
 
 def sealer(seal: Seal, public: bytes) -> Sealer:
-    """Return a function that seals for a public key.
+    """Return a function that seals bytes so that only the owner of a public key can open them.
 
     Raises:
         InvalidSettings: the bytes aren't a public key of this kind.
@@ -119,7 +119,7 @@ def sealer(seal: Seal, public: bytes) -> Sealer:
 
 
 def opener(seal: Seal, private: bytes) -> Opener:
-    """Return a function that opens with a private key."""
+    """Return a function that opens sealed bytes with a private key."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey

@@ -164,7 +164,7 @@ class FolderStorage:
             sync_folder(path.parent)
 
     def rewrite(self, key: str, parts: Iterable[Bytes]) -> None:
-        """See :meth:`Storage.rewrite`; of a symbolic link, the target is replaced. Owner and mode stay."""
+        """See :meth:`Storage.rewrite`; a symbolic link's target is replaced. Owner and mode stay."""
         path = Path(os.path.realpath(self.place / key))
         seen, data = path.stat(), list(parts)
         if path.stat().st_ino != seen.st_ino:  # every writer makes another file

@@ -35,7 +35,7 @@ class TooLarge(OSError):
 
 
 class ShortFile(OSError):
-    """A file ends before the bytes that its footer promises."""
+    """A file is shorter than its footer or its reader expects."""
 
     def __init__(self) -> None:
         super().__init__("it is shorter than its footer says")
