@@ -2,20 +2,20 @@
 
     <study>/study.json                     the study, as created                                         ``studies``
     <study>/history/<n>.json               declarations and changes: author, time, reason, settings      ``history``
-    <study>/notes/<n>.json                 what people note about it, pinned to dates and versions        ``notes``
+    <study>/notes/<n>.json                 users' notes on the study, pinned to dates and versions       ``notes``
     <study>/state.json                     running, paused or ended; running if absent. It follows the
                                            history, which older stores don't have                        ``studies``
     <study>/<line>/offer.json              the helper's offer; clients send nothing before it exists     ``studies``
-    <study>/<line>/versions/<n>.json       version n: weights, state, lineage; the truth                 ``versions``
+    <study>/<line>/versions/<n>.json       version n: weights, state, lineage; the source of the rest    ``versions``
     <study>/<line>/fences/<n>.json         marks that a fence is in the place of version n               ``versions``
-    <study>/<line>/held/<n>.json           a version held back by a round: for people to decide, or until
-                                           a stage has shown enough; or the version in its place         ``held``
-    <study>/<line>/held/<n>.heard.json     the stage as the last round has read it; for status pages     ``held``
+    <study>/<line>/held/<n>.json           a version held by a round, until the operator or the stage's
+                                           results decide; or the version that replaces it               ``held``
+    <study>/<line>/held/<n>.heard.json     the stage as read by the last round; for status pages         ``held``
     <study>/<line>/asked/                  requests to the helper of a two-server line, and answers
                                            (:mod:`fedping.model_store.helper_requests`)
-    <study>/<line>/public/<n>.json         what clients fetch, for a static file server; derived         ``public``
-    <study>/<line>/public/latest.json      the same of the head                                          ``public``
-    <study>/<line>/public/staged-<n>.json  the same of a version that a share of the clients gets first  ``public``
+    <study>/<line>/public/<n>.json         version n for clients, on a static file server; derived       ``public``
+    <study>/<line>/public/latest.json      the head for clients; derived                                 ``public``
+    <study>/<line>/public/staged-<n>.json  a staged version for its share of the clients; derived        ``public``
 
 The last column names the part of :class:`ModelStore` that reads and writes the file.
 

@@ -213,7 +213,7 @@ class Versions:
 
 
 def number_in(name: str) -> int | None:
-    """Return the number in a version's file name, such as ``12.json``; else None, as for ``012.json`` and ``1e1.json``."""
+    """Return the number in a version's file name such as ``12.json``; None for others, even ``012.json``."""
     stem = name.removesuffix(".json")
     if stem == name or not (stem.isascii() and stem.isdigit()) or len(stem) > 10 or str(int(stem)) != stem:
         return None

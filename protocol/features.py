@@ -263,7 +263,7 @@ class Layout(NamedTuple):
     """The positions of the weights of a spec with features.
 
     Attributes:
-        spans: spans of the features with weights, in wire order.
+        spans: spans of the features with weights, in the order in which weights are sent.
         places: position of ``place 2``.
         offsets: number of weights for places, K - 1.
         values: number of values of an item, which is the number of the features' weights.
