@@ -269,7 +269,8 @@ class PrivacyEvent(Struct, frozen=True, kw_only=True):
         epsilon, delta: the guarantee of all releases together, by ``accountant``; None if the operator gives none.
         key_digest: SHA-256 of the privacy key, which samples clients or signs requests to helpers; empty if neither is
             used.
-        stepped: whether the weights moved. They stay if too few clients sent, or if the step led to impossible weights.
+        stepped: whether the weights moved. They don't move if too few clients were seen, or if the step led to
+            impossible weights.
         shared: the helper's answer for a two-server line; None for other lines.
     """
 

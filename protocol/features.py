@@ -188,7 +188,7 @@ class Product(_OfBoth, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
 
 class Cross(_Weighed, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="cross"):
-    """Each value of one feature times each of another, with a weight for each pair, row by row.
+    """Each value of one feature times each value of another, with a weight for each pair, row by row.
 
     Attributes:
         of: names of two features of the spec. At least one depends on the item, and neither is a cross.

@@ -45,7 +45,7 @@ def format_of(document: bytes) -> int:
 
 
 def without_format(document: bytes, what: str, newest: int = 1) -> bytes:
-    """Return a document as it was before :func:`with_format`.
+    """Return a document without its format: the inverse of :func:`with_format`.
 
     Args:
         document: the bytes that were read; without a format they are returned unchanged.

@@ -36,7 +36,7 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "study": Study,
     "notes": Notes,
 }
-"""Documents by the name of their published JSON Schema."""
+"""Types of documents, by the name under which their JSON Schema is published."""
 
 LANDED: dict[str, DocumentType] = {
     "landed": FRECENCY_UPDATE,
@@ -45,7 +45,7 @@ LANDED: dict[str, DocumentType] = {
     "landed-list": LIST_UPDATE,
     "landed-outcome": OUTCOME,
 }
-"""Types of pings by the name of their files' published Arrow schema."""
+"""Types of pings, by the name under which the Arrow schema of their landed files is published."""
 
 PUBLISHED_NAMES = {"fedping.protocol.encodings.signs.Signs": "fedping.protocol.links.Signs"}
 """Published names of definitions by the class's present place, for classes whose names alone are ambiguous."""

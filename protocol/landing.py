@@ -137,7 +137,7 @@ class Landing:
         return self._values(f"study={study}", "line")
 
     def _values(self, folder: str, column: str) -> list[str]:
-        """Return the values of a partition column in the names of a folder's subfolders, in order."""
+        """Return the values of a partition column, from the names of a folder's subfolders, in order."""
         names = (name.partition("=") for name in self.storage.folders(folder))
         return sorted(value for key, _, value in names if key == column)
 

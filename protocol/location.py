@@ -14,7 +14,7 @@ from fedping.protocol.errors import InvalidSettings
 _KINDS = {"s3": "bucket", "gs": "bucket", "az": "container"}
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]*)://([^/]*)/*(.*)\Z", re.DOTALL)
 _ODD = re.compile(r"[?#%\ufffd]|\A\s|\s\Z")
-"""Characters because of which an address, read again, would name another folder."""
+"""Characters with which an address, when read again, would name another folder."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}[A-Za-z0-9]\Z")
 _CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*\Z")

@@ -28,7 +28,7 @@ OPTION = "--log-format"
 VARIABLE = "FEDPING_LOG_FORMAT"
 
 LONGEST = 4096
-"""Maximum bytes of a line of JSON; so many can be written atomically to a pipe that processes share."""
+"""Maximum bytes of a line of JSON: the most that can be written atomically to a pipe shared by processes."""
 
 _STDERR = 2
 _LEVEL = re.compile(r"\b(ERROR|CRITICAL|FATAL|INFO)\b")

@@ -29,7 +29,7 @@ class Quorum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Attributes:
         decides: a weight whose mean is not above this share stays unchanged, so hostile clients with a smaller share
             can't turn a sign against the other clients' mean.
-        hastens: a step size grows while the sign stays only if the mean is above this share.
+        hastens: while a sign stays, the step size grows only if the mean is above this share.
         slows: factor on a step size up to ``hastens``.
     """
 

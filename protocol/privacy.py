@@ -39,7 +39,7 @@ RADIUS = 2**14
 """Norm, in a vector, of an update whose norm is at the clip bound."""
 
 FARTHEST = 8
-"""Standard deviations at which a client's own noise is cut off; one draw in 10^15 exceeds them."""
+"""Bound of a client's own noise, in standard deviations; one draw in 10^15 exceeds it and is cut off."""
 
 LARGEST = 2**24 - 1
 """Largest number in a vector, which float32 can represent exactly."""
@@ -272,7 +272,8 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def turns(self) -> float:
         """The share of versions, selected at random, to which a client contributes, to spread out its contributions.
 
-        Otherwise all clients would use up their contributions on the first versions, and later rounds would get none.
+        Otherwise the first clients would use up their contributions on the first versions, and later rounds would get
+        none.
         """
         if self.central is None or self.contributions is None:
             return 1.0

@@ -60,7 +60,7 @@ def tables_in(text: str, what: str) -> dict[str, Any]:
 
 
 def read_settings(path: Path, kind: type[T], name: str) -> T:
-    """Read a file of the settings of one table, with or without its heading ``[name]``.
+    """Read a file with the settings of a single table, with or without its heading ``[name]``.
 
     Raises:
         InvalidSettings: the file does not exist, or a setting is invalid.

@@ -122,7 +122,7 @@ _EXACT_BITS = 52
 
 
 def factored(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Floats:
-    """Return B of k matrices: H A, shape (k, inputs, rank), or Aᵀ H, shape (k, rank, outputs)."""
+    """Return the factors B of k matrices: H A, shape (k, inputs, rank), or Aᵀ H, shape (k, rank, outputs)."""
     factor = _factor(matrices, signs)
     return matrices @ factor if outputs else factor.swapaxes(1, 2) @ matrices
 
@@ -152,7 +152,7 @@ def projected(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Fl
 
 
 def solved(matrices: Floats, signs: NDArray[np.int8], *, outputs: bool) -> Floats:
-    """Return B of k matrices of the form B Aᵀ or A B, by least squares, because A may have equal columns."""
+    """Return the factors B of k matrices B Aᵀ or A B, by least squares, because A may have equal columns."""
     exact = matrices.astype(np.float64)
     factor, products = _factor(exact, signs), factored(exact, signs, outputs=outputs)
     inverse = np.linalg.pinv(factor.swapaxes(1, 2) @ factor, hermitian=True)
