@@ -78,8 +78,8 @@ def arms_answered(
 
     A share is left out, and its position returned, if it can't be opened as the request describes it, was sealed for an
     offer that is not in ``keys`` or has other terms, or belongs to a document that is in an earlier answer. Such a
-    document doesn't invalidate the request, because clients choose document ids and could block an answer. Memory does
-    not grow with the number of clients, except for these positions.
+    document doesn't invalidate the request, because clients choose document ids and could otherwise block an answer.
+    Memory does not grow with the number of clients, except for these positions.
 
     Args:
         terms: the terms of the line, as the helper has pinned them.

@@ -186,7 +186,7 @@ class ModelStore:
     def publish(self, version: Version) -> None:
         """Publish a version if its parent is still the head: the compare-and-swap of a line.
 
-        Before that, the version is read in the ways in which a client and the next round will read it.
+        First, the version is read as a client and as the next round will read it.
 
         Raises:
             VersionConflict: the head is no longer the version's parent; nothing was written.

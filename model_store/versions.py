@@ -199,7 +199,7 @@ class Versions:
     def written_later(self, study: str, line: str, number: int) -> str | None:
         """Return a sentence if the version just read has a member that this program doesn't know; else None.
 
-        This program would compute a different digest of it, so no version could follow.
+        This program would compute a different digest of the version, so no other version could follow it.
         """
         last, key = self._last_read, version_key(study, line, number)
         if last is None or last.key != key:

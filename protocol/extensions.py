@@ -2,7 +2,8 @@
 
 A function or a class is registered by its kind and name, in a package that declares an entry point of the group
 ``fedping.extensions``, or in a module that ``FEDPING_EXTENSIONS`` names. These modules are imported when a name occurs
-that is not built in. So the program's operator decides which code runs: a settings file or a study can only name it.
+that is not built in. So the program's operator decides which code runs: a settings file or a study can only name an
+extension.
 
 A settings file selects and configures an extension like a built-in component: ``{ optimizer = "lion", rate = 0.1 }``.
 When read, this becomes an :class:`Own`, with the settings checked and complete and the hash of the code, so that it is
@@ -274,7 +275,7 @@ def extension_of(own: Own) -> Extension:
     """Return the extension that these settings name.
 
     Raises:
-        InvalidSettings: it is not installed.
+        InvalidSettings: the extension is not installed.
         OtherCode: its code differs from the code that the settings were made with.
     """
     return recorded(own.kind, own.name, own.code)
@@ -284,7 +285,7 @@ def recorded(kind: Kind, name: str, code: str) -> Extension:
     """Return an extension after checking that its code is the recorded one; "" accepts any code.
 
     Raises:
-        InvalidSettings: it is not installed.
+        InvalidSettings: the extension is not installed.
         OtherCode: its code differs.
     """
     extension = registered(kind, name)
@@ -337,7 +338,7 @@ def load() -> None:
     """Import the modules that the environment names and the modules of all entry points, once per process.
 
     Raises:
-        InvalidSettings: one of them cannot be imported.
+        InvalidSettings: one of the modules cannot be imported.
     """
     global _loaded
     with _loading:
@@ -355,7 +356,7 @@ def loaded_modules() -> frozenset[str]:
     """Return the modules that the operator has loaded as extensions: those that :func:`load` imports.
 
     Raises:
-        InvalidSettings: one of them cannot be imported.
+        InvalidSettings: one of the modules cannot be imported.
     """
     load()
     return frozenset(_named()) | {entry.module for entry in metadata.entry_points(group=GROUP)}

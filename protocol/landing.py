@@ -327,7 +327,7 @@ def _landed(folder: P, names: Sequence[str]) -> list[P]:
 
 
 def study_of(file: Place) -> str:
-    """Return the study whose pings a landed file has."""
+    """Return the study whose pings a landed file contains."""
     of_outcomes = base_name(above := parent(parent(file))).startswith("study=")
     return base_name(above if of_outcomes else parent(above)).removeprefix("study=")
 

@@ -916,7 +916,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
 }
-"""Rules by group: a topic, or the time at which they can be checked; in the order of the checks."""
+"""Rules by group (a topic, or the time of the check), in the order in which they are checked."""
 
 
 def sentences(group: str, parts: Parts) -> Iterator[str]:

@@ -8,8 +8,9 @@ to a power of two.
 The error of a block of m weights in D numbers, as a share of its squared norm, is (m / D) E / (1 - E), where E is the
 error of the levels for normal numbers; E / (1 - E) is .5708, .1331, .0358 and .0096 for 1 to 4 bits. The mean of
 decoded payloads is the update, except for a bias that one rotation would leave large in updates of few weights: for two
-weights, 14 % of the squared norm; with two rotations .2 %. For one weight next to 39 tiny ones it is 1 % with two. For
-normal numbers it is, at 1 bit with two, .1 % of the squared norm of 8 weights and less than .002 % of 22 and more.
+weights, 14 % of the squared norm; with two rotations .2 %. With two rotations, the bias for one weight next to 39 tiny
+weights is 1 %. For normal numbers at 1 bit, it is .1 % of the squared norm for 8 weights and less than .002 % for 22
+and more.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="mask"):
     """Send a random share of the weights; the seed that selects them is sent along (thesis 4.2.1).
 
-    ``keep`` is that share. ``draw`` is how weights are drawn: ``blocks`` takes one of each of k blocks of neighbours,
-    k = max(1, round(keep m)); ``independent`` tosses a coin for each, as in the thesis. A link that encodes may follow,
-    and encodes what was kept; without one they are float32 numbers.
+    ``keep`` is that share. ``draw`` is how weights are drawn: ``blocks`` takes one of each of k blocks of neighbours, k
+    = max(1, round(keep m)); ``independent`` tosses a coin for each, as in the thesis. An encoding link may follow, for
+    the kept numbers; without one, they are sent as float32.
     """
 
     keep: Annotated[float, Meta(gt=0, le=1)]

@@ -48,7 +48,7 @@ _OF_AN_EXTENSION: dict[type[ClientEnd] | type[ServerEnd], tuple[str, ...]] = {
 
 
 def _ends_of_methods(instance: object) -> Ends:
-    """Return the ends made of an instance's methods with the names of an end's functions."""
+    """Return the two ends whose functions are an instance's methods of the same names."""
     client, server = (
         {name: getattr(instance, name, None) for name in functions} for functions in _OF_AN_EXTENSION.values()
     )

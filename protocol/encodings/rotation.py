@@ -136,7 +136,7 @@ def random_signs(keys: Keys, size: int) -> NDArray[np.float32]:
 
 
 def blocks_of(size: int) -> Iterator[tuple[slice, int]]:
-    """Yield the positions of all blocks of one size, and the size: 1,024, then each power of two in the rest."""
+    """Yield the positions of all blocks of one size, with this size: 1,024, then each power of two in the rest."""
     start, block = 0, BLOCK
     while start < size:
         if block <= size - start:
